@@ -1,0 +1,57 @@
+# Penstock: everything a developer does, one word each. "make help" lists it.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+RUN_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run check test test-fast bench docs lock format clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## install everything into .venv, from the lock file with hashes
+
+$(STAMP): requirements/dev.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Penstock needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+run: setup ## start the server on ./data, with RUN_ARGS="--durability interval" and the like
+	@$(BIN)/penstock serve $(RUN_ARGS)
+
+check: setup ## lint, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: setup ## all tests
+	$(BIN)/pytest -n auto
+
+test-fast: setup ## the tests that take no time
+	$(BIN)/pytest -n auto -m "not slow"
+
+bench: setup ## measure pushes, bulk pushes, pull and ack, memory, against the goals
+	$(BIN)/python -m bench
+
+docs: setup ## make the generated parts of the docs anew
+	$(BIN)/python -m tests.docs.generate
+
+lock: ## pin the dependencies anew, with hashes
+	$(PYTHON) -m venv $(VENV)/lock
+	$(VENV)/lock/bin/pip install --quiet pip-tools
+	$(VENV)/lock/bin/pip-compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --output-file requirements/runtime.lock pyproject.toml
+	$(VENV)/lock/bin/pip-compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --allow-unsafe --output-file requirements/dev.lock pyproject.toml requirements/dev.in
+
+format: setup ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove what was built
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

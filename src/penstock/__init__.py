@@ -1,0 +1,3 @@
+"""Penstock: one queue server with four front doors on one engine."""
+
+__version__ = "0.1.0"

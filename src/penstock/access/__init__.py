@@ -1,0 +1,1 @@
+"""Who may come in: tokens, and how often each client may ask."""

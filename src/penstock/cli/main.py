@@ -1,0 +1,31 @@
+"""The command ``penstock`` and what all its parts share."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from penstock import __version__
+from penstock.cli.serve import serve
+from penstock.core.errors import PenstockError
+
+
+class _Group(click.Group):
+    """Shows errors of ours as what they are: advice, not a traceback."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except PenstockError as error:
+            click.secho(f"penstock: {error}", fg="red", err=True)
+            sys.exit(2)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="penstock")
+def main() -> None:
+    """One queue server with four front doors on one engine."""
+
+
+main.add_command(serve)

@@ -1,0 +1,56 @@
+"""``penstock serve``: run the server."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import uvloop
+
+from penstock import config as configuration
+from penstock import logs, server
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _option(name: str, metavar: str) -> Callable[[F], F]:
+    return click.option(f"--{name}", metavar=metavar, help=configuration.SETTINGS[name.replace("-", "_")].help)
+
+
+@click.command()
+@_option("data", "DIR")
+@_option("http", "HOST:PORT")
+@_option("tcp", "HOST:PORT|off")
+@_option("resp", "HOST:PORT|off")
+@_option("metrics", "HOST:PORT|off")
+@_option("durability", "always|interval|never")
+@_option("log-level", "LEVEL")
+@_option("log-format", "auto|plain|json")
+@click.option("--config", "config_file", metavar="FILE", type=click.Path(path_type=Path), help="YAML file with settings")
+@click.option("--insecure", is_flag=True, help=configuration.SETTINGS["insecure"].help)
+@click.option("--accept-loss", is_flag=True, help=configuration.SETTINGS["accept_loss"].help)
+def serve(config_file: Path | None, insecure: bool, accept_loss: bool, **flags: str | None) -> None:
+    """Run the server until it is told to stop (Ctrl-C or SIGTERM)."""
+    given = {name: text for name, text in flags.items() if text is not None}
+    given |= {name: "yes" for name, on in (("insecure", insecure), ("accept_loss", accept_loss)) if on}
+    config = configuration.load(given, os.environ, config_file)
+    logs.set_up(config.log_level, config.log_format)
+
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server.serve(config, lambda: _greet(config)))
+
+
+def _greet(config: configuration.Config) -> None:
+    base = f"http://{config.http}"
+    click.echo(f"Penstock listens on {base}")
+    click.echo(f"  health   {base}/health")
+    click.echo(f"  API      {base}/docs")
+    click.echo(f"  metrics  {base}/prometheus")
+    click.echo(f"  data     {config.data}  (durability: {config.durability})")

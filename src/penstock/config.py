@@ -1,0 +1,277 @@
+"""The one configuration: every setting with its default, its environment variables and what it is for.
+
+Later sources win: defaults, the file given by ``--config`` (YAML, flat, the names below), environment variables, flags.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import yaml
+
+from penstock.core import limits
+from penstock.core.durability import Durability
+from penstock.core.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class Listener(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Tell whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class Config(msgspec.Struct, frozen=True):
+    """All settings. A listener that is None is off."""
+
+    data: Path = Path("data")
+    http: Listener = Listener("127.0.0.1", 6790)
+    tcp: Listener | None = None
+    resp: Listener | None = None
+    metrics: Listener | None = Listener("127.0.0.1", 9090)
+    durability: Durability = Durability.ALWAYS
+    sync_interval_ms: int = 100
+    auth_tokens: tuple[str, ...] = ()
+    metrics_auth: bool = False
+    insecure: bool = False
+    cors_allow_origin: str = "*"
+    trusted_proxies: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    rate_limit_window_ms: int = 60_000
+    rate_limit_max_requests: int | None = None
+    rate_limit_cleanup_ms: int = 60_000
+    shutdown_timeout_ms: int = 10_000
+    completed_max: int = 50_000
+    completed_age_ms: int = 7 * limits.DAY_MS
+    journal_bytes_max: int = 256 * limits.MEBIBYTE
+    journal_age_ms: int = 7 * limits.DAY_MS
+    ballast_bytes: int = 64 * limits.MEBIBYTE
+    log_level: str = "info"
+    log_format: str = "auto"
+    accept_loss: bool = False
+    #: Where each setting that is not at its default comes from: "--flag", "$VARIABLE", or a file.
+    origins: dict[str, str] = {}
+
+
+class Setting(NamedTuple):
+    """How a setting is written and what it is for."""
+
+    read: Callable[[str], Any]
+    env: tuple[str, ...]
+    help: str
+
+
+def _listener(text: str) -> Listener | None:
+    if text == "off":
+        return None
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise ValueError("expected HOST:PORT, for example 127.0.0.1:6790, or off")
+    return Listener(host, int(port))
+
+
+def _main_listener(text: str) -> Listener:
+    listener = _listener(text)
+    if listener is None:
+        raise ValueError("the main listener cannot be off; expected HOST:PORT, for example 127.0.0.1:6790")
+    return listener
+
+
+def _number(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if not low <= value <= high:
+            raise ValueError(f"expected a whole number from {low} to {high}")
+        return value
+
+    return read
+
+
+def _request_limit(text: str) -> int | None:
+    """Infinity and 0 both switch the limit off."""
+    if text.lower() in ("infinity", "inf"):
+        return None
+    return _number(0, 10**12)(text) or None
+
+
+def _yes_or_no(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError("expected yes or no")
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.lower() not in choices:
+            raise ValueError(f"expected one of: {', '.join(choices)}")
+        return text.lower()
+
+    return read
+
+
+def _durability(text: str) -> Durability:
+    return Durability(_one_of(*Durability)(text))
+
+
+def _tokens(text: str) -> tuple[str, ...]:
+    tokens = tuple(token.strip() for token in text.split(",")) if text else ()
+    if not all(tokens):
+        raise ValueError("an empty token would let everybody in; expected tokens separated by commas, or leave it unset")
+    return tokens
+
+
+def _networks(text: str) -> tuple[str, ...]:
+    networks = tuple(each.strip() for each in text.split(",") if each.strip())
+    for each in networks:
+        ipaddress.ip_network(each, strict=False)
+    return networks
+
+
+def _log_format(text: str) -> str:
+    return _one_of("auto", "plain", "json")({"text": "plain", "pretty": "plain"}.get(text, text))
+
+
+_LONG = 100 * limits.YEAR_MS
+SETTINGS: dict[str, Setting] = {
+    "data": Setting(Path, ("PENSTOCK_DATA", "DATA_PATH"), "directory that holds the queue"),
+    "http": Setting(_main_listener, ("PENSTOCK_HTTP",), "where the doors listen (HTTP_PORT and HOST work too)"),
+    "tcp": Setting(_listener, ("PENSTOCK_TCP",), "where the jobs door's TCP protocol listens, or off"),
+    "resp": Setting(_listener, ("PENSTOCK_RESP",), "where the Redis protocol listens, or off"),
+    "metrics": Setting(_listener, ("PENSTOCK_METRICS",), "where Prometheus finds metrics, or off"),
+    "durability": Setting(
+        _durability, ("PENSTOCK_DURABILITY",), "what an answer means: always (on disk), interval, or never"
+    ),
+    "sync_interval_ms": Setting(
+        _number(1, 60_000), ("PENSTOCK_SYNC_INTERVAL_MS",), "with interval: how much a power cut may take"
+    ),
+    "auth_tokens": Setting(_tokens, ("AUTH_TOKENS",), "tokens that open the doors, separated by commas"),
+    "metrics_auth": Setting(_yes_or_no, ("METRICS_AUTH",), "ask for a token at /prometheus too"),
+    "insecure": Setting(_yes_or_no, ("PENSTOCK_INSECURE",), "allow listening to other machines without tokens"),
+    "cors_allow_origin": Setting(str, ("CORS_ALLOW_ORIGIN",), "web pages that may call the doors; empty: none"),
+    "trusted_proxies": Setting(
+        _networks, ("PENSTOCK_TRUSTED_PROXIES",), "networks whose X-Forwarded-For is believed, separated by commas"
+    ),
+    "rate_limit_window_ms": Setting(_number(1, limits.DAY_MS), ("RATE_LIMIT_WINDOW_MS",), "sliding window per client"),
+    "rate_limit_max_requests": Setting(
+        _request_limit, ("RATE_LIMIT_MAX_REQUESTS",), "requests per window and client; 0 or Infinity: no limit"
+    ),
+    "rate_limit_cleanup_ms": Setting(
+        _number(1, limits.DAY_MS), ("RATE_LIMIT_CLEANUP_MS",), "how often clients not seen for long are forgotten"
+    ),
+    "shutdown_timeout_ms": Setting(
+        _number(0, limits.HOUR_MS), ("SHUTDOWN_TIMEOUT_MS",), "how long a shutdown waits for requests under way"
+    ),
+    "completed_max": Setting(_number(0, 10**9), ("PENSTOCK_COMPLETED_MAX",), "completed jobs kept per queue"),
+    "completed_age_ms": Setting(_number(0, _LONG), ("PENSTOCK_COMPLETED_AGE_MS",), "how long completed jobs are kept"),
+    "journal_bytes_max": Setting(_number(1_000, 10**13), ("PENSTOCK_JOURNAL_BYTES_MAX",), "how much of the journal is kept"),
+    "journal_age_ms": Setting(_number(0, _LONG), ("PENSTOCK_JOURNAL_AGE_MS",), "how long the journal is kept"),
+    "ballast_bytes": Setting(
+        _number(0, 10**12), ("PENSTOCK_BALLAST_BYTES",), "disk space reserved so that acks go on when the disk is full"
+    ),
+    "log_level": Setting(_one_of("debug", "info", "warning", "error"), ("LOG_LEVEL",), "debug, info, warning or error"),
+    "log_format": Setting(_log_format, ("LOG_FORMAT",), "auto (plain on a terminal, else JSON), plain or json"),
+    "accept_loss": Setting(_yes_or_no, (), "start although the log is damaged, without the commits behind the damage"),
+}
+
+
+def load(flags: Mapping[str, str], env: Mapping[str, str], file: Path | None = None) -> Config:
+    """Put the configuration together. Raises ConfigInvalid, naming the setting, where it came from and what was expected."""
+    texts: dict[str, tuple[str, str]] = {}
+    if file is not None:
+        texts.update(_from_file(file))
+    texts.update(_from_env(env))
+    texts.update({name: (text, f"--{name.replace('_', '-')}") for name, text in flags.items()})
+    values: dict[str, Any] = {}
+    for name, (text, origin) in texts.items():
+        try:
+            values[name] = SETTINGS[name].read(text.strip())
+        except ValueError as error:
+            shown = "***" if name == "auth_tokens" else repr(text)
+            raise ConfigInvalid(f"{name} (from {origin}) is {shown}: {error}.") from None
+    config = Config(**values, origins={name: origin for name, (_, origin) in texts.items()})
+    _check_exposure(config)
+    return config
+
+
+def _from_env(env: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    texts: dict[str, tuple[str, str]] = {}
+    host, port = env.get("HOST"), env.get("HTTP_PORT")
+    if port or (host and "PENSTOCK_HTTP" not in env and _is_address(host)):
+        default = Config().http
+        address = host if host and _is_address(host) else default.host
+        names = [f"${name}" for name, value in (("HOST", host), ("HTTP_PORT", port)) if value]
+        texts["http"] = (f"{address}:{port or default.port}", " and ".join(names))
+    for name, setting in SETTINGS.items():
+        for variable in setting.env:
+            if env.get(variable):
+                texts[name] = (env[variable], f"${variable}")
+                break
+    return texts
+
+
+def _is_address(host: str) -> bool:
+    """Tell whether $HOST is meant for us: many shells set it to the name of the machine."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return True
+
+
+def _from_file(file: Path) -> dict[str, tuple[str, str]]:
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigInvalid(f"The configuration file {file} cannot be read: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigInvalid(f"The configuration file {file} is not valid YAML: {error}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigInvalid(f"The configuration file {file} must hold settings, one per line, as in 'durability: always'.")
+    texts: dict[str, tuple[str, str]] = {}
+    for key, value in content.items():
+        name = str(key).replace("-", "_")
+        if name not in SETTINGS:
+            close = difflib.get_close_matches(name, SETTINGS, n=1)
+            hint = f" Did you mean {close[0]}?" if close else f" There are: {', '.join(SETTINGS)}."
+            raise ConfigInvalid(f"The configuration file {file} has an unknown setting {key!r}.{hint}")
+        if isinstance(value, bool):  # YAML reads a bare off, no, on or yes as a truth value
+            value = "on" if value else "off"  # noqa: PLW2901
+        texts[name] = (",".join(map(str, value)) if isinstance(value, list) else str(value), str(file))
+    return texts
+
+
+def _check_exposure(config: Config) -> None:
+    listeners = [config.http, *(each for each in (config.tcp, config.resp, config.metrics) if each is not None)]
+    exposed = [str(listener) for listener in listeners if not listener.is_loopback]
+    if exposed and not config.auth_tokens and not config.insecure:
+        raise ConfigInvalid(
+            f"Listening on {', '.join(exposed)} would let everybody who can reach this machine in. Set AUTH_TOKENS, listen on "
+            "127.0.0.1, or say --insecure if that is what you want."
+        )

@@ -1,0 +1,138 @@
+"""One tree of errors. The docstring of a class is its default message, written for the person who will read it.
+
+``code`` is stable and safe to match on; the text may get better. Doors map classes to their own status codes in one
+table each.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Something went wrong inside the server; the log says what."""
+
+    code = "internal"
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
+
+
+# What the caller can mend.
+
+
+class InvalidInput(PenstockError):
+    """The request is not valid."""
+
+    code = "invalid_input"
+
+
+class PayloadTooLarge(InvalidInput):
+    """Job data too large (max 10MB)."""
+
+    code = "payload_too_large"
+
+
+class BodyTooLarge(PenstockError):
+    """Request body too large (max 10MB). Send it in smaller pieces."""
+
+    code = "body_too_large"
+
+
+class Unauthorized(PenstockError):
+    """Unauthorized"""  # noqa: D400 - the contract's own text
+
+    code = "unauthorized"
+
+
+class RateLimited(PenstockError):
+    """Rate limit exceeded"""  # noqa: D400 - the contract's own text
+
+    code = "rate_limited"
+
+    def __init__(self, message: str | None = None, *, retry_after_ms: int = 1_000) -> None:
+        super().__init__(message)
+        self.retry_after_ms = retry_after_ms
+
+
+class JobNotFound(PenstockError):
+    """Job not found"""  # noqa: D400 - the contract's own text
+
+    code = "job_not_found"
+
+
+class RouteNotFound(PenstockError):
+    """Not found"""  # noqa: D400 - the contract's own text
+
+    code = "not_found"
+
+
+class WrongState(PenstockError):
+    """The job is not in a state from which this can be done."""
+
+    code = "wrong_state"
+
+    def __init__(self, state: str, message: str | None = None) -> None:
+        super().__init__(message)
+        self.state = state
+
+
+class StaleLease(PenstockError):
+    """The lease token is not the latest one of this job: somebody else may be working on it. Drop the result."""
+
+    code = "stale_lease"
+
+
+class JobQuarantined(PenstockError):
+    """Job is quarantined: its stored row failed its checksum, so it will not be delivered."""
+
+    code = "job_quarantined"
+
+
+class TooMany(PenstockError):
+    """A limit of the server is reached."""
+
+    code = "too_many"
+
+
+# What the operator can mend.
+
+
+class StorageFull(PenstockError):
+    """Disk is full: new jobs are refused until space is freed; acknowledgements still work. Nothing was stored."""
+
+    code = "storage_full"
+
+
+class StorageFailed(PenstockError):
+    """Storage failed: the server does not take writes until its disk works again. Nothing was stored."""
+
+    code = "storage_failed"
+
+
+class OutcomeUnknown(PenstockError):
+    """The disk failed while this was being made durable: it may or may not have happened. Retry with the same jobId."""
+
+    code = "outcome_unknown"
+
+
+class ShuttingDown(PenstockError):
+    """The server is shutting down. Retry in a moment."""
+
+    code = "shutting_down"
+
+
+class StoreLocked(PenstockError):
+    """Another process uses this data directory. Stop it first, or choose another directory with --data."""
+
+    code = "store_locked"
+
+
+class StoreIncompatible(PenstockError):
+    """The data directory was written by a newer version of Penstock. Upgrade Penstock; nothing was changed."""
+
+    code = "store_incompatible"
+
+
+class ConfigInvalid(PenstockError):
+    """The configuration is not valid."""
+
+    code = "config_invalid"

@@ -1,0 +1,139 @@
+"""The events of the journal: what kinds there are, and what each carries.
+
+An event is one flat tuple ``(kind, queue, job id, custom id, *fields)``; FIELDS names the fields. All events of one commit
+share its time, so an event carries no time of its own. Those that end an attempt carry every timestamp of it, so that
+history can be read without looking anything up.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from penstock.core.job import Job
+
+
+class EventKind(IntEnum):
+    """Numbers are stored: never change one, only add."""
+
+    JOB_PUSHED = 1
+    JOB_ACTIVE = 2
+    JOB_COMPLETED = 3
+    JOB_FAILED = 4
+    JOB_REMOVED = 5
+    JOB_PROMOTED = 6
+    JOB_PROGRESS = 7
+    JOB_DELAYED = 8
+    JOB_STALLED = 9
+    JOB_RETRIED = 10
+    JOB_DISCARDED = 11
+    JOB_PRIORITY_CHANGED = 12
+    JOB_DATA_UPDATED = 13
+    JOB_DELAY_CHANGED = 14
+    JOB_EXPIRED = 15
+    JOB_WAITING = 16  # a delayed job became due
+    JOB_RELEASED = 17  # a worker gave it back untouched
+    JOB_QUARANTINED = 18
+
+    QUEUE_PAUSED = 30
+    QUEUE_RESUMED = 31
+    QUEUE_DRAINED = 32
+    QUEUE_CLEANED = 33
+    QUEUE_OBLITERATED = 34
+    QUEUE_CREATED = 35
+    QUEUE_REMOVED = 36
+
+    DLQ_ADDED = 50
+    DLQ_RETRIED = 51
+    DLQ_RETRY_ALL = 52
+    DLQ_PURGED = 53
+
+    RATELIMIT_SET = 60
+    RATELIMIT_CLEARED = 61
+    CONCURRENCY_SET = 62
+    CONCURRENCY_CLEARED = 63
+
+    CONFIG_STALL_CHANGED = 70
+    CONFIG_DLQ_CHANGED = 71
+
+    @property
+    def wire_name(self) -> str:
+        """The name users see: ``job:priority-changed``."""
+        category, _, action = self.name.lower().partition("_")
+        return f"{category}:{action.replace('_', '-')}"
+
+
+_ATTEMPT: Final = ("attempts", "created_at", "run_at", "started_at", "size")
+
+#: What an event says of its job, by the names of the job's fields. A "note" of the caller (an error text, a count) comes last.
+JOB_FIELDS: Final[dict[EventKind, tuple[str, ...]]] = {
+    EventKind.JOB_PUSHED: ("priority", "run_at", "size"),
+    EventKind.JOB_ACTIVE: ("attempts", "run_at", "token"),
+    EventKind.JOB_COMPLETED: _ATTEMPT,
+    EventKind.JOB_FAILED: _ATTEMPT,
+    EventKind.JOB_STALLED: _ATTEMPT,
+    EventKind.JOB_RELEASED: _ATTEMPT,
+    EventKind.JOB_DELAYED: ("run_at",),
+    EventKind.JOB_RETRIED: ("run_at",),
+    EventKind.JOB_DELAY_CHANGED: ("run_at",),
+    EventKind.JOB_PRIORITY_CHANGED: ("priority",),
+    EventKind.JOB_DATA_UPDATED: ("size",),
+    EventKind.JOB_PROGRESS: ("progress",),
+    EventKind.JOB_EXPIRED: ("created_at", "expires_at"),
+    EventKind.DLQ_ADDED: ("attempts",),
+}
+
+#: What the caller adds, for the kinds where there is something to add.
+NOTES: Final[dict[EventKind, str]] = {
+    EventKind.JOB_FAILED: "error",
+    EventKind.JOB_STALLED: "error",
+    EventKind.JOB_REMOVED: "reason",
+    EventKind.JOB_QUARANTINED: "reason",
+    EventKind.JOB_PROGRESS: "message",
+    EventKind.DLQ_ADDED: "reason",
+    EventKind.DLQ_RETRY_ALL: "count",
+    EventKind.DLQ_PURGED: "count",
+    EventKind.QUEUE_DRAINED: "count",
+    EventKind.QUEUE_CLEANED: "count",
+    EventKind.RATELIMIT_SET: "max",
+    EventKind.CONCURRENCY_SET: "concurrency",
+    EventKind.CONFIG_STALL_CHANGED: "config",
+    EventKind.CONFIG_DLQ_CHANGED: "config",
+}
+
+#: Kinds whose note is an error text.
+ERROR_KINDS: Final = frozenset(kind for kind, note in NOTES.items() if note == "error")
+
+#: All field names of a kind, in the order in which they are stored.
+FIELDS: Final[dict[EventKind, tuple[str, ...]]] = {
+    kind: JOB_FIELDS.get(kind, ()) + ((NOTES[kind],) if kind in NOTES else ()) for kind in EventKind
+}
+
+
+_WHO: Final = ("queue", "id", "custom_id")
+#: One look at a job gives all an event says of it.
+_read = {kind: attrgetter(*_WHO, *JOB_FIELDS.get(kind, ())) for kind in EventKind}
+_number = {kind: kind.value for kind in EventKind}
+
+#: One stored event.
+Event = tuple[Any, ...]
+
+
+def job_event(kind: EventKind, job: Job, note: object = None) -> Event:
+    """Describe what has just happened to a job."""
+    if kind in NOTES:
+        return (_number[kind], *_read[kind](job), note)
+    return (_number[kind], *_read[kind](job))
+
+
+def job_events(kind: EventKind, jobs: list[Job]) -> list[Event]:
+    """Describe what has just happened to several jobs, for a kind that needs no note."""
+    number, read = _number[kind], _read[kind]
+    return [(number, *read(job)) for job in jobs]
+
+
+def queue_event(kind: EventKind, queue: int, note: object = None) -> Event:
+    """Describe what has just happened to a queue."""
+    return (_number[kind], queue, 0, None, note) if kind in NOTES else (_number[kind], queue, 0, None)

@@ -1,0 +1,162 @@
+"""Job ids: one 63-bit integer, spelled in three ways.
+
+::
+
+    bit 62                    22 21    16 15     10 9        0
+        ├── time in ms, 41 bits ─┤─ shard ─┤─ node ──┤─ count ──┤
+
+The time counts from 2024-01-01, so ids last until 2093 and sort by age. The shard lets any door find the database of a job
+from its id alone; the node keeps servers that share a shard apart; the count tells ids of one millisecond from each other.
+
+The integer is the id. ``UUIDv7`` (jobs door) and ``ULID`` (messages door) spell the same integer; what room is left in them
+holds check bits computed from the id, so that a mistyped or foreign UUID is recognised as none of ours instead of naming
+somebody else's job.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Final
+
+EPOCH_MS: Final = 1_704_067_200_000
+TIME_SHIFT: Final = 22
+SHARD_SHIFT: Final = 16
+NODE_SHIFT: Final = 10
+SHARDS_MAX: Final = 64
+NODES_MAX: Final = 64
+COUNT_MAX: Final = 1 << NODE_SHIFT
+ID_MAX: Final = (1 << 63) - 1
+
+_LOW_MASK = (1 << TIME_SHIFT) - 1
+_MASK_64 = (1 << 64) - 1
+_one_word = struct.Struct(">Q")
+_two_words = struct.Struct(">QQ")
+#: Spreads an id over 64 bits, the highest of which depend on all of it. Not a secret.
+_SPREAD = 0x9E3779B97F4A7C15
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_CROCKFORD_VALUE = {letter: value for value, letter in enumerate(_CROCKFORD)}
+
+
+class IdSource:
+    """Hands out ids that only ever grow, also when the clock stands still or steps back.
+
+    Use one per shard and process. ``floor`` is the highest id ever handed out before (0 for a new store): the first new id
+    is above it, whatever the clock says.
+    """
+
+    __slots__ = ("_count", "_fixed", "_ms")
+
+    def __init__(self, *, shard: int = 0, node: int = 0, floor: int = 0) -> None:
+        if not 0 <= shard < SHARDS_MAX or not 0 <= node < NODES_MAX:
+            raise ValueError(f"shard must be below {SHARDS_MAX} and node below {NODES_MAX}, got {shard} and {node}")
+        self._fixed = shard << SHARD_SHIFT | node << NODE_SHIFT
+        self._ms = floor >> TIME_SHIFT
+        self._count = COUNT_MAX - 1  # whatever the floor's count was, its millisecond counts as used up
+
+    def next(self, now_ms: int) -> int:
+        """Return a fresh id for the given wall-clock time."""
+        ms = now_ms - EPOCH_MS
+        if ms > self._ms:
+            self._ms = ms
+            self._count = 0
+        elif self._count + 1 < COUNT_MAX:
+            self._count += 1
+        else:  # more ids in one millisecond than fit: borrow from the next one
+            self._ms += 1
+            self._count = 0
+        return self._ms << TIME_SHIFT | self._fixed | self._count
+
+    def take(self, count: int, now_ms: int) -> list[int]:
+        """Return several fresh ids, in order."""
+        first = self.next(now_ms)
+        taken = [first]
+        while len(taken) < count:
+            room = min(count - len(taken), COUNT_MAX - 1 - self._count)
+            taken += range(taken[-1] + 1, taken[-1] + 1 + room)
+            self._count += room
+            if len(taken) < count:
+                taken.append(self.next(now_ms))
+        return taken
+
+    def mark(self) -> int:
+        """Return the highest id handed out so far, to be kept as the next process's floor."""
+        return self._ms << TIME_SHIFT | self._fixed | self._count
+
+
+def shard_of(job_id: int) -> int:
+    """Return the shard a job lives on."""
+    return job_id >> SHARD_SHIFT & SHARDS_MAX - 1
+
+
+def time_of(job_id: int) -> int:
+    """Return the millisecond (since 1970) in which an id was made."""
+    return (job_id >> TIME_SHIFT) + EPOCH_MS
+
+
+def first_of(now_ms: int) -> int:
+    """Return the lowest id that could be made in a millisecond (since 1970)."""
+    return max(0, now_ms - EPOCH_MS) << TIME_SHIFT
+
+
+def to_uuid(job_id: int) -> str:
+    """Spell an id as a UUIDv7.
+
+    >>> to_uuid(377957122049)
+    '018cc252-e400-7000-a000-...'
+    """
+    low = _one_word.pack(1 << 63 | (job_id & 0x3FF) << 52 | (job_id * _SPREAD & _MASK_64) >> 12).hex()
+    return f"{_uuid_head(job_id >> 10)}{low[:4]}-{low[4:]}"
+
+
+@lru_cache(maxsize=256)
+def _uuid_head(shifted: int) -> str:
+    """Spell the first half of a UUID, which ids of one millisecond share."""
+    high = f"{(shifted >> 12) + EPOCH_MS << 16 | 0x7000 | shifted & 0xFFF:016x}"
+    return f"{high[:8]}-{high[8:12]}-{high[12:]}-"
+
+
+def from_uuid(text: str) -> int | None:
+    """Return the id a UUID spells, or None if no id is spelled that way."""
+    if len(text) != 36:
+        return None
+    try:
+        high, low = _two_words.unpack(bytes.fromhex(text.replace("-", "")))
+    except (ValueError, struct.error):
+        return None
+    job_id = (high >> 16) - EPOCH_MS << TIME_SHIFT | (high & 0xFFF) << 10 | low >> 52 & 0x3FF
+    # Spelling it again checks everything at once: version, variant, dashes, check bits.
+    return job_id if 0 < job_id <= ID_MAX and to_uuid(job_id) == text.lower() else None
+
+
+def to_ulid(job_id: int) -> str:
+    """Spell an id as a ULID: 26 letters of Crockford's alphabet, in the order of the ids."""
+    number = (job_id >> TIME_SHIFT) + EPOCH_MS << 80 | (job_id & _LOW_MASK) << 58 | (job_id * _SPREAD & _MASK_64) >> 6
+    return "".join([_CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5)])
+
+
+def from_ulid(text: str) -> int | None:
+    """Return the id a ULID spells, or None if no id is spelled that way."""
+    if len(text) != 26:
+        return None
+    number = 0
+    for letter in text.upper():
+        value = _CROCKFORD_VALUE.get(letter)
+        if value is None:
+            return None
+        number = number << 5 | value
+    job_id = (number >> 80) - EPOCH_MS << TIME_SHIFT | number >> 58 & _LOW_MASK
+    return job_id if 0 < job_id <= ID_MAX and to_ulid(job_id) == text.upper() else None
+
+
+def to_decimal(job_id: int) -> str:
+    """Spell an id as a decimal integer."""
+    return str(job_id)
+
+
+def from_decimal(text: str) -> int | None:
+    """Return the id a decimal integer spells, or None: no sign, no leading zero, no spaces, within 63 bits."""
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or text[0] == "0":
+        return None
+    job_id = int(text)
+    return job_id if job_id <= ID_MAX else None

@@ -1,0 +1,126 @@
+"""What a job is: its head (small, rewritten at every step), its payload (large, written once), and what a producer asks for."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+DEFAULT_NAMESPACE: Final = "default"
+NEVER_LEASED: Final = 0
+
+
+class JobFlag:
+    """Yes-or-no options of a job, kept in one integer. Plain integers: an IntFlag costs more than the rest of a push."""
+
+    LIFO: Final = 1  #: enters at the front of its priority instead of the back
+    REMOVE_ON_COMPLETE: Final = 2  #: is deleted by its ack instead of being kept as completed
+    REMOVE_ON_FAIL: Final = 4  #: is deleted by its last failure instead of becoming dead
+    DURABLE: Final = 8  #: its producer is answered after an fsync, whatever the server's durability
+
+
+class Payload(msgspec.Struct, frozen=True, gc=False):
+    """The part of a job that is written once."""
+
+    data: bytes  #: stored and delivered byte for byte
+    options: bytes | None = None  #: rarely used options (tags, ...) as JSON, handed back untouched
+
+
+class NewJob(Payload, frozen=True, gc=False):
+    """What a producer asks for. Times are durations in milliseconds; None means "no such limit"."""
+
+    priority: int = 0  #: higher goes first
+    delay: int = 0  #: ms before it may be claimed
+    max_attempts: int = 3  #: deliveries that may fail before it is dead
+    backoff: int = 1_000  #: ms before the first retry, doubled for each further one
+    ttl: int | None = None  #: ms after which it is dropped if nobody has claimed it
+    timeout: int | None = None  #: ms a worker may take, heartbeats or not
+    unique_key: str | None = None  #: one live job per queue and key
+    job_id: str | None = None  #: the producer's own id: one job per namespace and id
+    group_id: str | None = None  #: jobs of one group run one after the other
+    flags: int = 0  #: JobFlag
+
+
+class Job(msgspec.Struct, array_like=True, gc=False):
+    """The head of a stored job. The order of the fields is the order of the columns and of the checksum.
+
+    ``*_at`` and ``run_at`` are wall-clock milliseconds; ``lease_until`` and ``deadline`` are steady milliseconds.
+    """
+
+    # Who it is: never changes.
+    id: int
+    namespace: int  #: the store's number of the namespace
+    queue: int  #: the store's number of the queue
+    created_at: int
+    max_attempts: int
+    backoff: int
+    timeout: int | None
+    expires_at: int | None  #: when its time-to-live ends
+    flags: int
+    group_id: str | None
+    unique_key: str | None
+    custom_id: str | None
+    # Where it is in its life: changed by lifecycle.move alone, but for its details.
+    state: int
+    priority: int
+    position: int  #: order within its priority, smallest first; negative is in front of everything enqueued normally
+    run_at: int  #: when it was or will be ready
+    attempts: int = 0  #: deliveries that failed
+    stalls: int = 0  #: deliveries whose lease ran out
+    token: int = NEVER_LEASED  #: the latest lease; grows with every claim, so it fences off earlier holders
+    lease_ms: int = 0  #: length of the lease, renewed by a heartbeat; 0 = does not run out
+    lease_until: int | None = None
+    deadline: int | None = None  #: end of its timeout, which no heartbeat moves
+    started_at: int | None = None
+    finished_at: int | None = None
+    progress: int = 0
+    size: int = 0  #: bytes of payload
+    details: bytes | None = None  #: Details, encoded; None for a job nothing special happened to
+
+    def has(self, flag: int) -> bool:
+        """Tell whether a yes-or-no option is set."""
+        return bool(self.flags & flag)
+
+
+#: The fields of Job that never change come first; everything from this index on is rewritten by a save.
+FIRST_LIVE_FIELD: Final = Job.__struct_fields__.index("state")
+
+
+class Details(msgspec.Struct, omit_defaults=True, gc=False):
+    """What is seldom needed of a job, kept together so that the head stays narrow."""
+
+    owner: str | None = None  #: who holds or last held the lease
+    error: str | None = None  #: why it failed last
+    reason: str | None = None  #: why it is dead: see DeathReason
+    progress_message: str | None = None
+    auto_retries: int = 0  #: how often the dead-letter rule has brought it back
+
+
+class DeathReason:
+    """Why a job is dead, in the words of the dead-letter listing."""
+
+    MAX_ATTEMPTS = "max_attempts_exceeded"
+    STALLED = "stalled"
+    TIMEOUT = "timeout"
+    DISCARDED = "discarded"
+
+
+_encode_details = msgspec.msgpack.Encoder().encode
+_decode_details = msgspec.msgpack.Decoder(Details).decode
+
+
+def details_of(job: Job) -> Details:
+    """Return a fresh copy of a job's details; ``put_details`` writes it back."""
+    return Details() if job.details is None else _decode_details(job.details)
+
+
+def put_details(job: Job, details: Details) -> None:
+    """Replace a job's details."""
+    job.details = _encode_details(details)
+
+
+class Delivery(NamedTuple):
+    """A job with its payload, on its way to somebody."""
+
+    job: Job
+    payload: Payload

@@ -1,0 +1,346 @@
+"""Every state of a job, every arrow between them, and what each arrow does.
+
+This file is the law: nothing else in Penstock changes a job's state. Stores only write down what ``move`` decided, and
+guard the write with the state and the lease token they read. The diagram and the table in ``docs/lifecycle.md`` are made
+from TABLE (``python -m penstock.core.lifecycle``), and tests walk every arrow from every state, the forbidden ones too.
+
+A job that does not exist yet, or no longer, is NOWHERE. That state is never stored: an arrow that leads there deletes.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from penstock.core.errors import WrongState
+from penstock.core.events import EventKind as Kind
+from penstock.core.job import Job, JobFlag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+class State(IntEnum):
+    """Where a job is. Numbers are stored: never change one, only add."""
+
+    NOWHERE = -1  #: not yet created, or removed
+    WAITING = 0  #: ready for the next claim
+    DELAYED = 1  #: ready at ``run_at``; moved on by the timer
+    ACTIVE = 2  #: leased to a worker; moved on by the worker, or by the end of the lease
+    COMPLETED = 3  #: acknowledged; kept for a while as history, then removed by retention
+    DEAD = 4  #: given up (the jobs door spells it "failed"); kept until retried, purged or too old
+
+    @property
+    def label(self) -> str:
+        """The name used in docs and errors."""
+        return self.name.lower()
+
+
+class Arrow(StrEnum):
+    """What can happen to a job."""
+
+    # A producer pushes.
+    ENQUEUE = "enqueue"
+    ENQUEUE_FRONT = "enqueue-front"
+    SCHEDULE = "schedule"
+    # Time passes.
+    DUE = "due"
+    EXPIRE = "expire"
+    STALL = "stall"
+    STALL_BURY = "stall-bury"
+    STALL_REMOVE = "stall-remove"
+    # A worker works.
+    CLAIM = "claim"
+    RENEW = "renew"
+    PROGRESS = "progress"
+    RELEASE = "release"
+    POSTPONE = "postpone"
+    COMPLETE = "complete"
+    COMPLETE_REMOVE = "complete-remove"
+    RETRY = "retry"
+    RETRY_NOW = "retry-now"
+    BURY = "bury"
+    BURY_REMOVE = "bury-remove"
+    # Somebody intervenes.
+    PROMOTE = "promote"
+    RESCHEDULE = "reschedule"
+    REPRIORITIZE = "reprioritize"
+    EDIT = "edit"
+    DISCARD = "discard"
+    CANCEL = "cancel"
+    REVIVE = "revive"
+    REPLAY = "replay"
+    # Jobs are removed in bulk.
+    DRAIN = "drain"
+    CLEAN = "clean"
+    PURGE = "purge"
+    OBLITERATE = "obliterate"
+    FORGET = "forget"
+    QUARANTINE = "quarantine"
+
+
+class Moment(Protocol):
+    """When a move happens, and the source of fresh, ever-growing numbers for places in line and lease tokens."""
+
+    @property
+    def now_ms(self) -> int:
+        """Wall clock."""
+
+    @property
+    def steady_ms(self) -> int:
+        """Steady clock."""
+
+    def serial(self) -> int:
+        """Return a number greater than every one before it."""
+
+
+if TYPE_CHECKING:
+    #: What an arrow does to a job besides changing its state. ``value`` is the number the caller passed to ``move``.
+    Effect = Callable[[Job, Moment, int], None]
+
+
+# Effects. Each does one thing; an arrow lists the ones it needs.
+
+
+def jump_the_line(job: Job, _moment: Moment, _value: int) -> None:
+    """Stand in front of everybody with the same priority."""
+    job.position = -job.position
+
+
+def line_up_again(job: Job, moment: Moment, _value: int) -> None:
+    """Join the line with a fresh place: at the back, or at the front for last-in-first-out."""
+    place = moment.serial()
+    job.position = -place if job.flags & JobFlag.LIFO else place
+
+
+def ready_now(job: Job, moment: Moment, _value: int) -> None:
+    """Ready from this moment on."""
+    job.run_at = moment.now_ms
+
+
+def ready_at(job: Job, _moment: Moment, value: int) -> None:
+    """Ready at the moment given as the value (wall clock, ms)."""
+    job.run_at = value
+
+
+def start_lease(job: Job, moment: Moment, value: int) -> None:
+    """Hand the job to a worker for the number of ms given as the value (0: until it is settled)."""
+    job.token = moment.serial()
+    job.started_at = moment.now_ms
+    job.deadline = None if job.timeout is None else moment.steady_ms + job.timeout
+    job.lease_ms = value
+    extend_lease(job, moment, value)
+
+
+def extend_lease(job: Job, moment: Moment, value: int) -> None:
+    """Let the lease end that many ms from now, but never after the job's own deadline."""
+    until = moment.steady_ms + value if value > 0 else None
+    if job.deadline is not None and (until is None or job.deadline < until):
+        until = job.deadline
+    job.lease_until = until
+
+
+def end_lease(job: Job, _moment: Moment, _value: int) -> None:
+    """Take the job out of its worker's hands. The token stays: it is what makes later words of that worker stale."""
+    job.lease_until = None
+    job.deadline = None
+
+
+def count_failure(job: Job, _moment: Moment, _value: int) -> None:
+    """One more delivery failed."""
+    job.attempts += 1
+
+
+def count_stall(job: Job, _moment: Moment, _value: int) -> None:
+    """One more lease ran out."""
+    job.stalls += 1
+
+
+def finish(job: Job, moment: Moment, _value: int) -> None:
+    """Note when it ended."""
+    job.finished_at = moment.now_ms
+
+
+def start_over(job: Job, _moment: Moment, _value: int) -> None:
+    """Forget earlier attempts, as if it had just been pushed."""
+    job.attempts = 0
+    job.stalls = 0
+    job.started_at = None
+    job.finished_at = None
+    job.progress = 0
+
+
+def set_priority(job: Job, _moment: Moment, value: int) -> None:
+    """Take the priority given as the value."""
+    job.priority = value
+
+
+def set_progress(job: Job, _moment: Moment, value: int) -> None:
+    """Take the progress given as the value (0 to 100)."""
+    job.progress = value
+
+
+def set_size(job: Job, _moment: Moment, value: int) -> None:
+    """Take the size of the new payload, given as the value (bytes)."""
+    job.size = value
+
+
+def prove_alive(job: Job, moment: Moment, _value: int) -> None:
+    """Renew the lease by its own length: whoever reports progress is alive."""
+    extend_lease(job, moment, job.lease_ms)
+
+
+class Transition(NamedTuple):
+    """One row of the table. The target is a plain number (of a State), because it is what gets stored."""
+
+    target: int
+    effects: tuple[Effect, ...] = ()
+    events: tuple[Kind, ...] = ()
+
+
+def _rows(
+    arrow: Arrow, sources: Iterable[State], target: State | None, *effects: Effect, events: Iterable[Kind] = ()
+) -> dict[tuple[int, Arrow], Transition]:
+    """Write one arrow from several states; no target means it stays where it is."""
+    return {
+        (source.value, arrow): Transition((source if target is None else target).value, effects, tuple(events))
+        for source in sources
+    }
+
+
+_NOWHERE, _WAITING, _DELAYED = State.NOWHERE, State.WAITING, State.DELAYED
+_ACTIVE, _COMPLETED, _DEAD = State.ACTIVE, State.COMPLETED, State.DEAD
+_STORED = (_WAITING, _DELAYED, _ACTIVE, _COMPLETED, _DEAD)
+
+# fmt: off
+TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
+    # arrow                     from                          to           what it does, and what it tells
+    **_rows(Arrow.ENQUEUE,      (_NOWHERE,),                  _WAITING,
+            events=(Kind.JOB_PUSHED,)),
+    **_rows(Arrow.ENQUEUE_FRONT, (_NOWHERE,),                 _WAITING,    jump_the_line,
+            events=(Kind.JOB_PUSHED,)),
+    **_rows(Arrow.SCHEDULE,     (_NOWHERE,),                  _DELAYED,    ready_at,
+            events=(Kind.JOB_PUSHED,)),
+
+    **_rows(Arrow.DUE,          (_DELAYED,),                  _WAITING,    line_up_again,
+            events=(Kind.JOB_WAITING,)),
+    **_rows(Arrow.EXPIRE,       (_WAITING, _DELAYED),         _NOWHERE,
+            events=(Kind.JOB_EXPIRED,)),
+    **_rows(Arrow.STALL,        (_ACTIVE,),                   _WAITING,    count_failure, count_stall, end_lease,
+            events=(Kind.JOB_STALLED,)),
+    **_rows(Arrow.STALL_BURY,   (_ACTIVE,),                   _DEAD,       count_failure, count_stall, end_lease, finish,
+            events=(Kind.JOB_STALLED, Kind.DLQ_ADDED)),
+    **_rows(Arrow.STALL_REMOVE, (_ACTIVE,),                   _NOWHERE,    count_failure, count_stall,
+            events=(Kind.JOB_STALLED, Kind.JOB_REMOVED)),
+
+    **_rows(Arrow.CLAIM,        (_WAITING,),                  _ACTIVE,     start_lease,
+            events=(Kind.JOB_ACTIVE,)),
+    **_rows(Arrow.RENEW,        (_ACTIVE,),                   None,        extend_lease),
+    **_rows(Arrow.PROGRESS,     (_ACTIVE,),                   None,        set_progress, prove_alive,
+            events=(Kind.JOB_PROGRESS,)),
+    **_rows(Arrow.RELEASE,      (_ACTIVE,),                   _WAITING,    end_lease,
+            events=(Kind.JOB_RELEASED,)),
+    **_rows(Arrow.POSTPONE,     (_ACTIVE,),                   _DELAYED,    ready_at, end_lease,
+            events=(Kind.JOB_DELAYED,)),
+    **_rows(Arrow.COMPLETE,     (_ACTIVE,),                   _COMPLETED,  end_lease, finish,
+            events=(Kind.JOB_COMPLETED,)),
+    **_rows(Arrow.COMPLETE_REMOVE, (_ACTIVE,),                _NOWHERE,
+            events=(Kind.JOB_COMPLETED,)),
+    **_rows(Arrow.RETRY,        (_ACTIVE,),                   _DELAYED,    count_failure, end_lease, ready_at,
+            events=(Kind.JOB_FAILED, Kind.JOB_RETRIED)),
+    **_rows(Arrow.RETRY_NOW,    (_ACTIVE,),                   _WAITING,    count_failure, end_lease, line_up_again, ready_now,
+            events=(Kind.JOB_FAILED, Kind.JOB_RETRIED)),
+    **_rows(Arrow.BURY,         (_ACTIVE,),                   _DEAD,       count_failure, end_lease, finish,
+            events=(Kind.JOB_FAILED, Kind.DLQ_ADDED)),
+    **_rows(Arrow.BURY_REMOVE,  (_ACTIVE,),                   _NOWHERE,    count_failure,
+            events=(Kind.JOB_FAILED, Kind.JOB_REMOVED)),
+
+    **_rows(Arrow.PROMOTE,      (_DELAYED,),                  _WAITING,    line_up_again, ready_now,
+            events=(Kind.JOB_PROMOTED,)),
+    **_rows(Arrow.RESCHEDULE,   (_DELAYED,),                  None,        ready_at,
+            events=(Kind.JOB_DELAY_CHANGED,)),
+    **_rows(Arrow.REPRIORITIZE, (_WAITING, _DELAYED),         None,        set_priority,
+            events=(Kind.JOB_PRIORITY_CHANGED,)),
+    **_rows(Arrow.EDIT,         (_WAITING, _DELAYED, _ACTIVE), None,       set_size,
+            events=(Kind.JOB_DATA_UPDATED,)),
+    **_rows(Arrow.DISCARD,      (_WAITING, _DELAYED, _ACTIVE), _DEAD,      end_lease, finish,
+            events=(Kind.JOB_DISCARDED, Kind.DLQ_ADDED)),
+    **_rows(Arrow.CANCEL,       (_WAITING, _DELAYED, _ACTIVE), _NOWHERE,
+            events=(Kind.JOB_REMOVED,)),
+    **_rows(Arrow.REVIVE,       (_DEAD,),                     _WAITING,    start_over, line_up_again, ready_now,
+            events=(Kind.DLQ_RETRIED,)),
+    **_rows(Arrow.REPLAY,       (_COMPLETED,),                _WAITING,    start_over, line_up_again, ready_now,
+            events=(Kind.JOB_RETRIED,)),
+
+    **_rows(Arrow.DRAIN,        (_WAITING, _DELAYED),         _NOWHERE,    events=(Kind.JOB_REMOVED,)),
+    **_rows(Arrow.CLEAN,        (_WAITING, _DELAYED, _COMPLETED, _DEAD), _NOWHERE, events=(Kind.JOB_REMOVED,)),
+    **_rows(Arrow.PURGE,        (_DEAD,),                     _NOWHERE,    events=(Kind.JOB_REMOVED,)),
+    **_rows(Arrow.OBLITERATE,   _STORED,                      _NOWHERE,    events=(Kind.JOB_REMOVED,)),
+    **_rows(Arrow.FORGET,       (_COMPLETED, _DEAD),          _NOWHERE),
+    **_rows(Arrow.QUARANTINE,   _STORED,                      _NOWHERE,    events=(Kind.JOB_QUARANTINED,)),
+}
+# fmt: on
+
+
+def move(job: Job, arrow: Arrow, moment: Moment, value: int = 0) -> Transition:
+    """Take a job along an arrow and return the row that says what happened.
+
+    ``value`` is the one number some arrows need: a due time (schedule, postpone, reschedule, retry), the length of a lease
+    (claim, renew), a priority, a progress, a size. Raises WrongState, and changes nothing, where the table has no such arrow.
+    """
+    transition = TABLE.get((job.state, arrow))
+    if transition is None:
+        state = State(job.state).label
+        raise WrongState(state, f"Cannot {arrow} a job that is {state}.")
+    for effect in transition.effects:
+        effect(job, moment, value)
+    job.state = transition.target
+    return transition
+
+
+def start(jobs: list[Job], arrow: Arrow, moment: Moment) -> Transition:
+    """Take jobs that are nowhere yet along one arrow: ``move`` for many. A job comes with its place in line and due time."""
+    transition = TABLE[_NOWHERE.value, arrow]
+    target, effects, _ = transition
+    for effect in effects:
+        for job in jobs:
+            effect(job, moment, job.run_at)
+    for job in jobs:
+        job.state = target
+    return transition
+
+
+def sources(arrow: Arrow) -> tuple[State, ...]:
+    """Return the states an arrow starts from."""
+    return tuple(State(source) for source, each in TABLE if each == arrow)
+
+
+def diagram() -> str:
+    """Draw the table as a Mermaid state diagram. Arrows between the same two states share a line."""
+    labels: dict[tuple[State, State], list[str]] = {}
+    for (source, arrow), transition in TABLE.items():
+        labels.setdefault((State(source), State(transition.target)), []).append(arrow.value)
+    lines = ["stateDiagram-v2"]
+    for (source, target), arrows in labels.items():
+        names = ["[*]" if state == State.NOWHERE else state.label for state in (source, target)]
+        lines.append(f"    {names[0]} --> {names[1]}: {', '.join(arrows)}")
+    return "\n".join(lines)
+
+
+def table() -> str:
+    """Write the table as Markdown, one row an arrow."""
+    lines = ["| arrow | from | to | does | tells |", "|---|---|---|---|---|"]
+    for arrow in Arrow:
+        rows = {State(source): row for (source, each), row in TABLE.items() if each == arrow}
+        some = next(iter(rows.values()))
+        stays = all(row.target == source for source, row in rows.items())
+        origin = ", ".join("–" if source == State.NOWHERE else source.label for source in rows)
+        target = "stays" if stays else "removed" if some.target == State.NOWHERE else State(some.target).label
+        does = ", ".join(effect.__name__.replace("_", " ") for effect in some.effects) or "–"
+        tells = ", ".join(f"`{kind.wire_name}`" for kind in some.events) or "–"
+        lines.append(f"| {arrow} | {origin} | {target} | {does} | {tells} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(f"```mermaid\n{diagram()}\n```\n\n{table()}")  # noqa: T201 - this is the generator of docs/lifecycle.md

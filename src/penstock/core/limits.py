@@ -1,0 +1,59 @@
+"""Every limit of Penstock, with its unit last in its name. Nothing grows without one of these.
+
+What a user may set has a default in ``config.py``; what is here is the same everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SECOND_MS: Final = 1_000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+YEAR_MS: Final = 365 * DAY_MS
+MEBIBYTE: Final = 1024 * 1024
+
+# What a job may be.
+payload_bytes_max: Final = 10 * MEBIBYTE
+payload_depth_max: Final = 64
+priority_min: Final = -1_000_000
+priority_max: Final = 1_000_000
+delay_ms_max: Final = YEAR_MS
+ttl_ms_max: Final = YEAR_MS
+timeout_ms_max: Final = DAY_MS
+backoff_ms_max: Final = DAY_MS
+retry_delay_ms_max: Final = DAY_MS
+attempts_max: Final = 1_000
+tags_max: Final = 100
+name_chars_max: Final = 256
+namespace_chars_max: Final = 128
+key_chars_max: Final = 1_024
+error_chars_max: Final = 65_536
+log_message_chars_max: Final = 65_536
+progress_message_chars_max: Final = 4_096
+
+# What a request may be.
+body_bytes_max: Final = payload_bytes_max + 65_536  # room for the envelope around the largest payload
+bulk_jobs_max: Final = 10_000
+ids_max: Final = 10_000
+claim_jobs_max: Final = 1_000
+claim_wait_ms_max: Final = 60_000
+completion_wait_ms_max: Final = 10 * MINUTE_MS
+lease_ms_max: Final = DAY_MS
+list_jobs_max: Final = 10_000
+list_bytes_max: Final = 64 * MEBIBYTE
+clean_jobs_max: Final = 100_000
+
+# What the server keeps.
+queues_max: Final = 1_000_000
+logs_per_job_max: Final = 100
+rate_limit_clients_max: Final = 100_000
+
+# How much is done at once, so that nothing holds the event loop for long.
+batch_commands_max: Final = 4_096
+pending_commands_max: Final = 100_000
+slice_jobs_max: Final = 500
+sweep_jobs_max: Final = 1_000
+claim_batch_jobs_max: Final = 2_000
+waiters_max: Final = 50_000

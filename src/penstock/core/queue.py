@@ -1,0 +1,72 @@
+"""What a queue is: a name in a namespace, and the settings people give it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from penstock.core import limits
+
+if TYPE_CHECKING:
+    from penstock.core.lifecycle import State
+
+
+class QueueKey(NamedTuple):
+    """How a queue is called from outside."""
+
+    namespace: str
+    name: str
+
+
+class StallConfig(msgspec.Struct, frozen=True, rename="camel"):
+    """When a silent worker has lost its job. Durations in ms."""
+
+    enabled: bool = True
+    stall_interval: int = 30_000  #: length of a lease: silence for longer than this loses the job
+    max_stalls: int = 3  #: a job that stalled this often is dead
+    grace_period: int = 5_000  #: the first lease is never shorter than this
+
+
+class DlqConfig(msgspec.Struct, frozen=True, rename="camel"):
+    """What becomes of dead jobs. Durations in ms."""
+
+    auto_retry: bool = False
+    auto_retry_interval: int = limits.HOUR_MS  #: a dead job rests this long before it is tried again
+    max_auto_retries: int = 3
+    max_age: int | None = 7 * limits.DAY_MS  #: older dead jobs are deleted; None = kept
+    max_entries: int = 10_000  #: more dead jobs than this: the oldest are deleted
+
+
+class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything that can be set on a queue."""
+
+    paused: bool = False
+    rate_limit: int | None = None  #: jobs per second that may be claimed
+    concurrency: int | None = None  #: jobs that may be active at once
+    stall: StallConfig = StallConfig()
+    dlq: DlqConfig = DlqConfig()
+
+
+class Queue(msgspec.Struct):
+    """A queue as the store knows it. ``settings`` is replaced as a whole, never changed in place."""
+
+    number: int
+    namespace_number: int
+    key: QueueKey
+    created_at: int | None  #: when its first job arrived; None = only settings so far
+    settings: QueueSettings
+
+
+class Counts(msgspec.Struct):
+    """How many jobs of a queue are in each state."""
+
+    waiting: int = 0
+    delayed: int = 0
+    active: int = 0
+    completed: int = 0
+    dead: int = 0
+
+    def of(self, state: State) -> int:
+        """Return the count of one state."""
+        return (self.waiting, self.delayed, self.active, self.completed, self.dead)[state]

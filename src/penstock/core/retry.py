@@ -1,0 +1,39 @@
+"""When a failed job is tried again, and when it is given up. Pure functions of the job."""
+
+from __future__ import annotations
+
+from penstock.core import limits
+from penstock.core.job import DeathReason, Job, JobFlag
+from penstock.core.lifecycle import Arrow
+
+
+def retry_delay_ms(backoff_ms: int, failures_before: int) -> int:
+    """Return how long to wait after a failure: ``min(backoff * 2^attempt, 24 h)``.
+
+    >>> [retry_delay_ms(1000, n) for n in range(4)]
+    [1000, 2000, 4000, 8000]
+    >>> retry_delay_ms(1000, 999)
+    86400000
+    """
+    # 2^27 ms is already more than a day; shifting further would only make huge integers.
+    return min(backoff_ms << min(failures_before, 27), limits.retry_delay_ms_max)
+
+
+def after_failure(job: Job, now_ms: int) -> tuple[Arrow, int]:
+    """Decide what a reported failure does: the arrow to take and, for a retry, when."""
+    if job.attempts + 1 >= job.max_attempts:
+        return (Arrow.BURY_REMOVE if job.has(JobFlag.REMOVE_ON_FAIL) else Arrow.BURY), 0
+    delay = retry_delay_ms(job.backoff, job.attempts)
+    return (Arrow.RETRY, now_ms + delay) if delay > 0 else (Arrow.RETRY_NOW, now_ms)
+
+
+def after_lapse(job: Job, max_stalls: int, steady_ms: int) -> tuple[Arrow, str, str]:
+    """Decide what a lease that ran out does: the arrow to take, the error to note, and the reason should it be dead now."""
+    if job.deadline is not None and job.deadline <= steady_ms:
+        error, reason = "Job timeout exceeded", DeathReason.TIMEOUT
+    else:
+        error, reason = f"Job stalled {job.stalls + 1} times", DeathReason.STALLED
+    exhausted = job.attempts + 1 >= job.max_attempts
+    if job.stalls + 1 < max_stalls and not exhausted:
+        return Arrow.STALL, error, reason
+    return (Arrow.STALL_REMOVE if job.has(JobFlag.REMOVE_ON_FAIL) else Arrow.STALL_BURY), error, reason

@@ -1,0 +1,1 @@
+"""What all doors over HTTP share: routes, bodies, errors, the OpenAPI document."""

@@ -1,0 +1,157 @@
+"""The OpenAPI document, made from the routes, and a page for people to read it."""
+
+from __future__ import annotations
+
+import html
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock import __version__
+from penstock.doors.http.errors import ErrorReply
+from penstock.doors.http.route import JSON, Plain, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.doors.http.body import Reader
+
+_REF: Final = "#/components/schemas/{name}"
+_ERRORS: Final = {
+    "400": "The request is not valid, or the job is not in a state for this.",
+    "401": "A token is needed.",
+    "404": "There is no such thing.",
+    "413": "The body is too large.",
+    "429": "Too many requests.",
+    "503": "The server cannot do this now. Retry in a moment.",
+    "507": "The disk is full.",
+}
+_STYLE: Final = """
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#1b2733;background:#fff}
+h2{margin-top:2.5rem;border-bottom:1px solid #d5dde5}summary{cursor:pointer;padding:.3rem 0}
+code,pre{font:13px/1.5 ui-monospace,monospace}pre{background:#f3f6f9;padding:.8rem;overflow:auto;border-radius:6px}
+b{display:inline-block;width:4.5rem;color:#0b6}b.DELETE{color:#c33}b.PUT{color:#a60}b.GET{color:#06c}
+@media(prefers-color-scheme:dark){body{background:#10161c;color:#d7e0e8}pre{background:#1b242d}h2{border-color:#33414e}}
+"""
+
+
+class OpenApi:
+    """Describes a list of routes."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._routes = routes
+
+    def routes(self) -> list[Route]:
+        """Return the routes under which the description is found."""
+        return [
+            Route("GET", "/openapi.json", self.document, "OpenAPI document", "Documentation"),
+            Route("GET", "/docs", self.page, "API reference", "Documentation"),
+        ]
+
+    async def document(self, _req: object) -> Plain:
+        """Answer with the document."""
+        return Plain(msgspec.json.encode(self.content), JSON)
+
+    async def page(self, _req: object) -> Plain:
+        """Answer with the page."""
+        return Plain(self._page.encode(), "text/html; charset=utf-8")
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """The document."""
+        shapes = [ErrorReply, *(shape for route in self._routes for shape in _shapes(route))]
+        _, components = msgspec.json.schema_components(dict.fromkeys(shapes), ref_template=_REF)
+        paths: dict[str, dict[str, Any]] = {}
+        for route in self._routes:
+            paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+        return {
+            "openapi": "3.1.0",
+            "info": {"title": "Penstock", "version": __version__, "description": "One queue server with four front doors."},
+            "paths": paths,
+            "components": {
+                "schemas": components,
+                "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            },
+            "security": [{}, {"token": []}],
+        }
+
+    @cached_property
+    def _page(self) -> str:
+        schemas = self.content["components"]["schemas"]
+        sections: dict[str, list[str]] = {}
+        for route in self._routes:
+            parts = []
+            for shape in _shapes(route):
+                text = msgspec.json.format(msgspec.json.encode(schemas[shape.__name__]), indent=2).decode()
+                parts.append(
+                    f"<p><code>{shape.__name__}</code>: {html.escape(_first_line(shape))}</p><pre>{html.escape(text)}</pre>"
+                )
+            sections.setdefault(route.tag, []).append(
+                f"<details><summary><b class={route.method}>{route.method}</b> <code>{html.escape(route.path)}</code> "
+                f"{html.escape(route.summary)}</summary>{''.join(parts)}</details>"
+            )
+        body = "".join(f"<h2>{html.escape(tag)}</h2>{''.join(items)}" for tag, items in sections.items())
+        return (
+            f"<!doctype html><html lang=en><meta charset=utf-8><title>Penstock API</title><style>{_STYLE}</style>"
+            f"<h1>Penstock API {__version__}</h1><p>Machine-readable: <a href=openapi.json>openapi.json</a></p>{body}</html>"
+        )
+
+
+def _shapes(route: Route) -> Iterable[Any]:
+    for reader in (route.body, route.query):
+        if reader is not None:
+            yield reader.shape
+    if route.reply is not None:
+        yield route.reply
+
+
+def _first_line(shape: type) -> str:
+    return (shape.__doc__ or "").splitlines()[0]
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    names = re.findall(r"{(\w+)}", route.path)
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in names
+    ]
+    if route.query is not None:
+        parameters += _query_parameters(route.query)
+    operation: dict[str, Any] = {
+        "summary": route.summary,
+        "tags": [route.tag],
+        "operationId": _operation_id(route),
+        "parameters": parameters,
+        "responses": {"200": _reply(route)} | {status: _error(text) for status, text in _ERRORS.items()},
+    }
+    if route.body is not None:
+        operation["requestBody"] = {
+            "required": route.body_required,
+            "content": {JSON: {"schema": {"$ref": _REF.format(name=route.body.shape.__name__)}}},
+        }
+    if route.public or route.probe:
+        operation["security"] = [{}]
+    return operation
+
+
+def _operation_id(route: Route) -> str:
+    words = re.sub(r"[^a-z0-9]+", "_", route.path.lower()).strip("_")
+    return f"{route.method.lower()}_{words}"
+
+
+def _query_parameters(reader: Reader[Any]) -> list[dict[str, Any]]:
+    schema = msgspec.json.schema(reader.shape)
+    properties = schema["$defs"][reader.shape.__name__]["properties"]
+    return [{"name": name, "in": "query", "required": False, "schema": each} for name, each in properties.items()]
+
+
+def _reply(route: Route) -> dict[str, Any]:
+    if route.reply is None:
+        return {"description": "Plain text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    schema: dict[str, Any] = {"$ref": _REF.format(name=route.reply.__name__)}
+    return {"description": _first_line(route.reply), "content": {JSON: {"schema": schema}}}
+
+
+def _error(text: str) -> dict[str, Any]:
+    return {"description": text, "content": {JSON: {"schema": {"$ref": _REF.format(name="ErrorReply")}}}}

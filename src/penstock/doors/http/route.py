@@ -1,0 +1,44 @@
+"""Routes as data: what there is, who answers it, what goes in and out. The app and its documentation follow from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import msgspec
+
+    from penstock.doors.http.body import Reader
+
+    Handler = Callable[..., Awaitable[Any]]
+
+JSON: Final = "application/json"
+
+
+class Route(NamedTuple):
+    """One thing that can be asked for.
+
+    ``handler`` takes the request and the parameters of the path, and returns what ``reply`` describes: a struct to be sent as
+    JSON, or a ``Plain``.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    tag: str
+    reply: type[msgspec.Struct] | None = None  #: None: plain text
+    body: Reader[Any] | None = None
+    query: Reader[Any] | None = None
+    body_required: bool = False
+    probe: bool = False  #: answered to everybody, always: needs no token and counts against no limit
+    public: bool = False  #: needs no token
+
+
+class Plain(NamedTuple):
+    """An answer that is not JSON, or has a status of its own."""
+
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: int = 200

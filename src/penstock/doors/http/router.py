@@ -1,0 +1,61 @@
+"""Finds the route of a path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.doors.http.route import Route
+
+
+class _Node:
+    """One segment of a path: what may follow it, and what ends here, by method."""
+
+    __slots__ = ("any_child", "children", "param", "routes")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.any_child: _Node | None = None
+        self.param = ""
+        self.routes: dict[str, Route] = {}
+
+
+class Router:
+    """A tree of path segments. A literal segment wins over a ``{parameter}``."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._root = _Node()
+        for route in routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        node = self._root
+        for segment in route.path.split("/")[1:]:
+            if segment.startswith("{"):
+                if node.any_child is None:
+                    node.any_child = _Node()
+                    node.any_child.param = segment[1:-1]
+                node = node.any_child
+                if node.param != segment[1:-1]:
+                    raise ValueError(f"{route.path} names a parameter {segment} that another route calls {{{node.param}}}")
+            else:
+                node = node.children.setdefault(segment, _Node())
+        if route.method in node.routes:
+            raise ValueError(f"{route.method} {route.path} is routed twice")
+        node.routes[route.method] = route
+
+    def find(self, method: str, path: str) -> tuple[Route | None, dict[str, str]]:
+        """Return the route of a request and the values of its parameters; None if there is no such path or method."""
+        node = self._root
+        params: dict[str, str] = {}
+        for segment in path.split("/")[1:]:
+            child = node.children.get(segment)
+            if child is None:
+                child = node.any_child
+                if child is None:
+                    return None, params
+                params[child.param] = segment
+            node = child
+        return node.routes.get(method), params

@@ -1,0 +1,1 @@
+"""The jobs door: the REST dialect for queues of jobs."""

@@ -1,0 +1,149 @@
+"""What all handlers of the jobs door share: the engine, whose namespace a request is about, and the contract's refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, JobNotFound, PenstockError, StaleLease, WrongState
+from penstock.core.job import DEFAULT_NAMESPACE, Delivery
+from penstock.core.queue import QueueKey
+from penstock.doors.http.errors import Refused
+from penstock.doors.jobs.views import job_ref, token_value
+from penstock.doors.jobs.wire import ItemError
+from penstock.engine.change import MoveJob
+from penstock.engine.claim import Claim, abandon
+from penstock.engine.settle import Hold
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from penstock.core.job import Job, Payload
+    from penstock.core.lifecycle import Arrow
+    from penstock.core.queue import Queue
+    from penstock.doors.http.request import Request
+    from penstock.engine.engine import Engine
+    from penstock.engine.settle import Settlement
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]+\Z")
+
+
+class JobsDoor:
+    """The handlers are methods of the classes that build on this, one class per part of the contract."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.store = engine.store
+
+    # Who is meant.
+
+    def namespace(self, req: Request) -> str:
+        """Return the namespace a request is about: the header X-Namespace, or the default one."""
+        name: str | None = req.header("x-namespace")
+        if name is None:
+            return DEFAULT_NAMESPACE
+        if not 0 < len(name) <= limits.namespace_chars_max or _NAME.match(name) is None:
+            raise InvalidInput("X-Namespace contains invalid characters or is too long")
+        return name
+
+    def queue_key(self, req: Request, name: str) -> QueueKey:
+        """Return the queue a request is about. A queue that exists has a valid name."""
+        key = QueueKey(self.namespace(req), name)
+        if self.store.queue_find(key) is None:
+            check_queue_name(name)
+        return key
+
+    def queue(self, req: Request, name: str) -> Queue | None:
+        """Return the queue a request is about, if it exists."""
+        return self.store.queue_find(self.queue_key(req, name))
+
+    async def job(self, req: Request, text: str) -> tuple[Job, Payload]:
+        """Return the job a request is about. Raises JobNotFound."""
+        found = await self.store.job_get(self.namespace(req), job_ref(text))
+        if found is None:
+            raise JobNotFound
+        return found
+
+    # What is done to it.
+
+    async def move(self, req: Request, text: str, arrow: Arrow, refusal: str, value: int = 0) -> None:
+        """Take a job along an arrow; refused in the contract's words."""
+        command = MoveJob(self.namespace(req), job_ref(text), arrow, value)
+        await in_other_words(self.engine.run(command), refusal)
+
+    async def settle(self, settlement: Settlement, text: str, refusal: str) -> None:
+        """Settle a single job; refused in the contract's words."""
+        (outcome,) = await self.engine.run(settlement)
+        if outcome is not None:
+            raise Refused(in_words(outcome, text, refusal))
+
+    async def settle_many(self, settlement: Settlement, texts: Sequence[str], refusal: str) -> tuple[int, list[ItemError]]:
+        """Settle several jobs; return how many were, and why the others were not. Refused only if none was."""
+        outcomes = await self.engine.run(settlement)
+        errors = [
+            ItemError(text, in_words(outcome, text, refusal))
+            for text, outcome in zip(texts, outcomes, strict=True)
+            if outcome is not None
+        ]
+        if errors and len(errors) == len(outcomes):
+            raise Refused(errors[0].error)
+        return len(outcomes) - len(errors), errors
+
+    async def claim(self, req: Request, claim: Claim) -> Sequence[Delivery]:
+        """Claim jobs for a client that may hang up while it waits: then nothing is claimed, or it is given back."""
+        answer = self.engine.run(claim)
+        if claim.wait_ms == 0:
+            return await answer
+        gone = asyncio.ensure_future(req.disconnected())
+        either: set[asyncio.Future[Any]] = {answer, gone}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                abandon(self.engine, claim)
+                return ()
+            if gone.done():
+                abandon(self.engine, claim)
+            return answer.result()
+        finally:
+            gone.cancel()
+
+
+def hold(text: str, token: str | None) -> Hold:
+    """Return a worker's claim to a job."""
+    return Hold(job_ref(text), token_value(token))
+
+
+def holds(texts: Sequence[str], tokens: Sequence[str | None] | None) -> list[Hold]:
+    """Return a worker's claims to several jobs; tokens are matched by position."""
+    if tokens is None:
+        return [hold(text, None) for text in texts]
+    if len(tokens) != len(texts):
+        raise InvalidInput("tokens must have as many items as ids")
+    return [hold(text, token) for text, token in zip(texts, tokens, strict=True)]
+
+
+def in_words(outcome: PenstockError, text: str, refusal: str) -> str:
+    """Say in the contract's words why a job could not be settled."""
+    return f"Invalid or expired lock token for job {text}" if isinstance(outcome, StaleLease) else refusal
+
+
+async def in_other_words(answer: Awaitable[T], refusal: str) -> T:
+    """Await an answer; what is refused because of the job is refused in the contract's words."""
+    try:
+        return await answer
+    except (JobNotFound, WrongState):
+        raise Refused(refusal) from None
+
+
+def check_queue_name(name: str) -> None:
+    """Raise InvalidInput for what cannot be the name of a queue."""
+    if not name:
+        raise InvalidInput("Queue name is required")
+    if len(name) > limits.name_chars_max:
+        raise InvalidInput(f"Queue name too long (max {limits.name_chars_max} characters)")
+    if _NAME.match(name) is None:
+        raise InvalidInput("Queue name contains invalid characters")

@@ -1,0 +1,312 @@
+"""Handlers about jobs: push, pull, settle, look up, intervene."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Raw
+
+from penstock.core import ids
+from penstock.core.errors import BodyTooLarge, InvalidInput, PayloadTooLarge
+from penstock.core.job import details_of
+from penstock.core.lifecycle import Arrow
+from penstock.doors.http.body import Reader, take_json
+from penstock.doors.http.route import Route
+from penstock.doors.jobs import wire
+from penstock.doors.jobs.door import JobsDoor, hold, holds, in_other_words
+from penstock.doors.jobs.views import STATE_NAMES, job_name, job_ref, job_view, new_job
+from penstock.engine.change import AddLog, ClearLog, EditData
+from penstock.engine.claim import Claim
+from penstock.engine.produce import Push
+from penstock.engine.settle import Ack, Fail, Progress, Renew
+
+if TYPE_CHECKING:
+    from penstock.doors.http.request import Request
+
+PUSH = Reader(wire.PushBody)
+BULK = Reader(wire.BulkBody)
+PULL = Reader(wire.PullQuery)
+PULL_BATCH = Reader(wire.PullBatchBody)
+ACK = Reader(wire.AckBody)
+ACK_BATCH = Reader(wire.AckBatchBody)
+FAIL = Reader(wire.FailBody)
+DATA = Reader(wire.DataBody)
+PRIORITY = Reader(wire.PriorityBody)
+DELAY = Reader(wire.DelayBody)
+WAIT = Reader(wire.WaitBody)
+PROGRESS = Reader(wire.ProgressBody)
+HEARTBEAT = Reader(wire.HeartbeatBody)
+HEARTBEAT_BATCH = Reader(wire.HeartbeatBatchBody)
+EXTEND = Reader(wire.ExtendBody)
+EXTEND_BATCH = Reader(wire.ExtendBatchBody)
+LOG = Reader(wire.LogBody)
+
+NOT_ACTIVE = "Job not found or not active"
+NOT_ALIVE = "Job not found or not active (or invalid token)"
+NOT_LOCKED = "Lock not found or invalid token"
+NOT_DELAYED = "Job not found or not delayed"
+
+
+class JobHandlers(JobsDoor):
+    """One method per route."""
+
+    # Producers.
+
+    async def push(self, req: Request, queue: str) -> wire.IdReply:
+        key = self.queue_key(req, queue)
+        try:
+            body = await req.body()
+        except BodyTooLarge:
+            raise PayloadTooLarge("Job data too large (max 10MB)") from None
+        (job,) = await self.engine.run(Push(key, (new_job(PUSH.parse(body)),)))
+        return wire.IdReply(id=job.custom_id or ids.to_uuid(job.id))
+
+    async def push_bulk(self, req: Request, queue: str) -> wire.IdsReply:
+        key = self.queue_key(req, queue)
+        body = await BULK.read(req)
+        new = []
+        for index, each in enumerate(body.jobs):
+            try:
+                new.append(new_job(each))
+            except InvalidInput as error:
+                raise type(error)(f"jobs[{index}]: {error}") from None
+        pushed = await self.engine.run(Push(key, new))
+        return wire.IdsReply(ids=[job_name(job) for job in pushed])
+
+    # Workers.
+
+    async def pull(self, req: Request, queue: str) -> wire.PulledReply | wire.NothingReply:
+        key = self.queue_key(req, queue)
+        query = PULL.parse_query(req)
+        claim = Claim(key, wait_ms=query.timeout, lease_ms=query.lock_ttl, owner=query.owner)
+        for job, payload in await self.claim(req, claim):
+            return wire.PulledReply(job=job_view(job, payload, queue), token=ids.to_uuid(job.token))
+        return wire.NothingReply()
+
+    async def pull_batch(self, req: Request, queue: str) -> wire.PulledBatchReply:
+        key = self.queue_key(req, queue)
+        body = await PULL_BATCH.read(req)
+        claim = Claim(key, body.count, wait_ms=body.timeout, lease_ms=body.lock_ttl, owner=body.owner)
+        claimed = await self.claim(req, claim)
+        return wire.PulledBatchReply(
+            jobs=[job_view(job, payload, queue) for job, payload in claimed],
+            tokens=[ids.to_uuid(job.token) for job, _ in claimed],
+        )
+
+    async def ack(self, req: Request, id: str) -> wire.Ok:
+        body = await ACK.read_optional(req)
+        result = None if body.result is None else take_json(body.result)
+        await self.settle(Ack(self.namespace(req), (hold(id, body.token),), (result,)), id, NOT_ACTIVE)
+        return wire.Ok()
+
+    async def ack_batch(self, req: Request) -> wire.BatchReply:
+        body = await ACK_BATCH.read(req)
+        results: list[bytes | None] = [None] * len(body.ids)
+        if body.results is not None:
+            if len(body.results) != len(body.ids):
+                raise InvalidInput("results must have as many items as ids")
+            results = [None if bytes(result) == b"null" else take_json(result) for result in body.results]
+        settlement = Ack(self.namespace(req), holds(body.ids, body.tokens), results)
+        count, errors = await self.settle_many(settlement, body.ids, NOT_ACTIVE)
+        return wire.BatchReply(count=count, errors=errors)
+
+    async def fail(self, req: Request, id: str) -> wire.Ok:
+        body = await FAIL.read_optional(req)
+        await self.settle(Fail(self.namespace(req), (hold(id, body.token),), body.error), id, NOT_ACTIVE)
+        return wire.Ok()
+
+    async def report_progress(self, req: Request, id: str) -> wire.Ok:
+        body = await PROGRESS.read(req)
+        progress = min(100, max(0, body.progress))
+        settlement = Progress(self.namespace(req), (hold(id, body.token),), progress, body.message)
+        await self.settle(settlement, id, NOT_ACTIVE)
+        return wire.Ok()
+
+    async def heartbeat(self, req: Request, id: str) -> wire.AliveReply:
+        body = await HEARTBEAT.read_optional(req)
+        settlement = Renew(self.namespace(req), (hold(id, body.token),), (body.duration,))
+        await self.settle(settlement, id, NOT_ALIVE)
+        return wire.AliveReply(data=wire.AliveData())
+
+    async def heartbeat_batch(self, req: Request) -> wire.AliveBatchReply:
+        body = await HEARTBEAT_BATCH.read(req)
+        settlement = Renew(self.namespace(req), holds(body.ids, body.tokens), [None] * len(body.ids))
+        count, _ = await self.settle_many(settlement, body.ids, NOT_ALIVE)
+        return wire.AliveBatchReply(data=wire.AliveBatchData(count=count))
+
+    async def extend_lock(self, req: Request, id: str) -> wire.Ok:
+        body = await EXTEND.read(req)
+        settlement = Renew(self.namespace(req), (hold(id, body.token),), (body.duration,))
+        await self.settle(settlement, id, NOT_LOCKED)
+        return wire.Ok()
+
+    async def extend_locks(self, req: Request) -> wire.CountReply:
+        body = await EXTEND_BATCH.read(req)
+        durations = [None] * len(body.ids) if body.durations is None else body.durations
+        if len(durations) != len(body.ids):
+            raise InvalidInput("durations must have as many items as ids")
+        settlement = Renew(self.namespace(req), holds(body.ids, body.tokens), durations)
+        count, _ = await self.settle_many(settlement, body.ids, NOT_LOCKED)
+        return wire.CountReply(count=count)
+
+    # Looking.
+
+    async def get(self, req: Request, id: str) -> wire.JobReply:
+        job, payload = await self.job(req, id)
+        return wire.JobReply(job=job_view(job, payload, self.store.queue_by_number(job.queue).key.name))
+
+    async def get_state(self, req: Request, id: str) -> wire.StateReply:
+        found = await self.store.job_get(self.namespace(req), job_ref(id))
+        return wire.StateReply(id=id, state="unknown" if found is None else STATE_NAMES[found[0].state])
+
+    async def get_result(self, req: Request, id: str) -> wire.ResultReply | wire.NoResultReply:
+        found = await self.store.job_get(self.namespace(req), job_ref(id))
+        result = None if found is None else await self.store.result_get(found[0].id)
+        return wire.NoResultReply(id=id) if result is None else wire.ResultReply(id=id, result=Raw(result))
+
+    async def get_progress(self, req: Request, id: str) -> wire.ProgressReply:
+        job, _ = await self.job(req, id)
+        return wire.ProgressReply(progress=job.progress, message=details_of(job).progress_message)
+
+    async def wait(self, req: Request, id: str) -> wire.WaitReply | wire.CompletedReply:
+        body = await WAIT.read_optional(req)
+        ending = await self.engine.completions.wait(self.namespace(req), job_ref(id), body.timeout)
+        if ending is None or not ending.completed:
+            return wire.WaitReply(completed=False)
+        return wire.CompletedReply(result=Raw(ending.result or b"null"))
+
+    # Intervening.
+
+    async def cancel(self, req: Request, id: str) -> wire.Ok:
+        await self.job(req, id)
+        await self.move(req, id, Arrow.CANCEL, "Job not found or cannot be cancelled")
+        return wire.Ok()
+
+    async def update_data(self, req: Request, id: str) -> wire.Ok:
+        body = await DATA.read(req)
+        command = EditData(self.namespace(req), job_ref(id), take_json(body.data))
+        await in_other_words(self.engine.run(command), "Job not found or cannot be updated")
+        return wire.Ok()
+
+    async def change_priority(self, req: Request, id: str) -> wire.Ok:
+        body = await PRIORITY.read(req)
+        await self.move(req, id, Arrow.REPRIORITIZE, "Job not found or not in queue", body.priority)
+        return wire.Ok()
+
+    async def promote(self, req: Request, id: str) -> wire.Ok:
+        await self.move(req, id, Arrow.PROMOTE, NOT_DELAYED)
+        return wire.Ok()
+
+    async def move_to_delayed(self, req: Request, id: str) -> wire.Ok:
+        body = await DELAY.read(req)
+        await self.move(req, id, Arrow.POSTPONE, NOT_ACTIVE, body.delay)
+        return wire.Ok()
+
+    async def change_delay(self, req: Request, id: str) -> wire.Ok:
+        body = await DELAY.read(req)
+        await self.move(req, id, Arrow.RESCHEDULE, "Job not found or cannot change delay", body.delay)
+        return wire.Ok()
+
+    async def discard(self, req: Request, id: str) -> wire.Ok:
+        await self.move(req, id, Arrow.DISCARD, "Job not found")
+        return wire.Ok()
+
+    # Logs.
+
+    async def get_logs(self, req: Request, id: str) -> wire.LogsReply:
+        job, _ = await self.job(req, id)
+        lines = [wire.LogLine(entry.at, entry.level, entry.message) for entry in await self.store.log_get(job.id)]
+        return wire.LogsReply(data=wire.LogData(lines))
+
+    async def add_log(self, req: Request, id: str) -> wire.AddedReply:
+        body = await LOG.read(req)
+        command = AddLog(self.namespace(req), job_ref(id), body.level, body.message)
+        await in_other_words(self.engine.run(command), "Job not found")
+        return wire.AddedReply(data=wire.AddedData())
+
+    async def clear_logs(self, req: Request, id: str) -> wire.Ok:
+        await self.engine.run(ClearLog(self.namespace(req), job_ref(id)))
+        return wire.Ok()
+
+    def routes(self) -> list[Route]:
+        """Return what this part of the contract answers."""
+
+        def route(method: str, path: str, handler: Any, summary: str, reply: Any, **more: Any) -> Route:
+            return Route(method, path, handler, summary, "Jobs", reply, **more)
+
+        required: dict[str, Any] = {"body_required": True}
+        return [
+            route("POST", "/queues/{queue}/jobs", self.push, "Push a job", wire.IdReply, body=PUSH, **required),
+            route(
+                "POST",
+                "/queues/{queue}/jobs/bulk",
+                self.push_bulk,
+                "Push jobs in bulk",
+                wire.IdsReply,
+                body=BULK,
+                **required,
+            ),
+            route("GET", "/queues/{queue}/jobs", self.pull, "Pull a job", wire.PulledReply, query=PULL),
+            route(
+                "POST",
+                "/queues/{queue}/jobs/pull-batch",
+                self.pull_batch,
+                "Pull jobs in batch",
+                wire.PulledBatchReply,
+                body=PULL_BATCH,
+                **required,
+            ),
+            route("GET", "/jobs/{id}", self.get, "Get job by ID", wire.JobReply),
+            route("GET", "/jobs/custom/{id}", self.get, "Get job by custom ID", wire.JobReply),
+            route("DELETE", "/jobs/{id}", self.cancel, "Cancel a job", wire.Ok),
+            route("POST", "/jobs/{id}/ack", self.ack, "Acknowledge a job", wire.Ok, body=ACK),
+            route(
+                "POST", "/jobs/ack-batch", self.ack_batch, "Acknowledge batch", wire.BatchReply, body=ACK_BATCH, **required
+            ),
+            route("POST", "/jobs/{id}/fail", self.fail, "Fail a job", wire.Ok, body=FAIL),
+            route("GET", "/jobs/{id}/state", self.get_state, "Get job state", wire.StateReply),
+            route("GET", "/jobs/{id}/result", self.get_result, "Get job result", wire.ResultReply),
+            route("GET", "/jobs/{id}/progress", self.get_progress, "Get progress", wire.ProgressReply),
+            route(
+                "POST", "/jobs/{id}/progress", self.report_progress, "Update progress", wire.Ok, body=PROGRESS, **required
+            ),
+            route("PUT", "/jobs/{id}/data", self.update_data, "Update job data", wire.Ok, body=DATA, **required),
+            route("PUT", "/jobs/{id}/priority", self.change_priority, "Change priority", wire.Ok, body=PRIORITY, **required),
+            route("POST", "/jobs/{id}/promote", self.promote, "Promote delayed job", wire.Ok),
+            route("POST", "/jobs/{id}/move-to-wait", self.promote, "Move to waiting", wire.Ok),
+            route(
+                "POST",
+                "/jobs/{id}/move-to-delayed",
+                self.move_to_delayed,
+                "Move to delayed",
+                wire.Ok,
+                body=DELAY,
+                **required,
+            ),
+            route("PUT", "/jobs/{id}/delay", self.change_delay, "Change delay", wire.Ok, body=DELAY, **required),
+            route("POST", "/jobs/{id}/discard", self.discard, "Discard to DLQ", wire.Ok),
+            route("POST", "/jobs/{id}/wait", self.wait, "Wait for completion", wire.CompletedReply, body=WAIT),
+            route("POST", "/jobs/{id}/heartbeat", self.heartbeat, "Job heartbeat", wire.AliveReply, body=HEARTBEAT),
+            route(
+                "POST",
+                "/jobs/heartbeat-batch",
+                self.heartbeat_batch,
+                "Job heartbeat batch",
+                wire.AliveBatchReply,
+                body=HEARTBEAT_BATCH,
+                **required,
+            ),
+            route("POST", "/jobs/{id}/extend-lock", self.extend_lock, "Extend lock", wire.Ok, body=EXTEND, **required),
+            route(
+                "POST",
+                "/jobs/extend-locks",
+                self.extend_locks,
+                "Extend locks batch",
+                wire.CountReply,
+                body=EXTEND_BATCH,
+                **required,
+            ),
+            route("GET", "/jobs/{id}/logs", self.get_logs, "Get logs", wire.LogsReply),
+            route("POST", "/jobs/{id}/logs", self.add_log, "Add log", wire.AddedReply, body=LOG, **required),
+            route("DELETE", "/jobs/{id}/logs", self.clear_logs, "Clear logs", wire.Ok),
+        ]

@@ -1,0 +1,294 @@
+"""Handlers about queues: listing, counting, pausing, emptying; dead letters, limits and settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, WrongState
+from penstock.core.events import EventKind
+from penstock.core.lifecycle import Arrow, State, sources
+from penstock.core.queue import Counts, QueueSettings
+from penstock.doors.http.body import Reader
+from penstock.doors.http.errors import Refused
+from penstock.doors.http.route import Route
+from penstock.doors.jobs import wire
+from penstock.doors.jobs.door import JobsDoor
+from penstock.doors.jobs.views import STATES_BY_NAME, dead_job_view, job_name, job_ref, job_view
+from penstock.engine import admin
+from penstock.engine.admin import Configure
+from penstock.engine.change import MoveJob
+from penstock.store.contract import Page
+
+if TYPE_CHECKING:
+    from penstock.core.queue import QueueKey
+    from penstock.doors.http.request import Request
+
+
+LIST = Reader(wire.ListQuery)
+CLEAN = Reader(wire.CleanBody)
+COUNT = Reader(wire.CountBody)
+RETRY_COMPLETED = Reader(wire.RetryCompletedBody)
+DLQ_LIST = Reader(wire.DlqQuery)
+DLQ_RETRY = Reader(wire.DlqRetryBody)
+LIMIT = Reader(wire.LimitBody)
+STALL = Reader(wire.StallBody)
+DLQ = Reader(wire.DlqBody)
+
+ALL_STATES = (State.WAITING, State.DELAYED, State.ACTIVE, State.COMPLETED, State.DEAD)
+
+
+class QueueHandlers(JobsDoor):
+    """One method per route."""
+
+    # Looking.
+
+    async def list_queues(self, req: Request) -> wire.QueuesReply:
+        namespace = self.namespace(req)
+        named = [queue.key.name for queue in self.store.queues() if queue.key.namespace == namespace and queue.created_at]
+        return wire.QueuesReply(queues=sorted(named))
+
+    async def list_jobs(self, req: Request, queue: str) -> wire.JobsReply:
+        query = LIST.parse_query(req)
+        found = self.queue(req, queue)
+        states = _states(query.state, ALL_STATES)
+        limit = min(query.limit, limits.list_jobs_max)
+        if found is None or limit == 0:
+            return wire.JobsReply(jobs=[])
+        page = await self.store.job_page(Page(found, states, limit, query.offset))
+        return wire.JobsReply(jobs=[job_view(job, payload, queue) for job, payload in page])
+
+    async def counts(self, req: Request, queue: str) -> wire.CountsReply:
+        counts = self._counts(req, queue)
+        return wire.CountsReply(
+            counts=wire.CountsView(counts.waiting, counts.active, counts.delayed, counts.completed, counts.dead)
+        )
+
+    async def count(self, req: Request, queue: str) -> wire.CountReply:
+        counts = self._counts(req, queue)
+        return wire.CountReply(count=counts.waiting + counts.active + counts.delayed)
+
+    async def priority_counts(self, req: Request, queue: str) -> wire.PriorityCountsReply:
+        found = self.queue(req, queue)
+        counts = {} if found is None else await self.store.priority_counts(found)
+        return wire.PriorityCountsReply(queue=queue, counts={str(priority): count for priority, count in counts.items()})
+
+    async def paused(self, req: Request, queue: str) -> wire.PausedReply:
+        return wire.PausedReply(paused=self._settings(req, queue).paused)
+
+    def _counts(self, req: Request, queue: str) -> Counts:
+        found = self.queue(req, queue)
+        return Counts() if found is None else self.store.counts(found)
+
+    def _settings(self, req: Request, queue: str) -> QueueSettings:
+        found = self.queue(req, queue)
+        return QueueSettings() if found is None else found.settings
+
+    # Control.
+
+    async def pause(self, req: Request, queue: str) -> wire.Ok:
+        return await self._set(req, queue, EventKind.QUEUE_PAUSED, paused=True)
+
+    async def resume(self, req: Request, queue: str) -> wire.Ok:
+        return await self._set(req, queue, EventKind.QUEUE_RESUMED, paused=False)
+
+    async def drain(self, req: Request, queue: str) -> wire.CountReply:
+        return wire.CountReply(count=await admin.drain(self.engine, self.queue_key(req, queue)))
+
+    async def obliterate(self, req: Request, queue: str) -> wire.Ok:
+        await admin.obliterate(self.engine, self.queue_key(req, queue))
+        return wire.Ok()
+
+    async def clean(self, req: Request, queue: str) -> wire.CleanReply:
+        key = self.queue_key(req, queue)
+        body = await CLEAN.read_optional(req)
+        states = _states(body.state, sources(Arrow.DRAIN))
+        if State.ACTIVE in states:
+            raise InvalidInput("state must be one of: waiting, delayed, completed, failed")
+        removed = await admin.clean(self.engine, key, body.grace, states, body.limit)
+        return wire.CleanReply(count=len(removed), ids=[job_name(job) for job in removed])
+
+    async def promote_jobs(self, req: Request, queue: str) -> wire.CountReply:
+        key = self.queue_key(req, queue)
+        body = await COUNT.read_optional(req)
+        return wire.CountReply(count=await admin.move_many(self.engine, key, Arrow.PROMOTE, limit=body.count))
+
+    async def retry_completed(self, req: Request, queue: str) -> wire.CountReply:
+        key = self.queue_key(req, queue)
+        body = await RETRY_COMPLETED.read_optional(req)
+        if body.id is not None:
+            return wire.CountReply(count=await self._bring_back(key, body.id, Arrow.REPLAY))
+        return wire.CountReply(count=await admin.move_many(self.engine, key, Arrow.REPLAY))
+
+    # Dead letters.
+
+    async def list_dlq(self, req: Request, queue: str) -> wire.DeadJobsReply:
+        query = DLQ_LIST.parse_query(req)
+        found = self.queue(req, queue)
+        limit = min(query.count, limits.list_jobs_max)
+        if found is None or limit == 0:
+            return wire.DeadJobsReply(jobs=[])
+        page = await self.store.job_page(Page(found, (State.DEAD,), limit))
+        return wire.DeadJobsReply(jobs=[dead_job_view(job, payload, queue) for job, payload in page])
+
+    async def retry_dlq(self, req: Request, queue: str) -> wire.CountReply:
+        key = self.queue_key(req, queue)
+        body = await DLQ_RETRY.read_optional(req)
+        if body.job_id is not None:
+            return wire.CountReply(count=await self._bring_back(key, body.job_id, Arrow.REVIVE))
+        return wire.CountReply(count=await admin.revive(self.engine, key))
+
+    async def purge_dlq(self, req: Request, queue: str) -> wire.CountReply:
+        return wire.CountReply(count=await admin.purge(self.engine, self.queue_key(req, queue)))
+
+    async def _bring_back(self, key: QueueKey, text: str, arrow: Arrow) -> int:
+        """Bring one job of a queue back to it; 0 if it is not there to be brought back."""
+        found = await self.store.job_get(key.namespace, job_ref(text))
+        if found is None or self.store.queue_by_number(found[0].queue).key != key or found[0].state not in sources(arrow):
+            return 0
+        try:
+            await self.engine.run(MoveJob(key.namespace, found[0].id, arrow))
+        except WrongState as error:
+            raise Refused(str(error)) from None
+        return 1
+
+    # Limits and settings.
+
+    async def set_rate_limit(self, req: Request, queue: str) -> wire.Ok:
+        body = await LIMIT.read(req)
+        return await self._set(req, queue, EventKind.RATELIMIT_SET, rate_limit=body.limit)
+
+    async def clear_rate_limit(self, req: Request, queue: str) -> wire.Ok:
+        return await self._set(req, queue, EventKind.RATELIMIT_CLEARED, rate_limit=None)
+
+    async def set_concurrency(self, req: Request, queue: str) -> wire.Ok:
+        body = await LIMIT.read(req)
+        return await self._set(req, queue, EventKind.CONCURRENCY_SET, concurrency=body.limit)
+
+    async def clear_concurrency(self, req: Request, queue: str) -> wire.Ok:
+        return await self._set(req, queue, EventKind.CONCURRENCY_CLEARED, concurrency=None)
+
+    async def get_stall_config(self, req: Request, queue: str) -> wire.StallReply:
+        return wire.StallReply(config=self._settings(req, queue).stall)
+
+    async def set_stall_config(self, req: Request, queue: str) -> wire.Ok:
+        body = await STALL.read(req)
+        return await self._patch(req, queue, EventKind.CONFIG_STALL_CHANGED, "stall", body.config or body)
+
+    async def get_dlq_config(self, req: Request, queue: str) -> wire.DlqReply:
+        return wire.DlqReply(config=self._settings(req, queue).dlq)
+
+    async def set_dlq_config(self, req: Request, queue: str) -> wire.Ok:
+        body = await DLQ.read(req)
+        return await self._patch(req, queue, EventKind.CONFIG_DLQ_CHANGED, "dlq", body.config or body)
+
+    async def _set(self, req: Request, queue: str, event: EventKind, **changes: Any) -> wire.Ok:
+        """Change one setting; its new value is what the journal notes."""
+        (value,) = changes.values()
+        command = Configure(
+            self.queue_key(req, queue),
+            event,
+            lambda settings: msgspec.structs.replace(settings, **changes),
+            lambda _settings: value,
+        )
+        await self.engine.run(command)
+        return wire.Ok()
+
+    async def _patch(self, req: Request, queue: str, event: EventKind, name: str, patch: msgspec.Struct) -> wire.Ok:
+        """Change parts of a group of settings; the whole group is what the journal notes."""
+        command = Configure(
+            self.queue_key(req, queue),
+            event,
+            lambda settings: msgspec.structs.replace(settings, **{name: _patched(getattr(settings, name), patch)}),
+            lambda settings: msgspec.to_builtins(getattr(settings, name)),
+        )
+        await self.engine.run(command)
+        return wire.Ok()
+
+    def routes(self) -> list[Route]:
+        """Return what this part of the contract answers."""
+        dead, limit, config = "DLQ", "Rate Limiting & Concurrency", "Configuration"
+        ok, count = wire.Ok, wire.CountReply
+        required: dict[str, Any] = {"body_required": True}
+        q = "/queues/{queue}"
+        return [
+            Route("GET", "/queues", self.list_queues, "List all queues", "Queues", wire.QueuesReply),
+            Route("GET", f"{q}/jobs/list", self.list_jobs, "List jobs by state", "Queues", wire.JobsReply, query=LIST),
+            Route("GET", f"{q}/counts", self.counts, "Job counts per state", "Queues", wire.CountsReply),
+            Route("GET", f"{q}/count", self.count, "Total job count", "Queues", count),
+            Route(
+                "GET",
+                f"{q}/priority-counts",
+                self.priority_counts,
+                "Counts per priority",
+                "Queues",
+                wire.PriorityCountsReply,
+            ),
+            Route("GET", f"{q}/paused", self.paused, "Check if paused", "Queues", wire.PausedReply),
+            Route("POST", f"{q}/pause", self.pause, "Pause queue", "Queues", ok),
+            Route("POST", f"{q}/resume", self.resume, "Resume queue", "Queues", ok),
+            Route("POST", f"{q}/drain", self.drain, "Drain queue", "Queues", count),
+            Route("POST", f"{q}/obliterate", self.obliterate, "Obliterate queue", "Queues", ok),
+            Route("POST", f"{q}/clean", self.clean, "Clean old jobs", "Queues", wire.CleanReply, body=CLEAN),
+            Route("POST", f"{q}/promote-jobs", self.promote_jobs, "Promote delayed jobs", "Queues", count, body=COUNT),
+            Route(
+                "POST",
+                f"{q}/retry-completed",
+                self.retry_completed,
+                "Retry completed jobs",
+                "Queues",
+                count,
+                body=RETRY_COMPLETED,
+            ),
+            Route("GET", f"{q}/dlq", self.list_dlq, "List DLQ jobs", dead, wire.DeadJobsReply, query=DLQ_LIST),
+            Route("POST", f"{q}/dlq/retry", self.retry_dlq, "Retry DLQ jobs", dead, count, body=DLQ_RETRY),
+            Route("POST", f"{q}/dlq/purge", self.purge_dlq, "Purge DLQ", dead, count),
+            Route("PUT", f"{q}/rate-limit", self.set_rate_limit, "Set rate limit", limit, ok, body=LIMIT, **required),
+            Route("DELETE", f"{q}/rate-limit", self.clear_rate_limit, "Clear rate limit", limit, ok),
+            Route("PUT", f"{q}/concurrency", self.set_concurrency, "Set concurrency", limit, ok, body=LIMIT, **required),
+            Route("DELETE", f"{q}/concurrency", self.clear_concurrency, "Clear concurrency", limit, ok),
+            Route("GET", f"{q}/stall-config", self.get_stall_config, "Stall detection config", config, wire.StallReply),
+            Route(
+                "PUT",
+                f"{q}/stall-config",
+                self.set_stall_config,
+                "Set stall detection config",
+                config,
+                ok,
+                body=STALL,
+                **required,
+            ),
+            Route("GET", f"{q}/dlq-config", self.get_dlq_config, "DLQ config", config, wire.DlqReply),
+            Route("PUT", f"{q}/dlq-config", self.set_dlq_config, "Set DLQ config", config, ok, body=DLQ, **required),
+        ]
+
+
+def _states(text: str | None, otherwise: tuple[State, ...]) -> tuple[State, ...]:
+    """Read a state, or several separated by commas. Raises InvalidInput for one that does not exist."""
+    if not text or text == "all":
+        return otherwise
+    names = dict.fromkeys(_ALIASES.get(name.strip(), name.strip()) for name in text.split(","))
+    unknown = [name for name in names if name not in STATES_BY_NAME]
+    if unknown:
+        raise InvalidInput(f"state must be one of: {', '.join(STATES_BY_NAME)}")
+    return tuple(STATES_BY_NAME[name] for name in names)
+
+
+_ALIASES = {"wait": "waiting", "prioritized": "waiting", "paused": "waiting", "dead": "failed"}
+
+
+def _patched(config: Any, patch: msgspec.Struct) -> Any:
+    """Apply what a patch gives; what it does not give stays. Only a field that knows UNSET can be set to null."""
+    given = {}
+    for field in msgspec.structs.fields(config):
+        value = getattr(patch, field.name)
+        if value is msgspec.UNSET or (value is None and not _nullable(patch, field.name)):
+            continue
+        given[field.name] = value
+    return msgspec.structs.replace(config, **given)
+
+
+def _nullable(patch: msgspec.Struct, name: str) -> bool:
+    return next(field.default is msgspec.UNSET for field in msgspec.structs.fields(patch) if field.name == name)

@@ -1,0 +1,128 @@
+"""Between jobs and what users see of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from penstock.core import ids, limits
+from penstock.core.errors import InvalidInput, PayloadTooLarge
+from penstock.core.job import Details, Job, JobFlag, NewJob, details_of
+from penstock.core.lifecycle import State
+from penstock.doors.http.body import take_json
+from penstock.doors.jobs.wire import DeadJobView, JobView, PushBody
+
+if TYPE_CHECKING:
+    from penstock.core.job import Payload
+
+#: How this door spells the states.
+STATE_NAMES: Final = {
+    State.WAITING.value: "waiting",
+    State.DELAYED.value: "delayed",
+    State.ACTIVE.value: "active",
+    State.COMPLETED.value: "completed",
+    State.DEAD.value: "failed",
+}
+STATES_BY_NAME: Final = {name: State(number) for number, name in STATE_NAMES.items()}
+
+#: A token nobody ever got: what is not spelled like one of ours is stale by definition.
+NO_TOKEN: Final = -1
+_NO_DETAILS = Details()
+
+
+class Options(msgspec.Struct, omit_defaults=True):
+    """Options of a job that only this door knows, kept with the payload."""
+
+    tags: list[str] = []
+
+
+_encode_options = msgspec.json.Encoder().encode
+_decode_options = msgspec.json.Decoder(Options).decode
+
+
+def job_ref(text: str) -> int | str:
+    """Return what an id in a path or body names: one of ours, or a producer's own."""
+    return ids.from_uuid(text) or text
+
+
+def job_name(job: Job) -> str:
+    """Spell the id of a job."""
+    return job.custom_id or ids.to_uuid(job.id)
+
+
+def token_value(text: str | None) -> int | None:
+    """Return the lease a token stands for."""
+    return None if text is None else ids.from_uuid(text) or NO_TOKEN
+
+
+def new_job(body: PushBody) -> NewJob:
+    """Turn a body into what the engine pushes. Raises InvalidInput for what this version cannot keep its word on."""
+    data = take_json(body.data)
+    if len(data) > limits.payload_bytes_max:
+        raise PayloadTooLarge("Job data too large (max 10MB)")
+    if body.depends_on:
+        raise InvalidInput("dependsOn is not available in this version")
+    if body.repeat is not None and bytes(body.repeat) != b"null":
+        raise InvalidInput("repeat is not available in this version")
+    return NewJob(
+        data,
+        _encode_options(Options(body.tags)) if body.tags else None,
+        body.priority,
+        body.delay,
+        body.max_attempts or body.attempts or 3,
+        body.backoff,
+        body.ttl or None,
+        body.timeout or None,
+        body.unique_key,
+        body.job_id or body.custom_id,
+        body.group_id,
+        (body.lifo and JobFlag.LIFO)
+        | (body.remove_on_complete and JobFlag.REMOVE_ON_COMPLETE)
+        | (body.remove_on_fail and JobFlag.REMOVE_ON_FAIL)
+        | (body.durable and JobFlag.DURABLE),
+    )
+
+
+def job_view(job: Job, payload: Payload, queue: str) -> JobView:
+    """Show a job."""
+    return JobView(*_columns(job, payload, queue, _NO_DETAILS if job.details is None else details_of(job)))
+
+
+def dead_job_view(job: Job, payload: Payload, queue: str) -> DeadJobView:
+    """Show a dead job."""
+    details = details_of(job)
+    columns = (*_columns(job, payload, queue, details), details.reason, job.finished_at)
+    return DeadJobView(*columns)
+
+
+def _columns(job: Job, payload: Payload, queue: str, details: Details) -> tuple[Any, ...]:
+    flags = job.flags
+    return (
+        job.custom_id or ids.to_uuid(job.id),
+        queue,
+        Raw(payload.data),
+        job.priority,
+        job.created_at,
+        job.run_at,
+        job.started_at,
+        job.finished_at if job.state == State.COMPLETED.value else None,
+        job.attempts,
+        job.max_attempts,
+        job.backoff,
+        None if job.expires_at is None else job.expires_at - job.created_at,
+        job.timeout,
+        job.progress,
+        details.progress_message,
+        [] if payload.options is None else _decode_options(payload.options).tags,
+        bool(flags & JobFlag.LIFO),
+        bool(flags & JobFlag.REMOVE_ON_COMPLETE),
+        bool(flags & JobFlag.REMOVE_ON_FAIL),
+        job.unique_key,
+        job.custom_id,
+        job.group_id,
+        job.stalls,
+        STATE_NAMES[job.state],
+        details.error,
+    )

@@ -1,0 +1,523 @@
+"""What goes over the wire of the jobs door: the bodies it takes and the replies it gives, with their limits.
+
+The annotations are the contract: they drive the decoder, the error texts and the OpenAPI document.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Raw
+
+from penstock.core import limits
+from penstock.core.queue import DlqConfig, StallConfig
+
+Priority = Annotated[int, Meta(ge=limits.priority_min, le=limits.priority_max)]
+Delay = Annotated[int, Meta(ge=0, le=limits.delay_ms_max)]
+Timeout = Annotated[int, Meta(ge=0, le=limits.timeout_ms_max)]
+Attempts = Annotated[int, Meta(ge=1, le=limits.attempts_max)]
+Lease = Annotated[int, Meta(ge=1, le=limits.lease_ms_max)]
+Wait = Annotated[int, Meta(ge=0, le=limits.claim_wait_ms_max)]
+# Names and texts end up in text columns and headers: NUL is never part of one.
+Key = Annotated[str, Meta(min_length=1, max_length=limits.key_chars_max, pattern=r"^[^\x00]*\Z")]
+Text = Annotated[str, Meta(pattern=r"^[^\x00]*\Z")]
+LogText = Annotated[str, Meta(max_length=limits.log_message_chars_max, pattern=r"^[^\x00]*\Z")]
+Message = Annotated[str, Meta(max_length=limits.progress_message_chars_max, pattern=r"^[^\x00]*\Z")]
+Ids = Annotated[list[str], Meta(max_length=limits.ids_max)]
+
+
+class In(msgspec.Struct, rename="camel", gc=False):
+    """Base of what comes in. Unknown fields are ignored."""
+
+
+class Out(msgspec.Struct, rename="camel", gc=False):
+    """Base of what goes out."""
+
+
+# In.
+
+
+class PushBody(In):
+    """A job to be pushed. Durations in milliseconds. The order of the fields is the order in which they are checked."""
+
+    data: Raw
+    priority: Priority = 0
+    delay: Delay = 0
+    timeout: Timeout | None = None
+    max_attempts: Attempts | None = None
+    attempts: Attempts | None = None  #: another name for maxAttempts
+    backoff: Annotated[int, Meta(ge=0, le=limits.backoff_ms_max)] = 1_000
+    ttl: Annotated[int, Meta(ge=0, le=limits.ttl_ms_max)] | None = None
+    unique_key: Key | None = None
+    job_id: Key | None = None
+    custom_id: Key | None = None  #: another name for jobId
+    tags: Annotated[list[Key], Meta(max_length=limits.tags_max)] | None = None
+    group_id: Key | None = None
+    lifo: bool = False
+    remove_on_complete: bool = False
+    remove_on_fail: bool = False
+    durable: bool = False
+    depends_on: list[str] | None = None
+    repeat: Raw | None = None
+
+
+class BulkBody(In):
+    """Jobs to be pushed together."""
+
+    jobs: Annotated[list[PushBody], Meta(max_length=limits.bulk_jobs_max)]
+
+
+class PullQuery(In):
+    """How to pull one job."""
+
+    timeout: Wait = 0
+    owner: Key | None = None
+    lock_ttl: Lease | None = None
+
+
+class PullBatchBody(In):
+    """How to pull several jobs."""
+
+    count: Annotated[int, Meta(ge=1, le=limits.claim_jobs_max)]
+    timeout: Wait = 0
+    owner: Key | None = None
+    lock_ttl: Lease | None = None
+
+
+class AckBody(In):
+    """A job is done."""
+
+    result: Raw | None = None
+    token: str | None = None
+
+
+class AckBatchBody(In):
+    """Several jobs are done. Results and tokens are matched to the ids by position."""
+
+    ids: Ids
+    results: list[Raw] | None = None
+    tokens: list[str | None] | None = None
+
+
+class FailBody(In):
+    """A job failed."""
+
+    error: Text | None = None
+    token: str | None = None
+
+
+class DataBody(In):
+    """A new payload."""
+
+    data: Raw
+
+
+class PriorityBody(In):
+    """A new priority."""
+
+    priority: Priority
+
+
+class DelayBody(In):
+    """A new delay."""
+
+    delay: Delay
+
+
+class WaitBody(In):
+    """How long to wait for a job to end."""
+
+    timeout: Annotated[int, Meta(ge=0, le=limits.completion_wait_ms_max)] = 30_000
+
+
+class ProgressBody(In):
+    """How far a worker is. Below 0 counts as 0, above 100 as 100."""
+
+    progress: int
+    message: Message | None = None
+    token: str | None = None
+
+
+class HeartbeatBody(In):
+    """A worker is alive."""
+
+    token: str | None = None
+    duration: Lease | None = None
+
+
+class HeartbeatBatchBody(In):
+    """A worker is alive and holds several jobs. Tokens are matched to the ids by position."""
+
+    ids: Ids
+    tokens: list[str | None] | None = None
+
+
+class ExtendBody(In):
+    """A worker needs more time."""
+
+    duration: Lease
+    token: str | None = None
+
+
+class ExtendBatchBody(In):
+    """A worker needs more time for several jobs. Tokens and durations are matched to the ids by position."""
+
+    ids: Ids
+    tokens: list[str | None] | None = None
+    durations: list[Lease] | None = None
+
+
+class LogBody(In):
+    """A line for a job's log."""
+
+    message: LogText
+    level: Literal["info", "warn", "error"] = "info"
+
+
+class ListQuery(In):
+    """Which part of a listing."""
+
+    state: str | None = None
+    limit: Annotated[int, Meta(ge=0)] = limits.list_jobs_max
+    offset: Annotated[int, Meta(ge=0)] = 0
+
+
+class CleanBody(In):
+    """Which jobs to remove."""
+
+    grace: Annotated[int, Meta(ge=0)] = 0
+    state: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=limits.clean_jobs_max)] = 1_000
+
+
+class CountBody(In):
+    """How many, at most."""
+
+    count: Annotated[int, Meta(ge=1)] | None = None
+
+
+class RetryCompletedBody(In):
+    """Which completed job to run again; none means all."""
+
+    id: str | None = None
+
+
+class DlqQuery(In):
+    """How many dead jobs to list."""
+
+    count: Annotated[int, Meta(ge=0)] = 100
+
+
+class DlqRetryBody(In):
+    """Which dead job to bring back; none means all."""
+
+    job_id: str | None = None
+
+
+class LimitBody(In):
+    """A limit."""
+
+    limit: Annotated[int, Meta(ge=1, le=1_000_000_000)]
+
+
+class StallPatch(In):
+    """Changes to the stall rule; what is not given stays."""
+
+    enabled: bool | None = None
+    stall_interval: Annotated[int, Meta(ge=1, le=limits.lease_ms_max)] | None = None
+    max_stalls: Annotated[int, Meta(ge=1, le=limits.attempts_max)] | None = None
+    grace_period: Annotated[int, Meta(ge=0, le=limits.lease_ms_max)] | None = None
+
+
+class StallBody(StallPatch):
+    """The same, wrapped in ``config`` or not."""
+
+    config: StallPatch | None = None
+
+
+class DlqPatch(In):
+    """Changes to the dead-letter rule; what is not given stays. ``maxAge: null`` keeps dead jobs for ever."""
+
+    auto_retry: bool | None = None
+    auto_retry_interval: Annotated[int, Meta(ge=1, le=limits.YEAR_MS)] | None = None
+    max_auto_retries: Annotated[int, Meta(ge=0, le=limits.attempts_max)] | None = None
+    max_age: Annotated[int, Meta(ge=1, le=10 * limits.YEAR_MS)] | msgspec.UnsetType | None = msgspec.UNSET
+    max_entries: Annotated[int, Meta(ge=0, le=10_000_000)] | None = None
+
+
+class DlqBody(DlqPatch):
+    """The same, wrapped in ``config`` or not."""
+
+    config: DlqPatch | None = None
+
+
+# Out.
+
+
+class Reply(Out, kw_only=True):
+    """Base of all good replies: ``ok`` comes first."""
+
+    ok: bool = True
+
+
+class Ok(Reply, kw_only=True):
+    """Done."""
+
+
+class IdReply(Reply, kw_only=True):
+    """The id of a pushed job."""
+
+    id: str
+
+
+class IdsReply(Reply, kw_only=True):
+    """The ids of pushed jobs, in the order in which they were given."""
+
+    ids: list[str]
+
+
+class JobView(Out):
+    """A job as users see it. Times are milliseconds since 1970; ``attempts`` counts failed ones."""
+
+    id: str
+    queue: str
+    data: Raw
+    priority: int
+    created_at: int
+    run_at: int
+    started_at: int | None
+    completed_at: int | None
+    attempts: int
+    max_attempts: int
+    backoff: int
+    ttl: int | None
+    timeout: int | None
+    progress: int
+    progress_message: str | None
+    tags: list[str]
+    lifo: bool
+    remove_on_complete: bool
+    remove_on_fail: bool
+    unique_key: str | None
+    custom_id: str | None
+    group_id: str | None
+    stall_count: int
+    state: str
+    error: str | None
+
+
+class DeadJobView(JobView):
+    """A dead job, with why and since when."""
+
+    reason: str | None
+    failed_at: int | None
+
+
+class JobReply(Reply, kw_only=True):
+    """A job."""
+
+    job: JobView
+
+
+class PulledReply(Reply, kw_only=True):
+    """A pulled job with the token of its lease."""
+
+    job: JobView
+    token: str
+
+
+class NothingReply(Reply, kw_only=True):
+    """No job is ready."""
+
+    job: None = None
+
+
+class PulledBatchReply(Reply, kw_only=True):
+    """Pulled jobs with the tokens of their leases, by position."""
+
+    jobs: list[JobView]
+    tokens: list[str]
+
+
+class JobsReply(Reply, kw_only=True):
+    """Jobs."""
+
+    jobs: list[JobView]
+
+
+class DeadJobsReply(Reply, kw_only=True):
+    """Dead jobs."""
+
+    jobs: list[DeadJobView]
+
+
+class StateReply(Reply, kw_only=True):
+    """The state of a job; ``unknown`` if there is no such job."""
+
+    id: str
+    state: str
+
+
+class ResultReply(Reply, kw_only=True):
+    """What a worker answered."""
+
+    id: str
+    result: Raw
+
+
+class NoResultReply(Reply, kw_only=True):
+    """There is no result."""
+
+    id: str
+
+
+class CountReply(Reply, kw_only=True):
+    """How many."""
+
+    count: int
+
+
+class ItemError(Out):
+    """Why one item of a batch was refused."""
+
+    id: str
+    error: str
+
+
+class BatchReply(Reply, kw_only=True):
+    """How many items of a batch were done, and why the others were not."""
+
+    count: int
+    errors: list[ItemError]
+
+
+class CleanReply(Reply, kw_only=True):
+    """What was removed."""
+
+    count: int
+    ids: list[str]
+
+
+class WaitReply(Reply, kw_only=True):
+    """The job has not completed within the time given."""
+
+    completed: bool
+
+
+class CompletedReply(Reply, kw_only=True):
+    """The job has completed."""
+
+    result: Raw
+    completed: bool = True
+
+
+class ProgressReply(Reply, kw_only=True):
+    """How far a worker is."""
+
+    progress: int
+    message: str | None
+
+
+class AliveData(Out):
+    """The inner part of a heartbeat's reply."""
+
+    ok: bool = True
+
+
+class AliveReply(Reply, kw_only=True):
+    """The heartbeat counted."""
+
+    data: AliveData
+
+
+class AliveBatchData(Out):
+    """The inner part of a heartbeat batch's reply."""
+
+    count: int
+    ok: bool = True
+
+
+class AliveBatchReply(Reply, kw_only=True):
+    """So many heartbeats counted."""
+
+    data: AliveBatchData
+
+
+class LogLine(Out):
+    """One line of a job's log."""
+
+    timestamp: int
+    level: str
+    message: str
+
+
+class LogData(Out):
+    """The inner part of a log's reply."""
+
+    logs: list[LogLine]
+
+
+class LogsReply(Reply, kw_only=True):
+    """The log of a job."""
+
+    data: LogData
+
+
+class AddedData(Out):
+    """The inner part of an added line's reply."""
+
+    added: bool = True
+
+
+class AddedReply(Reply, kw_only=True):
+    """The line was added."""
+
+    data: AddedData
+
+
+class QueuesReply(Reply, kw_only=True):
+    """The names of all queues."""
+
+    queues: list[str]
+
+
+class CountsView(Out):
+    """How many jobs are in each state."""
+
+    waiting: int
+    active: int
+    delayed: int
+    completed: int
+    failed: int
+
+
+class CountsReply(Reply, kw_only=True):
+    """How many jobs are in each state."""
+
+    counts: CountsView
+
+
+class PriorityCountsReply(Reply, kw_only=True):
+    """How many waiting and delayed jobs there are per priority."""
+
+    queue: str
+    counts: dict[str, int]
+
+
+class PausedReply(Reply, kw_only=True):
+    """Whether a queue is paused."""
+
+    paused: bool
+
+
+class StallReply(Reply, kw_only=True):
+    """The stall rule of a queue."""
+
+    config: StallConfig
+
+
+class DlqReply(Reply, kw_only=True):
+    """The dead-letter rule of a queue."""
+
+    config: DlqConfig

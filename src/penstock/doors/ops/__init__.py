@@ -1,0 +1,1 @@
+"""What operators ask for: health, figures, documentation."""

@@ -1,0 +1,276 @@
+"""Handlers for operators: is it alive, how is it doing, what does it take up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock import __version__
+from penstock.doors.http.route import JSON, Plain, Route
+from penstock.doors.ops.memory import (
+    FullMemory,
+    Heap,
+    Memory,
+    collect,
+    read_full_memory,
+    read_heap,
+    read_memory,
+)
+from penstock.doors.ops.metrics import CONTENT_TYPE, Metrics
+
+if TYPE_CHECKING:
+    from penstock.core.clock import Clock
+    from penstock.core.queue import Counts
+    from penstock.doors.http.request import Request
+    from penstock.engine.engine import Engine
+
+
+class Uptime:
+    """How long the server has been running."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._started = clock.stopwatch()
+
+    def seconds(self) -> int:
+        """Return whole seconds since the start."""
+        return int(self._clock.stopwatch() - self._started)
+
+
+class Readiness:
+    """Whether the server takes new work: not before it is set up, and not once it is shutting down."""
+
+    def __init__(self) -> None:
+        self.ready = False
+
+
+class _Out(msgspec.Struct, rename="camel"):
+    pass
+
+
+class QueuesView(_Out):
+    """Jobs in each state, over all queues."""
+
+    waiting: int
+    active: int
+    delayed: int
+    completed: int
+    dlq: int
+
+
+class Connections(_Out):
+    """Open connections that stay."""
+
+    tcp: int = 0
+    ws: int = 0
+    sse: int = 0
+
+
+class HealthReply(_Out):
+    """How the server is doing. ``status`` is healthy or degraded; memory in MiB, uptime in seconds."""
+
+    ok: bool
+    status: str
+    uptime: int
+    version: str
+    queues: QueuesView
+    connections: Connections
+    memory: Memory
+    reason: str | None = None
+
+
+class ReadyReply(_Out):
+    """Whether the server takes new work."""
+
+    ok: bool
+    ready: bool
+
+
+class Pong(_Out):
+    """The inner part of a ping's reply."""
+
+    pong: bool
+    time: int
+
+
+class PingReply(_Out):
+    """The server is there."""
+
+    ok: bool
+    data: Pong
+
+
+class Totals(_Out):
+    """What was done since the server started."""
+
+    total_pushed: int
+    total_pulled: int
+    total_completed: int
+    total_failed: int
+
+
+class StatsView(QueuesView):
+    """Jobs now, and what was done since the server started. Uptime in seconds."""
+
+    total_pushed: int
+    total_pulled: int
+    total_completed: int
+    total_failed: int
+    uptime: int
+
+
+class Collections(_Out):
+    """How many things the server keeps, by kind."""
+
+    job_index: int
+    completed_jobs: int
+    processing_total: int
+    queued_total: int
+    temporal_index_total: int
+    queues: int
+    waiting_callers: int
+
+
+class StatsReply(_Out):
+    """Statistics."""
+
+    ok: bool
+    stats: StatsView
+    memory: FullMemory
+    collections: Collections
+
+
+class MetricsReply(_Out):
+    """Totals."""
+
+    ok: bool
+    metrics: Totals
+
+
+class StorageReply(_Out, omit_defaults=True):
+    """How the storage is doing; ``error`` and ``since`` are there only if there is trouble."""
+
+    ok: bool
+    disk_full: bool
+    error: str | None = None
+    since: int | None = None
+    quarantined: int = 0
+
+
+class GcReply(_Out):
+    """Memory before and after a collection."""
+
+    ok: bool
+    before: Memory
+    after: Memory
+
+
+class HeapReply(_Out):
+    """What is on the heap."""
+
+    ok: bool
+    memory: FullMemory
+    heap: Heap
+    collections: Collections
+
+
+class OpsHandlers:
+    """One method per route."""
+
+    def __init__(self, engine: Engine, readiness: Readiness, metrics: Metrics, uptime: Uptime) -> None:
+        self._engine = engine
+        self._readiness = readiness
+        self._metrics = metrics
+        self._uptime = uptime
+
+    async def health(self, _req: Request) -> HealthReply:
+        status = self._engine.store.status()
+        return HealthReply(
+            ok=status.writable,
+            status="healthy" if status.error is None else "degraded",
+            uptime=self._uptime.seconds(),
+            version=__version__,
+            queues=_queues_view(self._engine.store.totals()),
+            connections=Connections(),
+            memory=read_memory(),
+            reason=status.error,
+        )
+
+    async def alive(self, _req: Request) -> Plain:
+        return Plain(b"OK")
+
+    async def ready(self, _req: Request) -> Plain:
+        ready = self._readiness.ready and self._engine.store.status().writable
+        return Plain(msgspec.json.encode(ReadyReply(ok=ready, ready=ready)), JSON, 200 if ready else 503)
+
+    async def ping(self, _req: Request) -> PingReply:
+        return PingReply(ok=True, data=Pong(pong=True, time=self._engine.clock.now_ms()))
+
+    async def stats(self, _req: Request) -> StatsReply:
+        jobs, totals = _queues_view(self._engine.store.totals()), self._totals()
+        figures = msgspec.structs.asdict(jobs) | msgspec.structs.asdict(totals)
+        view = StatsView(**figures, uptime=self._uptime.seconds())
+        return StatsReply(ok=True, stats=view, memory=read_full_memory(), collections=self._collections())
+
+    async def metrics(self, req: Request) -> MetricsReply | Plain:
+        accept = req.header("accept", "")
+        if "openmetrics" in accept or "text/plain" in accept:
+            return await self.prometheus(req)
+        return MetricsReply(ok=True, metrics=self._totals())
+
+    async def prometheus(self, _req: Request) -> Plain:
+        return Plain(self._metrics.render(), CONTENT_TYPE)
+
+    async def storage(self, _req: Request) -> StorageReply:
+        status = self._engine.store.status()
+        return StorageReply(
+            ok=True, disk_full=status.full, error=status.error, since=status.since_ms, quarantined=status.quarantined
+        )
+
+    async def collect_garbage(self, _req: Request) -> GcReply:
+        before = read_memory()
+        collect()
+        return GcReply(ok=True, before=before, after=read_memory())
+
+    async def heap(self, _req: Request) -> HeapReply:
+        return HeapReply(ok=True, memory=read_full_memory(), heap=read_heap(), collections=self._collections())
+
+    def _totals(self) -> Totals:
+        stats = self._engine.stats
+        return Totals(stats.pushed, stats.pulled, stats.completed, stats.failed)
+
+    def _collections(self) -> Collections:
+        store = self._engine.store
+        jobs = store.totals()
+        return Collections(
+            job_index=jobs.waiting + jobs.delayed + jobs.active,
+            completed_jobs=jobs.completed,
+            processing_total=jobs.active,
+            queued_total=jobs.waiting,
+            temporal_index_total=jobs.delayed,
+            queues=len(store.queues()),
+            waiting_callers=self._engine.room.size,
+        )
+
+    def routes(self, *, metrics_auth: bool = False) -> list[Route]:
+        """Return what operators may ask for. ``metrics_auth``: ask for a token at /prometheus too."""
+        tag = "Monitoring"
+        open_metrics = not metrics_auth
+        return [
+            Route("GET", "/health", self.health, "Health check", tag, HealthReply, probe=True),
+            Route("GET", "/healthz", self.alive, "Liveness probe", tag, probe=True),
+            Route("GET", "/live", self.alive, "Liveness probe", tag, probe=True),
+            Route("GET", "/ready", self.ready, "Readiness probe", tag, ReadyReply, probe=True),
+            Route("GET", "/ping", self.ping, "Ping/pong", tag, PingReply),
+            Route("GET", "/stats", self.stats, "Server statistics", tag, StatsReply),
+            Route("GET", "/metrics", self.metrics, "Throughput metrics", tag, MetricsReply),
+            Route("GET", "/prometheus", self.prometheus, "Prometheus metrics", tag, public=open_metrics),
+            Route("GET", "/storage", self.storage, "Storage health", tag, StorageReply),
+            Route("POST", "/gc", self.collect_garbage, "Force GC + compact", tag, GcReply),
+            Route("GET", "/heapstats", self.heap, "Heap statistics", tag, HeapReply),
+        ]
+
+
+def _queues_view(counts: Counts) -> QueuesView:
+    return QueuesView(counts.waiting, counts.active, counts.delayed, counts.completed, counts.dead)

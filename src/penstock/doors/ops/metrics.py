@@ -1,0 +1,117 @@
+"""Prometheus metrics, made from plain counters at the moment somebody asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from penstock.engine.stats import BUCKETS_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+    from penstock.doors.ops.health import Uptime
+    from penstock.engine.engine import Engine
+    from penstock.engine.stats import Histogram
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+#: Queues beyond this number get no metrics of their own; how many were left out is a metric itself.
+QUEUES_MAX: Final = 1_000
+
+__all__ = ["CONTENT_TYPE", "CONTENT_TYPE_LATEST", "Metrics"]
+
+
+class Metrics:
+    """Renders everything the engine and its store can tell."""
+
+    def __init__(self, engine: Engine, uptime: Uptime) -> None:
+        self._engine = engine
+        self._uptime = uptime
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def render(self) -> bytes:
+        """Return the text that Prometheus scrapes."""
+        return generate_latest(self._registry)
+
+    def describe(self) -> list[Metric]:
+        """Tell the registry nothing in advance, so that it does not collect at registration."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Produce all metrics."""
+        yield from self._jobs()
+        yield from self._work()
+        yield from self._queues()
+
+    def _jobs(self) -> Iterator[Metric]:
+        totals, stats = self._engine.store.totals(), self._engine.stats
+        for name, value in (
+            ("waiting", totals.waiting),
+            ("delayed", totals.delayed),
+            ("active", totals.active),
+            ("completed", totals.completed),
+            ("dlq", totals.dead),
+        ):
+            yield GaugeMetricFamily(f"bunqueue_jobs_{name}", f"Jobs that are {name} now.", value)
+        for name, value in (
+            ("pushed", stats.pushed),
+            ("pulled", stats.pulled),
+            ("completed", stats.completed),
+            ("failed", stats.failed),
+        ):
+            yield CounterMetricFamily(f"bunqueue_jobs_{name}_total", f"Jobs {name} since the server started.", value)
+        yield GaugeMetricFamily("bunqueue_uptime_seconds", "Time since the server started.", self._uptime.seconds())
+
+    def _work(self) -> Iterator[Metric]:
+        engine, stats = self._engine, self._engine.stats
+        yield _histogram("bunqueue_push_duration_ms", "Time from a push to its answer.", stats.push_time)
+        yield _histogram(
+            "bunqueue_pull_duration_ms", "Time from a pull to its answer, waiting not counted.", stats.pull_time
+        )
+        yield _histogram("bunqueue_ack_duration_ms", "Time from an ack to its answer.", stats.ack_time)
+        yield _histogram("penstock_commit_duration_ms", "Time a transaction took.", stats.batch_time)
+        yield _histogram("penstock_fsync_duration_ms", "Time an fsync took.", stats.sync_time)
+        yield CounterMetricFamily("penstock_commands_total", "Commands applied.", stats.commands)
+        yield CounterMetricFamily("penstock_transactions_total", "Transactions committed.", stats.batches)
+        yield GaugeMetricFamily("penstock_waiting_callers", "Callers that wait for a job.", engine.room.size)
+        status = engine.store.status()
+        yield GaugeMetricFamily("penstock_store_bytes", "Size of the store on disk.", engine.store.size_bytes())
+        yield GaugeMetricFamily("penstock_store_full", "1 while the disk is full.", int(status.full))
+        yield GaugeMetricFamily("penstock_store_writable", "0 while the store refuses writes.", int(status.writable))
+        yield GaugeMetricFamily("penstock_jobs_quarantined", "Jobs whose stored row is damaged.", status.quarantined)
+
+    def _queues(self) -> Iterator[Metric]:
+        store = self._engine.store
+        families = {
+            state: GaugeMetricFamily(f"bunqueue_queue_jobs_{state}", f"Jobs of a queue that are {state}.", labels=["queue"])
+            for state in ("waiting", "delayed", "active", "dlq")
+        }
+        queues = store.queues()
+        for queue in queues[:QUEUES_MAX]:
+            counts = store.counts(queue)
+            name = queue.key.name if queue.key.namespace == "default" else f"{queue.key.namespace}/{queue.key.name}"
+            for state, value in (
+                ("waiting", counts.waiting),
+                ("delayed", counts.delayed),
+                ("active", counts.active),
+                ("dlq", counts.dead),
+            ):
+                families[state].add_metric([name], value)
+        yield from families.values()
+        omitted = max(0, len(queues) - QUEUES_MAX)
+        yield GaugeMetricFamily("penstock_queues_omitted", "Queues without metrics of their own.", omitted)
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+    buckets: list[tuple[str, float]] = []
+    seen = 0
+    for bound, count in zip((*map(str, BUCKETS_MS), "+Inf"), histogram.counts, strict=True):
+        seen += count
+        buckets.append((bound, seen))
+    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=histogram.sum_ms)

@@ -1,0 +1,224 @@
+"""Gathers commands and commits them together.
+
+Commands that arrive while the event loop is busy with a transaction wait for the next one; then they all go into it. So the
+more there is to do, the larger the groups, and nobody ever waits for a timer. This is group commit: with durability
+``always``, one fsync in a thread answers everything committed before it began, and the next group forms meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import structlog
+
+from penstock.core import limits
+from penstock.core.durability import Durability
+from penstock.core.errors import OutcomeUnknown, PenstockError, ShuttingDown, StorageFull, TooMany
+from penstock.engine.work import Work
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from penstock.core.clock import Alarm, Clock
+    from penstock.core.ids import IdSource
+    from penstock.engine.command import AnyCommand, Command
+    from penstock.engine.stats import Histogram, Stats
+    from penstock.store.contract import Store
+
+log = structlog.get_logger("penstock.engine")
+
+T = TypeVar("T")
+
+
+class Group(NamedTuple):
+    """Answers that may leave together, and when their batch began to form."""
+
+    answers: list[tuple[AnyCommand, Any]]
+    timings: list[tuple[Histogram, int]]
+    since: float
+
+
+class Batcher:
+    """One per store. ``apply`` decides a batch of commands inside a transaction."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: IdSource,
+        apply: Callable[[Work, list[AnyCommand]], Awaitable[None]],
+        stats: Stats,
+        *,
+        durability: Durability,
+        sync_interval_ms: int,
+    ) -> None:
+        self.after_commit: list[Callable[[Work], None]] = []  #: called with every committed piece of work
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._apply = apply
+        self._stats = stats
+        self._durability = durability
+        self._sync_interval_ms = sync_interval_ms
+        self._loop = asyncio.get_running_loop()
+        self._pending: list[AnyCommand] = []
+        self._since = 0.0
+        self._running: asyncio.Task[None] | None = None
+        self._unsynced: list[Group] = []
+        self._syncing: asyncio.Task[None] | None = None
+        self._next_sync: Alarm | None = None
+        self._closed = False
+
+    def submit(self, command: Command[T]) -> asyncio.Future[T]:
+        """Queue a command for the next transaction; the future is its answer. Raises what keeps it from being queued."""
+        if self._closed:
+            raise ShuttingDown
+        if command.grows:
+            self._store.check_writable(grows=True)
+        pending = self._pending
+        if len(pending) >= limits.pending_commands_max:
+            raise TooMany("Too many requests are waiting to be written. Slow down and retry.")
+        if not pending:
+            self._since = self._clock.stopwatch()
+        pending.append(command)
+        if self._running is None:
+            self._running = self._loop.create_task(self._run(), name="penstock-batcher")
+        future = command.future = self._loop.create_future()
+        return future
+
+    async def close(self) -> None:
+        """Finish what was submitted; everything later is refused."""
+        self._closed = True
+        while self._running is not None or self._syncing is not None:
+            await asyncio.gather(*(task for task in (self._running, self._syncing) if task is not None))
+        if self._next_sync is not None:
+            self._next_sync.cancel()
+
+    async def _run(self) -> None:
+        try:
+            while self._pending:
+                batch = self._pending[: limits.batch_commands_max]
+                del self._pending[: limits.batch_commands_max]
+                await self._commit(batch)
+        finally:
+            self._running = None
+
+    async def _commit(self, batch: list[AnyCommand]) -> None:
+        since, started = self._since, self._clock.stopwatch()
+        try:
+            work = await self._transact(batch)
+        except Exception as error:  # noqa: BLE001 - whatever it was, it ends in the answers of this batch
+            await self._sort_out(batch, error)
+            return
+        self._stats.committed(len(batch), self._clock.stopwatch() - started)
+        self._announce(work)
+        self._deliver(work, since)
+
+    async def _transact(self, batch: list[AnyCommand]) -> Work:
+        now, steady = self._clock.now_ms(), self._clock.steady_ms()
+        async with self._store.transaction(now, self._ids.mark) as tx:
+            work = Work(tx, now, steady, self._ids)
+            await self._apply(work, batch)
+            await work.flush()
+        return work
+
+    def _announce(self, work: Work) -> None:
+        """Tell everybody inside the server what was committed. It is committed: nothing here may undo or repeat it."""
+        for call in work.after_commit:
+            call()
+        for listen in self.after_commit:
+            try:
+                listen(work)
+            except Exception:
+                log.exception("a listener failed after a commit")
+
+    async def _sort_out(self, batch: list[AnyCommand], error: Exception) -> None:
+        """Nothing of the batch was stored. Find out which command is to blame, so that it fails alone."""
+        if len(batch) == 1:
+            self._blame(batch[0], error)
+            return
+        if isinstance(error, StorageFull):  # what needs no more room still has a chance
+            for command in batch:
+                if command.grows:
+                    self._blame(command, error)
+            batch = [command for command in batch if not command.grows]
+        for command in batch:
+            if not command.future.done():
+                await self._commit([command])
+
+    def _blame(self, command: AnyCommand, error: Exception) -> None:
+        if not isinstance(error, PenstockError):
+            log.error("a command failed unexpectedly", command=type(command).__name__, exc_info=error)
+            error = PenstockError()
+        if not command.future.done():
+            command.future.set_exception(error)
+
+    # Durability.
+
+    def _deliver(self, work: Work, since: float) -> None:
+        """Answer a committed piece of work, now or after the next fsync."""
+        for command, error in work.refusals:
+            if not command.future.done():
+                command.future.set_exception(error)
+        now, later = work.answers, work.answers
+        if self._store.capabilities.commit_is_durable:
+            later = []
+        elif self._durability is Durability.ALWAYS:
+            now = []
+        else:
+            later = [each for each in work.answers if each[0].durable]
+            if later:
+                now = [each for each in work.answers if not each[0].durable]
+        if now:
+            self._answer(Group(now, work.timings, since))
+        if later:
+            self._unsynced.append(Group(later, [] if now else work.timings, since))
+            if self._syncing is None:
+                self._syncing = self._loop.create_task(self._sync(), name="penstock-sync")
+        elif self._durability is Durability.INTERVAL and self._next_sync is None:
+            self._next_sync = self._clock.call_at(self._clock.steady_ms() + self._sync_interval_ms, self._sync_in_background)
+
+    def _answer(self, group: Group) -> None:
+        for command, outcome in group.answers:
+            if not command.future.done():
+                command.future.set_result(outcome)
+        if group.timings:
+            took = self._clock.stopwatch() - group.since
+            for histogram, times in group.timings:
+                histogram.observe(took, times)
+
+    async def _sync(self) -> None:
+        try:
+            while self._unsynced:
+                groups, self._unsynced = self._unsynced, []
+                started = self._clock.stopwatch()
+                try:
+                    await self._store.sync()
+                except OutcomeUnknown as error:
+                    for group in groups + self._unsynced:
+                        for command, _ in group.answers:
+                            self._blame(command, error)
+                    self._unsynced = []
+                    return
+                self._stats.synced(self._clock.stopwatch() - started)
+                for group in groups:
+                    self._answer(group)
+        finally:
+            self._syncing = None
+
+    def _sync_in_background(self) -> None:
+        self._next_sync = None
+        if self._syncing is None:
+            self._syncing = self._loop.create_task(self._sync_once(), name="penstock-sync")
+
+    async def _sync_once(self) -> None:
+        try:
+            await self._store.sync()
+        except OutcomeUnknown as error:
+            # What was answered before this is covered by the chosen durability; from here on writes are refused.
+            log.error("background fsync failed", error=str(error))
+        finally:
+            self._syncing = None
+        if self._unsynced:
+            self._syncing = self._loop.create_task(self._sync(), name="penstock-sync")

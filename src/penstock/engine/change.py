@@ -1,0 +1,158 @@
+"""Intervening in the life of single jobs: promote, delay, reprioritise, edit, discard, cancel, bring back, and their logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+from penstock.core.errors import JobNotFound, PenstockError, WrongState
+from penstock.core.job import DeathReason, Payload, details_of, put_details
+from penstock.core.lifecycle import Arrow, State
+from penstock.engine.command import Command
+from penstock.store.contract import LogEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.job import Job
+    from penstock.engine.engine import Engine
+    from penstock.engine.work import JobRef, Work
+
+#: Arrows whose value is a delay in ms, to be counted from the moment of the change.
+_DELAYING = (Arrow.POSTPONE, Arrow.RESCHEDULE)
+
+
+class MoveJob(Command[None]):
+    """Take one job along an arrow.
+
+    ``value``: a delay in ms for postpone and reschedule, the new priority for reprioritize. Refused with JobNotFound, or
+    WrongState where the lifecycle has no such arrow.
+    """
+
+    __slots__ = ("arrow", "namespace", "ref", "value")
+
+    def __init__(self, namespace: str, ref: JobRef, arrow: Arrow, value: int = 0) -> None:
+        self.namespace = namespace
+        self.ref = ref
+        self.arrow = arrow
+        self.value = value
+
+
+class EditData(Command[None]):
+    """Replace the payload of a job that is waiting, delayed or active."""
+
+    __slots__ = ("data", "namespace", "ref")
+
+    grows = True
+
+    def __init__(self, namespace: str, ref: JobRef, data: bytes) -> None:
+        self.namespace = namespace
+        self.ref = ref
+        self.data = data
+
+
+class AddLog(Command[None]):
+    """Add a line to a job's log; of each job the last lines are kept."""
+
+    __slots__ = ("level", "message", "namespace", "ref")
+
+    grows = True
+
+    def __init__(self, namespace: str, ref: JobRef, level: str, message: str) -> None:
+        self.namespace = namespace
+        self.ref = ref
+        self.level = level
+        self.message = message
+
+
+class ClearLog(Command[None]):
+    """Empty a job's log."""
+
+    __slots__ = ("namespace", "ref")
+
+    def __init__(self, namespace: str, ref: JobRef) -> None:
+        self.namespace = namespace
+        self.ref = ref
+
+
+async def move_job(_engine: Engine, work: Work, commands: Sequence[MoveJob]) -> None:
+    """Apply a batch of single moves."""
+    await work.prefetch([command.ref for command in commands])
+    for command in commands:
+        try:
+            job = await _existing(work, command)
+            await follow(work, job, command.arrow, command.value)
+        except PenstockError as error:
+            work.refuse(command, error)
+        else:
+            work.answer(command, None)
+
+
+async def follow(work: Work, job: Job, arrow: Arrow, value: int = 0) -> None:
+    """Take a job along an arrow with everything that arrow needs besides the lifecycle's own effects."""
+    if arrow in _DELAYING:
+        value += work.now_ms
+    elif arrow in (Arrow.REVIVE, Arrow.REPLAY):
+        await _check_unique(work, job)
+    work.move(job, arrow, value, note=DeathReason.DISCARDED if arrow is Arrow.DISCARD else str(arrow))
+    if arrow is Arrow.DISCARD:
+        details = details_of(job)
+        details.reason = DeathReason.DISCARDED
+        put_details(job, details)
+    elif arrow is Arrow.REPLAY:
+        await work.tx.result_remove([job.id])
+
+
+async def _check_unique(work: Work, job: Job) -> None:
+    """A job that comes back to life needs its unique key, which another job may have by now."""
+    if job.unique_key is None or job.state not in (State.DEAD, State.COMPLETED):
+        return
+    await work.flush()
+    if await work.tx.job_find_unique(job.queue, job.unique_key) is not None:
+        raise WrongState(State(job.state).label, "Another live job has this job's uniqueKey.")
+
+
+async def edit_data(_engine: Engine, work: Work, commands: Sequence[EditData]) -> None:
+    """Apply a batch of edits."""
+    for command in commands:
+        try:
+            job = await _existing(work, command)
+            old = await work.tx.payload_load(job.id)
+            work.move(job, Arrow.EDIT, len(command.data))
+        except PenstockError as error:
+            work.refuse(command, error)
+        else:
+            await work.tx.payload_save(job, Payload(command.data, None if old is None else old.options))
+            work.answer(command, None)
+
+
+async def add_log(_engine: Engine, work: Work, commands: Sequence[AddLog]) -> None:
+    """Apply a batch of log lines."""
+    for command in commands:
+        try:
+            job = await _existing(work, command)
+        except PenstockError as error:
+            work.refuse(command, error)
+        else:
+            entry = LogEntry(work.now_ms, command.level, command.message)
+            await work.tx.log_append(job.id, entry, limits.logs_per_job_max)
+            work.answer(command, None)
+
+
+async def clear_log(_engine: Engine, work: Work, commands: Sequence[ClearLog]) -> None:
+    """Apply a batch of emptied logs."""
+    for command in commands:
+        try:
+            job = await _existing(work, command)
+        except PenstockError as error:
+            work.refuse(command, error)
+        else:
+            await work.tx.log_clear(job.id)
+            work.answer(command, None)
+
+
+async def _existing(work: Work, command: MoveJob | EditData | AddLog | ClearLog) -> Job:
+    job = await work.find(command.namespace, command.ref)
+    if job is None:
+        raise JobNotFound
+    return job

@@ -1,0 +1,250 @@
+"""Claiming jobs, and waiting in line for them.
+
+Everybody who asks for jobs lines up at their queue; then the line is served from the front with what the queue has. Whoever is
+not served and does not want to wait is answered with nothing; whoever waits stays in line. A waiting caller costs a place in a
+dictionary and a booked alarm, nothing else: it is looked at again only when its queue got something to claim.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+from penstock.core.errors import TooMany
+from penstock.core.job import Delivery, Job, Payload, details_of, put_details
+from penstock.core.lifecycle import Arrow
+from penstock.engine.command import Command
+from penstock.engine.settle import Hold, Release
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable, Sequence
+
+    from penstock.core.clock import Alarm
+    from penstock.core.queue import Queue, QueueKey
+    from penstock.engine.engine import Engine
+    from penstock.engine.settle import ItemOutcome
+    from penstock.engine.work import Work
+
+
+class Claim(Command[list[Delivery]]):
+    """Ask for up to ``count`` jobs, waiting up to ``wait_ms`` for the first.
+
+    ``lease_ms``: how long they are the caller's without a heartbeat (None: the queue's stall interval).
+    """
+
+    __slots__ = ("alarm", "count", "lease_ms", "owner", "queue", "wait_ms")
+
+    def __init__(
+        self,
+        queue: QueueKey,
+        count: int = 1,
+        *,
+        wait_ms: int = 0,
+        lease_ms: int | None = None,
+        owner: str | None = None,
+    ) -> None:
+        self.queue = queue
+        self.count = count
+        self.wait_ms = wait_ms
+        self.lease_ms = lease_ms
+        self.owner = owner
+        self.alarm: Alarm | None = None
+
+
+class Nudge(Command[None]):
+    """Look again at the line of a queue: its rate limit allows more by now."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self, queue: QueueKey) -> None:
+        self.queue = queue
+
+
+class WaitingRoom:
+    """Callers that wait for a job, first come first served."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lines: dict[QueueKey, dict[Claim, None]] = {}
+        self._nudges: set[QueueKey] = set()
+        self.size = 0
+
+    def line(self, queue: QueueKey) -> Iterable[Claim]:
+        """Return the callers that wait at a queue, in order."""
+        return self._lines.get(queue, ())
+
+    def waiting(self, queue: QueueKey) -> int:
+        """Return how many wait at a queue."""
+        return len(self._lines.get(queue, ()))
+
+    def enter(self, claim: Claim) -> None:
+        """Join the line until served, tired of waiting, or gone."""
+        if claim.future.done():
+            return
+        if self.size >= limits.waiters_max:
+            claim.future.set_exception(TooMany("Too many callers wait for jobs. Poll without a timeout, or retry later."))
+            return
+        self._lines.setdefault(claim.queue, {})[claim] = None
+        self.size += 1
+        clock = self._engine.clock
+        claim.alarm = clock.call_at(clock.steady_ms() + claim.wait_ms, lambda: self._tired(claim))
+
+    def leave(self, claim: Claim) -> bool:
+        """Step out of the line; False if the caller was not in it."""
+        line = self._lines.get(claim.queue)
+        if line is None or claim not in line:
+            return False
+        del line[claim]
+        self.size -= 1
+        if not line:
+            del self._lines[claim.queue]
+        if claim.alarm is not None:
+            claim.alarm.cancel()
+        return True
+
+    def send_everybody_home(self) -> None:
+        """Answer everybody with nothing, because the server is closing."""
+        for claim in [claim for line in self._lines.values() for claim in line]:
+            self._tired(claim)
+
+    def nudge_at(self, queue: QueueKey, steady_ms: int) -> None:
+        """Book another look at a line."""
+        if queue not in self._nudges:
+            self._nudges.add(queue)
+            self._engine.clock.call_at(steady_ms, lambda: self._nudge(queue))
+
+    def _nudge(self, queue: QueueKey) -> None:
+        self._nudges.discard(queue)
+        if queue in self._lines:
+            self._engine.run(Nudge(queue))
+
+    def _tired(self, claim: Claim) -> None:
+        if self.leave(claim) and not claim.future.done():
+            claim.future.set_result([])
+
+
+async def claim(engine: Engine, work: Work, commands: Sequence[Claim]) -> None:
+    """Serve the lines of all queues that somebody asks at, or that got something while somebody waits."""
+    asking: dict[QueueKey, list[Claim]] = {}
+    for command in commands:
+        if not command.future.done():
+            asking.setdefault(command.queue, []).append(command)
+    if engine.room.size and work.ready:
+        for number in work.ready:
+            key = engine.store.queue_by_number(number).key
+            if engine.room.waiting(key):
+                asking.setdefault(key, [])
+    for key, newcomers in asking.items():
+        await _serve(engine, work, key, newcomers)
+    if commands:
+        work.timings.append((engine.stats.pull_time, len(commands)))
+
+
+async def nudge(_engine: Engine, work: Work, commands: Sequence[Nudge]) -> None:
+    """Have the lines of some queues looked at, in this batch."""
+    for command in commands:
+        queue = work.tx.queue_find(command.queue)
+        if queue is not None:
+            work.ready.add(queue.number)
+        work.answer(command, None)
+
+
+async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Claim]) -> None:
+    """Serve the line of one queue: those who wait already, then the newcomers."""
+    room = engine.room
+    queue = work.tx.queue_find(key)
+    line = chain(room.line(key), newcomers)
+    jobs = [] if queue is None else await _next_jobs(engine, work, queue, chain(room.line(key), newcomers))
+    served: set[Claim] = set()
+    given = 0
+    while queue is not None and given < len(jobs):
+        caller = next(line, None)
+        if caller is None:
+            break
+        if caller.future.done():
+            continue
+        share = jobs[given : given + caller.count]
+        given += len(share)
+        work.answer(caller, [_lease(work, queue, caller, job, payload) for job, payload in share])
+        work.after_commit.append(partial(room.leave, caller))
+        served.add(caller)
+    work.pulled += given
+    for newcomer in newcomers:
+        if newcomer in served:
+            continue
+        if newcomer.wait_ms > 0:
+            work.after_commit.append(partial(room.enter, newcomer))
+        else:
+            work.answer(newcomer, [])
+    if queue is not None:
+        work.after_commit.append(partial(_look_again, engine, work, queue, given))
+
+
+async def _next_jobs(engine: Engine, work: Work, queue: Queue, callers: Iterable[Claim]) -> list[tuple[Job, Payload]]:
+    """Read as many jobs as the callers want and the queue may give."""
+    limit = min(engine.throttle.allowance(work, queue), work.tx.counts(queue).waiting)
+    wanted = 0
+    for caller in callers:
+        if wanted >= limit:
+            break
+        if not caller.future.done():
+            wanted += caller.count
+    if min(wanted, limit) <= 0:
+        return []
+    await work.flush()
+    jobs = []
+    for job, payload in await work.tx.job_ready(queue, min(wanted, limit)):
+        known = work.meet(job)
+        if known.expires_at is not None and known.expires_at <= work.now_ms:
+            work.move(known, Arrow.EXPIRE)
+        else:
+            jobs.append((known, payload))
+    return jobs
+
+
+def _lease(work: Work, queue: Queue, caller: Claim, job: Job, payload: Payload) -> Delivery:
+    stall = queue.settings.stall
+    if caller.lease_ms is not None:
+        lease_ms = caller.lease_ms
+    else:
+        lease_ms = max(stall.stall_interval, stall.grace_period) if stall.enabled else 0
+    if caller.owner is not None:
+        details = details_of(job)
+        details.owner = caller.owner
+        put_details(job, details)
+    work.move(job, Arrow.CLAIM, lease_ms)
+    return Delivery(job, payload)
+
+
+def _look_again(engine: Engine, work: Work, queue: Queue, given: int) -> None:
+    """After the commit: count against the rate limit, and book the next look at a line that is not empty yet."""
+    engine.throttle.claimed(queue, given)
+    if engine.room.waiting(queue.key):
+        again_at = work.steady_ms if given == limits.claim_batch_jobs_max else engine.throttle.again_at(work, queue)
+        if again_at is not None:
+            engine.room.nudge_at(queue.key, again_at)
+
+
+def abandon(engine: Engine, claim: Claim) -> None:
+    """The caller is gone: step out of the line, or give back what it was just handed."""
+    if engine.room.leave(claim):
+        claim.future.cancel()
+        return
+
+    def give_back(future: asyncio.Future[list[Delivery]]) -> None:
+        if future.cancelled() or future.exception() is not None:
+            return
+        holds = [Hold(delivery.job.id, delivery.job.token) for delivery in future.result()]
+        if holds:
+            # Nobody waits for the outcome: if it cannot be released now, the lease will run out.
+            engine.run(Release(claim.queue.namespace, holds)).add_done_callback(_ignore)
+
+    claim.future.add_done_callback(give_back)
+
+
+def _ignore(future: asyncio.Future[list[ItemOutcome]]) -> None:
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,96 @@
+"""The engine: one store, one batcher, and those who wait. Doors talk to this and to nothing below it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.core.durability import Durability
+from penstock.core.ids import IdSource
+from penstock.engine import verbs
+from penstock.engine.batcher import Batcher
+from penstock.engine.claim import WaitingRoom
+from penstock.engine.completions import Completions
+from penstock.engine.keeper import Archivist, Healer, Keeper, Retention, Undertaker
+from penstock.engine.stats import Stats
+from penstock.engine.sweep import Timer
+from penstock.engine.throttle import Throttle
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.core.clock import Clock
+    from penstock.engine.command import Command
+    from penstock.engine.work import Work
+    from penstock.store.contract import Store
+
+T = TypeVar("T")
+
+
+class Engine:
+    """Create it inside the event loop, ``start`` it, and ``await engine.run(command)``.
+
+    ``durability``: what an answer means, see Durability. ``sync_interval_ms``: with ``interval``, how much a power cut may
+    take at most. ``retention``: what is kept of the past.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        durability: Durability = Durability.ALWAYS,
+        sync_interval_ms: int = 100,
+        retention: Retention | None = None,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.ids = IdSource(floor=store.id_floor)
+        self.stats = Stats()
+        self.throttle = Throttle()
+        self.room = WaitingRoom(self)
+        self.completions = Completions(self)
+        self.timer = Timer(self)
+        self.retention = retention or Retention()
+        self._batcher = Batcher(
+            store,
+            clock,
+            self.ids,
+            partial(verbs.apply, self),
+            self.stats,
+            durability=durability,
+            sync_interval_ms=sync_interval_ms,
+        )
+        self._batcher.after_commit += [self._count, self.completions.committed]
+        self._keepers: list[Keeper] = [Healer(self), Archivist(self), Undertaker(self)]
+
+    def start(self) -> None:
+        """Begin to watch the time and to keep house."""
+        self.timer.arm()
+        for keeper in self._keepers:
+            keeper.start()
+
+    async def close(self) -> None:
+        """Send home who waits, finish what was submitted, stop. The store stays open."""
+        self.stop_waiting()
+        for keeper in self._keepers:
+            await keeper.stop()
+        self.timer.stop()
+        await self._batcher.close()
+
+    def stop_waiting(self) -> None:
+        """Answer everybody who waits for something, because the server is closing."""
+        self.room.send_everybody_home()
+        self.completions.send_everybody_home()
+
+    def run(self, command: Command[T]) -> asyncio.Future[T]:
+        """Run a command; awaiting it gives the answer, or raises why there is none."""
+        return self._batcher.submit(command)
+
+    def _count(self, work: Work) -> None:
+        stats = self.stats
+        stats.pushed += work.pushed
+        stats.pulled += work.pulled
+        stats.completed += work.completed
+        stats.failed += work.failed
+        self.timer.arm()

@@ -1,0 +1,175 @@
+"""What a worker says about a job it holds: done, failed, still at it, take it back.
+
+Every one of these proves that the worker still holds the job: the job is active and, where a token is given, the token is the
+latest. Who comes too late changes nothing and is told so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from penstock.core import limits
+from penstock.core.errors import JobNotFound, PenstockError, StaleLease, WrongState
+from penstock.core.job import DeathReason, Job, JobFlag, details_of, put_details
+from penstock.core.lifecycle import Arrow, State
+from penstock.core.retry import after_failure
+from penstock.engine.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.engine.engine import Engine
+    from penstock.engine.work import JobRef, Work
+
+#: What became of one item of a batch: None if it was done, or why not.
+ItemOutcome = PenstockError | None
+
+
+class Hold(NamedTuple):
+    """A worker's claim to a job. Without a token it is believed as long as the job is active."""
+
+    ref: JobRef
+    token: int | None = None
+
+
+class Settlement(Command[list[ItemOutcome]]):
+    """Base of the verbs by which workers speak about the jobs they hold. Answers one outcome per hold, in order."""
+
+    __slots__ = ("holds", "namespace")
+
+    def __init__(self, namespace: str, holds: Sequence[Hold]) -> None:
+        self.namespace = namespace
+        self.holds = holds
+
+
+S = TypeVar("S", bound=Settlement)
+
+
+class Ack(Settlement):
+    """Jobs are done. ``results`` (one per hold) are kept, byte for byte, as long as the completed jobs are."""
+
+    __slots__ = ("results",)
+
+    def __init__(self, namespace: str, holds: Sequence[Hold], results: Sequence[bytes | None]) -> None:
+        super().__init__(namespace, holds)
+        self.results = results
+
+
+class Fail(Settlement):
+    """Jobs failed: each is retried after its backoff, or dead if it has no attempts left."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, namespace: str, holds: Sequence[Hold], error: str | None) -> None:
+        super().__init__(namespace, holds)
+        self.error = error
+
+
+class Renew(Settlement):
+    """Workers are still at it: each lease ends its number of ms from now (None: its own length)."""
+
+    __slots__ = ("leases_ms",)
+
+    def __init__(self, namespace: str, holds: Sequence[Hold], leases_ms: Sequence[int | None]) -> None:
+        super().__init__(namespace, holds)
+        self.leases_ms = leases_ms
+
+
+class Release(Settlement):
+    """Take jobs back untouched: they are ready again at once, at their old place, and no attempt is counted."""
+
+    __slots__ = ()
+
+
+class Progress(Settlement):
+    """How far a worker is, from 0 to 100. Whoever reports progress is alive, so this renews the lease too."""
+
+    __slots__ = ("message", "progress")
+
+    def __init__(self, namespace: str, holds: Sequence[Hold], progress: int, message: str | None) -> None:
+        super().__init__(namespace, holds)
+        self.progress = progress
+        self.message = message
+
+
+async def ack(engine: Engine, work: Work, commands: Sequence[Ack]) -> None:
+    """Apply a batch of acknowledgements."""
+
+    def complete(command: Ack, index: int, job: Job) -> None:
+        result = command.results[index]
+        work.completed += 1
+        if job.flags & JobFlag.REMOVE_ON_COMPLETE:
+            work.move(job, Arrow.COMPLETE_REMOVE)
+        else:
+            work.move(job, Arrow.COMPLETE)
+        if result is not None:
+            work.results[job.id] = result
+
+    await _settle(work, commands, complete)
+    work.timings.append((engine.stats.ack_time, len(commands)))
+
+
+async def fail(_engine: Engine, work: Work, commands: Sequence[Fail]) -> None:
+    """Apply a batch of failures."""
+
+    def count(command: Fail, _index: int, job: Job) -> None:
+        work.failed += 1
+        arrow, run_at = after_failure(job, work.now_ms)
+        details = details_of(job)
+        details.error = None if command.error is None else command.error[: limits.error_chars_max]
+        details.reason = DeathReason.MAX_ATTEMPTS if arrow is Arrow.BURY else None
+        put_details(job, details)
+        work.move(job, arrow, run_at, error=details.error, note=DeathReason.MAX_ATTEMPTS)
+
+    await _settle(work, commands, count)
+
+
+async def renew(_engine: Engine, work: Work, commands: Sequence[Renew]) -> None:
+    """Apply a batch of heartbeats and extensions."""
+
+    def extend(command: Renew, index: int, job: Job) -> None:
+        lease_ms = command.leases_ms[index]
+        work.move(job, Arrow.RENEW, job.lease_ms if lease_ms is None else lease_ms)
+
+    await _settle(work, commands, extend)
+
+
+async def release(_engine: Engine, work: Work, commands: Sequence[Release]) -> None:
+    """Apply a batch of releases."""
+    await _settle(work, commands, lambda _command, _index, job: work.move(job, Arrow.RELEASE))
+
+
+async def progress(_engine: Engine, work: Work, commands: Sequence[Progress]) -> None:
+    """Apply a batch of progress reports."""
+
+    def note(command: Progress, _index: int, job: Job) -> None:
+        details = details_of(job)
+        details.progress_message = command.message
+        put_details(job, details)
+        work.move(job, Arrow.PROGRESS, command.progress, note=command.message)
+
+    await _settle(work, commands, note)
+
+
+async def _settle(work: Work, commands: Sequence[S], act: Callable[[S, int, Job], None]) -> None:
+    """Act on every job that is rightly held, and say of the others why not."""
+    await work.prefetch([hold.ref for command in commands for hold in command.holds])
+    for command in commands:
+        outcomes: list[ItemOutcome] = []
+        for index, hold in enumerate(command.holds):
+            job = await work.find(command.namespace, hold.ref)
+            problem = _why_not(job, hold)
+            if job is not None and problem is None:
+                act(command, index, job)
+            outcomes.append(problem)
+        work.answer(command, outcomes)
+
+
+def _why_not(job: Job | None, hold: Hold) -> ItemOutcome:
+    if job is None:
+        return JobNotFound()
+    if job.state != State.ACTIVE:
+        return WrongState(State(job.state).label)
+    if hold.token is not None and hold.token != job.token:
+        return StaleLease()
+    return None

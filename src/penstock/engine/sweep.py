@@ -1,0 +1,142 @@
+"""What time does to jobs: delayed ones become due, leases run out, time-to-lives end.
+
+Nothing is polled. The store knows the next moment something falls due; the timer sleeps until then, and is woken by anything
+earlier. A sweep is part of every batch, after the words of the workers and before the claims: a heartbeat that arrives in the
+same moment as the end of its lease is heard first, and a claim never misses a job that is already due.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.core import limits
+from penstock.core.job import details_of, put_details
+from penstock.core.lifecycle import Arrow
+from penstock.core.retry import after_lapse
+from penstock.engine.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.clock import Alarm
+    from penstock.engine.engine import Engine
+    from penstock.engine.work import Work
+
+#: Even with nothing due for long, look this often: the wall clock may be set forward.
+LOOK_EVERY_MS: Final = 1_000
+#: A sweep that comes this late means that the process was suspended or the machine overloaded, so that heartbeats may be
+#: waiting unread. Leases then get some more time before they are judged.
+LATE_MS: Final = 1_000
+LATE_GRACE_MS: Final = 2_000
+
+
+class Tick(Command[None]):
+    """Have a batch made, and with it a sweep."""
+
+    __slots__ = ()
+
+
+async def tick(_engine: Engine, work: Work, commands: Sequence[Tick]) -> None:
+    """Nothing to do: every batch sweeps."""
+    for command in commands:
+        work.answer(command, None)
+
+
+class Timer:
+    """Wakes the engine when something falls due."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._alarm: Alarm | None = None
+        self._alarm_at = 0
+        self._grace_until: int | None = None
+
+    def arm(self) -> None:
+        """Sleep until the next moment something falls due. Called after every commit."""
+        engine = self._engine
+        horizon = engine.store.horizon
+        if horizon.due_ms is None and horizon.expiry_ms is None and horizon.lapse_ms is None:
+            return
+        steady, now = engine.clock.steady_ms(), engine.clock.now_ms()
+        at = steady + LOOK_EVERY_MS
+        if horizon.due_ms is not None:
+            at = min(at, steady + horizon.due_ms - now)
+        if horizon.expiry_ms is not None:
+            at = min(at, steady + horizon.expiry_ms - now)
+        if horizon.lapse_ms is not None:
+            at = min(at, max(horizon.lapse_ms, self._grace_until or 0))
+        if self._alarm is None or at < self._alarm_at:
+            self.stop()
+            self._alarm_at = at
+            self._alarm = engine.clock.call_at(at, self._ring)
+
+    def stop(self) -> None:
+        """Sleep for good."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def judges_leases(self, steady_ms: int) -> bool:
+        """Tell whether leases may be judged now, giving late heartbeats a chance after a long silence of our own."""
+        lapse = self._engine.store.horizon.lapse_ms
+        if lapse is None or lapse > steady_ms:
+            self._grace_until = None
+            return False
+        if steady_ms - lapse <= LATE_MS:
+            return True
+        if self._grace_until is None:
+            self._grace_until = steady_ms + LATE_GRACE_MS
+        return steady_ms >= self._grace_until
+
+    def _ring(self) -> None:
+        self._alarm = None
+        horizon, clock = self._engine.store.horizon, self._engine.clock
+        now = clock.now_ms()
+        if (
+            (horizon.due_ms is not None and horizon.due_ms <= now)
+            or (horizon.expiry_ms is not None and horizon.expiry_ms <= now)
+            or self.judges_leases(clock.steady_ms())
+        ):
+            self._engine.run(Tick())
+        else:
+            self.arm()
+
+
+async def sweep(engine: Engine, work: Work) -> None:
+    """Move on whatever is due by now, a bounded number at a time; the timer comes back at once for the rest."""
+    horizon = engine.store.horizon
+    if horizon.expiry_ms is not None and horizon.expiry_ms <= work.now_ms:
+        await _expire(work)
+    if engine.timer.judges_leases(work.steady_ms):
+        await _lapse(engine, work)
+    if horizon.due_ms is not None and horizon.due_ms <= work.now_ms:
+        await _fall_due(work)
+
+
+async def _expire(work: Work) -> None:
+    await work.flush()
+    for job in await work.tx.job_expired(work.now_ms, limits.sweep_jobs_max):
+        work.move(work.meet(job), Arrow.EXPIRE)
+    await work.flush()
+
+
+async def _lapse(engine: Engine, work: Work) -> None:
+    await work.flush()
+    for found in await work.tx.job_lapsed(work.steady_ms, limits.sweep_jobs_max):
+        job = work.meet(found)
+        stall = engine.store.queue_by_number(job.queue).settings.stall
+        arrow, error, reason = after_lapse(job, stall.max_stalls, work.steady_ms)
+        details = details_of(job)
+        details.error = error
+        details.reason = None if arrow is Arrow.STALL else reason
+        put_details(job, details)
+        work.move(job, arrow, error=error, note=reason)
+        work.failed += 1
+    await work.flush()
+
+
+async def _fall_due(work: Work) -> None:
+    await work.flush()
+    for job in await work.tx.job_due(work.now_ms, limits.sweep_jobs_max):
+        work.move(work.meet(job), Arrow.DUE)
+    await work.flush()

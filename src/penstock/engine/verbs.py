@@ -1,0 +1,57 @@
+"""All verbs, in the order in which a batch applies them.
+
+The order is a promise: what producers bring is there before workers are heard, workers are heard before time is told to pass,
+and claims come last, so that they see all of it. To add a verb, write its command and its function, and give it a line here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.engine import admin, change, claim, keeper, produce, settle, sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from penstock.engine.command import AnyCommand
+    from penstock.engine.engine import Engine
+    from penstock.engine.work import Work
+
+    Apply = Callable[[Engine, Work, Sequence[Any]], Awaitable[None]]
+
+BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
+    produce.Push: produce.push,
+    settle.Renew: settle.renew,
+    settle.Progress: settle.progress,
+    settle.Ack: settle.ack,
+    settle.Fail: settle.fail,
+    settle.Release: settle.release,
+    change.MoveJob: change.move_job,
+    change.EditData: change.edit_data,
+    change.AddLog: change.add_log,
+    change.ClearLog: change.clear_log,
+    admin.Configure: admin.configure,
+    admin.Slice: admin.slice_,
+    admin.Announce: admin.announce,
+    admin.Forget: admin.forget,
+    keeper.TrimJournal: keeper.trim_journal,
+    keeper.AutoRevive: keeper.auto_revive,
+    claim.Nudge: claim.nudge,
+    sweep.Tick: sweep.tick,
+}
+
+
+async def apply(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None:
+    """Apply a batch, verb by verb."""
+    by_verb: dict[type[AnyCommand], list[Any]] = {}
+    for command in batch:
+        by_verb.setdefault(type(command), []).append(command)
+    claims = by_verb.pop(claim.Claim, [])
+    if by_verb:
+        for verb, function in BEFORE_SWEEP.items():
+            commands = by_verb.get(verb)
+            if commands:
+                await function(engine, work, commands)
+    await sweep.sweep(engine, work)
+    if claims or engine.room.size:
+        await claim.claim(engine, work, claims)

@@ -1,0 +1,158 @@
+"""One transaction's worth of decisions: the jobs that were read, the moves that were made, what to tell whom afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.core import lifecycle
+from penstock.core.events import ERROR_KINDS, Event, EventKind, job_event, job_events, queue_event
+from penstock.core.lifecycle import Arrow, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from penstock.core.ids import IdSource
+    from penstock.core.job import Job, Payload
+    from penstock.core.queue import Queue
+    from penstock.engine.command import AnyCommand
+    from penstock.engine.stats import Histogram
+    from penstock.store.contract import Transaction
+
+# Plain numbers: looking up a member of an enum costs more than the comparison.
+_NOWHERE, _WAITING, _ACTIVE, _COMPLETED = (
+    state.value for state in (State.NOWHERE, State.WAITING, State.ACTIVE, State.COMPLETED)
+)
+
+#: How a job is named from outside: by its id, or by its producer's own id.
+JobRef = int | str
+
+
+class Work:
+    """Handed to every verb of a batch in turn. Knows each job once, however many commands touch it.
+
+    Verbs change jobs by ``move`` only, and end commands by ``answer`` or ``refuse``. Nothing is told to anybody before the
+    commit: what must happen after it is given to ``after_commit``.
+    """
+
+    def __init__(self, tx: Transaction, now_ms: int, steady_ms: int, ids: IdSource) -> None:
+        self.tx = tx
+        self.now_ms = now_ms
+        self.steady_ms = steady_ms
+        self.answers: list[tuple[AnyCommand, Any]] = []
+        self.refusals: list[tuple[AnyCommand, Exception]] = []
+        self.ready: set[int] = set()  #: numbers of the queues in which something may have become claimable
+        self.ended: list[tuple[Job, Arrow]] = []  #: jobs that completed, died or vanished, and how
+        self.results: dict[int, bytes] = {}  #: what workers answered, by job
+        self.after_commit: list[Callable[[], object]] = []
+        self.timings: list[tuple[Histogram, int]] = []  #: what to time, and how many commands of it there are
+        self.pushed = self.pulled = self.completed = self.failed = 0
+        self._ids = ids
+        self._known: dict[int, tuple[Job, int, int]] = {}
+        self._changed: dict[int, None] = {}
+        self._born: list[tuple[Job, Payload]] = []
+        self._events: list[Event] = []
+
+    def serial(self) -> int:
+        """Return a fresh id, place in line or lease token; each is greater than all before."""
+        return self._ids.next(self.now_ms)
+
+    def serials(self, count: int) -> list[int]:
+        """Return several of them."""
+        return self._ids.take(count, self.now_ms)
+
+    def answer(self, command: AnyCommand, outcome: Any) -> None:
+        """End a command well."""
+        self.answers.append((command, outcome))
+
+    def refuse(self, command: AnyCommand, error: Exception) -> None:
+        """End a command with an error of its own; the rest of the batch is not touched by it."""
+        self.refusals.append((command, error))
+
+    # Jobs.
+
+    async def prefetch(self, refs: Iterable[JobRef]) -> None:
+        """Read many jobs at once, so that ``find`` has them at hand."""
+        unknown = {ref: None for ref in refs if type(ref) is int and ref not in self._known}
+        if unknown:
+            for job in await self.tx.job_load(unknown):
+                self.meet(job)
+
+    async def find(self, namespace: str, ref: JobRef) -> Job | None:
+        """Return a job of a namespace as this transaction has left it so far, or None."""
+        number = self.tx.namespace_number(namespace)
+        if number is None:
+            return None
+        if isinstance(ref, int):
+            if ref not in self._known:
+                await self.prefetch((ref,))
+            known = self._known.get(ref)
+            job = None if known is None else known[0]
+        else:
+            found = await self.tx.job_find_custom(number, ref)
+            job = None if found is None else self.meet(found)
+        return None if job is None or job.state == _NOWHERE or job.namespace != number else job
+
+    def meet(self, job: Job) -> Job:
+        """Take note of a job that was just read, and return the one object that stands for it."""
+        known = self._known.get(job.id)
+        if known is None:
+            self._known[job.id] = (job, job.state, job.token)
+            return job
+        return known[0]
+
+    def create(self, jobs: list[Job], payloads: Sequence[Payload], arrow: Arrow) -> None:
+        """Bring new jobs to life along an arrow that starts nowhere. They are written by the next ``flush``."""
+        target, _, kinds = lifecycle.start(jobs, arrow, self)
+        for kind in kinds:
+            self._events += job_events(kind, jobs)
+        if target == _WAITING:
+            self.ready.add(jobs[0].queue)
+        self._born += zip(jobs, payloads, strict=True)
+
+    def move(self, job: Job, arrow: Arrow, value: int = 0, *, note: object = None, error: str | None = None) -> None:
+        """Take a job along an arrow: see ``lifecycle.move``. The note and the error go into the journal."""
+        self._follow(job, arrow, value, note, error)
+        self._changed[job.id] = None
+
+    def touch(self, job: Job) -> None:
+        """Have a job written that was changed without an arrow: its details."""
+        self._changed[job.id] = None
+
+    def _follow(self, job: Job, arrow: Arrow, value: int, note: object, error: str | None) -> None:
+        source = job.state
+        target, _, kinds = lifecycle.move(job, arrow, self, value)
+        for kind in kinds:
+            self._events.append(job_event(kind, job, error if kind in ERROR_KINDS else note))
+        if target == _WAITING or (source == _ACTIVE and target != _ACTIVE):
+            self.ready.add(job.queue)  # something to claim, or a free place
+        if target >= _COMPLETED or target == _NOWHERE:
+            self.ended.append((job, arrow))
+
+    # The journal.
+
+    def tell(self, kind: EventKind, queue: Queue, note: object = None) -> None:
+        """Journal what happened to a queue."""
+        self._events.append(queue_event(kind, queue.number, note))
+
+    async def flush(self) -> None:
+        """Write everything decided so far, so that reads of this transaction see it."""
+        if self._born:
+            await self.tx.job_insert(self._born)
+            self._born = []
+        if self._changed:
+            changed = [self._known[job_id] for job_id in self._changed]
+            self._changed = {}
+            saved = [each for each in changed if each[0].state != _NOWHERE]
+            gone = [each for each in changed if each[0].state == _NOWHERE]
+            if saved:
+                await self.tx.job_save(saved)
+            if gone:
+                await self.tx.job_remove(gone)
+            for job, _, _ in saved:
+                self._known[job.id] = (job, job.state, job.token)
+            if self.results:
+                kept = {job.id for job, _, _ in saved}
+                await self.tx.result_save([each for each in self.results.items() if each[0] in kept])
+        if self._events:
+            self.tx.journal(self._events)
+            self._events = []

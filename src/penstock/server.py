@@ -1,0 +1,180 @@
+"""The composition root: the only place that knows all parts and puts them together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from granian.constants import Interfaces
+from granian.http import HTTP1Settings
+from granian.server.embed import Server as Granian
+
+from penstock import __version__
+from penstock.access.rate_limit import ClientAddress, SlidingWindow
+from penstock.access.tokens import TokenGate
+from penstock.core.clock import SystemClock
+from penstock.core.errors import ConfigInvalid
+from penstock.doors.http.app import HttpApp
+from penstock.doors.http.openapi import OpenApi
+from penstock.doors.http.route import Route
+from penstock.doors.jobs.jobs import JobHandlers
+from penstock.doors.jobs.queues import QueueHandlers
+from penstock.doors.ops.health import OpsHandlers, Readiness, Uptime
+from penstock.doors.ops.metrics import Metrics
+from penstock.engine.engine import Engine
+from penstock.engine.keeper import Retention
+from penstock.store.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.config import Config, Listener
+
+log = structlog.get_logger("penstock")
+
+#: Connections that may be waiting to be accepted, and requests that may be under way.
+BACKLOG: Final = 4_096
+REQUESTS_MAX: Final = 60_000
+#: A client that does not finish its headers within this time is cut off.
+HEADER_TIMEOUT_MS: Final = 10_000
+#: What is left of the shutdown time for closing the store.
+CLOSE_RESERVE_MS: Final = 2_000
+
+
+async def serve(config: Config, on_ready: Callable[[], None]) -> None:
+    """Run the server until it is told to stop by SIGTERM or SIGINT; a second signal ends the process at once."""
+    stop = _on_signals()
+    clock = SystemClock()
+    _check_free(config.http, "http")
+    store = await SqliteStore.open(config.data, clock, accept_loss=config.accept_loss, ballast_bytes=config.ballast_bytes)
+    engine = Engine(
+        store,
+        clock,
+        durability=config.durability,
+        sync_interval_ms=config.sync_interval_ms,
+        retention=Retention(config.completed_max, config.completed_age_ms, config.journal_bytes_max, config.journal_age_ms),
+    )
+    engine.start()
+    readiness, uptime = Readiness(), Uptime(clock)
+    metrics = Metrics(engine, uptime)
+    ops = OpsHandlers(engine, readiness, metrics, uptime)
+    routes = [*JobHandlers(engine).routes(), *QueueHandlers(engine).routes(), *ops.routes(metrics_auth=config.metrics_auth)]
+    routes += OpenApi(routes).routes()
+    gate = TokenGate(config.auth_tokens)
+    listeners = [_listen(_app(config, clock, gate, routes), config.http)]
+    if config.metrics is not None and _wanted(config, "metrics", config.metrics):
+        scrape = [
+            Route("GET", path, ops.prometheus, "Prometheus metrics", "Monitoring", public=not config.metrics_auth)
+            for path in ("/metrics", "/prometheus")
+        ]
+        listeners.append(_listen(_app(config, clock, gate, scrape), config.metrics))
+    for name in ("tcp", "resp"):
+        if getattr(config, name) is not None:
+            log.warning("this version has no such listener yet; it is not started", listener=name)
+    running = [asyncio.get_running_loop().create_task(listener.serve()) for listener in listeners]
+    await _until_listening(config.http, running[0])
+    readiness.ready = True
+    log.info("ready", version=__version__, http=str(config.http), data=str(config.data), durability=config.durability.value)
+    on_ready()
+
+    await asyncio.wait({stop, *running}, return_when=asyncio.FIRST_COMPLETED)
+    log.info("stopping", reason=stop.result() if stop.done() else "a listener ended")
+    readiness.ready = False
+    engine.stop_waiting()
+    for listener in listeners:
+        listener.stop()  # type: ignore[no-untyped-call]
+    timeout = max(0, config.shutdown_timeout_ms - CLOSE_RESERVE_MS) / 1000
+    _, unfinished = await asyncio.wait(running, timeout=timeout)
+    if unfinished:
+        log.warning("some requests did not finish in time")
+    await engine.close()
+    await store.close()
+    log.info("stopped")
+
+
+def _app(config: Config, clock: SystemClock, gate: TokenGate, routes: list[Route]) -> HttpApp:
+    window = None
+    if config.rate_limit_max_requests is not None:
+        window = SlidingWindow(
+            clock,
+            window_ms=config.rate_limit_window_ms,
+            requests_max=config.rate_limit_max_requests,
+            cleanup_ms=config.rate_limit_cleanup_ms,
+        )
+    return HttpApp(
+        routes,
+        gate,
+        allow_origin=config.cors_allow_origin,
+        window=window,
+        address=ClientAddress(config.trusted_proxies),
+    )
+
+
+def _listen(app: HttpApp, listener: Listener) -> Granian:
+    return Granian(
+        app,
+        address=listener.host,
+        port=listener.port,
+        interface=Interfaces.RSGI,
+        backlog=BACKLOG,
+        backpressure=REQUESTS_MAX,
+        http1_settings=HTTP1Settings(header_read_timeout=HEADER_TIMEOUT_MS),
+        log_enabled=False,
+    )
+
+
+def _check_free(listener: Listener, name: str) -> None:
+    """Raise ConfigInvalid if somebody else listens there."""
+    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(listener)
+        except OSError as error:
+            raise ConfigInvalid(
+                f"Cannot listen on {listener}: {os.strerror(error.errno or 0)}. Stop what listens there, or choose another "
+                f"address with --{name}."
+            ) from None
+
+
+def _wanted(config: Config, name: str, listener: Listener) -> bool:
+    """Tell whether a listener can be started. One that nobody asked for never keeps the server from starting."""
+    try:
+        _check_free(listener, name)
+    except ConfigInvalid as error:
+        if name in config.origins:
+            raise
+        log.warning("going on without a listener", listener=name, reason=str(error))
+        return False
+    return True
+
+
+async def _until_listening(listener: Listener, running: asyncio.Task[None]) -> None:
+    """Return once connections are accepted."""
+    while not running.done():
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection(listener.host, listener.port)
+            writer.close()
+            return
+        await asyncio.sleep(0.01)
+    running.result()
+
+
+def _on_signals() -> asyncio.Future[str]:
+    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[str] = loop.create_future()
+
+    def hear(name: str) -> None:
+        if stop.done():
+            log.warning("second signal: exiting at once")
+            os._exit(1)
+        stop.set_result(name)
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, hear, each.name)
+    return stop

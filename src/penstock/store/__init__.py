@@ -1,0 +1,1 @@
+"""The durable seam: what the engine may ask of a store, and the stores themselves."""

@@ -1,0 +1,247 @@
+"""What the engine may ask of a store. It speaks of jobs and queues, never of SQL.
+
+A store decides nothing: which state comes next, when to retry, who is dead are pure functions in ``core`` and ``engine``.
+A store reads and writes batches, keeps them through a crash, and guards every write with the state and lease token that
+were read (``tests/conformance`` is the proof, and runs against every store).
+
+All calls are ``async`` in signature. A transaction of the SQLite store never suspends between its first call and its
+commit, which is what makes it cheap; nothing above may rely on that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from penstock.core.events import Event
+    from penstock.core.job import Delivery, Job, Payload
+    from penstock.core.lifecycle import State
+    from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
+
+
+class Capabilities(NamedTuple):
+    """Where stores may differ. A difference the conformance suite may see has a name here."""
+
+    name: str
+    commit_is_durable: bool  #: a commit needs no further ``sync`` to survive a power cut
+
+
+class Horizon(msgspec.Struct):
+    """Lower bounds of the next moments something falls due; None = nothing is booked. Cheap to read at any time."""
+
+    due_ms: int | None = None  #: wall clock: the earliest delayed job
+    expiry_ms: int | None = None  #: wall clock: the earliest end of a time-to-live
+    lapse_ms: int | None = None  #: steady clock: the earliest end of a lease
+
+
+class Selection(NamedTuple):
+    """A bounded choice of jobs of one queue, oldest first within a state."""
+
+    queue: Queue
+    states: tuple[State, ...]
+    limit: int
+    up_to_id: int  #: leave alone what was pushed later
+    before_ms: int | None = None  #: only jobs pushed (or, if finished, finished) before this wall-clock time
+    since_ms: int = 0  #: of finished jobs, only those finished at this wall-clock time or later
+
+
+class Page(NamedTuple):
+    """A page of a listing, highest priority first."""
+
+    queue: Queue
+    states: tuple[State, ...]
+    limit: int
+    offset: int = 0
+
+
+class LogEntry(msgspec.Struct, frozen=True):
+    """One line a worker wrote about a job."""
+
+    at: int  #: wall clock, ms
+    level: str
+    message: str
+
+
+class JournalBlock(msgspec.Struct, frozen=True):
+    """The events of one commit: ``seq`` is the number of the first, the others follow without a gap."""
+
+    seq: int
+    at: int  #: wall clock, ms
+    events: list[list[object]]
+    queues: dict[int, tuple[str, str]]  #: namespace and name of every queue the events mention
+
+
+class StoreStatus(msgspec.Struct):
+    """How the store is doing, for health checks and metrics."""
+
+    writable: bool = True
+    full: bool = False
+    error: str | None = None
+    since_ms: int | None = None  #: wall clock when it stopped being fine
+    quarantined: int = 0
+
+
+class Transaction(Protocol):
+    """Reads and writes that happen together or not at all. Left with an exception, it is rolled back."""
+
+    # Queues.
+
+    def queue_find(self, key: QueueKey) -> Queue | None:
+        """Return a queue that exists."""
+
+    async def queue_open(self, key: QueueKey) -> Queue:
+        """Return a queue, made with default settings if it did not exist."""
+
+    async def queue_save(self, queue: Queue, settings: QueueSettings, created_at: int | None) -> None:
+        """Replace a queue's settings and creation time, in the store and in the object."""
+
+    async def queue_remove(self, queue: Queue) -> None:
+        """Forget a queue that has no jobs."""
+
+    def counts(self, queue: Queue) -> Counts:
+        """Return how many jobs are in each state, including what this transaction has written."""
+
+    def namespace_number(self, name: str) -> int | None:
+        """Return the number that jobs of a namespace carry; None if the namespace is unknown."""
+
+    # Jobs, in batches.
+
+    async def job_insert(self, jobs: Sequence[tuple[Job, Payload]]) -> None:
+        """Write new jobs. Their ids are fresh."""
+
+    async def job_load(self, ids: Iterable[int]) -> list[Job]:
+        """Read jobs and hold them for this transaction. Unknown ids are left out; a damaged job is quarantined."""
+
+    async def job_find_custom(self, namespace: int, custom_id: str) -> Job | None:
+        """Read the job that carries a producer's own id."""
+
+    async def job_find_unique(self, queue: int, unique_key: str) -> Job | None:
+        """Read the live (waiting, delayed or active) job that holds a unique key."""
+
+    async def job_ready(self, queue: Queue, limit: int) -> list[tuple[Job, Payload]]:
+        """Read the next waiting jobs in order of priority, then position, held for this transaction.
+
+        Of one group never more than its limit leaves free; a group at its limit is passed over.
+        """
+
+    async def job_due(self, now_ms: int, limit: int) -> list[Job]:
+        """Read delayed jobs that are due, earliest first."""
+
+    async def job_lapsed(self, steady_ms: int, limit: int) -> list[Job]:
+        """Read active jobs whose lease has ended."""
+
+    async def job_expired(self, now_ms: int, limit: int) -> list[Job]:
+        """Read waiting and delayed jobs whose time-to-live has ended."""
+
+    async def job_select(self, selection: Selection) -> list[Job]:
+        """Read a bounded choice of jobs."""
+
+    async def job_save(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
+        """Write jobs back, each with the state and token it was read with; a job that no longer has them is an error."""
+
+    async def job_remove(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
+        """Delete jobs with all that belongs to them, guarded like ``job_save``."""
+
+    async def payload_save(self, job: Job, payload: Payload) -> None:
+        """Replace a job's payload."""
+
+    async def payload_load(self, job_id: int) -> Payload | None:
+        """Read a job's payload."""
+
+    async def result_save(self, results: Iterable[tuple[int, bytes]]) -> None:
+        """Keep what workers answered, by job."""
+
+    async def result_remove(self, ids: Iterable[int]) -> None:
+        """Forget what workers answered."""
+
+    async def log_append(self, job_id: int, entry: LogEntry, keep: int) -> None:
+        """Add a line to a job's log and drop the oldest beyond ``keep``."""
+
+    async def log_clear(self, job_id: int) -> None:
+        """Empty a job's log."""
+
+    # The journal.
+
+    def journal(self, events: Sequence[Event]) -> None:
+        """Add events to the journal of this commit, in order."""
+
+    async def journal_trim(self, before_ms: int, bytes_max: int, limit: int) -> int:
+        """Drop up to ``limit`` of the oldest blocks that are too old or too much; return how many went."""
+
+
+class Store(Protocol):
+    """A place where jobs are safe."""
+
+    capabilities: Capabilities
+
+    @property
+    def horizon(self) -> Horizon:
+        """When something falls due next."""
+
+    @property
+    def id_floor(self) -> int:
+        """The highest id this store has ever seen: new ones must be above it."""
+
+    def transaction(self, now_ms: int, id_mark: Callable[[], int]) -> AbstractAsyncContextManager[Transaction]:
+        """Begin a transaction. ``id_mark`` tells at its end the highest id handed out so far, kept for the next start."""
+
+    async def sync(self) -> None:
+        """Return once everything committed before the call survives a power cut.
+
+        Raises OutcomeUnknown if the disk would not have it, and takes no further writes until healed.
+        """
+
+    async def heal(self) -> bool:
+        """Try to get out of trouble; True if the store takes writes again."""
+
+    async def close(self) -> None:
+        """Make everything durable and let go of the store."""
+
+    def status(self) -> StoreStatus:
+        """Tell how the store is doing, from memory."""
+
+    def size_bytes(self) -> int:
+        """Return what the store takes up on disk."""
+
+    def check_writable(self, *, grows: bool) -> None:
+        """Raise StorageFull or StorageFailed if the store cannot take a write; ``grows`` = it would need more room."""
+
+    # Reads outside of transactions: they see what is committed.
+
+    def queue_find(self, key: QueueKey) -> Queue | None:
+        """Return a queue that exists."""
+
+    def queues(self) -> list[Queue]:
+        """Return all queues."""
+
+    def queue_by_number(self, number: int) -> Queue:
+        """Return the queue that jobs refer to by this number."""
+
+    def counts(self, queue: Queue) -> Counts:
+        """Return how many jobs are in each state."""
+
+    def totals(self) -> Counts:
+        """Return how many jobs are in each state, over all queues."""
+
+    async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
+        """Read one job by its id, or by its producer's own id. Raises JobQuarantined for a damaged one."""
+
+    async def job_page(self, page: Page) -> list[Delivery]:
+        """Read a page of a listing, on its own connection."""
+
+    async def priority_counts(self, queue: Queue) -> dict[int, int]:
+        """Count waiting and delayed jobs per priority."""
+
+    async def result_get(self, job_id: int) -> bytes | None:
+        """Read what a worker answered."""
+
+    async def log_get(self, job_id: int) -> list[LogEntry]:
+        """Read a job's log, oldest first."""
+
+    async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
+        """Read up to ``limit`` blocks of the journal, from the one that holds the given number on."""

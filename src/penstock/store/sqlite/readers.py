@@ -1,0 +1,129 @@
+"""Long reads: listings, counts over many rows, the journal. They run in threads, on read-only connections of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from penstock.core import limits
+from penstock.core.job import Delivery
+from penstock.core.lifecycle import State
+from penstock.store.contract import JournalBlock, LogEntry, Page
+from penstock.store.sqlite import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import apsw
+
+THREADS: Final = 2
+
+T = TypeVar("T")
+
+_FROM_STATE = {
+    State.WAITING: "select id, priority, position from jobs indexed by jobs_ready where queue = :queue and state = 0",
+    State.DELAYED: "select id, priority, position from jobs indexed by jobs_delayed where queue = :queue and state = 1",
+    State.ACTIVE: "select id, priority, position from jobs indexed by jobs_leased where queue = :queue and state = 2",
+    State.COMPLETED: "select id, priority, position from jobs where queue = :queue and state >= 3 and state = 3",
+    State.DEAD: "select id, priority, position from jobs where queue = :queue and state >= 3 and state = 4",
+}
+# Alone, the waiting jobs that are not blocked come out of the index in order; nothing needs sorting.
+_IN_LINE = """
+select id, priority, position from (
+  select id, priority, position from jobs where queue = :queue and state = 0 and blocked = 0
+  union all
+  select id, priority, position from jobs where queue = :queue and state = 0 and blocked = 1
+  order by priority desc, position)
+"""
+_PRIORITIES = """
+select priority, count(*) from jobs where queue = ?1 and state = 0 group by priority
+union all
+select priority, count(*) from jobs where queue = ?1 and state = 1 group by priority
+"""
+_JOURNAL = (
+    "select seq, at, body from journal where seq >= coalesce((select max(seq) from journal where seq <= ?1), 0)"
+    " order by seq limit ?2"
+)
+
+
+class Readers:
+    """A few threads, each with its own connection, opened when first needed."""
+
+    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
+        self._connect = connect
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-read")
+        self._local = threading.local()
+        self._open: list[apsw.Connection] = []
+
+    async def run(self, read: Callable[[apsw.Connection], T]) -> T:
+        """Run a read in one of the threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, read)
+
+    def close(self) -> None:
+        """Wait for reads under way and close all connections."""
+        self._threads.shutdown()
+        for connection in self._open:
+            connection.close()
+
+    def _call(self, read: Callable[[apsw.Connection], T]) -> T:
+        db: apsw.Connection | None = getattr(self._local, "db", None)
+        if db is None:
+            db = self._local.db = self._connect()
+            self._open.append(db)
+        return read(db)
+
+
+def page(db: apsw.Connection, wanted: Page) -> list[Delivery]:
+    """Read a page of jobs, highest priority first, then in line. Damaged jobs are left out."""
+    if wanted.states == (State.WAITING,):
+        source = _IN_LINE
+    else:
+        source = " union all ".join(_FROM_STATE[state] for state in wanted.states)
+    found: list[Delivery] = []
+    size = 0
+    for row in db.execute(
+        f"with page as materialized (select id, priority, position from ({source})"  # noqa: S608
+        " order by priority desc, position, id limit :limit offset :offset)"
+        f" select {rows.HEAD}, {rows.BODY} from page join jobs j on j.id = page.id left join payloads p on p.id = j.id"
+        " order by page.priority desc, page.position, page.id",
+        {"queue": wanted.queue.number, "limit": wanted.limit, "offset": wanted.offset},
+    ):
+        try:
+            job, payload = rows.read_job_body(row)
+        except rows.DamagedRow:
+            continue
+        size += job.size
+        if size > limits.list_bytes_max and found:
+            break
+        found.append(Delivery(job, payload))
+    return found
+
+
+def priority_counts(db: apsw.Connection, queue: int) -> dict[int, int]:
+    """Count waiting and delayed jobs per priority."""
+    counts: dict[int, int] = {}
+    for priority, count in db.execute(_PRIORITIES, (queue,)):
+        counts[priority] = counts.get(priority, 0) + count
+    return dict(sorted(counts.items()))
+
+
+def logs(db: apsw.Connection, job_id: int) -> list[LogEntry]:
+    """Read the log of a job, oldest first."""
+    lines = db.execute("select at, level, message from logs where job = ? order by line", (job_id,))
+    return [LogEntry(at, level, message) for at, level, message in lines]
+
+
+def journal(db: apsw.Connection, seq: int, limit: int) -> list[JournalBlock]:
+    """Read blocks of the journal, from the one that holds the given number on."""
+    blocks = []
+    for first, at, body in db.execute(_JOURNAL, (seq, limit)):
+        queues, events = _decode_body(body)
+        blocks.append(JournalBlock(first, at, events, queues))
+    return blocks
+
+
+_decode_body = msgspec.msgpack.Decoder(tuple[dict[int, tuple[str, str]], list[list[object]]]).decode

@@ -1,0 +1,117 @@
+"""Between jobs and rows: columns, checksums, and the statements that carry them.
+
+Every row of ``jobs`` carries a checksum of its head, every row of ``payloads`` one of its bytes. They are computed when a row
+is written and compared whenever it is read, because SQLite itself does not notice a flipped bit.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.core.job import FIRST_LIVE_FIELD, Job, Payload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FIELDS: Final = Job.__struct_fields__
+FIELD_COUNT: Final = len(FIELDS)
+_LIVE: Final = FIELDS[FIRST_LIVE_FIELD:]
+
+HEAD: Final = ", ".join(f"j.{name}" for name in FIELDS) + ", j.checksum"
+BODY: Final = "p.checksum, p.options, p.data"
+
+#: One statement inserts up to this many rows. Each statement lets go of Python's lock once and has to get it back, so a few
+#: large ones are much cheaper under load than many small ones.
+ROWS_PER_INSERT: Final = 64
+# A grouped job that enters the line waits behind its group until groups.py lets it forward.
+UPDATE_JOB: Final = (
+    f"update jobs set {', '.join(f'{name} = ?' for name in _LIVE)}, checksum = ?, blocked = group_id is not null"  # noqa: S608
+    " where id = ? and state = ? and token = ?"
+)
+DELETE_JOB: Final = "delete from jobs where id = ? and state = ? and token = ?"
+SELECT_JOB: Final = f"select {HEAD} from jobs j where j.id = ?"  # noqa: S608
+SELECT_JOB_BODY: Final = f"select {HEAD}, {BODY} from jobs j left join payloads p on p.id = j.id where j.id = ?"  # noqa: S608
+
+_encode = msgspec.msgpack.Encoder().encode
+_as_tuple = msgspec.structs.astuple
+
+Row = tuple[Any, ...]
+
+
+class DamagedRow(Exception):
+    """A row whose checksum does not match."""
+
+    def __init__(self, reason: str, row: Row) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.row = row
+
+
+def head_checksum(job: Job) -> int:
+    """Return the checksum of a head: all of its fields, in order."""
+    return zlib.crc32(_encode(job))
+
+
+def payload_checksum(job_id: int, payload: Payload) -> int:
+    """Return the checksum of a payload, tied to its job so that swapped payloads are noticed too."""
+    seed = job_id & 0xFFFFFFFF
+    return zlib.crc32(payload.data, seed if payload.options is None else zlib.crc32(payload.options, seed))
+
+
+@cache
+def insert_jobs(count: int) -> str:
+    """Return the statement that inserts so many heads."""
+    row = f"({', '.join('?' * (FIELD_COUNT + 2))})"
+    return f"insert into jobs ({', '.join(FIELDS)}, checksum, blocked) values {', '.join([row] * count)}"  # noqa: S608
+
+
+@cache
+def insert_payloads(count: int) -> str:
+    """Return the statement that inserts so many payloads."""
+    return f"insert into payloads (id, checksum, options, data) values {', '.join(['(?, ?, ?, ?)'] * count)}"  # noqa: S608
+
+
+def insert_parameters(jobs: Sequence[tuple[Job, Payload]]) -> tuple[list[Any], list[Any]]:
+    """Return the parameters of ``insert_jobs`` and ``insert_payloads``."""
+    heads: list[Any] = []
+    bodies: list[Any] = []
+    as_tuple, crc32, encode = _as_tuple, zlib.crc32, _encode  # this is the innermost loop of a push
+    for job, payload in jobs:
+        heads += as_tuple(job)
+        heads += (crc32(encode(job)), 0 if job.group_id is None else 1)
+        bodies += (job.id, payload_checksum(job.id, payload), payload.options, payload.data)
+    return heads, bodies
+
+
+def update_row(job: Job, old_state: int, old_token: int) -> Row:
+    """Return the parameters of UPDATE_JOB, guarded by what was read."""
+    return (*_as_tuple(job)[FIRST_LIVE_FIELD:], head_checksum(job), job.id, old_state, old_token)
+
+
+def read_job(row: Row) -> Job:
+    """Make a job from the columns HEAD. Raises DamagedRow."""
+    job = Job(*row[:FIELD_COUNT])
+    if zlib.crc32(_encode(job)) != row[FIELD_COUNT]:
+        raise DamagedRow("the job's row does not match its checksum", row)
+    return job
+
+
+def read_job_body(row: Row) -> tuple[Job, Payload]:
+    """Make a job and its payload from the columns HEAD, BODY. Raises DamagedRow."""
+    job = read_job(row)
+    checksum, options, data = row[FIELD_COUNT + 1 :]
+    if data is None:
+        raise DamagedRow("the job's payload is missing", row)
+    payload = Payload(data, options)
+    if payload_checksum(job.id, payload) != checksum:
+        raise DamagedRow("the job's payload does not match its checksum", row)
+    return job, payload
+
+
+def encode_damaged(row: Row) -> bytes:
+    """Keep a damaged row for whoever wants to look at it."""
+    return msgspec.msgpack.encode([value if not isinstance(value, memoryview) else bytes(value) for value in row])

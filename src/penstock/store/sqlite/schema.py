@@ -1,0 +1,138 @@
+"""The tables, their version, and how an older file becomes a current one.
+
+A job is split in two: its head in ``jobs`` is narrow and rewritten at every step, its payload in ``payloads`` is written once
+and only read when the job is delivered. So a step costs the same for a payload of ten bytes and of ten megabytes.
+
+The indexes are partial: a job is only in the ones its present state needs, and a plain push touches a single one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import StoreIncompatible
+
+if TYPE_CHECKING:
+    import apsw
+
+#: "PNST": marks a file as ours, so that another program's database is never taken for a queue.
+APPLICATION_ID: Final = 0x504E5354
+
+_VERSION_1 = """
+create table namespaces (
+  number      integer primary key,
+  name        text not null unique
+);
+create table queues (
+  number      integer primary key,
+  namespace   integer not null references namespaces,
+  name        text not null,
+  created_at  integer,
+  settings    blob not null,
+  unique (namespace, name)
+);
+
+create table jobs (
+  id           integer primary key,
+  namespace    integer not null,
+  queue        integer not null,
+  created_at   integer not null,
+  max_attempts integer not null,
+  backoff      integer not null,
+  timeout      integer,
+  expires_at   integer,
+  flags        integer not null,
+  group_id     text,
+  unique_key   text,
+  custom_id    text,
+  state        integer not null,
+  priority     integer not null,
+  position     integer not null,
+  run_at       integer not null,
+  attempts     integer not null,
+  stalls       integer not null,
+  token        integer not null,
+  lease_ms     integer not null,
+  lease_until  integer,
+  deadline     integer,
+  started_at   integer,
+  finished_at  integer,
+  progress     integer not null,
+  size         integer not null,
+  details      blob,
+  blocked      integer not null,  -- 1: waits behind its group; derived, see groups.py
+  checksum     integer not null   -- of all columns above but blocked, see rows.py
+);
+-- The numbers are State: 0 waiting, 1 delayed, 2 active, 3 completed, 4 dead.
+create index jobs_ready    on jobs (queue, blocked, priority desc, position) where state = 0;
+create index jobs_delayed  on jobs (queue, run_at)                           where state = 1;
+create index jobs_due      on jobs (run_at)                                  where state = 1;
+create index jobs_leased   on jobs (lease_until)                             where state = 2;
+create index jobs_finished on jobs (queue, state, finished_at)               where state >= 3;
+create index jobs_expiring on jobs (expires_at)                              where expires_at is not null and state <= 1;
+create index jobs_grouped  on jobs (queue, group_id, blocked, priority desc, position)
+                                                                             where group_id is not null and state = 0;
+create index jobs_group_active on jobs (queue, group_id)                     where group_id is not null and state = 2;
+create unique index jobs_unique on jobs (queue, unique_key)                  where unique_key is not null and state <= 2;
+create unique index jobs_custom on jobs (namespace, custom_id)               where custom_id is not null;
+
+create table payloads (
+  id           integer primary key,
+  checksum     integer not null,
+  options      blob,
+  data         blob not null
+);
+create table results (
+  id           integer primary key,
+  data         blob not null
+);
+create table logs (
+  job          integer not null,
+  line         integer not null,
+  at           integer not null,
+  level        text not null,
+  message      text not null,
+  primary key (job, line)
+) without rowid;
+
+create table journal (
+  seq          integer primary key,  -- number of the block's first event
+  count        integer not null,     -- events in the block
+  at           integer not null,     -- wall clock of the commit, ms
+  id_mark      integer not null,     -- highest id handed out by then
+  total        integer not null,     -- bytes of all blocks ever written, this one included
+  body         blob not null
+);
+create table quarantine (
+  id           integer primary key,
+  at           integer not null,
+  reason       text not null,
+  head         blob not null,        -- the damaged row as it was found, MessagePack
+  options      blob,
+  data         blob
+);
+"""
+
+#: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.
+MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1,)
+SCHEMA_VERSION: Final = len(MIGRATIONS)
+
+
+def migrate(db: apsw.Connection, path: str) -> None:
+    """Bring a file to the current version, in one transaction. Raises StoreIncompatible for what is not ours or newer."""
+    version, application = db.pragma("user_version"), db.pragma("application_id")
+    is_new = version == 0 and application == 0 and not list(db.execute("select 1 from sqlite_schema limit 1"))
+    if not is_new and application != APPLICATION_ID:
+        raise StoreIncompatible(f"{path} is a SQLite file, but not one of Penstock's. Choose another directory with --data.")
+    if version > SCHEMA_VERSION:
+        raise StoreIncompatible(
+            f"{path} has schema version {version}, this Penstock knows up to {SCHEMA_VERSION}: it was written by a newer "
+            "version. Upgrade Penstock; nothing was changed."
+        )
+    if version == SCHEMA_VERSION:
+        return
+    with db:
+        for step in MIGRATIONS[version:]:
+            db.execute(step)
+        db.pragma("application_id", APPLICATION_ID)
+        db.pragma("user_version", SCHEMA_VERSION)

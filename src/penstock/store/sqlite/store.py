@@ -1,0 +1,362 @@
+"""The SQLite store: opens the file, hands out transactions, makes commits durable, and knows when the disk is in trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import apsw
+import structlog
+
+from penstock.core.errors import JobQuarantined, OutcomeUnknown, PenstockError, StorageFailed, StorageFull, StoreIncompatible
+from penstock.core.limits import MEBIBYTE
+from penstock.store.contract import Capabilities, Horizon, JournalBlock, LogEntry, Page, StoreStatus
+from penstock.store.sqlite import readers, rows, schema, waltail
+from penstock.store.sqlite.catalog import Catalog, as_counts
+from penstock.store.sqlite.checkpoint import Checkpointer
+from penstock.store.sqlite.disk import (
+    BALLAST_BYTES_MAX,
+    Ballast,
+    DirectoryLock,
+    boot_id,
+    prepare_directory,
+    sync_directory,
+)
+from penstock.store.sqlite.transaction import SqliteTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.clock import Clock
+    from penstock.core.job import Delivery, Job, Payload
+    from penstock.core.queue import Counts, Queue, QueueKey
+
+log = structlog.get_logger("penstock.store")
+
+FILE_NAME: Final = "penstock.db"
+#: The log is moved into the main file whenever it holds this many pages of 4 KiB.
+CHECKPOINT_PAGES: Final = 8_000
+#: The same while the disk is full, when every page counts.
+CHECKPOINT_PAGES_FULL: Final = 100
+WRITER_CACHE_KIB: Final = 32 * 1024
+READER_CACHE_KIB: Final = 4 * 1024
+#: Prepared statements kept per connection: a few dozen verbs, and inserts of each number of rows.
+STATEMENTS_CACHED: Final = 512
+
+
+class SqliteStore:
+    """One data directory. Use ``await SqliteStore.open(…)``; see ``contract.Store`` for what each method promises.
+
+    ``vfs`` and ``fdatasync`` are seams for the tests that pull the plug.
+    """
+
+    capabilities = Capabilities(name="sqlite", commit_is_durable=False)
+
+    def __init__(
+        self,
+        directory: Path,
+        clock: Clock,
+        *,
+        vfs: str | None = None,
+        fdatasync: Callable[[int], None] = os.fdatasync,
+        ballast_bytes: int = BALLAST_BYTES_MAX,
+    ) -> None:
+        self._directory = directory
+        self._path = directory / FILE_NAME
+        self._clock = clock
+        self._vfs = vfs
+        self._fdatasync = fdatasync
+        self._lock = DirectoryLock(directory)
+        self._ballast = Ballast(directory, ballast_bytes)
+        self._status = StoreStatus()
+        self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-sync")
+        self._checkpoint_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoint")
+        self._wal_fd = -1
+        self._connected = False
+
+    # Opening and closing.
+
+    @classmethod
+    async def open(
+        cls,
+        directory: Path,
+        clock: Clock,
+        *,
+        accept_loss: bool = False,
+        vfs: str | None = None,
+        fdatasync: Callable[[int], None] = os.fdatasync,
+        ballast_bytes: int = BALLAST_BYTES_MAX,
+    ) -> SqliteStore:
+        """Open a data directory, creating it if need be.
+
+        Raises StoreLocked if another process has it, StoreIncompatible if its file is not ours, newer, or damaged (unless
+        ``accept_loss``, which goes on with what is left).
+        """
+        prepare_directory(directory)
+        store = cls(directory, clock, vfs=vfs, fdatasync=fdatasync, ballast_bytes=ballast_bytes)
+        store._lock.acquire()
+        try:
+            store._connect_all(accept_loss=accept_loss)
+        except BaseException:
+            store._lock.release(clean=False)
+            raise
+        if not store._ballast.hold():
+            log.warning("little disk space left: no ballast could be reserved, so acks may fail too once the disk is full")
+        return store
+
+    async def close(self) -> None:
+        """Make everything durable and leave a single tidy file behind."""
+        clean = self._status.error is None
+        if clean:
+            try:
+                await self.sync()
+            except OutcomeUnknown:
+                clean = False
+        await self._disconnect_all(tidy=clean)
+        self._sync_thread.shutdown()
+        self._checkpoint_thread.shutdown()
+        self._lock.release(clean=clean)
+
+    def _connect_all(self, *, accept_loss: bool) -> None:
+        try:
+            self._db = self._connect(WRITER_CACHE_KIB)
+            schema.migrate(self._db, str(self._path))
+            self._check_log(accept_loss=accept_loss)
+            self._load()
+        except (apsw.NotADBError, apsw.CorruptError) as error:
+            raise StoreIncompatible(
+                f"{self._path} cannot be read as a SQLite file ({error}). Restore a backup, or choose another directory with "
+                "--data. Nothing was changed."
+            ) from error
+        self._wal_fd = os.open(f"{self._path}-wal", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        sync_directory(self._directory)
+        self.readers = readers.Readers(lambda: self._connect(READER_CACHE_KIB, read_only=True))
+        self.checkpointer = Checkpointer(lambda: self._connect(READER_CACHE_KIB), self._checkpoint_thread, CHECKPOINT_PAGES)
+        self._db.set_wal_hook(self._log_grew)  # replaces SQLite's own checkpoints inside of commits
+        self._connected = True
+
+    async def _disconnect_all(self, *, tidy: bool) -> None:
+        if not self._connected:
+            return
+        self._connected = False
+        await self.checkpointer.close()
+        self.readers.close()
+        if tidy:
+            try:
+                self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            except apsw.Error as error:
+                log.warning("checkpoint at shutdown failed; the log stays and is read at the next start", error=str(error))
+        self._db.close()
+        os.close(self._wal_fd)
+
+    @property
+    def db(self) -> apsw.Connection:
+        """The writer's connection, to be used on the event loop only."""
+        if not self._connected:
+            raise StorageFailed
+        return self._db
+
+    def _connect(self, cache_kib: int, *, read_only: bool = False) -> apsw.Connection:
+        flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+        db = apsw.Connection(str(self._path), flags=flags, vfs=self._vfs, statementcachesize=STATEMENTS_CACHED)
+        db.set_busy_timeout(5_000)
+        db.pragma("cache_size", -cache_kib)
+        if not read_only:
+            db.pragma("journal_mode", "wal")
+            # Commits are made durable by our own fdatasync of the log, once per group, in a thread.
+            db.pragma("synchronous", "normal")
+            db.pragma("journal_size_limit", 64 * MEBIBYTE)
+            db.pragma("cell_size_check", True)
+            db.pragma("temp_store", "memory")
+        return db
+
+    def _check_log(self, *, accept_loss: bool) -> None:
+        list(self._db.execute("select count(*) from sqlite_schema"))  # makes SQLite replay the log
+        lost = waltail.lost_commits(self._path)
+        if not lost:
+            return
+        same_boot = self._lock.previous.boot_id == boot_id() != ""
+        if same_boot and not accept_loss:
+            raise StoreIncompatible(
+                f"{self._path}-wal is damaged: at least {lost} commits behind the damage would be lost. Restore a backup, or "
+                "start with --accept-loss to go on without them. Nothing was changed."
+            )
+        log.warning(
+            "the log ends in incomplete commits that are dropped; after a power cut that is expected and none of them "
+            "was acknowledged with durability always",
+            commits=lost,
+        )
+
+    def _load(self) -> None:
+        self.catalog = Catalog(self._db)
+        last = next(iter(self._db.execute("select seq, count, id_mark, total from journal order by seq desc limit 1")), None)
+        seq, count, id_mark, total = last or (1, 0, 0, 0)
+        self.journal_next: int = seq + count
+        self.journal_bytes: int = total
+        (max_id,) = next(iter(self._db.execute("select coalesce(max(id), 0) from jobs")))
+        self.id_floor: int = max(max_id, id_mark)
+        self._count_quarantined()
+
+    def _count_quarantined(self) -> None:
+        (self._status.quarantined,) = next(iter(self._db.execute("select count(*) from quarantine")))
+
+    # Transactions and durability.
+
+    @property
+    def horizon(self) -> Horizon:
+        return self.catalog.horizon
+
+    def transaction(self, now_ms: int, id_mark: Callable[[], int]) -> SqliteTransaction:
+        return SqliteTransaction(self, now_ms, id_mark)
+
+    async def sync(self) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._sync_thread, self._fdatasync, self._wal_fd)
+        except OSError as error:
+            self._stop_writes(f"fsync failed: {error}")
+            raise OutcomeUnknown from error
+
+    def committed(self, *, recount: bool) -> None:
+        """Hear from a transaction that it is committed."""
+        if recount:
+            self.catalog.recount(self._db)
+            self._count_quarantined()
+
+    def rolled_back(self) -> None:
+        """Hear from a transaction that it was rolled back: what it said about the future may be wrong."""
+        self.catalog.look_ahead(self.db)
+
+    def failed(self, error: apsw.Error) -> PenstockError:
+        """Turn an error of SQLite into one of ours, and remember what it means for the writes to come."""
+        if isinstance(error, apsw.FullError):
+            self._became_full()
+            return StorageFull()
+        if isinstance(error, apsw.BusyError):
+            return StorageFailed("Another program holds a lock on the data file. Nothing was stored; retry in a moment.")
+        if isinstance(error, apsw.ConstraintError):
+            return PenstockError(f"A write broke a rule of the store: {error}")
+        self._stop_writes(str(error))
+        return StorageFailed()
+
+    def _log_grew(self, _db: apsw.Connection, _name: str, pages: int) -> int:
+        self.checkpointer.log_has(pages)
+        return apsw.SQLITE_OK
+
+    # Trouble.
+
+    def status(self) -> StoreStatus:
+        return self._status
+
+    def size_bytes(self) -> int:
+        """Return what the store takes up on disk, log included."""
+        names = (self._path, Path(f"{self._path}-wal"))
+        return sum(path.stat().st_size for path in names if path.exists())
+
+    def check_writable(self, *, grows: bool) -> None:
+        if self._status.error is not None and not self._status.full:
+            raise StorageFailed(f"Storage failed ({self._status.error}): nothing was stored. The server retries by itself.")
+        if grows and self._status.full:
+            raise StorageFull
+
+    async def heal(self) -> bool:
+        """Try to get out of trouble; True if the store takes writes again."""
+        if self._status.full:
+            if self._ballast.room_again() and self._ballast.hold():
+                self.checkpointer.every(CHECKPOINT_PAGES)
+                self._recovered()
+        elif self._status.error is not None:
+            try:
+                await self._reopen()
+            except (apsw.Error, OSError, PenstockError) as error:
+                log.error("storage still fails", error=str(error))
+            else:
+                self._recovered()
+        return self._status.error is None
+
+    async def _reopen(self) -> None:
+        """Read everything again from the file and bring it into the main file with full syncs.
+
+        After a failed fsync the system may have dropped what it could not write. Whatever was acknowledged had been synced
+        before; the rest is either still readable, and is made durable now, or fails its checksum and is dropped by SQLite.
+        """
+        await self._disconnect_all(tidy=False)
+        self._connect_all(accept_loss=True)
+        self._db.pragma("synchronous", "full")
+        self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        self._db.pragma("synchronous", "normal")
+        await asyncio.get_running_loop().run_in_executor(self._sync_thread, self._fdatasync, self._wal_fd)
+
+    def _became_full(self) -> None:
+        if not self._status.full:
+            log.error("disk is full: new jobs are refused, acknowledgements go on from the reserve")
+            self._ballast.release()
+            self.checkpointer.every(CHECKPOINT_PAGES_FULL)
+            self._status.full = True
+            self._status.error = "disk full"
+            self._status.since_ms = self._clock.now_ms()
+
+    def _stop_writes(self, reason: str) -> None:
+        if self._status.error is None or self._status.full:
+            log.error("storage failed: writes are refused until it works again", reason=reason)
+            self._status.writable = False
+            self._status.full = False
+            self._status.error = reason
+            self._status.since_ms = self._clock.now_ms()
+
+    def _recovered(self) -> None:
+        log.info("storage works again")
+        self._status.writable, self._status.full = True, False
+        self._status.error = self._status.since_ms = None
+
+    # Reads.
+
+    def queue_find(self, key: QueueKey) -> Queue | None:
+        return self.catalog.by_key.get(key)
+
+    def queues(self) -> list[Queue]:
+        return list(self.catalog.by_key.values())
+
+    def queue_by_number(self, number: int) -> Queue:
+        return self.catalog.by_number[number]
+
+    def counts(self, queue: Queue) -> Counts:
+        return as_counts(self.catalog.tallies[queue.number])
+
+    def totals(self) -> Counts:
+        return as_counts(self.catalog.total)
+
+    async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
+        number = self.catalog.namespaces.get(namespace)
+        if number is None:
+            return None
+        by = "id" if isinstance(ref, int) else "custom_id"
+        statement = (
+            f"select {rows.HEAD}, {rows.BODY} from jobs j left join payloads p on p.id = j.id"  # noqa: S608
+            f" where j.{by} = ? and j.namespace = ?"
+        )
+        try:
+            for row in self.db.execute(statement, (ref, number)):
+                return rows.read_job_body(row)
+        except (rows.DamagedRow, UnicodeDecodeError):
+            raise JobQuarantined from None
+        return None
+
+    async def job_page(self, page: Page) -> list[Delivery]:
+        return await self.readers.run(lambda db: readers.page(db, page))
+
+    async def priority_counts(self, queue: Queue) -> dict[int, int]:
+        return await self.readers.run(lambda db: readers.priority_counts(db, queue.number))
+
+    async def result_get(self, job_id: int) -> bytes | None:
+        for (data,) in self.db.execute("select data from results where id = ?", (job_id,)):
+            return bytes(data)
+        return None
+
+    async def log_get(self, job_id: int) -> list[LogEntry]:
+        return readers.logs(self.db, job_id)
+
+    async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
+        return await self.readers.run(lambda db: readers.journal(db, seq, limit))

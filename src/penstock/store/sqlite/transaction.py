@@ -1,0 +1,448 @@
+"""One transaction of the SQLite store: begun at its first statement, committed or rolled back when it is left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import apsw
+import msgspec
+import structlog
+
+from penstock.core import ids
+from penstock.core.errors import PenstockError
+from penstock.core.events import Event, EventKind
+from penstock.core.job import Job, Payload
+from penstock.core.lifecycle import State
+from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
+from penstock.store.sqlite import groups, rows
+from penstock.store.sqlite.catalog import STORED_STATES, Tally, as_counts, encode_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import TracebackType
+
+    from penstock.store.contract import LogEntry, Selection
+    from penstock.store.sqlite.store import SqliteStore
+
+log = structlog.get_logger("penstock.store")
+
+Changed = tuple[Job, int, int]
+"""A job with the state and the token it was read with."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_HEAD_FROM = f"select {rows.HEAD} from jobs j"  # noqa: S608
+_BODY_FROM = f"select {rows.HEAD}, {rows.BODY} from jobs j left join payloads p on p.id = j.id"  # noqa: S608
+
+_READY = f"{_BODY_FROM} where j.queue = ? and j.blocked = 0 and j.state = 0 order by j.priority desc, j.position limit ?"
+_CUSTOM = f"{_HEAD_FROM} where j.namespace = ? and j.custom_id = ?"
+_UNIQUE = f"{_HEAD_FROM} where j.queue = ? and j.unique_key = ? and j.state <= 2"
+_DUE = f"{_HEAD_FROM} where j.state = 1 and j.run_at <= ? order by j.run_at, j.id limit ?"
+_LAPSED = f"{_HEAD_FROM} where j.state = 2 and j.lease_until <= ? order by j.lease_until limit ?"
+_EXPIRED = (
+    f"{_HEAD_FROM} where j.expires_at is not null and j.state <= 1 and j.expires_at <= ? order by j.expires_at limit ?"
+)
+# SQLite uses a partial index only if its condition stands in the query word for word.
+_FINISHED_FROM = f"{_HEAD_FROM} where j.state >= 3 and j.queue = ?"
+_SELECT = {
+    State.WAITING: f"{_HEAD_FROM} indexed by jobs_ready where j.queue = ? and j.state = 0 and j.id <= ? limit ?",
+    State.DELAYED: f"{_HEAD_FROM} indexed by jobs_delayed where j.queue = ? and j.state = 1 and j.id <= ? limit ?",
+    State.ACTIVE: f"{_HEAD_FROM} indexed by jobs_leased where j.queue = ? and j.state = 2 and j.id <= ? limit ?",
+    State.COMPLETED: f"{_FINISHED_FROM} and j.state = 3 and j.id <= ? order by j.finished_at limit ?",
+    State.DEAD: f"{_FINISHED_FROM} and j.state = 4 and j.id <= ? order by j.finished_at limit ?",
+}
+# Ids grow with time, so the old jobs are at the low end of the primary key and the young ones are never looked at.
+_OLD_BY_ID = (
+    f"{_HEAD_FROM} not indexed where j.id < ? and j.queue = ? and j.state = ? and j.id <= ?"
+    " and j.created_at < ? order by j.id limit ?"
+)
+_OLD_FINISHED = (
+    f"{_FINISHED_FROM} and j.state = ? and j.id <= ? and j.finished_at >= ? and j.finished_at < ?"
+    " order by j.finished_at limit ?"
+)
+
+
+class SqliteTransaction:
+    """See ``contract.Transaction`` for what each method promises."""
+
+    def __init__(self, store: SqliteStore, now_ms: int, id_mark: Callable[[], int]) -> None:
+        self._store = store
+        self._catalog = store.catalog
+        self._db = store.db
+        self._now_ms = now_ms
+        self._id_mark = id_mark
+        self._begun = False
+        self._events: list[Event] = []
+        self._deltas: dict[int, Tally] = {}
+        self._touched: set[tuple[int, str]] = set()
+        self._undo: list[Callable[[], None]] = []
+        self._removed: dict[int, Queue] = {}
+        self._recount = False
+
+    async def __aenter__(self) -> Self:
+        if self._store.checkpointer.finishing:
+            await self._store.checkpointer.finished()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._begun and not self._events:
+            return
+        try:
+            if error is None:
+                self._commit()
+                return
+        except apsw.Error as failure:
+            self._roll_back()
+            raise self._store.failed(failure) from failure
+        except BaseException:
+            self._roll_back()
+            raise
+        self._roll_back()
+        if isinstance(error, apsw.Error):
+            raise self._store.failed(error) from error
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._store.check_writable(grows=False)
+            self._db.execute("begin immediate")
+            self._begun = True
+
+    def _commit(self) -> None:
+        if self._events:
+            self._begin()
+            self._write_journal()
+        if self._touched:
+            groups.put_right(self._db, self._touched)
+        self._db.execute("commit")
+        self._catalog.apply(self._deltas)
+        self._store.committed(recount=self._recount)
+
+    def _roll_back(self) -> None:
+        if self._db.in_transaction:  # after some errors SQLite has rolled back by itself
+            self._db.execute("rollback")
+        for undo in reversed(self._undo):
+            undo()
+        self._store.rolled_back()
+
+    # Queues.
+
+    def queue_find(self, key: QueueKey) -> Queue | None:
+        return self._catalog.by_key.get(key)
+
+    async def queue_open(self, key: QueueKey) -> Queue:
+        found = self._catalog.by_key.get(key)
+        if found is not None:
+            return found
+        self._begin()
+        namespace = self._open_namespace(key.namespace)
+        settings = QueueSettings()
+        self._db.execute(
+            "insert into queues (namespace, name, created_at, settings) values (?, ?, ?, ?)",
+            (namespace, key.name, None, encode_settings(settings)),
+        )
+        queue = Queue(self._db.last_insert_rowid(), namespace, key, None, settings)
+        self._catalog.add(queue)
+        self._undo.append(lambda: self._catalog.remove(queue))
+        return queue
+
+    def _open_namespace(self, name: str) -> int:
+        number = self._catalog.namespaces.get(name)
+        if number is None:
+            self._db.execute("insert into namespaces (name) values (?)", (name,))
+            number = self._catalog.namespaces[name] = self._db.last_insert_rowid()
+            self._undo.append(lambda: self._catalog.namespaces.__delitem__(name))
+        return number
+
+    async def queue_save(self, queue: Queue, settings: QueueSettings, created_at: int | None) -> None:
+        self._begin()
+        before = queue.settings, queue.created_at
+        self._db.execute(
+            "update queues set settings = ?, created_at = ? where number = ?",
+            (encode_settings(settings), created_at, queue.number),
+        )
+        queue.settings, queue.created_at = settings, created_at
+
+        def undo() -> None:
+            queue.settings, queue.created_at = before
+
+        self._undo.append(undo)
+
+    async def queue_remove(self, queue: Queue) -> None:
+        self._begin()
+        tally = self._catalog.tallies[queue.number]
+        self._db.execute("delete from queues where number = ?", (queue.number,))
+        self._catalog.remove(queue)
+        self._removed[queue.number] = queue
+
+        def undo() -> None:
+            self._catalog.add(queue)
+            self._catalog.tallies[queue.number] = tally
+
+        self._undo.append(undo)
+
+    def counts(self, queue: Queue) -> Counts:
+        tally = self._catalog.tallies[queue.number]
+        delta = self._deltas.get(queue.number)
+        return as_counts(tally if delta is None else [a + b for a, b in zip(tally, delta, strict=True)])
+
+    def namespace_number(self, name: str) -> int | None:
+        return self._catalog.namespaces.get(name)
+
+    # Jobs.
+
+    async def job_insert(self, jobs: Sequence[tuple[Job, Payload]]) -> None:
+        self._begin()
+        for start in range(0, len(jobs), rows.ROWS_PER_INSERT):
+            some = jobs[start : start + rows.ROWS_PER_INSERT]
+            heads, bodies = rows.insert_parameters(some)
+            self._db.execute(rows.insert_jobs(len(some)), heads)
+            self._db.execute(rows.insert_payloads(len(some)), bodies)
+        queue, tally = -1, [0]
+        for job, _ in jobs:
+            if job.queue != queue:
+                queue, tally = job.queue, self._tally(job.queue)
+            tally[job.state] += 1
+            if job.state or job.expires_at is not None or job.group_id is not None:  # a plain job needs no attention
+                self._written(job)
+
+    async def job_load(self, ids: Iterable[int]) -> list[Job]:
+        self._begin()
+        return self._heads(rows.SELECT_JOB, [(job_id,) for job_id in ids], many=True)
+
+    async def job_find_custom(self, namespace: int, custom_id: str) -> Job | None:
+        self._begin()
+        return next(iter(self._heads(_CUSTOM, (namespace, custom_id))), None)
+
+    async def job_find_unique(self, queue: int, unique_key: str) -> Job | None:
+        self._begin()
+        return next(iter(self._heads(_UNIQUE, (queue, unique_key))), None)
+
+    async def job_ready(self, queue: Queue, limit: int) -> list[tuple[Job, Payload]]:
+        self._begin()
+        if self._touched:
+            groups.put_right(self._db, self._touched)
+        found: list[tuple[Job, Payload]] = []
+        damaged = 0
+        for row in self._fetch(_READY, (queue.number, limit)):
+            try:
+                found.append(rows.read_job_body(row))
+            except rows.DamagedRow as damage:
+                self._quarantine(damage)
+                damaged += 1
+        if damaged:  # there may be sound jobs behind the damaged ones
+            found += [each for each in await self.job_ready(queue, limit) if each[0].id not in {job.id for job, _ in found}]
+            del found[limit:]
+        return found
+
+    async def job_due(self, now_ms: int, limit: int) -> list[Job]:
+        self._begin()
+        found = self._heads(_DUE, (now_ms, limit))
+        if len(found) < limit:
+            self._catalog.horizon.due_ms = self._minimum(
+                "select min(run_at) from jobs where state = 1 and run_at > ?", now_ms
+            )
+        return found
+
+    async def job_lapsed(self, steady_ms: int, limit: int) -> list[Job]:
+        self._begin()
+        found = self._heads(_LAPSED, (steady_ms, limit))
+        if len(found) < limit:
+            self._catalog.horizon.lapse_ms = self._minimum(
+                "select min(lease_until) from jobs where state = 2 and lease_until > ?", steady_ms
+            )
+        return found
+
+    async def job_expired(self, now_ms: int, limit: int) -> list[Job]:
+        self._begin()
+        found = self._heads(_EXPIRED, (now_ms, limit))
+        if len(found) < limit:
+            self._catalog.horizon.expiry_ms = self._minimum(
+                "select min(expires_at) from jobs where expires_at is not null and state <= 1 and expires_at > ?", now_ms
+            )
+        return found
+
+    async def job_select(self, selection: Selection) -> list[Job]:
+        self._begin()
+        queue, before = selection.queue.number, selection.before_ms
+        found: list[Job] = []
+        for state in selection.states:
+            room = selection.limit - len(found)
+            if room <= 0 or not self.counts(selection.queue).of(state):
+                continue
+            if before is None:
+                found += self._heads(_SELECT[state], (queue, selection.up_to_id, room))
+            elif state >= State.COMPLETED:
+                bounds = selection.up_to_id, selection.since_ms, before
+                found += self._heads(_OLD_FINISHED, (queue, state, *bounds, room))
+            else:
+                found += self._heads(_OLD_BY_ID, (ids.first_of(before), queue, state, selection.up_to_id, before, room))
+        return found
+
+    async def job_save(self, jobs: Sequence[Changed]) -> None:
+        self._begin()
+        self._guarded(rows.UPDATE_JOB, [rows.update_row(*each) for each in jobs])
+        for job, old_state, _ in jobs:
+            if job.state != old_state:
+                tally = self._tally(job.queue)
+                tally[old_state] -= 1
+                tally[job.state] += 1
+            self._written(job)
+
+    async def job_remove(self, jobs: Sequence[Changed]) -> None:
+        self._begin()
+        self._guarded(rows.DELETE_JOB, [(job.id, state, token) for job, state, token in jobs])
+        self._forget([job.id for job, _, _ in jobs])
+        for job, old_state, _ in jobs:
+            self._tally(job.queue)[old_state] -= 1
+            if job.group_id is not None:
+                self._touched.add((job.queue, job.group_id))
+
+    async def payload_save(self, job: Job, payload: Payload) -> None:
+        self._begin()
+        checksum = rows.payload_checksum(job.id, payload)
+        self._guarded(
+            "update payloads set checksum = ?, options = ?, data = ? where id = ?",
+            [(checksum, payload.options, payload.data, job.id)],
+        )
+
+    async def payload_load(self, job_id: int) -> Payload | None:
+        self._begin()
+        for row in self._db.execute(rows.SELECT_JOB_BODY, (job_id,)):
+            return rows.read_job_body(row)[1]
+        return None
+
+    async def result_save(self, results: Iterable[tuple[int, bytes]]) -> None:
+        self._begin()
+        self._db.executemany("insert or replace into results (id, data) values (?, ?)", results)
+
+    async def result_remove(self, ids: Iterable[int]) -> None:
+        self._begin()
+        self._db.executemany("delete from results where id = ?", [(job_id,) for job_id in ids])
+
+    async def log_append(self, job_id: int, entry: LogEntry, keep: int) -> None:
+        self._begin()
+        (last,) = next(iter(self._db.execute("select coalesce(max(line), 0) from logs where job = ?", (job_id,))))
+        self._db.execute(
+            "insert into logs (job, line, at, level, message) values (?, ?, ?, ?, ?)",
+            (job_id, last + 1, entry.at, entry.level, entry.message),
+        )
+        self._db.execute("delete from logs where job = ? and line <= ?", (job_id, last + 1 - keep))
+
+    async def log_clear(self, job_id: int) -> None:
+        self._begin()
+        self._db.execute("delete from logs where job = ?", (job_id,))
+
+    # The journal.
+
+    def journal(self, events: Sequence[Event]) -> None:
+        self._events += events
+
+    def _write_journal(self) -> None:
+        store = self._store
+        queues = {number: self._queue_name(number) for number in {event[1] for event in self._events}}
+        body = _encode((queues, self._events))
+        store.journal_bytes += len(body)
+        self._db.execute(
+            "insert into journal (seq, count, at, id_mark, total, body) values (?, ?, ?, ?, ?, ?)",
+            (store.journal_next, len(self._events), self._now_ms, self._id_mark(), store.journal_bytes, body),
+        )
+        store.journal_next += len(self._events)
+        count, size = len(self._events), len(body)
+
+        def undo() -> None:
+            store.journal_next -= count
+            store.journal_bytes -= size
+
+        self._undo.append(undo)
+
+    def _queue_name(self, number: int) -> tuple[str, str]:
+        queue = self._catalog.by_number.get(number) or self._removed.get(number)
+        return (queue.key.namespace, queue.key.name) if queue is not None else ("", "")
+
+    async def journal_trim(self, before_ms: int, bytes_max: int, limit: int) -> int:
+        self._begin()
+        # The newest block always stays: the numbering goes on from it.
+        self._db.execute(
+            "delete from journal where seq in (select seq from journal where (at < ? or total < ?)"
+            " and seq < (select max(seq) from journal) order by seq limit ?)",
+            (before_ms, self._store.journal_bytes - bytes_max, limit),
+        )
+        return self._db.changes()
+
+    # Parts shared by the verbs.
+
+    def _tally(self, queue: int) -> Tally:
+        tally = self._deltas.get(queue)
+        if tally is None:
+            tally = self._deltas[queue] = [0] * len(STORED_STATES)
+        return tally
+
+    def _written(self, job: Job) -> None:
+        self._catalog.book(job)
+        if job.group_id is not None:
+            self._touched.add((job.queue, job.group_id))
+
+    def _guarded(self, statement: str, parameters: list[rows.Row]) -> None:
+        """Run a write that must change exactly one row for each set of parameters."""
+        before = self._db.total_changes()
+        self._db.executemany(statement, parameters)
+        changed = self._db.total_changes() - before
+        if changed != len(parameters):
+            raise PenstockError(f"A write expected to change {len(parameters)} rows and changed {changed}.")
+
+    def _minimum(self, statement: str, above: int) -> int | None:
+        value: int | None = next(iter(self._db.execute(statement, (above,))))[0]
+        return value
+
+    def _heads(self, statement: str, parameters: Any, *, many: bool = False) -> list[Job]:
+        found: list[Job] = []
+        for row in self._fetch(statement, parameters, many=many):
+            try:
+                found.append(rows.read_job(row))
+            except rows.DamagedRow as damage:
+                self._quarantine(damage)
+        return found
+
+    def _fetch(self, statement: str, parameters: Any, *, many: bool = False) -> list[rows.Row]:
+        run = self._db.executemany if many else self._db.execute
+        try:
+            return list(run(statement, parameters))
+        except UnicodeDecodeError:  # a bit flipped inside a text: the row cannot even be read
+            self._quarantine_unreadable()
+            return list(run(statement, parameters))
+
+    def _forget(self, ids: Iterable[int]) -> None:
+        """Delete all that hangs on jobs whose heads are gone."""
+        keys = [(job_id,) for job_id in ids]
+        self._db.executemany("delete from payloads where id = ?", keys)
+        self._db.executemany("delete from results where id = ?", keys)
+        self._db.executemany("delete from logs where job = ?", keys)
+
+    def _quarantine(self, damage: rows.DamagedRow) -> None:
+        """Put a damaged job aside, where it is kept but never delivered."""
+        job_id, queue = damage.row[0], damage.row[2] if isinstance(damage.row[2], int) else 0
+        body = next(iter(self._db.execute("select options, data from payloads where id = ?", (job_id,))), (None, None))
+        self._db.execute(
+            "insert or replace into quarantine (id, at, reason, head, options, data) values (?, ?, ?, ?, ?, ?)",
+            (job_id, self._now_ms, damage.reason, rows.encode_damaged(damage.row[: rows.FIELD_COUNT + 1]), *body),
+        )
+        try:
+            self._db.execute("delete from jobs where id = ?", (job_id,))
+        except apsw.CorruptError:  # the indexes still hold what the row said before it was damaged
+            self._db.execute("reindex jobs")
+            self._db.execute("delete from jobs where id = ?", (job_id,))
+        self._forget([job_id])
+        self._recount = True
+        self._events.append((EventKind.JOB_QUARANTINED.value, queue, job_id, None, damage.reason))
+        log.error("job quarantined", job=job_id, reason=damage.reason)
+
+    def _quarantine_unreadable(self) -> None:
+        named = "select id from jobs where group_id is not null or unique_key is not null or custom_id is not null"
+        for (job_id,) in list(self._db.execute(named)):
+            try:
+                list(self._db.execute(rows.SELECT_JOB, (job_id,)))
+            except UnicodeDecodeError:
+                raw = ", ".join(f"cast({name} as blob)" for name in rows.FIELDS[1:])
+                columns = next(iter(self._db.execute(f"select id, {raw}, 0 from jobs where id = ?", (job_id,))))  # noqa: S608
+                self._quarantine(rows.DamagedRow("the job's row holds broken text", columns))
