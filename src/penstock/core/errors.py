@@ -96,6 +96,12 @@ class TooMany(PenstockError):
 # What the operator can mend.
 
 
+class RowChanged(PenstockError):
+    """A stored job was not what it had been read as a moment before. Nothing was stored; trying again may help."""
+
+    code = "row_changed"
+
+
 class StorageFull(PenstockError):
     """Disk is full: new jobs are refused until space is freed; acknowledgements still work. Nothing was stored."""
 

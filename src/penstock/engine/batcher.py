@@ -14,7 +14,7 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.durability import Durability
-from penstock.core.errors import OutcomeUnknown, PenstockError, ShuttingDown, StorageFull, TooMany
+from penstock.core.errors import OutcomeUnknown, PenstockError, RowChanged, ShuttingDown, StorageFull, TooMany
 from penstock.engine.work import Work
 
 if TYPE_CHECKING:
@@ -107,7 +107,10 @@ class Batcher:
     async def _commit(self, batch: list[AnyCommand]) -> None:
         since, started = self._since, self._clock.stopwatch()
         try:
-            work = await self._transact(batch)
+            try:
+                work = await self._transact(batch)
+            except RowChanged:
+                work = await self._transact(batch)
         except Exception as error:  # noqa: BLE001 - whatever it was, it ends in the answers of this batch
             await self._sort_out(batch, error)
             return

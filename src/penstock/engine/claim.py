@@ -137,6 +137,8 @@ async def claim(engine: Engine, work: Work, commands: Sequence[Claim]) -> None:
             key = engine.store.queue_by_number(number).key
             if engine.room.waiting(key):
                 asking.setdefault(key, [])
+    if asking:
+        await work.flush()  # so that counts and queries see what the rest of the batch has done
     for key, newcomers in asking.items():
         await _serve(engine, work, key, newcomers)
     if commands:
@@ -194,7 +196,6 @@ async def _next_jobs(engine: Engine, work: Work, queue: Queue, callers: Iterable
             wanted += caller.count
     if min(wanted, limit) <= 0:
         return []
-    await work.flush()
     jobs = []
     for job, payload in await work.tx.job_ready(queue, min(wanted, limit)):
         known = work.meet(job)

@@ -73,10 +73,14 @@ class Engine:
     async def close(self) -> None:
         """Send home who waits, finish what was submitted, stop. The store stays open."""
         self.stop_waiting()
+        await self.rest()
+        await self._batcher.close()
+
+    async def rest(self) -> None:
+        """Stop watching the time and keeping house, until the next ``start``."""
         for keeper in self._keepers:
             await keeper.stop()
         self.timer.stop()
-        await self._batcher.close()
 
     def stop_waiting(self) -> None:
         """Answer everybody who waits for something, because the server is closing."""

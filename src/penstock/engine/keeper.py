@@ -7,16 +7,17 @@ and can be called by a test without any time passing.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import structlog
 
 from penstock.core import limits
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, WrongState
 from penstock.core.job import details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.admin import move_many
+from penstock.engine.change import follow
 from penstock.engine.command import Command
 from penstock.store.contract import Selection
 
@@ -155,12 +156,16 @@ class Undertaker(Keeper):
         seen_with, since = self._seen.get(queue.key, (rule, 0))
         if seen_with != rule:
             since = 0
+        resume = None
         while True:
-            last = await self._engine.run(AutoRevive(queue.key, since))
-            if last is None:
+            outcome = await self._engine.run(AutoRevive(queue.key, since))
+            since = outcome.seen_until
+            if resume is None:
+                resume = outcome.waiting_since
+            if not outcome.more:
                 break
-            since = last
-        self._seen[queue.key] = (rule, since)
+        # A job that waits for its unique key is looked at again in the next round, and everything behind it.
+        self._seen[queue.key] = (rule, since if resume is None else resume)
 
 
 class TrimJournal(Command[int]):
@@ -172,14 +177,22 @@ class TrimJournal(Command[int]):
         self.keep = keep
 
 
-class AutoRevive(Command["int | None"]):
-    """Bring back dead jobs that have rested long enough; answers how far it got, None when there are no more."""
+class AutoRevive(Command["Revived"]):
+    """Bring back dead jobs that have rested long enough, beginning with those that died at a moment or later."""
 
     __slots__ = ("queue", "since_ms")
 
     def __init__(self, queue: QueueKey, since_ms: int) -> None:
         self.queue = queue
         self.since_ms = since_ms
+
+
+class Revived(NamedTuple):
+    """How far it got, since when somebody waits for a unique key, and whether there may be more."""
+
+    seen_until: int
+    waiting_since: int | None
+    more: bool
 
 
 async def trim_journal(_engine: Engine, work: Work, commands: Sequence[TrimJournal]) -> None:
@@ -192,23 +205,34 @@ async def trim_journal(_engine: Engine, work: Work, commands: Sequence[TrimJourn
 
 async def auto_revive(engine: Engine, work: Work, commands: Sequence[AutoRevive]) -> None:
     """Apply a batch of automatic retries."""
-    await work.flush()
     for command in commands:
         queue = work.tx.queue_find(command.queue)
-        if queue is None:
-            work.answer(command, None)
+        outcome = Revived(command.since_ms, None, more=False)
+        if queue is not None:
+            await work.flush()
+            outcome = await _revive_rested(engine, work, queue, command.since_ms)
+        work.answer(command, outcome)
+
+
+async def _revive_rested(engine: Engine, work: Work, queue: Queue, since_ms: int) -> Revived:
+    rule = queue.settings.dlq
+    rested = work.now_ms - rule.auto_retry_interval + 1
+    selection = Selection(
+        queue, (State.DEAD,), limits.slice_jobs_max, engine.ids.mark(), before_ms=rested, since_ms=since_ms
+    )
+    found = [work.meet(job) for job in await work.tx.job_select(selection)]
+    died_at = [job.finished_at or 0 for job in found]
+    waiting_since = None
+    for job, died in zip(found, died_at, strict=True):
+        details = details_of(job)
+        if details.auto_retries >= rule.max_auto_retries:
             continue
-        rule = queue.settings.dlq
-        rested = work.now_ms - rule.auto_retry_interval + 1
-        selection = Selection(
-            queue, (State.DEAD,), limits.slice_jobs_max, engine.ids.mark(), before_ms=rested, since_ms=command.since_ms
-        )
-        found = await work.tx.job_select(selection)
-        for job in [work.meet(job) for job in found]:
-            details = details_of(job)
-            if details.auto_retries < rule.max_auto_retries and job.unique_key is None:
-                details.auto_retries += 1
-                put_details(job, details)
-                work.move(job, Arrow.REVIVE)
-        more = len(found) == limits.slice_jobs_max and found[-1].finished_at != command.since_ms
-        work.answer(command, found[-1].finished_at if more else None)
+        try:
+            await follow(work, job, Arrow.REVIVE)
+        except WrongState:
+            waiting_since = died if waiting_since is None else waiting_since
+        else:
+            details.auto_retries += 1
+            put_details(job, details)
+    last = died_at[-1] if died_at else since_ms
+    return Revived(last, waiting_since, more=len(found) == limits.slice_jobs_max and last != since_ms)

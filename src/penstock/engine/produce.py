@@ -47,17 +47,21 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
     names = _Names(work)
     for command in commands:
         queue = work.tx.queue_find(command.queue) or await work.tx.queue_open(command.queue)
-        if _any_named(command.jobs):
+        named = _any_named(command.jobs)
+        if named:
             try:
-                jobs = await _make_unless_taken(work, queue, command.jobs, names)
+                await names.check(queue, command.jobs)
             except InvalidInput as error:
                 work.refuse(command, error)
                 continue
-        else:
-            jobs = _make(work, queue, command.jobs)
-        if jobs and queue.created_at is None:
+        if queue.created_at is None and command.jobs:
             await work.tx.queue_save(queue, queue.settings, work.now_ms)
             work.tell(EventKind.QUEUE_CREATED, queue)
+        if named:
+            # Whoever has a name already is answered instead of a new job.
+            jobs = [await names.find(queue, new) or names.keep(*_make(work, queue, (new,))) for new in command.jobs]
+        else:
+            jobs = _make(work, queue, command.jobs)
         work.answer(command, jobs)
     await work.flush()
     work.timings.append((engine.stats.push_time, len(commands)))
@@ -118,12 +122,6 @@ def _start_apart(work: Work, made: list[Job], jobs: Sequence[NewJob]) -> None:
         of_arrow[1].append(new)
     for arrow, (some, payloads) in apart.items():
         work.create(some, payloads, arrow)
-
-
-async def _make_unless_taken(work: Work, queue: Queue, jobs: Sequence[NewJob], names: _Names) -> list[Job]:
-    """The same for jobs that carry names: whoever has a name already is answered instead of a new job."""
-    await names.check(queue, jobs)
-    return [await names.find(queue, new) or names.keep(*_make(work, queue, (new,))) for new in jobs]
 
 
 class _Names:

@@ -104,6 +104,7 @@ class Timer:
 
 async def sweep(engine: Engine, work: Work) -> None:
     """Move on whatever is due by now, a bounded number at a time; the timer comes back at once for the rest."""
+    await work.flush()  # so that the store knows what this very batch has booked
     horizon = engine.store.horizon
     if horizon.expiry_ms is not None and horizon.expiry_ms <= work.now_ms:
         await _expire(work)
@@ -114,14 +115,12 @@ async def sweep(engine: Engine, work: Work) -> None:
 
 
 async def _expire(work: Work) -> None:
-    await work.flush()
     for job in await work.tx.job_expired(work.now_ms, limits.sweep_jobs_max):
         work.move(work.meet(job), Arrow.EXPIRE)
     await work.flush()
 
 
 async def _lapse(engine: Engine, work: Work) -> None:
-    await work.flush()
     for found in await work.tx.job_lapsed(work.steady_ms, limits.sweep_jobs_max):
         job = work.meet(found)
         stall = engine.store.queue_by_number(job.queue).settings.stall
@@ -136,7 +135,6 @@ async def _lapse(engine: Engine, work: Work) -> None:
 
 
 async def _fall_due(work: Work) -> None:
-    await work.flush()
     for job in await work.tx.job_due(work.now_ms, limits.sweep_jobs_max):
         work.move(work.meet(job), Arrow.DUE)
     await work.flush()

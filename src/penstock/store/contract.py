@@ -142,7 +142,7 @@ class Transaction(Protocol):
         """Read a bounded choice of jobs."""
 
     async def job_save(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
-        """Write jobs back, each with the state and token it was read with; a job that no longer has them is an error."""
+        """Write jobs back, each with the state and token it was read with. Raises RowChanged if one no longer has them."""
 
     async def job_remove(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
         """Delete jobs with all that belongs to them, guarded like ``job_save``."""

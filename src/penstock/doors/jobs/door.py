@@ -44,9 +44,9 @@ class JobsDoor:
     def namespace(self, req: Request) -> str:
         """Return the namespace a request is about: the header X-Namespace, or the default one."""
         name: str | None = req.header("x-namespace")
-        if name is None:
+        if name is None and "x-namespace" not in req.scope.headers:  # it is there, but unreadable, if it is not ASCII
             return DEFAULT_NAMESPACE
-        if not 0 < len(name) <= limits.namespace_chars_max or _NAME.match(name) is None:
+        if name is None or not 0 < len(name) <= limits.namespace_chars_max or _NAME.match(name) is None:
             raise InvalidInput("X-Namespace contains invalid characters or is too long")
         return name
 

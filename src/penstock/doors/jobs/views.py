@@ -78,10 +78,10 @@ def new_job(body: PushBody) -> NewJob:
         body.unique_key,
         body.job_id or body.custom_id,
         body.group_id,
-        (body.lifo and JobFlag.LIFO)
-        | (body.remove_on_complete and JobFlag.REMOVE_ON_COMPLETE)
-        | (body.remove_on_fail and JobFlag.REMOVE_ON_FAIL)
-        | (body.durable and JobFlag.DURABLE),
+        (JobFlag.LIFO if body.lifo else 0)
+        | (JobFlag.REMOVE_ON_COMPLETE if body.remove_on_complete else 0)
+        | (JobFlag.REMOVE_ON_FAIL if body.remove_on_fail else 0)
+        | (JobFlag.DURABLE if body.durable else 0),
     )
 
 

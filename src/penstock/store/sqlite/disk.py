@@ -74,7 +74,9 @@ class Ballast:
         self.bytes = 0
 
     def hold(self) -> bool:
-        """Reserve the space; False if the disk has too little left for that."""
+        """Reserve the space, if any is wanted; False if the disk has too little left for that."""
+        if self._bytes_max == 0:
+            return True
         free = _free_bytes(self._path.parent)
         size = min(self._bytes_max, (free + self._held()) // BALLAST_SHARE)
         if size < min(self._bytes_max, MEBIBYTE):

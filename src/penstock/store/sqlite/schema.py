@@ -118,8 +118,11 @@ MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1,)
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 
 
-def migrate(db: apsw.Connection, path: str) -> None:
-    """Bring a file to the current version, in one transaction. Raises StoreIncompatible for what is not ours or newer."""
+def migrate(db: apsw.Connection, path: str) -> bool:
+    """Bring a file to the current version, in one transaction; tell whether it was an older one.
+
+    Raises StoreIncompatible for what is not ours, or newer.
+    """
     version, application = db.pragma("user_version"), db.pragma("application_id")
     is_new = version == 0 and application == 0 and not list(db.execute("select 1 from sqlite_schema limit 1"))
     if not is_new and application != APPLICATION_ID:
@@ -130,9 +133,10 @@ def migrate(db: apsw.Connection, path: str) -> None:
             "version. Upgrade Penstock; nothing was changed."
         )
     if version == SCHEMA_VERSION:
-        return
+        return False
     with db:
         for step in MIGRATIONS[version:]:
             db.execute(step)
         db.pragma("application_id", APPLICATION_ID)
         db.pragma("user_version", SCHEMA_VERSION)
+    return True

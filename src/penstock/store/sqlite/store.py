@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -76,6 +77,7 @@ class SqliteStore:
         self._checkpoint_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoint")
         self._wal_fd = -1
         self._connected = False
+        self.suspects: set[int] = set()  #: jobs that were not what they had been read as
 
     # Opening and closing.
 
@@ -123,8 +125,9 @@ class SqliteStore:
     def _connect_all(self, *, accept_loss: bool) -> None:
         try:
             self._db = self._connect(WRITER_CACHE_KIB)
-            schema.migrate(self._db, str(self._path))
-            self._check_log(accept_loss=accept_loss)
+            self._check_log(accept_loss=accept_loss)  # before anything is written over what may have been lost
+            if schema.migrate(self._db, str(self._path)):
+                self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # a new schema is on disk before it is used
             self._load()
         except (apsw.NotADBError, apsw.CorruptError) as error:
             raise StoreIncompatible(
@@ -227,7 +230,8 @@ class SqliteStore:
 
     def rolled_back(self) -> None:
         """Hear from a transaction that it was rolled back: what it said about the future may be wrong."""
-        self.catalog.look_ahead(self.db)
+        with contextlib.suppress(apsw.Error):  # a disk that fails is noticed by the next write
+            self.catalog.look_ahead(self._db)
 
     def failed(self, error: apsw.Error) -> PenstockError:
         """Turn an error of SQLite into one of ours, and remember what it means for the writes to come."""

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from penstock.core import ids
-from penstock.core.errors import PenstockError
+from penstock.core.errors import RowChanged
 from penstock.core.events import Event, EventKind
 from penstock.core.job import Job, Payload
 from penstock.core.lifecycle import State
@@ -86,17 +86,15 @@ class SqliteTransaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._begun and not self._events:
-            return
         try:
             if error is None:
-                self._commit()
+                if self._begun or self._events:
+                    self._commit()
                 return
-        except apsw.Error as failure:
+        except BaseException as failure:
             self._roll_back()
-            raise self._store.failed(failure) from failure
-        except BaseException:
-            self._roll_back()
+            if isinstance(failure, apsw.Error):
+                raise self._store.failed(failure) from failure
             raise
         self._roll_back()
         if isinstance(error, apsw.Error):
@@ -107,6 +105,8 @@ class SqliteTransaction:
             self._store.check_writable(grows=False)
             self._db.execute("begin immediate")
             self._begun = True
+            if self._store.suspects:
+                self._examine_suspects()
 
     def _commit(self) -> None:
         if self._events:
@@ -281,7 +281,7 @@ class SqliteTransaction:
 
     async def job_save(self, jobs: Sequence[Changed]) -> None:
         self._begin()
-        self._guarded(rows.UPDATE_JOB, [rows.update_row(*each) for each in jobs])
+        self._guarded(rows.UPDATE_JOB, [rows.update_row(*each) for each in jobs], jobs)
         for job, old_state, _ in jobs:
             if job.state != old_state:
                 tally = self._tally(job.queue)
@@ -291,7 +291,7 @@ class SqliteTransaction:
 
     async def job_remove(self, jobs: Sequence[Changed]) -> None:
         self._begin()
-        self._guarded(rows.DELETE_JOB, [(job.id, state, token) for job, state, token in jobs])
+        self._guarded(rows.DELETE_JOB, [(job.id, state, token) for job, state, token in jobs], jobs)
         self._forget([job.id for job, _, _ in jobs])
         for job, old_state, _ in jobs:
             self._tally(job.queue)[old_state] -= 1
@@ -301,9 +301,9 @@ class SqliteTransaction:
     async def payload_save(self, job: Job, payload: Payload) -> None:
         self._begin()
         checksum = rows.payload_checksum(job.id, payload)
-        self._guarded(
+        self._db.execute(
             "update payloads set checksum = ?, options = ?, data = ? where id = ?",
-            [(checksum, payload.options, payload.data, job.id)],
+            (checksum, payload.options, payload.data, job.id),
         )
 
     async def payload_load(self, job_id: int) -> Payload | None:
@@ -364,7 +364,7 @@ class SqliteTransaction:
         self._begin()
         # The newest block always stays: the numbering goes on from it.
         self._db.execute(
-            "delete from journal where seq in (select seq from journal where (at < ? or total < ?)"
+            "delete from journal where seq in (select seq from journal where (at < ? or total - length(body) < ?)"
             " and seq < (select max(seq) from journal) order by seq limit ?)",
             (before_ms, self._store.journal_bytes - bytes_max, limit),
         )
@@ -383,13 +383,23 @@ class SqliteTransaction:
         if job.group_id is not None:
             self._touched.add((job.queue, job.group_id))
 
-    def _guarded(self, statement: str, parameters: list[rows.Row]) -> None:
-        """Run a write that must change exactly one row for each set of parameters."""
+    def _guarded(self, statement: str, parameters: list[rows.Row], jobs: Sequence[Changed]) -> None:
+        """Run a write that must change exactly one row for each job.
+
+        Nobody else writes, so a row that is not what it was read as can only be damaged: an index that says one thing and a
+        table that says another. The next transaction looks at all of them.
+        """
         before = self._db.total_changes()
         self._db.executemany(statement, parameters)
         changed = self._db.total_changes() - before
-        if changed != len(parameters):
-            raise PenstockError(f"A write expected to change {len(parameters)} rows and changed {changed}.")
+        if changed != len(jobs):
+            self._store.suspects.update(job.id for job, _, _ in jobs)
+            raise RowChanged(f"A write expected to change {len(jobs)} rows and changed {changed}.")
+
+    def _examine_suspects(self) -> None:
+        """Look at rows by their key alone, where no index can hide what the table says."""
+        suspects, self._store.suspects = self._store.suspects, set()
+        self._heads(rows.SELECT_JOB, [(job_id,) for job_id in suspects], many=True)
 
     def _minimum(self, statement: str, above: int) -> int | None:
         value: int | None = next(iter(self._db.execute(statement, (above,))))[0]

@@ -3,7 +3,7 @@
 SQLite replays its log up to the first frame whose checksum does not match and silently forgets the rest. That is right for
 the torn tail of a power cut, whose frames were never acknowledged. It is wrong for a flipped bit in the middle, behind which
 acknowledged commits lie. The two can be told apart when the machine has not been restarted since the log was written: then
-nothing was torn, and a complete commit behind the end of the replay can only mean damage.
+nothing was torn but perhaps the very last commit, and complete commits before that one can only have been lost by damage.
 """
 
 from __future__ import annotations
@@ -16,33 +16,48 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
-_MAGICS = (0x377F0682, 0x377F0683)
+_LITTLE_ENDIAN, _BIG_ENDIAN = 0x377F0682, 0x377F0683
 _MAX_FRAME_OFFSET = 16
+_MASK_32 = 0xFFFF_FFFF
 
 
 def lost_commits(database: Path) -> int:
-    """Count the complete commits behind the point up to which SQLite has replayed the log. Call it after opening."""
+    """Count the commits behind the point up to which SQLite has replayed the log.
+
+    Call it after the first read of a connection and before its first write.
+    """
     log, index = database.with_name(database.name + "-wal"), database.with_name(database.name + "-shm")
     if not log.exists() or not index.exists():
         return 0
-    size = log.stat().st_size
     with log.open("rb") as file:
-        raw = file.read(_HEADER.size)
-        if len(raw) < _HEADER.size:
+        header = file.read(_HEADER.size)
+        if len(header) < _HEADER.size or not any(header):
             return 0
-        magic, _, page_size, _, salt_1, salt_2, _, _ = _HEADER.unpack(raw)
-        if magic not in _MAGICS or not 512 <= page_size <= 65_536:
-            return 1 if any(raw) else 0  # the header itself is damaged: everything behind it is lost
-        replayed = _replayed_frames(index)
+        if not _is_sound(header):
+            return 1  # everything behind it is lost, however much that is
+        _, _, page_size, _, *salts, _, _ = _HEADER.unpack(header)
         step = _FRAME.size + page_size
-        lost = 0
-        for number in range(replayed, (size - _HEADER.size) // step):
+        commits = 0
+        ends_in_commit = False
+        for number in range(_replayed_frames(index), (log.stat().st_size - _HEADER.size) // step):
             file.seek(_HEADER.size + number * step)
-            _, pages_after_commit, frame_salt_1, frame_salt_2, _, _ = _FRAME.unpack(file.read(_FRAME.size))
-            if (frame_salt_1, frame_salt_2) != (salt_1, salt_2):
-                break  # the remains of an older generation of the log
-            lost += pages_after_commit > 0
-        return lost
+            _, pages_after_commit, *frame_salts, _, _ = _FRAME.unpack(file.read(_FRAME.size))
+            if frame_salts == salts:  # not the remains of an older generation of the log
+                ends_in_commit = pages_after_commit > 0
+                commits += ends_in_commit
+        return commits - ends_in_commit
+
+
+def _is_sound(header: bytes) -> bool:
+    magic, _, page_size, _, _, _, sum_1, sum_2 = _HEADER.unpack(header)
+    if magic not in (_LITTLE_ENDIAN, _BIG_ENDIAN) or not 512 <= page_size <= 65_536:
+        return False
+    words = struct.unpack("<6I" if magic == _LITTLE_ENDIAN else ">6I", header[:24])
+    a = b = 0
+    for first, second in zip(words[::2], words[1::2], strict=True):
+        a = (a + first + b) & _MASK_32
+        b = (b + second + a) & _MASK_32
+    return (a, b) == (sum_1, sum_2)
 
 
 def _replayed_frames(index: Path) -> int:

@@ -1,0 +1,204 @@
+"""What a store promises about single jobs: written is read, guarded is guarded, removed is gone."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.core.errors import PenstockError, RowChanged
+from penstock.core.job import Details, JobFlag, Payload, put_details
+from penstock.core.lifecycle import Arrow, State
+from penstock.core.queue import QueueKey
+from penstock.store.contract import LogEntry, Page, Selection
+from tests.conformance.workbench import MAIL, Workbench
+
+pytestmark = pytest.mark.anyio
+
+PAYLOADS = [b"", b"null", b'{"a":1}', b"\x00\xff\x00 any bytes at all", b"x" * 5_000, b"y" * 3_000_000]
+
+
+@pytest.mark.parametrize("data", PAYLOADS, ids=lambda data: f"{len(data)} bytes")
+async def test_payloads_come_back_byte_for_byte_after_a_restart(bench: Workbench, data: bytes) -> None:
+    (job,) = await bench.put(data=data, size=len(data))
+    await bench.restart()
+    found = await bench.store.job_get("default", job.id)
+    assert found is not None
+    assert found[1].data == data
+    async with bench.transaction() as tx:
+        ((_, payload),) = await tx.job_ready(bench.queue(), 1)
+    assert payload.data == data
+
+
+async def test_every_field_of_a_job_comes_back(bench: Workbench) -> None:
+    (job,) = await bench.put(
+        state=State.ACTIVE, timeout=5, expires_at=2**50, flags=JobFlag.LIFO | JobFlag.DURABLE, group_id="grüppe",
+        unique_key="ключ", custom_id="order-1", priority=-1_000_000, position=-5, run_at=1, attempts=2, stalls=1, token=2**62,
+        lease_ms=77, lease_until=88, deadline=99, started_at=3, progress=55, size=2,
+    )  # fmt: skip
+    put_details(job, Details(owner="w1", error="bäd", reason="stalled", progress_message="half"))
+    async with bench.transaction() as tx:
+        await tx.job_save([(job, job.state, job.token)])
+    await bench.restart()
+    assert await bench.load(job.id) == job
+
+
+async def test_unknown_ids_are_left_out(bench: Workbench) -> None:
+    (job,) = await bench.put()
+    async with bench.transaction() as tx:
+        assert [found.id for found in await tx.job_load([1, job.id, 2])] == [job.id]
+    assert await bench.store.job_get("default", 1) is None
+    assert await bench.store.job_get("nowhere", job.id) is None
+
+
+@pytest.mark.parametrize("verb", ["save", "remove"])
+async def test_a_write_is_refused_if_state_or_token_changed_meanwhile(bench: Workbench, verb: str) -> None:
+    (job,) = await bench.put(state=State.ACTIVE)
+    for wrong in ((State.WAITING.value, job.token), (job.state, job.token + 1)):
+        with pytest.raises(RowChanged, match="expected to change 1 rows and changed 0"):
+            async with bench.transaction() as tx:
+                await (tx.job_save if verb == "save" else tx.job_remove)([(job, *wrong)])
+    assert await bench.load(job.id) == job
+
+
+async def test_one_refused_write_undoes_its_whole_transaction(bench: Workbench) -> None:
+    a, b = await bench.put(count=2)
+    changed = msgspec.structs.replace(a, priority=9)
+    with pytest.raises(PenstockError):
+        async with bench.transaction() as tx:
+            await tx.job_save([(changed, a.state, a.token), (b, State.DEAD.value, b.token)])
+    assert await bench.load(a.id) == a
+
+
+async def test_a_removed_job_leaves_nothing_behind(bench: Workbench) -> None:
+    (job,) = await bench.put(state=State.COMPLETED, custom_id="x")
+    async with bench.transaction() as tx:
+        await tx.result_save([(job.id, b"42")])
+        await tx.log_append(job.id, LogEntry(1, "info", "hello"), 100)
+    await bench.step(job, Arrow.CLEAN)
+    assert await bench.store.job_get("default", job.id) is None
+    assert await bench.store.job_get("default", "x") is None
+    assert await bench.store.result_get(job.id) is None
+    assert await bench.store.log_get(job.id) == []
+
+
+async def test_a_job_is_found_by_its_producers_id_within_its_namespace(bench: Workbench) -> None:
+    (job,) = await bench.put(custom_id="order-1")
+    (other,) = await bench.put(queue=QueueKey("other", "mail"), custom_id="order-1")
+    mine = await bench.store.job_get("default", "order-1")
+    theirs = await bench.store.job_get("other", "order-1")
+    assert mine is not None
+    assert theirs is not None
+    assert (mine[0].id, theirs[0].id) == (job.id, other.id)
+    async with bench.transaction() as tx:
+        found = await tx.job_find_custom(job.namespace, "order-1")
+    assert found == job
+
+
+async def test_two_jobs_of_a_namespace_cannot_carry_one_producers_id(bench: Workbench) -> None:
+    await bench.put(custom_id="order-1", state=State.COMPLETED)
+    with pytest.raises(PenstockError):
+        await bench.put(queue=QueueKey("default", "elsewhere"), custom_id="order-1")
+
+
+@pytest.mark.parametrize("state", [State.WAITING, State.DELAYED, State.ACTIVE])
+async def test_a_unique_key_is_held_by_a_live_job(bench: Workbench, state: State) -> None:
+    (job,) = await bench.put(state=state, unique_key="k")
+    async with bench.transaction() as tx:
+        found = await tx.job_find_unique(job.queue, "k")
+        assert found is not None
+        assert found.id == job.id
+        assert await tx.job_find_unique(job.queue, "other") is None
+    with pytest.raises(PenstockError):
+        await bench.put(unique_key="k")
+
+
+@pytest.mark.parametrize("state", [State.COMPLETED, State.DEAD])
+async def test_a_finished_job_has_given_its_unique_key_back(bench: Workbench, state: State) -> None:
+    (job,) = await bench.put(state=state, unique_key="k")
+    async with bench.transaction() as tx:
+        assert await tx.job_find_unique(job.queue, "k") is None
+    await bench.put(unique_key="k")
+
+
+async def test_a_payload_can_be_replaced(bench: Workbench) -> None:
+    (job,) = await bench.put()
+    async with bench.transaction() as tx:
+        await tx.payload_save(job, Payload(b"new", b'{"tags":[]}'))
+    async with bench.transaction() as tx:
+        assert await tx.payload_load(job.id) == Payload(b"new", b'{"tags":[]}')
+        assert await tx.payload_load(1) is None
+
+
+async def test_results_are_kept_replaced_and_removed(bench: Workbench) -> None:
+    (job,) = await bench.put(state=State.COMPLETED)
+    assert await bench.store.result_get(job.id) is None
+    for result in (b"1", b"2"):
+        async with bench.transaction() as tx:
+            await tx.result_save([(job.id, result)])
+        assert await bench.store.result_get(job.id) == result
+    async with bench.transaction() as tx:
+        await tx.result_remove([job.id])
+    assert await bench.store.result_get(job.id) is None
+
+
+async def test_a_log_keeps_its_last_lines(bench: Workbench) -> None:
+    (job,) = await bench.put()
+    for number in range(5):
+        async with bench.transaction() as tx:
+            await tx.log_append(job.id, LogEntry(number, "warn", f"line {number}"), 3)
+    assert [line.message for line in await bench.store.log_get(job.id)] == ["line 2", "line 3", "line 4"]
+    async with bench.transaction() as tx:
+        await tx.log_clear(job.id)
+    assert await bench.store.log_get(job.id) == []
+
+
+async def test_a_listing_is_paged_in_order_of_priority_then_line(bench: Workbench) -> None:
+    low = await bench.put(count=2, priority=1)
+    high = await bench.put(count=2, priority=5)
+    (delayed,) = await bench.put(state=State.DELAYED, priority=3)
+    (active,) = await bench.put(state=State.ACTIVE, priority=9)
+    (done,) = await bench.put(state=State.COMPLETED, priority=2)
+    (dead,) = await bench.put(state=State.DEAD, priority=4)
+    await bench.put(queue=QueueKey("default", "other"))
+
+    async def page(states: tuple[State, ...], limit: int = 100, offset: int = 0) -> list[int]:
+        return [job.id for job, _ in await bench.store.job_page(Page(bench.queue(), states, limit, offset))]
+
+    everything = [active.id, high[0].id, high[1].id, dead.id, delayed.id, done.id, low[0].id, low[1].id]
+    all_states = tuple(state for state in State if state is not State.NOWHERE)
+    assert await page(all_states) == everything
+    assert await page(all_states, 3, 2) == everything[2:5]
+    assert await page((State.WAITING,)) == [high[0].id, high[1].id, low[0].id, low[1].id]
+    assert await page((State.WAITING,), 2, 1) == [high[1].id, low[0].id]
+    assert await page((State.DELAYED, State.DEAD)) == [dead.id, delayed.id]
+    assert await page(all_states, 10, 100) == []
+
+
+async def test_priorities_are_counted_over_waiting_and_delayed_jobs(bench: Workbench) -> None:
+    await bench.put(count=3, priority=5)
+    await bench.put(state=State.DELAYED, priority=5)
+    await bench.put(count=2, priority=-1)
+    await bench.put(state=State.ACTIVE, priority=7)
+    assert await bench.store.priority_counts(bench.queue()) == {-1: 2, 5: 4}
+
+
+async def test_a_selection_is_bounded_by_number_age_and_what_was_there_at_the_start(bench: Workbench) -> None:
+    old = await bench.put(count=3)
+    (old_dead,) = await bench.put(state=State.DEAD)
+    await bench.clock.advance(10_000)
+    border = bench.now_ms
+    mark = bench.ids.mark()
+    young = await bench.put(count=2)
+    queue = bench.queue()
+
+    async def select(states: tuple[State, ...], limit: int = 100, **bounds: int) -> list[int]:
+        async with bench.transaction() as tx:
+            bounds = {"up_to_id": bench.ids.mark()} | bounds
+            return [job.id for job in await tx.job_select(Selection(queue, states, limit, **bounds))]
+
+    assert await select((State.WAITING,)) == [job.id for job in old + young]
+    assert await select((State.WAITING,), 2) == [job.id for job in old[:2]]
+    assert await select((State.WAITING,), up_to_id=mark) == [job.id for job in old]
+    assert await select((State.WAITING, State.DEAD), before_ms=border) == [*(job.id for job in old), old_dead.id]
+    assert await select((State.WAITING,), before_ms=border - 10_000) == []
+    assert await select((State.DEAD,), before_ms=border, since_ms=border) == []

@@ -1,0 +1,89 @@
+"""What a store promises about the journal: one block a commit, numbers without gaps, trimmed from the old end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.core.events import EventKind, queue_event
+from tests.conformance.workbench import MAIL
+
+if TYPE_CHECKING:
+    from penstock.store.contract import JournalBlock
+    from tests.conformance.workbench import Workbench
+
+pytestmark = pytest.mark.anyio
+
+
+async def write(bench: Workbench, count: int, note: str = "") -> None:
+    async with bench.transaction() as tx:
+        queue = await tx.queue_open(MAIL)
+        tx.journal([queue_event(EventKind.QUEUE_DRAINED, queue.number, note or number) for number in range(count)])
+
+
+def numbers(blocks: list[JournalBlock]) -> list[int]:
+    return [block.seq + offset for block in blocks for offset in range(len(block.events))]
+
+
+async def test_each_commit_is_a_block_and_the_numbers_have_no_gaps(bench: Workbench) -> None:
+    for count in (1, 3, 2):
+        await write(bench, count)
+    blocks = await bench.store.journal_read(1, 100)
+    assert [len(block.events) for block in blocks] == [1, 3, 2]
+    assert numbers(blocks) == [1, 2, 3, 4, 5, 6]
+    assert all(block.at == bench.now_ms for block in blocks)
+    queue = bench.queue()
+    assert blocks[1].queues == {queue.number: ("default", "mail")}
+    assert blocks[1].events[2] == [EventKind.QUEUE_DRAINED, queue.number, 0, None, 2]
+
+
+async def test_reading_starts_with_the_block_that_holds_the_number(bench: Workbench) -> None:
+    for _ in range(4):
+        await write(bench, 5)
+    assert [block.seq for block in await bench.store.journal_read(8, 2)] == [6, 11]
+    assert [block.seq for block in await bench.store.journal_read(11, 10)] == [11, 16]
+    assert [block.seq for block in await bench.store.journal_read(99, 10)] == [16]
+
+
+async def test_the_numbering_goes_on_after_a_restart_and_leaves_no_gap_after_a_rollback(bench: Workbench) -> None:
+    await write(bench, 2)
+    with pytest.raises(RuntimeError):
+        async with bench.transaction() as tx:
+            queue = await tx.queue_open(MAIL)
+            tx.journal([queue_event(EventKind.QUEUE_PAUSED, queue.number)])
+            raise RuntimeError
+    await write(bench, 1)
+    await bench.restart()
+    await write(bench, 2)
+    assert numbers(await bench.store.journal_read(1, 100)) == [1, 2, 3, 4, 5]
+
+
+async def test_old_blocks_are_trimmed_by_age_and_the_newest_stays(bench: Workbench) -> None:
+    for _ in range(3):
+        await write(bench, 2)
+        await bench.clock.advance(1_000)
+    async with bench.transaction() as tx:
+        assert await tx.journal_trim(bench.now_ms - 1_500, 1 << 40, 100) == 2
+        assert await tx.journal_trim(bench.now_ms + 1, 1 << 40, 100) == 0
+    await bench.restart()
+    await write(bench, 1)
+    assert numbers(await bench.store.journal_read(1, 100)) == [5, 6, 7]
+
+
+async def test_blocks_are_trimmed_by_size_a_bounded_number_at_a_time(bench: Workbench) -> None:
+    for _ in range(10):
+        await write(bench, 1, "x" * 1_000)
+    async with bench.transaction() as tx:
+        assert await tx.journal_trim(0, 3_500, 4) == 4
+        assert await tx.journal_trim(0, 3_500, 100) == 3
+        assert await tx.journal_trim(0, 3_500, 100) == 0
+    assert numbers(await bench.store.journal_read(1, 100)) == [8, 9, 10]
+
+
+async def test_the_highest_id_ever_handed_out_is_remembered_although_its_job_is_gone(bench: Workbench) -> None:
+    for _ in range(5):
+        last = bench.serial()
+    await write(bench, 1)
+    await bench.restart()
+    assert bench.store.id_floor >= last

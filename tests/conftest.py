@@ -1,0 +1,50 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.core.clock import ManualClock
+from penstock.core.durability import Durability
+from penstock.engine.engine import Engine
+from penstock.store.sqlite import SqliteStore
+from tests.support.server import ServerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
+    opened = await SqliteStore.open(tmp_path / "data", clock, ballast_bytes=0)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def engine(store: SqliteStore, clock: ManualClock) -> AsyncIterator[Engine]:
+    # Answers do not wait for the disk here, so that a moved clock is all that moves; durability has tests of its own.
+    running = Engine(store, clock, durability=Durability.NEVER)
+    running.start()
+    yield running
+    await running.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One real server for all tests of a worker; tests keep apart by using queues of their own."""
+    with ServerProcess(tmp_path_factory.mktemp("server") / "data") as running:
+        yield running

@@ -1,0 +1,24 @@
+"""Fixtures of the door tests: a client of a real server, and a queue that no other test uses."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.doors.api import Api
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.server import ServerProcess
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def api(server: ServerProcess) -> Iterator[Api]:
+    with server.client() as client:
+        yield Api(client, f"q{os.getpid()}-{next(_numbers)}")

@@ -1,0 +1,119 @@
+"""Whole queues: emptied, cleaned, destroyed, brought back, in slices and without touching what came later."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.core import limits
+from penstock.core.lifecycle import Arrow, State
+from penstock.core.queue import Counts, QueueKey
+from penstock.engine import admin
+from tests.support.engines import QUEUE, ack, claim_all, claim_job, fail, push, push_many, state
+
+if TYPE_CHECKING:
+    from penstock.core.clock import ManualClock
+    from penstock.engine.engine import Engine
+
+pytestmark = pytest.mark.anyio
+
+MANY = 3 * limits.slice_jobs_max + 7
+
+
+async def test_a_drain_removes_waiting_and_delayed_jobs_and_leaves_active_ones(engine: Engine) -> None:
+    await push_many(engine, MANY)
+    await push(engine, delay=1_000)
+    working = await claim_job(engine)
+    assert await admin.drain(engine, QUEUE) == MANY
+    assert engine.store.totals() == Counts(active=1)
+    assert await ack(engine, working) is None
+    assert await admin.drain(engine, QUEUE) == 0
+    assert await admin.drain(engine, QueueKey("default", "unknown")) == 0
+
+
+async def test_jobs_pushed_during_a_drain_survive_it(engine: Engine) -> None:
+    await push_many(engine, MANY)
+    draining = asyncio.ensure_future(admin.drain(engine, QUEUE))
+    await asyncio.sleep(0)
+    late = await push(engine)
+    assert await draining == MANY
+    assert await state(engine, late) is State.WAITING
+
+
+async def test_other_work_goes_on_between_the_slices(engine: Engine) -> None:
+    await push_many(engine, MANY)
+    draining = asyncio.ensure_future(admin.drain(engine, QUEUE))
+    await asyncio.sleep(0)
+    await push(engine, queue=QueueKey("default", "other"))
+    assert not draining.done()
+    await draining
+
+
+async def test_a_clean_removes_what_is_older_than_the_grace(engine: Engine, clock: ManualClock) -> None:
+    old = await push_many(engine, 3)
+    await clock.advance(10_000)
+    young = await push(engine)
+    states = (State.WAITING, State.DELAYED)
+    assert await admin.clean(engine, QUEUE, 20_000, states, 100) == []
+    assert [job.id for job in await admin.clean(engine, QUEUE, 5_000, states, 2)] == [job.id for job in old[:2]]
+    assert [job.id for job in await admin.clean(engine, QUEUE, 5_000, states, 100)] == [old[2].id]
+    assert [job.id for job in await admin.clean(engine, QUEUE, 0, states, 100)] == [young.id]
+
+
+async def test_a_clean_of_finished_jobs_counts_from_when_they_finished(engine: Engine, clock: ManualClock) -> None:
+    done = await push(engine)
+    await clock.advance(10_000)
+    await claim_job(engine)
+    await ack(engine, done)
+    assert await admin.clean(engine, QUEUE, 5_000, (State.COMPLETED,), 100) == []
+    await clock.advance(6_000)
+    assert [job.id for job in await admin.clean(engine, QUEUE, 5_000, (State.COMPLETED,), 100)] == [done.id]
+
+
+async def test_an_obliterated_queue_is_gone_with_everything(engine: Engine) -> None:
+    await push_many(engine, 5)
+    working, done = await claim_all(engine, 2)
+    await ack(engine, done)
+    await push(engine, delay=5_000)
+    assert await admin.obliterate(engine, QUEUE) == 6
+    assert engine.store.queue_find(QUEUE) is None
+    assert engine.store.totals() == Counts()
+    assert await ack(engine, working) is not None
+    await push(engine)
+    assert engine.store.totals() == Counts(waiting=1)
+
+
+async def test_many_delayed_jobs_are_promoted_earliest_first(engine: Engine) -> None:
+    jobs = [await push(engine, delay=delay) for delay in (3_000, 1_000, 2_000)]
+    assert await admin.move_many(engine, QUEUE, Arrow.PROMOTE, limit=2) == 2
+    assert [job.id for job in await claim_all(engine)] == [jobs[1].id, jobs[2].id]
+    assert await admin.move_many(engine, QUEUE, Arrow.PROMOTE) == 1
+
+
+async def test_all_dead_jobs_are_revived_except_those_whose_unique_key_is_taken(engine: Engine) -> None:
+    for number in range(MANY):
+        await push(engine, max_attempts=1, unique_key=f"k{number}" if number % 100 == 0 else None)
+    for job in await claim_all(engine, MANY):
+        await fail(engine, job)
+    taken = [await push(engine, unique_key=f"k{number}") for number in range(0, MANY, 100)]
+    assert await admin.revive(engine, QUEUE) == MANY - len(taken)
+    assert engine.store.totals() == Counts(waiting=MANY, dead=len(taken))
+
+
+async def test_a_purge_removes_dead_jobs_only(engine: Engine) -> None:
+    for job in [await push(engine, max_attempts=1) for _ in range(3)]:
+        await claim_job(engine)
+        await fail(engine, job)
+    await push(engine)
+    assert await admin.purge(engine, QUEUE) == 3
+    assert engine.store.totals() == Counts(waiting=1)
+
+
+async def test_completed_jobs_are_replayed(engine: Engine) -> None:
+    for job in await push_many(engine, 3):
+        await claim_job(engine)
+        await ack(engine, job)
+    assert await admin.move_many(engine, QUEUE, Arrow.REPLAY) == 3
+    assert engine.store.totals() == Counts(waiting=3)

@@ -1,0 +1,131 @@
+"""The journal: every transition is told once, in order, with what it needs to be understood alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.core.events import FIELDS, EventKind
+from penstock.core.lifecycle import Arrow
+from penstock.core.queue import QueueKey
+from penstock.engine import admin
+from penstock.engine.settle import Hold, Progress
+from tests.support.engines import QUEUE, ack, claim_job, fail, move, push
+
+if TYPE_CHECKING:
+    from penstock.core.clock import ManualClock
+    from penstock.engine.engine import Engine
+
+pytestmark = pytest.mark.anyio
+
+
+async def told(engine: Engine) -> list[tuple[str, dict[str, Any]]]:
+    """Read the whole journal, with named fields."""
+    found = []
+    for block in await engine.store.journal_read(1, 10_000):
+        for kind, queue, job, custom_id, *fields in block.events:
+            kind = EventKind(int(str(kind)))
+            named = dict(zip(FIELDS[kind], fields, strict=True))
+            assert block.queues[int(str(queue))] == QUEUE
+            found.append((kind.wire_name, {"job": job, "custom_id": custom_id, **named}))
+    return found
+
+
+async def names(engine: Engine) -> list[str]:
+    return [name for name, _ in await told(engine)]
+
+
+async def test_the_life_of_a_job_is_told_step_by_step(engine: Engine, clock: ManualClock) -> None:
+    job = await push(engine, data=b"12345", job_id="order-1", priority=3)
+    await clock.advance(10)
+    await claim_job(engine)
+    await engine.run(Progress("default", [Hold(job.id)], 50, "half"))
+    await fail(engine, job, "oops")
+    await clock.advance(1_000)
+    await claim_job(engine)
+    await clock.advance(5)
+    await ack(engine, job)
+    events = await told(engine)
+    assert [name for name, _ in events] == [
+        "queue:created", "job:pushed", "job:active", "job:progress", "job:failed", "job:retried", "job:waiting", "job:active",
+        "job:completed",
+    ]  # fmt: skip
+    fields = dict(events)
+    assert fields["job:pushed"] == {
+        "job": job.id, "custom_id": "order-1", "priority": 3, "run_at": job.run_at, "size": 5
+    }  # fmt: skip
+    assert fields["job:failed"]["error"] == "oops"
+    assert fields["job:progress"] == {"job": job.id, "custom_id": "order-1", "progress": 50, "message": "half"}
+    assert fields["job:completed"] == {
+        "job": job.id, "custom_id": "order-1", "attempts": 1, "created_at": job.created_at,
+        "run_at": job.created_at + 1_010, "started_at": job.created_at + 1_010, "size": 5,
+    }  # fmt: skip
+
+
+async def test_a_death_tells_its_error_and_its_reason(engine: Engine) -> None:
+    job = await push(engine, max_attempts=1)
+    await claim_job(engine)
+    await fail(engine, job, "oops")
+    fields = dict(await told(engine))
+    assert fields["job:failed"]["error"] == "oops"
+    assert fields["dlq:added"]["reason"] == "max_attempts_exceeded"
+
+
+async def test_a_lapse_is_told(engine: Engine, clock: ManualClock) -> None:
+    await push(engine)
+    await claim_job(engine)
+    await clock.advance(30_000)
+    assert (await told(engine))[-1][0] == "job:stalled"
+    assert (await told(engine))[-1][1]["error"] == "Job stalled 1 times"
+
+
+async def test_what_is_removed_in_bulk_is_told_job_by_job_and_as_a_whole(engine: Engine) -> None:
+    for _ in range(2):
+        await push(engine)
+    await admin.drain(engine, QUEUE)
+    events = await told(engine)
+    assert [name for name, _ in events[-3:]] == ["job:removed", "job:removed", "queue:drained"]
+    assert events[-2][1]["reason"] == "drain"
+    assert events[-1][1]["count"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arrow", "event"),
+    [
+        (Arrow.PROMOTE, "job:promoted"),
+        (Arrow.RESCHEDULE, "job:delay-changed"),
+        (Arrow.REPRIORITIZE, "job:priority-changed"),
+        (Arrow.DISCARD, "dlq:added"),
+        (Arrow.CANCEL, "job:removed"),
+    ],
+)
+async def test_interventions_are_told(engine: Engine, arrow: Arrow, event: str) -> None:
+    job = await push(engine, delay=60_000)
+    await move(engine, job, arrow, 5)
+    assert (await names(engine))[-1] == event
+
+
+async def test_a_refused_command_tells_nothing(engine: Engine) -> None:
+    job = await push(engine)
+    before = await names(engine)
+    await ack(engine, job)
+    assert await names(engine) == before
+
+
+async def test_heartbeats_and_empty_pulls_write_nothing(engine: Engine, store: Any) -> None:
+    from tests.support.engines import claim, renew
+
+    job = await push(engine)
+    await claim_job(engine)
+    before = store.journal_next
+    await renew(engine, job)
+    await claim(engine)
+    await claim(engine, queue=QueueKey("default", "unknown"))
+    assert store.journal_next == before
+
+
+async def test_an_obliterated_queue_is_named_in_its_last_event(engine: Engine) -> None:
+    await push(engine)
+    await admin.obliterate(engine, QUEUE)
+    assert (await names(engine))[-2:] == ["queue:obliterated", "queue:removed"]

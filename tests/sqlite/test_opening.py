@@ -1,0 +1,224 @@
+"""Opening a data directory: one process, one version, our own file, an undamaged log."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import apsw
+import pytest
+
+from penstock.core.errors import ConfigInvalid, StoreIncompatible, StoreLocked
+from penstock.core.lifecycle import State
+from penstock.core.queue import Counts
+from penstock.store.sqlite import SqliteStore, schema, waltail
+from penstock.store.sqlite.store import FILE_NAME
+from tests.conformance.workbench import Workbench
+from tests.support.server import free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.core.clock import ManualClock
+
+pytestmark = pytest.mark.anyio
+
+
+async def reopen(directory: Path, clock: ManualClock, **more: bool) -> SqliteStore:
+    return await SqliteStore.open(directory, clock, ballast_bytes=0, **more)
+
+
+async def test_a_second_process_is_refused_and_the_first_unharmed(
+    store: SqliteStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    with pytest.raises(StoreLocked, match=r"Another process \(pid \d+\) uses the data directory .* choose another"):
+        await reopen(tmp_path / "data", clock)
+    command = ["serve", "--data", str(tmp_path / "data"), "--http", f"127.0.0.1:{free_port()}", "--metrics", "off"]
+    refused = subprocess.run([sys.executable, "-m", "penstock", *command], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "uses the data directory" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    bench = Workbench(store, clock, lambda: reopen(tmp_path / "data", clock))
+    await bench.put(count=2)
+    assert store.totals() == Counts(waiting=2)
+
+
+async def test_the_lock_is_free_again_after_closing(store: SqliteStore, tmp_path: Path, clock: ManualClock) -> None:
+    other = tmp_path / "other"
+    first = await reopen(other, clock)
+    await first.close()
+    second = await reopen(other, clock)
+    await second.close()
+
+
+async def test_a_file_of_a_newer_version_is_refused_and_not_touched(tmp_path: Path, clock: ManualClock) -> None:
+    opened = await reopen(tmp_path, clock)
+    await opened.close()
+    path = tmp_path / FILE_NAME
+    with sqlite3.connect(path) as db:
+        db.execute(f"pragma user_version = {schema.SCHEMA_VERSION + 1}")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreIncompatible, match=r"has schema version 2, this Penstock knows up to 1.*Upgrade Penstock"):
+        await reopen(tmp_path, clock)
+    assert path.read_bytes() == before
+
+
+async def test_another_programs_database_is_refused(tmp_path: Path, clock: ManualClock) -> None:
+    with sqlite3.connect(tmp_path / FILE_NAME) as db:
+        db.execute("create table theirs (x)")
+    db.close()
+    with pytest.raises(StoreIncompatible, match="is a SQLite file, but not one of Penstock's"):
+        await reopen(tmp_path, clock)
+
+
+async def test_garbage_is_refused(tmp_path: Path, clock: ManualClock) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"this is not a database" * 1_000)
+    with pytest.raises(StoreIncompatible, match="cannot be read as a SQLite file"):
+        await reopen(tmp_path, clock)
+
+
+async def test_a_directory_that_cannot_be_used_is_explained(tmp_path: Path, clock: ManualClock) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigInvalid, match=r"cannot be used: .* Choose another with --data"):
+        await reopen(tmp_path / "file" / "below", clock)
+
+
+async def test_a_migration_that_fails_leaves_the_old_version(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = await reopen(tmp_path, clock)
+    await opened.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "create table extra (x); create table jobs (broken)"))
+        patched.setattr(schema, "SCHEMA_VERSION", 2)
+        with pytest.raises(apsw.SQLError):
+            await reopen(tmp_path, clock)
+    with sqlite3.connect(tmp_path / FILE_NAME) as db:
+        assert db.execute("pragma user_version").fetchone() == (1,)
+        assert db.execute("select count(*) from sqlite_master where name = 'extra'").fetchone() == (0,)
+    db.close()
+    again = await reopen(tmp_path, clock)
+    await again.close()
+
+
+async def test_a_migration_takes_an_old_file_along(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = await reopen(tmp_path, clock)
+    bench = Workbench(opened, clock, lambda: reopen(tmp_path, clock))
+    await bench.put(count=3)
+    await opened.close()
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "create table extra (x)"))
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", 2)
+    bench.store = await reopen(tmp_path, clock)
+    assert bench.store.totals() == Counts(waiting=3)
+    assert len(await bench.ready()) == 3
+    await bench.store.close()
+
+
+async def test_closing_leaves_one_tidy_file(tmp_path: Path, clock: ManualClock) -> None:
+    opened = await reopen(tmp_path, clock)
+    await Workbench(opened, clock, lambda: reopen(tmp_path, clock)).put(count=3)
+    await opened.close()
+    assert {path.name for path in tmp_path.iterdir()} <= {FILE_NAME, "penstock.lock", "ballast"}
+
+
+class CrashedStore:
+    """A data directory as a killed process leaves it, with its log still unread."""
+
+    def __init__(self, source: Path, target: Path) -> None:
+        target.mkdir()
+        for name in (FILE_NAME, f"{FILE_NAME}-wal", "penstock.lock"):
+            (target / name).write_bytes((source / name).read_bytes())
+        self.log = target / f"{FILE_NAME}-wal"
+        self.directory = target
+
+    def flip(self, offset: int) -> None:
+        content = bytearray(self.log.read_bytes())
+        content[offset] ^= 1
+        self.log.write_bytes(content)
+
+
+@pytest.fixture
+async def crashed(tmp_path: Path, clock: ManualClock) -> CrashedStore:
+    opened = await reopen(tmp_path / "running", clock)
+    bench = Workbench(opened, clock, lambda: reopen(tmp_path / "running", clock))
+    for _ in range(20):
+        await bench.put()
+    copy = CrashedStore(tmp_path / "running", tmp_path / "crashed")
+    await opened.close()
+    return copy
+
+
+async def test_a_killed_processs_log_is_read_again(crashed: CrashedStore, clock: ManualClock) -> None:
+    opened = await reopen(crashed.directory, clock)
+    assert opened.totals() == Counts(waiting=20)
+    await opened.close()
+
+
+async def test_a_flipped_bit_in_the_middle_of_the_log_is_noticed(crashed: CrashedStore, clock: ManualClock) -> None:
+    crashed.flip(32 + 20 * (24 + 4096) + 24 + 100)
+    with pytest.raises(
+        StoreIncompatible, match=r"is damaged: at least \d+ commits behind the damage would be lost.*--accept-loss"
+    ):
+        await reopen(crashed.directory, clock)
+    opened = await reopen(crashed.directory, clock, accept_loss=True)
+    assert 0 < opened.totals().waiting < 20
+    await opened.close()
+
+
+async def test_a_damaged_header_of_the_log_is_noticed(crashed: CrashedStore, clock: ManualClock) -> None:
+    crashed.flip(2)
+    with pytest.raises(StoreIncompatible, match="is damaged"):
+        await reopen(crashed.directory, clock)
+
+
+async def test_an_incomplete_last_commit_is_dropped_in_silence(crashed: CrashedStore, clock: ManualClock) -> None:
+    content = crashed.log.read_bytes()
+    crashed.log.write_bytes(content[: len(content) - 4096 - 10])
+    opened = await reopen(crashed.directory, clock)
+    assert opened.totals().waiting in (19, 20)
+    await opened.close()
+
+
+async def test_after_a_reboot_a_torn_log_is_only_worth_a_warning(crashed: CrashedStore, clock: ManualClock) -> None:
+    lock = crashed.directory / "penstock.lock"
+    lock.write_bytes(b'{"pid":1,"boot_id":"an earlier one","clean":false}')
+    crashed.flip(32 + 20 * (24 + 4096) + 24 + 100)
+    opened = await reopen(crashed.directory, clock)
+    assert 0 < opened.totals().waiting < 20
+    await opened.close()
+
+
+async def test_most_flipped_bits_in_a_log_are_noticed(crashed: CrashedStore, clock: ManualClock, tmp_path: Path) -> None:
+    """Of bits flipped anywhere before the last commit, none may drop acknowledged commits in silence."""
+    size = crashed.log.stat().st_size
+    last_commit = size - 8 * (24 + 4096)
+    silent = 0
+    for number in range(60):
+        copy = CrashedStore(crashed.directory, tmp_path / f"copy{number}")
+        copy.flip(40 + number * (last_commit - 40) // 60)
+        try:
+            opened = await reopen(copy.directory, clock)
+        except StoreIncompatible:
+            continue
+        silent += opened.totals() != Counts(waiting=20)
+        await opened.close()
+    assert silent == 0
+
+
+def test_no_log_means_nothing_lost(tmp_path: Path) -> None:
+    assert waltail.lost_commits(tmp_path / FILE_NAME) == 0
+    (tmp_path / f"{FILE_NAME}-wal").write_bytes(struct.pack(">8I", *[0] * 8))
+    (tmp_path / f"{FILE_NAME}-shm").write_bytes(bytes(100))
+    assert waltail.lost_commits(tmp_path / FILE_NAME) == 0
+
+
+def test_states_are_stored_by_their_numbers() -> None:
+    assert {state.name: state.value for state in State} == {
+        "NOWHERE": -1, "WAITING": 0, "DELAYED": 1, "ACTIVE": 2, "COMPLETED": 3, "DEAD": 4
+    }  # fmt: skip

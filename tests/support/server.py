@@ -1,0 +1,113 @@
+"""A real server in a real process, for tests that talk to it over real sockets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+START_TIMEOUT_S = 60
+#: Variables of the developer's own shell that would change what the server does.
+_CLEARED = ("AUTH_TOKENS", "HTTP_PORT", "HOST", "DATA_PATH", "CORS_ALLOW_ORIGIN", "RATE_LIMIT_MAX_REQUESTS", "LOG_FORMAT")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class ServerProcess:
+    """Starts ``penstock serve`` on a data directory. Use it as a context manager, or call ``start`` and ``stop``."""
+
+    def __init__(
+        self,
+        data: Path,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        launcher: Sequence[str] = ("-m", "penstock"),
+        port: int | None = None,
+    ) -> None:
+        self.data = data
+        self.args = args
+        self.env = {name: value for name, value in os.environ.items() if name not in _CLEARED} | dict(env or {})
+        self.launcher = launcher
+        self.port = port or free_port()
+        self.process: subprocess.Popen[str] | None = None
+        self.log_path = data.parent / f"{data.name}.log"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Start it and wait until it says that it listens."""
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        command = [
+            sys.executable, *self.launcher, "serve", "--data", str(self.data), "--http", f"127.0.0.1:{self.port}",
+            "--metrics", "off", *self.args,
+        ]  # fmt: skip
+        with self.log_path.open("a") as log:
+            self.process = subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            raise AssertionError(f"the server did not start: {self.log()}")
+        return self
+
+    def stop(self, timeout: float = 15) -> int:
+        """Ask it to stop and return its exit code."""
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+            self.process = None
+
+    def kill(self) -> None:
+        """Kill it as a crash would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.process = None
+
+    def log(self) -> str:
+        return self.log_path.read_text(encoding="utf-8") if self.log_path.exists() else ""
+
+    def client(self, **more: Any) -> httpx2.Client:
+        return httpx2.Client(base_url=self.url, timeout=30, trust_env=False, **more)
+
+    def async_client(self, **more: Any) -> httpx2.AsyncClient:
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+        return httpx2.AsyncClient(base_url=self.url, timeout=60, trust_env=False, limits=limits, **more)
