@@ -64,7 +64,7 @@ async def serve(config: Config, on_ready: Callable[[], None]) -> None:
     metrics = Metrics(engine, uptime)
     ops = OpsHandlers(engine, readiness, metrics, uptime)
     routes = [*JobHandlers(engine).routes(), *QueueHandlers(engine).routes(), *ops.routes(metrics_auth=config.metrics_auth)]
-    routes += OpenApi(routes).routes()
+    routes += OpenApi(list(routes)).routes()
     gate = TokenGate(config.auth_tokens)
     listeners = [_listen(_app(config, clock, gate, routes), config.http)]
     if config.metrics is not None and _wanted(config, "metrics", config.metrics):

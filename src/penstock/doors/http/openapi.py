@@ -103,8 +103,7 @@ def _shapes(route: Route) -> Iterable[Any]:
     for reader in (route.body, route.query):
         if reader is not None:
             yield reader.shape
-    if route.reply is not None:
-        yield route.reply
+    yield from route.replies
 
 
 def _first_line(shape: type) -> str:
@@ -149,8 +148,9 @@ def _query_parameters(reader: Reader[Any]) -> list[dict[str, Any]]:
 def _reply(route: Route) -> dict[str, Any]:
     if route.reply is None:
         return {"description": "Plain text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
-    schema: dict[str, Any] = {"$ref": _REF.format(name=route.reply.__name__)}
-    return {"description": _first_line(route.reply), "content": {JSON: {"schema": schema}}}
+    schemas = [{"$ref": _REF.format(name=reply.__name__)} for reply in route.replies]
+    text = " Or: ".join(map(_first_line, route.replies))
+    return {"description": text, "content": {JSON: {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}}}
 
 
 def _error(text: str) -> dict[str, Any]:

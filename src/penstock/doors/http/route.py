@@ -28,12 +28,19 @@ class Route(NamedTuple):
     handler: Handler
     summary: str
     tag: str
-    reply: type[msgspec.Struct] | None = None  #: None: plain text
+    reply: type[msgspec.Struct] | tuple[type[msgspec.Struct], ...] | None = None  #: one of several; None: plain text
     body: Reader[Any] | None = None
     query: Reader[Any] | None = None
     body_required: bool = False
     probe: bool = False  #: answered to everybody, always: needs no token and counts against no limit
     public: bool = False  #: needs no token
+
+    @property
+    def replies(self) -> tuple[type[msgspec.Struct], ...]:
+        """All shapes a good answer can have."""
+        if self.reply is None:
+            return ()
+        return self.reply if isinstance(self.reply, tuple) else (self.reply,)
 
 
 class Plain(NamedTuple):

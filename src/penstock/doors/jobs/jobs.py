@@ -246,7 +246,7 @@ class JobHandlers(JobsDoor):
                 body=BULK,
                 **required,
             ),
-            route("GET", "/queues/{queue}/jobs", self.pull, "Pull a job", wire.PulledReply, query=PULL),
+            route("GET", "/queues/{queue}/jobs", self.pull, "Pull a job", (wire.PulledReply, wire.NothingReply), query=PULL),
             route(
                 "POST",
                 "/queues/{queue}/jobs/pull-batch",
@@ -265,7 +265,7 @@ class JobHandlers(JobsDoor):
             ),
             route("POST", "/jobs/{id}/fail", self.fail, "Fail a job", wire.Ok, body=FAIL),
             route("GET", "/jobs/{id}/state", self.get_state, "Get job state", wire.StateReply),
-            route("GET", "/jobs/{id}/result", self.get_result, "Get job result", wire.ResultReply),
+            route("GET", "/jobs/{id}/result", self.get_result, "Get job result", (wire.ResultReply, wire.NoResultReply)),
             route("GET", "/jobs/{id}/progress", self.get_progress, "Get progress", wire.ProgressReply),
             route(
                 "POST", "/jobs/{id}/progress", self.report_progress, "Update progress", wire.Ok, body=PROGRESS, **required
@@ -285,7 +285,9 @@ class JobHandlers(JobsDoor):
             ),
             route("PUT", "/jobs/{id}/delay", self.change_delay, "Change delay", wire.Ok, body=DELAY, **required),
             route("POST", "/jobs/{id}/discard", self.discard, "Discard to DLQ", wire.Ok),
-            route("POST", "/jobs/{id}/wait", self.wait, "Wait for completion", wire.CompletedReply, body=WAIT),
+            route(
+                "POST", "/jobs/{id}/wait", self.wait, "Wait for completion", (wire.CompletedReply, wire.WaitReply), body=WAIT
+            ),
             route("POST", "/jobs/{id}/heartbeat", self.heartbeat, "Job heartbeat", wire.AliveReply, body=HEARTBEAT),
             route(
                 "POST",

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.store")
 
 FILE_NAME: Final = "penstock.db"
-#: The log is moved into the main file whenever it holds this many pages of 4 KiB.
+PAGE_BYTES: Final = 4_096
+#: The log is moved into the main file whenever it holds this many pages.
 CHECKPOINT_PAGES: Final = 8_000
 #: The same while the disk is full, when every page counts.
 CHECKPOINT_PAGES_FULL: Final = 100
@@ -107,6 +108,7 @@ class SqliteStore:
             raise
         if not store._ballast.hold():
             log.warning("little disk space left: no ballast could be reserved, so acks may fail too once the disk is full")
+        store.checkpointer.every(store._log_pages())
         return store
 
     async def close(self) -> None:
@@ -249,6 +251,11 @@ class SqliteStore:
         self.checkpointer.log_has(pages)
         return apsw.SQLITE_OK
 
+    def _log_pages(self) -> int:
+        """Return how long the log may get: on a small disk it must fit into what the ballast gives back."""
+        reserve = self._ballast.bytes // PAGE_BYTES // 4
+        return min(CHECKPOINT_PAGES, max(CHECKPOINT_PAGES_FULL, reserve)) if reserve else CHECKPOINT_PAGES
+
     # Trouble.
 
     def status(self) -> StoreStatus:
@@ -269,7 +276,7 @@ class SqliteStore:
         """Try to get out of trouble; True if the store takes writes again."""
         if self._status.full:
             if self._ballast.room_again() and self._ballast.hold():
-                self.checkpointer.every(CHECKPOINT_PAGES)
+                self.checkpointer.every(self._log_pages())
                 self._recovered()
         elif self._status.error is not None:
             try:

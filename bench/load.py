@@ -1,0 +1,165 @@
+"""The load: a small HTTP/1.1 client that costs as little as possible, run in a process of its own.
+
+``python -m bench.load '{"port": 6790, "script": "push", ...}'`` prints one JSON object with what it measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    Script = Generator[bytes, bytes, None]
+
+PAYLOAD = b'{"to":"user@example.com","subject":"Welcome","text":"' + b"x" * 137 + b'"}'  # 200 bytes
+JOB = b'{"data":' + PAYLOAD + b"}"
+
+
+def request(method: str, path: str, body: bytes = b"") -> bytes:
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class Counter:
+    """What all connections of one run count together."""
+
+    def __init__(self, seconds: float, jobs_max: int | None) -> None:
+        self.jobs = 0
+        self.errors = 0
+        self.latencies: list[float] = []
+        self.started = time.perf_counter()
+        self.ends = self.started + seconds
+        self.jobs_max = jobs_max
+        self.asked = 0
+
+    def goes_on(self) -> bool:
+        if self.jobs_max is not None and self.asked >= self.jobs_max:
+            return False
+        self.asked += 1
+        return time.perf_counter() < self.ends
+
+
+def push(counter: Counter, queue: str, path: str | None = None) -> Script:
+    """Push one job after the other."""
+    wire = request("POST", path or f"/queues/{queue}/jobs", JOB)
+    while counter.goes_on():
+        reply = yield wire
+        counter.jobs += 1
+        counter.errors += not reply.startswith(b'{"ok":true')
+
+
+def bulk(counter: Counter, queue: str, size: int = 100, delay: int = 0) -> Script:
+    """Push a hundred jobs at a time."""
+    job = JOB if not delay else b'{"delay":%d,"data":' % delay + PAYLOAD + b"}"
+    wire = request("POST", f"/queues/{queue}/jobs/bulk", b'{"jobs":[' + b",".join([job] * size) + b"]}")
+    while counter.goes_on():
+        reply = yield wire
+        counter.jobs += size
+        counter.errors += not reply.startswith(b'{"ok":true')
+
+
+def pull(counter: Counter, queue: str) -> Script:
+    """Pull one job after the other, and leave it at that."""
+    wire = request("GET", f"/queues/{queue}/jobs")
+    while counter.goes_on():
+        reply = yield wire
+        if reply.startswith(b'{"ok":true,"job":null'):
+            return
+        counter.jobs += 1
+
+
+def pull_ack(counter: Counter, queue: str) -> Script:
+    """Pull a job, acknowledge it with its token, and so on."""
+    wire = request("GET", f"/queues/{queue}/jobs")
+    while counter.goes_on():
+        reply = yield wire
+        if reply.startswith(b'{"ok":true,"job":null'):
+            return
+        job_id = reply[24:60].decode()
+        token = reply[-38:-2]
+        done = yield request("POST", f"/jobs/{job_id}/ack", b'{"token":"' + token + b'"}')
+        counter.jobs += 1
+        counter.errors += done != b'{"ok":true}'
+
+
+SCRIPTS: dict[str, Any] = {"push": push, "bulk": bulk, "pull": pull, "pull_ack": pull_ack}
+
+
+class Connection(asyncio.Protocol):
+    """Plays a script: sends what it yields, hands back what was answered."""
+
+    def __init__(self, script: Script, counter: Counter, done: asyncio.Future[None]) -> None:
+        self.script = script
+        self.counter = counter
+        self.done = done
+        self.buffer = b""
+        self.sent_at = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.advance(None)
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self.buffer + data if self.buffer else data
+        head_end = buffer.find(b"\r\n\r\n")
+        if head_end >= 0:
+            at = buffer.find(b"content-length: ")
+            length = int(buffer[at + 16 : buffer.find(b"\r\n", at)])
+            if len(buffer) >= head_end + 4 + length:
+                self.buffer = b""
+                self.counter.latencies.append(time.perf_counter() - self.sent_at)
+                self.advance(buffer[head_end + 4 :])
+                return
+        self.buffer = buffer
+
+    def advance(self, reply: bytes | None) -> None:
+        try:
+            wire = next(self.script) if reply is None else self.script.send(reply)
+        except StopIteration:
+            self.transport.close()
+            return
+        self.sent_at = time.perf_counter()
+        self.transport.write(wire)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+async def run(
+    port: int, script: str, connections: int, seconds: float, jobs_max: int | None = None, **options: Any
+) -> dict[str, float]:
+    """Run a script on many connections and return rates and latencies."""
+    loop = asyncio.get_running_loop()
+    counter = Counter(seconds, jobs_max)
+    finished = []
+    for _ in range(connections):
+        done: asyncio.Future[None] = loop.create_future()
+        player = SCRIPTS[script](counter, **options)
+        await loop.create_connection(lambda player=player, done=done: Connection(player, counter, done), "127.0.0.1", port)  # type: ignore[misc]
+        finished.append(done)
+    await asyncio.gather(*finished)
+    took = time.perf_counter() - counter.started
+    latencies = sorted(counter.latencies) or [0.0]
+    return {
+        "rate": counter.jobs / took,
+        "jobs": counter.jobs,
+        "errors": counter.errors,
+        "p50_ms": latencies[len(latencies) // 2] * 1000,
+        "p99_ms": latencies[len(latencies) * 99 // 100] * 1000,
+    }
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        print(json.dumps(runner.run(run(**json.loads(sys.argv[1])))))

@@ -1,0 +1,107 @@
+"""Tokens, client addresses, sliding windows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.access.rate_limit import ClientAddress, SlidingWindow
+from penstock.access.tokens import TokenGate
+from penstock.core import limits
+from penstock.core.clock import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def window(clock: ManualClock, requests_max: int = 5, window_ms: int = 1_000) -> SlidingWindow:
+    return SlidingWindow(clock, window_ms=window_ms, requests_max=requests_max, cleanup_ms=60_000)
+
+
+def test_an_empty_token_is_no_token() -> None:
+    with pytest.raises(ValueError, match="must not be empty"):
+        TokenGate(["good", ""])
+
+
+@given(st.text())
+def test_without_tokens_everybody_is_let_in_and_with_one_nobody_by_chance(header: str) -> None:
+    assert TokenGate([]).admits(header)
+    assert not TokenGate(["s3cret-that-nobody-guesses"]).admits(header)
+
+
+async def advance(clock: ManualClock, ms: int) -> None:
+    await clock.advance(ms)
+
+
+@pytest.mark.anyio
+async def test_so_many_requests_pass_in_a_window_and_the_next_waits(clock: ManualClock) -> None:
+    limit = window(clock)
+    assert [limit.retry_after_ms("a") for _ in range(5)] == [0] * 5
+    assert 0 < limit.retry_after_ms("a") <= 1_000
+    assert limit.retry_after_ms("b") == 0
+    await clock.advance(2_000)
+    assert limit.retry_after_ms("a") == 0
+
+
+@pytest.mark.anyio
+async def test_the_window_slides(clock: ManualClock) -> None:
+    limit = window(clock, requests_max=10)
+    await clock.advance(1_000 - clock.steady_ms() % 1_000)
+    assert all(limit.retry_after_ms("a") == 0 for _ in range(10))
+    await clock.advance(1_500)  # half of the previous window is still in sight
+    assert [limit.retry_after_ms("a") == 0 for _ in range(6)] == [True] * 5 + [False]
+
+
+@given(st.lists(st.integers(0, 700), max_size=200))
+def test_no_window_ever_holds_more_than_twice_the_limit(steps: list[int]) -> None:
+    import asyncio
+
+    clock = ManualClock()
+    limit = window(clock)
+    passed: list[int] = []
+    for step in steps:
+        asyncio.run(clock.advance(step))
+        if limit.retry_after_ms("a") == 0:
+            passed.append(clock.steady_ms())
+    for moment in passed:
+        assert sum(moment <= other < moment + 1_000 for other in passed) <= 10
+
+
+def test_the_number_of_remembered_clients_is_bounded(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "rate_limit_clients_max", 10)
+    limit = window(clock)
+    for number in range(100):
+        limit.retry_after_ms(str(number))
+    assert len(limit._clients) == 10
+
+
+@pytest.mark.anyio
+async def test_clients_not_seen_for_long_are_forgotten(clock: ManualClock) -> None:
+    limit = window(clock)
+    limit.retry_after_ms("a")
+    await clock.advance(61_000)
+    limit.retry_after_ms("b")
+    assert set(limit._clients) == {"b"}
+
+
+@pytest.mark.parametrize(
+    ("peer", "headers", "client"),
+    [
+        ("10.0.0.1", {}, "10.0.0.1"),
+        ("10.0.0.1", {"x-forwarded-for": "1.1.1.1"}, "1.1.1.1"),
+        ("10.0.0.1", {"x-forwarded-for": "6.6.6.6, 1.1.1.1"}, "1.1.1.1"),
+        ("10.0.0.1", {"x-forwarded-for": "6.6.6.6, 1.1.1.1, 10.0.0.2"}, "1.1.1.1"),
+        ("10.0.0.1", {"x-forwarded-for": "10.0.0.3, 10.0.0.2"}, "10.0.0.3"),
+        ("10.0.0.1", {"x-real-ip": "2.2.2.2"}, "2.2.2.2"),
+        ("10.0.0.1", {"x-forwarded-for": " , ", "x-real-ip": "2.2.2.2"}, "2.2.2.2"),
+        ("8.8.8.8", {"x-forwarded-for": "1.1.1.1", "x-real-ip": "2.2.2.2"}, "8.8.8.8"),
+        ("10.0.0.1", {"x-forwarded-for": "x" * 500}, "x" * 64),
+        ("unknown", {"x-forwarded-for": "1.1.1.1"}, "unknown"),
+    ],
+)
+def test_only_trusted_proxies_are_believed(peer: str, headers: dict[str, str], client: str) -> None:
+    trusted: Iterable[str] = ["10.0.0.0/8"]
+    assert ClientAddress(trusted).of(peer, headers) == client

@@ -1,0 +1,67 @@
+"""Rules of the code that a linter does not know: one clock, one place that changes states, no sleeping in tests."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "penstock"
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_only_the_clock_asks_for_the_time(path: Path) -> None:
+    if path.relative_to(SOURCE).as_posix() in ("core/clock.py", "server.py"):
+        pytest.skip("the clock itself, and the composition root, which waits for its own socket")
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = {alias.name for alias in node.names} | {getattr(node, "module", "") or ""}
+            assert not names & {"time", "datetime", "random"}, f"line {node.lineno} imports {names}"
+        if isinstance(node, ast.Call):
+            called = dotted(node.func)
+            assert not called.endswith((".time", "asyncio.sleep", ".call_later", "wait_for", "asyncio.timeout")), called
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_only_the_lifecycle_changes_a_state(path: Path) -> None:
+    if path == SOURCE / "core" / "lifecycle.py":
+        pytest.skip("the lifecycle itself")
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+        for target in targets:
+            written = dotted(target)
+            moved = ("state", "position", "run_at", "attempts", "stalls", "token", "lease_until", "deadline", "finished_at")
+            assert not written.endswith(tuple(f"job.{name}" for name in moved)), f"line {node.lineno} changes {written}"
+
+
+def test_no_module_writes_sql_outside_of_the_stores() -> None:
+    for path in MODULES:
+        if "store" not in path.parts:
+            text = path.read_text(encoding="utf-8").lower()
+            assert "select " not in text or " from jobs" not in text, path
+            assert "insert into" not in text, path
+
+
+def test_tests_do_not_sleep() -> None:
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and dotted(node.func) in ("time.sleep", "asyncio.sleep"):
+                argument = node.args[0]
+                allowed = isinstance(argument, ast.Constant) and argument.value in (0, 0.01)
+                assert allowed, f"{path.relative_to(ROOT)}:{node.lineno} sleeps"
+
+
+def test_nothing_deserialises_code() -> None:
+    for path in MODULES:
+        text = path.read_text(encoding="utf-8")
+        for word in ("import pickle", "import marshal", "yaml.load(", "eval(", "exec("):
+            assert word not in text, f"{path} uses {word}"

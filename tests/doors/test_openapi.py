@@ -1,0 +1,142 @@
+"""The routes, the contract's own list of them, and the OpenAPI document agree; and no call that fits it breaks the server."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import load_all_checks
+
+if TYPE_CHECKING:
+    from tests.doors.api import Api
+    from tests.support.server import ServerProcess
+
+#: The contract's summary of endpoints, but for those that come with crons, webhooks, workers, flows and live events.
+CONTRACT = """
+POST /queues/:q/jobs
+POST /queues/:q/jobs/bulk
+GET /queues/:q/jobs
+POST /queues/:q/jobs/pull-batch
+GET /jobs/:id
+GET /jobs/custom/:customId
+DELETE /jobs/:id
+POST /jobs/:id/ack
+POST /jobs/ack-batch
+POST /jobs/:id/fail
+GET /jobs/:id/state
+GET /jobs/:id/result
+GET /jobs/:id/progress
+POST /jobs/:id/progress
+PUT /jobs/:id/data
+PUT /jobs/:id/priority
+POST /jobs/:id/promote
+POST /jobs/:id/move-to-wait
+POST /jobs/:id/move-to-delayed
+PUT /jobs/:id/delay
+POST /jobs/:id/discard
+POST /jobs/:id/wait
+POST /jobs/:id/heartbeat
+POST /jobs/heartbeat-batch
+POST /jobs/:id/extend-lock
+POST /jobs/extend-locks
+GET /jobs/:id/logs
+POST /jobs/:id/logs
+DELETE /jobs/:id/logs
+GET /queues
+GET /queues/:q/jobs/list
+GET /queues/:q/counts
+GET /queues/:q/count
+GET /queues/:q/priority-counts
+GET /queues/:q/paused
+POST /queues/:q/pause
+POST /queues/:q/resume
+POST /queues/:q/drain
+POST /queues/:q/obliterate
+POST /queues/:q/clean
+POST /queues/:q/promote-jobs
+POST /queues/:q/retry-completed
+GET /queues/:q/dlq
+POST /queues/:q/dlq/retry
+POST /queues/:q/dlq/purge
+PUT /queues/:q/rate-limit
+DELETE /queues/:q/rate-limit
+PUT /queues/:q/concurrency
+DELETE /queues/:q/concurrency
+GET /queues/:q/stall-config
+PUT /queues/:q/stall-config
+GET /queues/:q/dlq-config
+PUT /queues/:q/dlq-config
+GET /health
+GET /healthz
+GET /live
+GET /ready
+GET /ping
+GET /stats
+GET /metrics
+GET /prometheus
+GET /storage
+POST /gc
+GET /heapstats
+"""
+
+
+def test_every_route_of_the_contract_is_there_and_no_other(api: Api) -> None:
+    document = api.http.get("/openapi.json").json()
+    documented = {
+        f"{method.upper()} {re.sub(r'{.*?}', '*', path)}" for path, item in document["paths"].items() for method in item
+    }
+    promised = {re.sub(r":\w+", "*", line) for line in CONTRACT.strip().splitlines()}
+    assert documented == promised
+
+
+def test_the_reference_page_lists_every_route(api: Api) -> None:
+    response = api.http.get("/docs")
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    document = api.http.get("/openapi.json").json()
+    assert all(path in response.text for path in document["paths"])
+
+
+load_all_checks()
+
+
+@pytest.mark.slow
+def test_no_call_that_can_be_made_breaks_the_server(server: ServerProcess) -> None:
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    checks = [
+        check
+        for check in schemathesis.checks.CHECKS.get_all()
+        if check.__name__
+        in ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
+    ]
+    assert len(checks) == 4
+    failures: list[str] = []
+    calls = 0
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        if operation.path == "/gc":
+            continue
+
+        @settings(
+            max_examples=40, deadline=None, database=None, derandomize=True, phases=[Phase.explicit, Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )  # fmt: skip
+        @given(case=operation.as_strategy())
+        def call(case: schemathesis.Case) -> None:
+            nonlocal calls
+            calls += 1
+            if case.body is not schemathesis.core.NOT_SET and isinstance(case.body, dict):
+                case.body.pop("timeout", None)
+            if case.query:
+                case.query.pop("timeout", None)
+            response = case.call(timeout=30)
+            try:
+                case.validate_response(response, checks=checks)
+            except BaseExceptionGroup as error:  # all of them are reported together
+                failures.append(f"{case.method} {case.formatted_path}: {[str(each)[:300] for each in error.exceptions]}")
+
+        call()
+    assert not failures, "\n".join(failures[:10])
+    assert calls > 1_500

@@ -1,0 +1,214 @@
+"""Disks that break and disks that are full: new work is refused in clear words, nothing answered is lost, acks go on."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import pytest
+
+from penstock.core.clock import ManualClock
+from penstock.core.durability import Durability
+from penstock.core.errors import OutcomeUnknown, PenstockError, StorageFull
+from penstock.core.job import NewJob
+from penstock.core.lifecycle import State
+from penstock.engine.engine import Engine
+from penstock.engine.produce import Push
+from penstock.store.sqlite import SqliteStore
+from tests.doors.api import Api
+from tests.support.engines import QUEUE, ack, claim_all, push, push_many, state
+from tests.support.server import ServerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+# A real process whose disk breaks.
+
+
+def test_a_failed_fsync_refuses_everything_loses_nothing_and_heals(tmp_path: Path) -> None:
+    fault = tmp_path / "broken"
+    launcher = ("-m", "tests.support.faulty_server")
+    with (
+        ServerProcess(tmp_path / "data", launcher=launcher, env={"FAULT_FILE": str(fault)}) as server,
+        server.client() as client,
+    ):
+        api = Api(client, "q")
+        safe = [api.push(number) for number in range(5)]
+        job_id, token = api.take()
+        fault.touch()
+        unknown = api.call("POST", "{q}/jobs", json={"data": "unlucky"})
+        assert unknown.status_code == 500
+        assert unknown.headers["penstock-error"] == "outcome_unknown"
+        for _ in range(3):
+            status, error = api.refused("POST", "{q}/jobs", {"data": "refused"})
+            assert status == 503
+            assert "nothing was stored" in error
+        assert api.call("GET", "/health").json()["status"] == "degraded"
+        assert api.call("GET", "/ready").status_code == 503
+        assert "fsync failed" in api.ok("GET", "/storage")["error"]
+        assert api.ok("GET", f"/jobs/{safe[2]}/state")["state"] == "waiting"  # reading goes on
+        fault.unlink()
+        while api.call("GET", "/ready").status_code != 200:
+            pass
+        api.ok("POST", f"/jobs/{job_id}/ack", {"token": token})
+        assert api.push("again")
+        data = [job["data"] for job in api.ok("GET", "{q}/jobs/list", params={"state": "waiting"})["jobs"]]
+        assert data[:4] == [1, 2, 3, 4]
+        assert data[-1] == "again"
+        assert "refused" not in data
+    assert "storage works again" in server.log()
+
+
+# A real file system that is full.
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    mount = tmp_path / "small"
+    mount.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(mount)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("mounting a small file system needs more rights than we have")
+    yield mount
+    subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_refuses_new_jobs_takes_acks_and_recovers(small_disk: Path) -> None:
+    filler = small_disk / "filler"
+    data = small_disk / "data"
+    server = ServerProcess(data)
+    server.log_path = small_disk.parent / "server.log"
+    with server, server.client() as client:
+        api = Api(client, "q")
+        pushed = 0
+        while True:
+            response = api.call("POST", "{q}/jobs/bulk", json={"jobs": [{"data": "x" * 300}] * 200})
+            if response.status_code != 200:
+                break
+            pushed += 200
+        assert response.status_code == 507
+        assert response.json()["error"].startswith("Disk is full: new jobs are refused")
+        assert api.counts()["waiting"] == pushed > 5_000
+        assert api.ok("GET", "/storage")["diskFull"] is True
+        assert api.call("GET", "/health").json()["status"] == "degraded"
+        assert api.refused("POST", "{q}/jobs", {"data": 1})[0] == 507
+        acked = 0
+        while acked < 5_000:
+            reply = api.ok("POST", "{q}/jobs/pull-batch", {"count": 100})
+            ids = [job["id"] for job in reply["jobs"]]
+            assert api.ok("POST", "/jobs/ack-batch", {"ids": ids, "tokens": reply["tokens"]})["count"] == len(ids)
+            acked += len(ids)
+        assert api.counts() == {"waiting": pushed - acked, "active": 0, "delayed": 0, "completed": acked, "failed": 0}
+        assert not filler.exists()
+        subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+        while api.ok("GET", "/storage")["diskFull"]:
+            pass
+        assert api.push("room again")
+    with server, server.client() as client:
+        assert Api(client, "q").counts()["waiting"] == pushed - acked + 1
+
+
+# Faults at every single call.
+
+
+class FaultyVfs(apsw.VFS):
+    """Fails the n-th write, truncation or sync from the moment it is armed."""
+
+    def __init__(self, name: str, error: type[apsw.Error]) -> None:
+        super().__init__(name, "unix")
+        self.name = name
+        self.error = error
+        self.calls_left: int | None = None
+
+    def fault(self) -> None:
+        if self.calls_left is not None:
+            self.calls_left -= 1
+            if self.calls_left < 0:
+                raise self.error("injected")
+
+    def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - the name is SQLite's
+        return _FaultyFile(name, flags, self)
+
+
+class _FaultyFile(apsw.VFSFile):
+    def __init__(self, name: Any, flags: list[int], vfs: FaultyVfs) -> None:
+        self.vfs = vfs
+        super().__init__("unix", name, flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+        self.vfs.fault()
+        super().xWrite(data, offset)
+
+    def xTruncate(self, size: int) -> None:  # noqa: N802
+        self.vfs.fault()
+        super().xTruncate(size)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        self.vfs.fault()
+        super().xSync(flags)
+
+
+@pytest.mark.anyio
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [apsw.IOError, apsw.FullError])
+async def test_a_fault_at_any_call_loses_nothing_answered_and_stores_nothing_refused(
+    tmp_path: Path, clock: ManualClock, error: type[apsw.Error]
+) -> None:
+    for call in range(0, 120):
+        vfs = FaultyVfs(f"faulty-{error.__name__}-{call}", error)
+        directory = tmp_path / str(call)
+        store = await SqliteStore.open(directory, clock, vfs=vfs.name, ballast_bytes=0)
+        store.checkpointer.every(40)
+        engine = Engine(store, clock, durability=Durability.ALWAYS)
+        answered, refused = [await push(engine, data=b"before")], []
+        vfs.calls_left = call
+        for number in range(30):
+            data = f"{call}-{number}".encode()
+            try:
+                answered.append(await push(engine, data=data, job_id=data.decode()))
+            except OutcomeUnknown:
+                pass
+            except PenstockError:
+                refused.append(data.decode())
+        vfs.calls_left = None
+        assert await store.heal(), store.status()
+        for job in answered:
+            assert await state(engine, job) is State.WAITING
+        for name in refused:
+            assert await store.job_get("default", name) is None
+        await push(engine, data=b"after")
+        await engine.close()
+        await store.close()
+        sound = apsw.Connection(str(directory / "penstock.db"))
+        assert list(sound.execute("pragma integrity_check")) == [("ok",)]
+        sound.close()
+
+
+@pytest.mark.anyio
+async def test_on_a_full_disk_pushes_of_a_batch_are_refused_and_its_acks_are_not(tmp_path: Path, clock: ManualClock) -> None:
+    vfs = FaultyVfs("faulty-full", apsw.FullError)
+    store = await SqliteStore.open(tmp_path, clock, vfs=vfs.name, ballast_bytes=0)
+    engine = Engine(store, clock, durability=Durability.NEVER)
+    await push_many(engine, 3)
+    held = await claim_all(engine)
+    vfs.calls_left = 0
+    refused = engine.run(Push(QUEUE, [NewJob(b"1")]))
+    acks = [ack(engine, job) for job in held]
+    with pytest.raises(StorageFull, match="Disk is full: new jobs are refused"):
+        await refused
+    vfs.calls_left = None  # what the ballast gave back is enough for the acks
+    for each in acks:
+        assert await each is None
+    with pytest.raises(StorageFull):
+        await push(engine)
+    assert store.status().full
+    assert await store.heal()
+    await push(engine)
+    await engine.close()
+    await store.close()
