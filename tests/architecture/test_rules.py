@@ -40,7 +40,7 @@ def test_only_the_lifecycle_changes_a_state(path: Path) -> None:
         for target in targets:
             written = dotted(target)
             moved = ("state", "position", "run_at", "attempts", "stalls", "token", "lease_until", "deadline", "finished_at")
-            assert not written.endswith(tuple(f"job.{name}" for name in moved)), f"line {node.lineno} changes {written}"
+            assert not written.endswith(tuple(f"job.{name}" for name in moved)), f"line {target.lineno} changes {written}"
 
 
 def test_no_module_writes_sql_outside_of_the_stores() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import pytest
 
@@ -10,7 +12,9 @@ from penstock.core.job import Details, JobFlag, Payload, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
 from penstock.store.contract import LogEntry, Page, Selection
-from tests.conformance.workbench import MAIL, Workbench
+
+if TYPE_CHECKING:
+    from tests.conformance.workbench import Workbench
 
 pytestmark = pytest.mark.anyio
 

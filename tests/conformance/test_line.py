@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
-from tests.conformance.workbench import Workbench
+
+if TYPE_CHECKING:
+    from tests.conformance.workbench import Workbench
 
 pytestmark = pytest.mark.anyio
 

@@ -179,7 +179,8 @@ def test_each_token_opens_the_door(client: httpx2.Client, token: str) -> None:
     ],
 )
 def test_anything_else_does_not(client: httpx2.Client, value: str | bytes | None) -> None:
-    headers = {} if value is None else {"Authorization": value}
+    given = value.encode() if isinstance(value, str) else value
+    headers = {} if given is None else {b"Authorization": given}
     for method, path in (
         ("GET", "/stats"),
         ("POST", "/queues/q/jobs"),

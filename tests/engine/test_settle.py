@@ -14,6 +14,8 @@ from penstock.engine.settle import Ack, Fail, Hold, Progress, Release
 from tests.support.engines import ack, claim, claim_all, claim_job, fail, move, push, push_many, renew, state, stored
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from penstock.core.clock import ManualClock
     from penstock.engine.engine import Engine
 
@@ -48,7 +50,8 @@ async def test_a_stale_token_changes_nothing_and_the_new_holders_counts(
     old = (await claim_job(engine, lease_ms=1_000)).token
     await clock.advance(1_000)
     new = (await claim_job(engine)).token
-    say = {"ack": ack, "fail": fail, "renew": renew}[verb]
+    verbs: dict[str, Callable[..., Awaitable[object]]] = {"ack": ack, "fail": fail, "renew": renew}
+    say = verbs[verb]
     before = await stored(engine, job)
     assert isinstance(await say(engine, job, token=old), StaleLease)
     assert isinstance(await say(engine, job, token=-1), StaleLease)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import pytest
 
-from penstock.core.clock import ManualClock
 from penstock.core.durability import Durability
 from penstock.core.errors import OutcomeUnknown, PenstockError, StorageFull
 from penstock.core.job import NewJob
@@ -23,6 +22,8 @@ from tests.support.server import ServerProcess
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from penstock.core.clock import ManualClock
 
 
 # A real process whose disk breaks.
@@ -160,7 +161,7 @@ class _FaultyFile(apsw.VFSFile):
 async def test_a_fault_at_any_call_loses_nothing_answered_and_stores_nothing_refused(
     tmp_path: Path, clock: ManualClock, error: type[apsw.Error]
 ) -> None:
-    for call in range(0, 120):
+    for call in range(120):
         vfs = FaultyVfs(f"faulty-{error.__name__}-{call}", error)
         directory = tmp_path / str(call)
         store = await SqliteStore.open(directory, clock, vfs=vfs.name, ballast_bytes=0)

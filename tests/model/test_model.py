@@ -19,7 +19,6 @@ from penstock.core.errors import PenstockError
 from penstock.core.events import EventKind
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.queue import QueueSettings
 from penstock.engine import admin
 from penstock.engine.admin import Configure
 from penstock.engine.change import EditData, MoveJob
@@ -35,7 +34,7 @@ from tests.support.engines import QUEUE
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from penstock.core.queue import Queue
+    from penstock.core.queue import Queue, QueueSettings
 
 START = 1_800_000_000_000
 STATES = {
@@ -136,7 +135,7 @@ class QueueMachine(RuleBasedStateMachine):
                     remove_on_complete=bool(flags & JobFlag.REMOVE_ON_COMPLETE),
                     remove_on_fail=bool(flags & JobFlag.REMOVE_ON_FAIL),
                     data=str(number).encode(),
-                )  # fmt: skip
+                )
             )
 
     @rule(count=st.integers(1, 3), group=st.sampled_from([None, "g1"]))
@@ -230,7 +229,7 @@ class QueueMachine(RuleBasedStateMachine):
                 Arrow.CANCEL,
                 Arrow.REVIVE,
                 Arrow.REPLAY,
-            ]  # fmt: skip
+            ]
         ),
         value=st.sampled_from([0, 1, 2_000]),
     )
@@ -239,10 +238,15 @@ class QueueMachine(RuleBasedStateMachine):
         if job is None:
             return
         allowed = {
-            Arrow.PROMOTE: ("delayed",), Arrow.POSTPONE: ("active",), Arrow.RESCHEDULE: ("delayed",),
-            Arrow.REPRIORITIZE: ("waiting", "delayed"), Arrow.DISCARD: ("waiting", "delayed", "active"),
-            Arrow.CANCEL: ("waiting", "delayed", "active"), Arrow.REVIVE: ("dead",), Arrow.REPLAY: ("completed",),
-        }[arrow]  # fmt: skip
+            Arrow.PROMOTE: ("delayed",),
+            Arrow.POSTPONE: ("active",),
+            Arrow.RESCHEDULE: ("delayed",),
+            Arrow.REPRIORITIZE: ("waiting", "delayed"),
+            Arrow.DISCARD: ("waiting", "delayed", "active"),
+            Arrow.CANCEL: ("waiting", "delayed", "active"),
+            Arrow.REVIVE: ("dead",),
+            Arrow.REPLAY: ("completed",),
+        }[arrow]
         blocked = arrow in (Arrow.REVIVE, Arrow.REPLAY) and job.unique and self.model.holder_of_unique(job.unique)
         try:
             self.submit(MoveJob("default", job.id, arrow, value))
@@ -346,8 +350,13 @@ class QueueMachine(RuleBasedStateMachine):
             assert State(job.state) is STATES[expected.state], expected
             found = (job.priority, job.attempts, job.stalls, job.progress, job.lease_until, job.deadline)
             assert found == (
-                expected.priority, expected.attempts, expected.stalls, expected.progress, expected.lease_until, expected.deadline
-            )  # fmt: skip
+                expected.priority,
+                expected.attempts,
+                expected.stalls,
+                expected.progress,
+                expected.lease_until,
+                expected.deadline,
+            )
             assert payload.data == expected.data
             if expected.state == "delayed":
                 assert job.run_at == expected.run_at

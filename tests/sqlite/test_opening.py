@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-async def reopen(directory: Path, clock: ManualClock, **more: bool) -> SqliteStore:
-    return await SqliteStore.open(directory, clock, ballast_bytes=0, **more)
+async def reopen(directory: Path, clock: ManualClock, *, accept_loss: bool = False) -> SqliteStore:
+    return await SqliteStore.open(directory, clock, ballast_bytes=0, accept_loss=accept_loss)
 
 
 async def test_a_second_process_is_refused_and_the_first_unharmed(

@@ -1,11 +1,12 @@
 """What clients did and saw, and whether a queue that does what it promises could have answered so.
 
-The words are Jepsen's. A history is written by clients only, never by the server. An operation ended ``ok`` (2xx), ``fail`` (the
-server said it did not happen) or ``info`` (nobody knows: the connection broke before the answer).
+The words are Jepsen's. A history is written by clients only, never by the server. An operation ended ``ok`` (2xx), ``fail``
+(the server said it did not happen) or ``info`` (nobody knows: the connection broke before the answer).
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -78,7 +79,10 @@ class Verdict:
 
     def __str__(self) -> str:
         bad = {name: len(value) for name, value in vars(self).items() if isinstance(value, set)}
-        return f"{self.acknowledged} acknowledged, {self.delivered} delivered, {self.duplicates} duplicates, {self.recovered} recovered, {bad}"
+        return (
+            f"{self.acknowledged} acknowledged, {self.delivered} delivered, "
+            f"{self.duplicates} duplicates, {self.recovered} recovered, {bad}"
+        )
 
 
 def judge(history: History) -> Verdict:
@@ -106,7 +110,7 @@ def judge(history: History) -> Verdict:
             newer = [each for each in deliveries if each.token > ack.token and each.at < ack.asked_at]
             if newer:
                 verdict.stale_ok.add(item)
-        for before, after in zip(deliveries, deliveries[1:], strict=False):
+        for before, after in itertools.pairwise(deliveries):
             verdict.duplicates += 1
             # A lease begins on the server between asking and getting. Its holder may be sure of it until then plus its length.
             certain_until = before.asked_at + before.lease_ms / 1000

@@ -7,11 +7,13 @@ gives thousands of moments at which the plug could have been pulled.
 from __future__ import annotations
 
 import os
-import random
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
+
+if TYPE_CHECKING:
+    import random
 
 
 class Event(NamedTuple):
