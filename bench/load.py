@@ -9,7 +9,7 @@ import asyncio
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import uvloop
 
@@ -105,8 +105,7 @@ class Connection(asyncio.Protocol):
         self.sent_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
         self.advance(None)
 
     def data_received(self, data: bytes) -> None:
