@@ -105,8 +105,8 @@ def to_uuid(job_id: int) -> str:
     >>> to_uuid(377957122049)
     '018cc252-e400-7000-a000-...'
     """
-    low = _one_word.pack(1 << 63 | (job_id & 0x3FF) << 52 | (job_id * _SPREAD & _MASK_64) >> 12).hex()
-    return f"{_uuid_head(job_id >> 10)}{low[:4]}-{low[4:]}"
+    low = _one_word.pack(1 << 63 | (job_id & 0x3FF) << 52 | (job_id * _SPREAD & _MASK_64) >> 12)
+    return _uuid_head(job_id >> 10) + low.hex("-", 6)
 
 
 @lru_cache(maxsize=256)

@@ -98,11 +98,19 @@ class Batcher:
     async def _run(self) -> None:
         try:
             while self._pending:
+                await self._gather()
                 batch = self._pending[: limits.batch_commands_max]
                 del self._pending[: limits.batch_commands_max]
                 await self._commit(batch)
         finally:
             self._running = None
+
+    async def _gather(self) -> None:
+        """Wait as long as every turn of the event loop brings more: a transaction costs much, one more command in it little."""
+        seen = 0
+        while seen < len(self._pending) < limits.batch_commands_max:
+            seen = len(self._pending)
+            await asyncio.sleep(0)
 
     async def _commit(self, batch: list[AnyCommand]) -> None:
         since, started = self._since, self._clock.stopwatch()

@@ -14,7 +14,7 @@ from penstock.doors.http.body import Reader, take_json
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.door import JobsDoor, hold, holds, in_other_words
-from penstock.doors.jobs.views import STATE_NAMES, job_name, job_ref, job_view, new_job
+from penstock.doors.jobs.views import STATE_NAMES, job_ref, job_view, new_job
 from penstock.engine.change import AddLog, ClearLog, EditData
 from penstock.engine.claim import Claim
 from penstock.engine.produce import Push
@@ -71,7 +71,8 @@ class JobHandlers(JobsDoor):
             except InvalidInput as error:
                 raise type(error)(f"jobs[{index}]: {error}") from None
         pushed = await self.engine.run(Push(key, new))
-        return wire.IdsReply(ids=[job_name(job) for job in pushed])
+        to_uuid = ids.to_uuid
+        return wire.IdsReply(ids=[job.custom_id or to_uuid(job.id) for job in pushed])
 
     # Workers.
 

@@ -78,10 +78,16 @@ def new_job(body: PushBody) -> NewJob:
         body.unique_key,
         body.job_id or body.custom_id,
         body.group_id,
+        _flags(body) if body.lifo or body.remove_on_complete or body.remove_on_fail or body.durable else 0,
+    )
+
+
+def _flags(body: PushBody) -> int:
+    return (
         (JobFlag.LIFO if body.lifo else 0)
         | (JobFlag.REMOVE_ON_COMPLETE if body.remove_on_complete else 0)
         | (JobFlag.REMOVE_ON_FAIL if body.remove_on_fail else 0)
-        | (JobFlag.DURABLE if body.durable else 0),
+        | (JobFlag.DURABLE if body.durable else 0)
     )
 
 

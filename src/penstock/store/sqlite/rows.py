@@ -26,7 +26,7 @@ BODY: Final = "p.checksum, p.options, p.data"
 
 #: One statement inserts up to this many rows. Each statement lets go of Python's lock once and has to get it back, so a few
 #: large ones are much cheaper under load than many small ones.
-ROWS_PER_INSERT: Final = 64
+ROWS_PER_INSERT: Final = 50
 # A grouped job that enters the line waits behind its group until groups.py lets it forward.
 UPDATE_JOB: Final = (
     f"update jobs set {', '.join(f'{name} = ?' for name in _LIVE)}, checksum = ?, blocked = group_id is not null"  # noqa: S608
@@ -83,7 +83,9 @@ def insert_parameters(jobs: Sequence[tuple[Job, Payload]]) -> tuple[list[Any], l
     for job, payload in jobs:
         heads += as_tuple(job)
         heads += (crc32(encode(job)), 0 if job.group_id is None else 1)
-        bodies += (job.id, payload_checksum(job.id, payload), payload.options, payload.data)
+        job_id, data, options = job.id, payload.data, payload.options
+        checksum = crc32(data, job_id & 0xFFFFFFFF) if options is None else payload_checksum(job_id, payload)
+        bodies += (job_id, checksum, options, data)
     return heads, bodies
 
 
