@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import structlog
 
 from penstock.core import limits
+from penstock.core.clock import settle
 from penstock.core.durability import Durability
 from penstock.core.errors import OutcomeUnknown, PenstockError, RowChanged, ShuttingDown, StorageFull, TooMany
 from penstock.engine.work import Work
@@ -110,7 +111,7 @@ class Batcher:
         seen = 0
         while seen < len(self._pending) < limits.batch_commands_max:
             seen = len(self._pending)
-            await asyncio.sleep(0)
+            await settle(1)
 
     async def _commit(self, batch: list[AnyCommand]) -> None:
         since, started = self._since, self._clock.stopwatch()

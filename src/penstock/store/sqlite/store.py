@@ -166,7 +166,9 @@ class SqliteStore:
 
     def _connect(self, cache_kib: int, *, read_only: bool = False) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-        flags |= apsw.SQLITE_OPEN_NOMUTEX  # each connection is used by one thread at a time, so its locks would only cost time
+        flags |= (
+            apsw.SQLITE_OPEN_NOMUTEX
+        )  # each connection is used by one thread at a time, so its locks would only cost time
         db = apsw.Connection(str(self._path), flags=flags, vfs=self._vfs, statementcachesize=STATEMENTS_CACHED)
         db.set_busy_timeout(5_000)
         db.pragma("cache_size", -cache_kib)
