@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,10 +42,17 @@ def serve(config_file: Path | None, insecure: bool, accept_loss: bool, **flags: 
     config = configuration.load(given, os.environ, config_file)
     logs.set_up(config.log_level, config.log_format)
 
+    _allow_many_connections()
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.serve(config, lambda: _greet(config)))
+
+
+def _allow_many_connections() -> None:
+    """Use as many open files as the system grants: each waiting client is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _greet(config: configuration.Config) -> None:

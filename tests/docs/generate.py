@@ -1,0 +1,66 @@
+"""``make docs``: writes the parts of the docs that are made from the code, between their markers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from penstock import config
+from penstock.cli.serve import serve
+from penstock.core import lifecycle
+
+ROOT = Path(__file__).parents[2]
+_PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def default_of(name: str) -> str:
+    value = getattr(config.Config(), name)
+    if value is None:
+        return "off" if name in ("tcp", "resp", "metrics") else "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple) and not isinstance(value, config.Listener):
+        return ", ".join(value) or "none"
+    return str(value) or "empty"
+
+
+def settings() -> str:
+    flags = {option.name for option in serve.params}
+    lines = ["| setting | default | environment | flag | what it is for |", "|---|---|---|---|---|"]
+    for name, setting in config.SETTINGS.items():
+        env = ", ".join(f"`{variable}`" for variable in setting.env) or "–"
+        flag = f"`--{name.replace('_', '-')}`" if name in flags else "–"
+        lines.append(f"| `{name}` | {default_of(name)} | {env} | {flag} | {setting.help} |")
+    return "\n".join(lines)
+
+
+def lifecycle_part() -> str:
+    return f"```mermaid\n{lifecycle.diagram()}\n```\n\n{lifecycle.table()}"
+
+
+def serve_help() -> str:
+    context = click.Context(serve, info_name="penstock serve", max_content_width=110, terminal_width=110)
+    return f"```\n{serve.get_help(context)}\n```"
+
+
+PARTS = {"lifecycle": lifecycle_part, "settings": settings, "serve": serve_help}
+
+
+def renew(text: str) -> str:
+    """Return a document with its generated parts made anew."""
+    return _PART.sub(lambda found: f"{found[1]}{PARTS[found[2]]()}\n{found[3]}", text)
+
+
+def documents() -> list[Path]:
+    return [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+if __name__ == "__main__":
+    for path in documents():
+        before = path.read_text(encoding="utf-8")
+        after = renew(before)
+        if after != before:
+            path.write_text(after, encoding="utf-8")
+            print("renewed", path.relative_to(ROOT))

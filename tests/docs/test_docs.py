@@ -1,0 +1,122 @@
+"""The docs say what is true: generated parts are current, links lead somewhere, commands exist, examples run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+from penstock import config
+from penstock.doors.http.errors import STATUS
+from tests.docs.generate import ROOT, documents, renew
+
+if TYPE_CHECKING:
+    from tests.support.server import ServerProcess
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+each_document = pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+
+
+@each_document
+def test_generated_parts_are_current(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert renew(text) == text, "run: make docs"
+
+
+@each_document
+def test_links_lead_somewhere(path: Path) -> None:
+    for link in LINK.findall(path.read_text(encoding="utf-8")):
+        assert link.startswith("https://") or (path.parent / link).exists(), link
+
+
+@each_document
+def test_every_make_target_that_is_mentioned_exists(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    text = path.read_text(encoding="utf-8")
+    mentioned = set(re.findall(r"`make ([a-z-]+)`", text)) | set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE))
+    assert mentioned <= targets
+
+
+def test_every_decision_is_listed() -> None:
+    listed = (ROOT / "docs" / "adr" / "README.md").read_text(encoding="utf-8")
+    records = sorted((ROOT / "docs" / "adr").glob("0*.md"))
+    assert records
+    for record in records:
+        title = record.read_text(encoding="utf-8").splitlines()[0].split(". ", 1)[1]
+        assert f"({record.name}) | {title} |" in listed, record.name
+
+
+def test_every_status_of_an_error_is_explained() -> None:
+    text = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
+    for status in set(STATUS.values()):
+        assert str(status) in text or 400 <= status < 500, status
+
+
+def test_the_example_of_a_configuration_file_is_valid(tmp_path: Path) -> None:
+    (example,) = (body for kind, body in BLOCK.findall((ROOT / "docs/configuration.md").read_text()) if kind == "yaml")
+    file = tmp_path / "penstock.yaml"
+    file.write_text(example)
+    loaded = config.load({}, {}, file)
+    assert loaded.auth_tokens == ("secret-token-1", "secret-token-2")
+
+
+def shape(value: Any) -> Any:
+    """Return what a reply looks like, without what changes from run to run."""
+    if isinstance(value, dict):
+        return {key: shape(item) for key, item in value.items()}
+    return type(value).__name__
+
+
+def fits(reply: Any, example: Any) -> bool:
+    """Tell whether a reply has everything the example shows; examples may leave fields out."""
+    if isinstance(example, dict):
+        return isinstance(reply, dict) and all(key in reply and fits(reply[key], item) for key, item in example.items())
+    return type(reply) is type(example)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_the_tour_of_the_readme_runs(server: ServerProcess) -> None:
+    known = {"ID": "", "TOKEN": ""}
+    replies: list[Any] = []
+    ran = 0
+    for kind, body in BLOCK.findall(README):
+        if kind == "sh":
+            script = body.replace("http://localhost:6790", server.url)
+            done = subprocess.run(
+                ["bash", "-ec", script.replace("curl -s ", "curl -sf -w '\\n' ")],
+                env=known, capture_output=True, text=True, check=True, timeout=60,
+            )  # fmt: skip
+            replies = [json.loads(line) for line in done.stdout.splitlines()]
+            ran += len(replies)
+            assert all(reply["ok"] is True for reply in replies)
+            if "job" in replies[-1]:
+                known = {"ID": replies[-1]["job"]["id"], "TOKEN": replies[-1]["token"]}
+        elif kind == "json":
+            examples = [json.loads(line) for line in body.splitlines()]
+            assert len(examples) == len(replies)
+            for reply, example in zip(replies, examples, strict=True):
+                assert fits(reply, example), (shape(reply), shape(example))
+    assert ran == 9
+
+
+def test_the_worker_of_the_examples_works(server: ServerProcess) -> None:
+    jobs = [{"data": "good"}, {"data": "bad", "maxAttempts": 1}, {"data": "better"}]
+    ids = httpx2.post(f"{server.url}/queues/example/jobs/bulk", json={"jobs": jobs}).json()["ids"]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "worker.py"), server.url, "example", "3"],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["working on good", "working on bad", "working on better"]
+    states = [httpx2.get(f"{server.url}/jobs/{job_id}/state").json()["state"] for job_id in ids]
+    assert states == ["completed", "failed", "completed"]
+    assert httpx2.get(f"{server.url}/jobs/{ids[0]}/result").json()["result"] == {"done": True}
