@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -18,6 +17,8 @@ from penstock.doors.http.errors import STATUS
 from tests.docs.generate import ROOT, documents, renew
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.server import ServerProcess
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
