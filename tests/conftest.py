@@ -29,7 +29,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore]:
-    opened = await SqliteStore.open(tmp_path / "data", clock, ballast_bytes=0)
+    opened = await SqliteStore.open(tmp_path / "data", clock, ballast_bytes=0, read_inline=True)
     yield opened
     await opened.close()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -85,15 +86,19 @@ def _listener(text: str) -> Listener | None:
         return None
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65_536:
+    is_address = _is_address(host) or re.search(r"[A-Za-z]", host)  # 999.1.1.1 is neither an address nor a name
+    if not colon or not is_address or not port.isdigit() or not 0 < int(port) < 65_536:
         raise ValueError("expected HOST:PORT, for example 127.0.0.1:6790, or off")
     return Listener(host, int(port))
 
 
 def _main_listener(text: str) -> Listener:
-    listener = _listener(text)
+    try:
+        listener = _listener(text)
+    except ValueError:
+        listener = None
     if listener is None:
-        raise ValueError("the main listener cannot be off; expected HOST:PORT, for example 127.0.0.1:6790")
+        raise ValueError("expected HOST:PORT, for example 127.0.0.1:6790")
     return listener
 
 
@@ -139,10 +144,14 @@ def _durability(text: str) -> Durability:
 
 
 def _tokens(text: str) -> tuple[str, ...]:
-    tokens = tuple(token.strip() for token in text.split(",")) if text else ()
+    tokens = tuple(token.strip() for token in text.split(","))
     if not all(tokens):
         raise ValueError("an empty token would let everybody in; expected tokens separated by commas, or leave it unset")
     return tokens
+
+
+def _origin(text: str) -> str:
+    return "" if text.lower() == "none" else text
 
 
 def _networks(text: str) -> tuple[str, ...]:
@@ -172,7 +181,9 @@ SETTINGS: dict[str, Setting] = {
     "auth_tokens": Setting(_tokens, ("AUTH_TOKENS",), "tokens that open the doors, separated by commas"),
     "metrics_auth": Setting(_yes_or_no, ("METRICS_AUTH",), "ask for a token at /prometheus too"),
     "insecure": Setting(_yes_or_no, ("PENSTOCK_INSECURE",), "allow listening to other machines without tokens"),
-    "cors_allow_origin": Setting(str, ("CORS_ALLOW_ORIGIN",), "web pages that may call the doors; empty: none"),
+    "cors_allow_origin": Setting(
+        _origin, ("CORS_ALLOW_ORIGIN",), "web pages that may call the doors: * for all, an origin, or none"
+    ),
     "trusted_proxies": Setting(
         _networks, ("PENSTOCK_TRUSTED_PROXIES",), "networks whose X-Forwarded-For is believed, separated by commas"
     ),
@@ -214,7 +225,7 @@ def load(flags: Mapping[str, str], env: Mapping[str, str], file: Path | None = N
             shown = "***" if name == "auth_tokens" else repr(text)
             raise ConfigInvalid(f"{name} (from {origin}) is {shown}: {error}.") from None
     config = Config(**values, origins={name: origin for name, (_, origin) in texts.items()})
-    _check_exposure(config)
+    _check_listeners(config)
     return config
 
 
@@ -261,14 +272,29 @@ def _from_file(file: Path) -> dict[str, tuple[str, str]]:
             close = difflib.get_close_matches(name, SETTINGS, n=1)
             hint = f" Did you mean {close[0]}?" if close else f" There are: {', '.join(SETTINGS)}."
             raise ConfigInvalid(f"The configuration file {file} has an unknown setting {key!r}.{hint}")
-        if isinstance(value, bool):  # YAML reads a bare off, no, on or yes as a truth value
-            value = "on" if value else "off"  # noqa: PLW2901
-        texts[name] = (",".join(map(str, value)) if isinstance(value, list) else str(value), str(file))
+        texts[name] = (_text_of(name, value, file), str(file))
     return texts
 
 
-def _check_exposure(config: Config) -> None:
+def _text_of(name: str, value: object, file: Path) -> str:
+    """Turn what YAML read back into what was written. Raises ConfigInvalid where that cannot be told."""
+    items = value if isinstance(value, list) else [value]
+    if isinstance(value, bool):  # YAML reads a bare off, no, on or yes as a truth value
+        return "on" if value else "off"
+    if name == "auth_tokens" and not all(isinstance(each, str) for each in items):
+        raise ConfigInvalid(f"The configuration file {file} has an auth_tokens that is not text. Put each token in quotes.")
+    if not items or not all(isinstance(each, str | int | float) for each in items):
+        raise ConfigInvalid(
+            f"The configuration file {file} has no usable value for {name}. Leave the line out for the default."
+        )
+    return ",".join(map(str, items))
+
+
+def _check_listeners(config: Config) -> None:
     listeners = [config.http, *(each for each in (config.tcp, config.resp, config.metrics) if each is not None)]
+    for listener in listeners:
+        if listeners.count(listener) > 1:
+            raise ConfigInvalid(f"Two listeners share the address {listener}. Give each its own, or switch one off.")
     exposed = [str(listener) for listener in listeners if not listener.is_loopback]
     if exposed and not config.auth_tokens and not config.insecure:
         raise ConfigInvalid(

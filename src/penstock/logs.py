@@ -7,6 +7,9 @@ import sys
 
 import structlog
 
+#: Without local variables: they may hold what people put into their jobs.
+_tracebacks = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
+
 
 def set_up(level: str, style: str) -> None:
     """Send all logs to standard error. ``style``: auto, plain or json."""
@@ -18,9 +21,9 @@ def set_up(level: str, style: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     finish: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)]
         if plain
-        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        else [_tracebacks, structlog.processors.JSONRenderer()]
     )
     structlog.configure(
         processors=[*shared, *finish],

@@ -18,7 +18,7 @@ from penstock import __version__
 from penstock.access.rate_limit import ClientAddress, SlidingWindow
 from penstock.access.tokens import TokenGate
 from penstock.core.clock import SystemClock
-from penstock.core.errors import ConfigInvalid
+from penstock.core.errors import ConfigInvalid, PenstockError
 from penstock.doors.http.app import HttpApp
 from penstock.doors.http.openapi import OpenApi
 from penstock.doors.http.route import Route
@@ -84,17 +84,21 @@ async def serve(config: Config, on_ready: Callable[[], None]) -> None:
 
     await asyncio.wait({stop, *running}, return_when=asyncio.FIRST_COMPLETED)
     log.info("stopping", reason=stop.result() if stop.done() else "a listener ended")
+    ended_by_itself = not stop.done()
     readiness.ready = False
     engine.stop_waiting()
     for listener in listeners:
         listener.stop()  # type: ignore[no-untyped-call]
-    timeout = max(0, config.shutdown_timeout_ms - CLOSE_RESERVE_MS) / 1000
+    reserve = min(CLOSE_RESERVE_MS, config.shutdown_timeout_ms // 5)
+    timeout = (config.shutdown_timeout_ms - reserve) / 1000
     _, unfinished = await asyncio.wait(running, timeout=timeout)
     if unfinished:
         log.warning("some requests did not finish in time")
     await engine.close()
     await store.close()
     log.info("stopped")
+    if ended_by_itself:
+        raise PenstockError("A listener ended by itself; the log says why.")
 
 
 def _app(config: Config, clock: SystemClock, gate: TokenGate, routes: list[Route]) -> HttpApp:
@@ -118,7 +122,7 @@ def _app(config: Config, clock: SystemClock, gate: TokenGate, routes: list[Route
 def _listen(app: HttpApp, listener: Listener) -> Granian:
     return Granian(
         app,
-        address=listener.host,
+        address=_address(listener),
         port=listener.port,
         interface=Interfaces.RSGI,
         backlog=BACKLOG,
@@ -128,13 +132,26 @@ def _listen(app: HttpApp, listener: Listener) -> Granian:
     )
 
 
+def _address(listener: Listener) -> str:
+    """Return the IP address of a listener's host."""
+    try:
+        found = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigInvalid(
+            f"Cannot listen on {listener}: {listener.host} is not the address of this machine ({error})."
+        ) from None
+    addresses = sorted({str(each[4][0]) for each in found}, key=lambda address: ":" in address)  # 127.0.0.1 before ::1
+    return addresses[0]
+
+
 def _check_free(listener: Listener, name: str) -> None:
     """Raise ConfigInvalid if somebody else listens there."""
-    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+    address = _address(listener)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(listener)
+            probe.bind((address, listener.port))
         except OSError as error:
             raise ConfigInvalid(
                 f"Cannot listen on {listener}: {os.strerror(error.errno or 0)}. Stop what listens there, or choose another "

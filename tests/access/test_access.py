@@ -100,8 +100,25 @@ async def test_clients_not_seen_for_long_are_forgotten(clock: ManualClock) -> No
         ("8.8.8.8", {"x-forwarded-for": "1.1.1.1", "x-real-ip": "2.2.2.2"}, "8.8.8.8"),
         ("10.0.0.1", {"x-forwarded-for": "x" * 500}, "x" * 64),
         ("unknown", {"x-forwarded-for": "1.1.1.1"}, "unknown"),
+        # A proxy may add a line of its own behind what the client sent.
+        ("10.0.0.1", {"x-forwarded-for": "6.6.6.6\n1.1.1.1"}, "1.1.1.1"),
+        ("::ffff:10.0.0.1", {"x-forwarded-for": "1.1.1.1"}, "1.1.1.1"),
+        ("fd00::1", {"x-forwarded-for": "2001:db8::7"}, "2001:db8::7"),
     ],
 )
 def test_only_trusted_proxies_are_believed(peer: str, headers: dict[str, str], client: str) -> None:
-    trusted: Iterable[str] = ["10.0.0.0/8"]
-    assert ClientAddress(trusted).of(peer, headers) == client
+    trusted: Iterable[str] = ["10.0.0.0/8", "fd00::/8"]
+    assert ClientAddress(trusted).of(peer, Lines(headers)) == client
+
+
+class Lines:
+    """Headers as the HTTP server hands them over: several lines may have one name."""
+
+    def __init__(self, headers: dict[str, str]) -> None:
+        self.headers = headers
+
+    def get(self, name: str, default: str) -> str:
+        return self.headers.get(name, default)
+
+    def get_all(self, name: str) -> list[str]:
+        return self.headers[name].split("\n") if name in self.headers else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -11,7 +11,7 @@ from penstock.core.errors import PenstockError, RowChanged
 from penstock.core.job import Details, JobFlag, Payload, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
-from penstock.store.contract import LogEntry, Page, Selection
+from penstock.store.contract import LogEntry, Page, Place, Selection
 
 if TYPE_CHECKING:
     from tests.conformance.workbench import Workbench
@@ -195,14 +195,29 @@ async def test_a_selection_is_bounded_by_number_age_and_what_was_there_at_the_st
     young = await bench.put(count=2)
     queue = bench.queue()
 
-    async def select(states: tuple[State, ...], limit: int = 100, **bounds: int) -> list[int]:
-        async with bench.transaction() as tx:
-            bounds = {"up_to_id": bench.ids.mark()} | bounds
-            return [job.id for job in await tx.job_select(Selection(queue, states, limit, **bounds))]
+    async def select(state: State, limit: int = 100, **bounds: Any) -> list[int]:
+        bounds = {"up_to_id": bench.ids.mark()} | bounds
+        return [place.id for place in await bench.store.job_select(Selection(queue, state, limit, **bounds))]
 
-    assert await select((State.WAITING,)) == [job.id for job in old + young]
-    assert await select((State.WAITING,), 2) == [job.id for job in old[:2]]
-    assert await select((State.WAITING,), up_to_id=mark) == [job.id for job in old]
-    assert await select((State.WAITING, State.DEAD), before_ms=border) == [*(job.id for job in old), old_dead.id]
-    assert await select((State.WAITING,), before_ms=border - 10_000) == []
-    assert await select((State.DEAD,), before_ms=border, since_ms=border) == []
+    assert await select(State.WAITING) == [job.id for job in old + young]
+    assert await select(State.WAITING, 2) == [job.id for job in old[:2]]
+    assert await select(State.WAITING, up_to_id=mark) == [job.id for job in old]
+    assert await select(State.WAITING, before_ms=border) == [job.id for job in old]
+    assert await select(State.DEAD, before_ms=border) == [old_dead.id]
+    assert await select(State.WAITING, before_ms=border - 10_000) == []
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.NOWHERE])
+async def test_a_selection_goes_on_behind_a_place_and_passes_every_job_once(bench: Workbench, state: State) -> None:
+    """Several die in the same millisecond, and their priorities say nothing about their age."""
+    jobs = []
+    for priority in (3, 9, 1):
+        jobs += await bench.put(count=2, state=state, priority=priority)
+        await bench.clock.advance(priority == 9)
+    await bench.put(queue=QueueKey("default", "other"), state=state)
+    passed: list[Place] = []
+    while page := await bench.store.job_select(
+        Selection(bench.queue(), state, 1, bench.ids.mark(), after=passed[-1] if passed else Place(0, 0))
+    ):
+        passed += page
+    assert [place.id for place in passed] == [job.id for job in jobs]

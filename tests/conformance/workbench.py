@@ -31,7 +31,7 @@ class Workbench:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        async with self.store.transaction(self.clock.now_ms(), self.ids.mark) as tx:
+        async with self.store.transaction(self.ids.mark) as tx:
             yield tx
 
     async def restart(self) -> None:

@@ -47,6 +47,7 @@ EXPECTED: dict[Arrow, dict[State, State]] = {
     Arrow.STALL_BURY: {State.ACTIVE: State.DEAD},
     Arrow.STALL_REMOVE: {State.ACTIVE: State.NOWHERE},
     Arrow.CLAIM: {State.WAITING: State.ACTIVE},
+    Arrow.HEARTBEAT: {State.ACTIVE: State.ACTIVE},
     Arrow.RENEW: {State.ACTIVE: State.ACTIVE},
     Arrow.PROGRESS: {State.ACTIVE: State.ACTIVE},
     Arrow.RELEASE: {State.ACTIVE: State.WAITING},

@@ -118,7 +118,8 @@ def test_cleaning(api: Api) -> None:
         ({"grace": -1}, "grace must be at least 0"),
         ({"limit": 0}, "limit must be at least 1"),
         ({"limit": 100_001}, "limit must be at most 100000"),
-        ({"state": "nonsense"}, "state must be one of: waiting, delayed, active, completed, failed"),
+        ({"state": "nonsense"}, "state must be one of: waiting, delayed, completed, failed"),
+        ({"grace": 1e300}, "grace must be at most 3153600000000"),
         ({"state": "active"}, "state must be one of: waiting, delayed, completed, failed"),
     ],
 )

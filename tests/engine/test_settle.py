@@ -215,6 +215,7 @@ async def test_after_a_long_silence_of_the_server_itself_heartbeats_get_a_chance
     await claim_all(engine)
     await engine.rest()
     await clock.advance(45_000)  # as if the process had been suspended
+    engine.start()
     await push(engine)  # the first thing that happens afterwards does not judge the leases yet
     assert await state(engine, silent) is State.ACTIVE
     assert await renew(engine, alive) is None

@@ -84,7 +84,7 @@ class QueueMachine(RuleBasedStateMachine):
         return self.runner.run(doing)
 
     async def open(self) -> None:
-        self.store = await SqliteStore.open(self.directory, self.clock, ballast_bytes=0)
+        self.store = await SqliteStore.open(self.directory, self.clock, ballast_bytes=0, read_inline=True)
         self.engine = Engine(self.store, self.clock, durability=Durability.NEVER)
         self.engine.timer.arm()
 

@@ -23,6 +23,9 @@ class Headers(Protocol):
     def get(self, name: str, default: str) -> str:
         """Return a header by its name in lower case."""
 
+    def get_all(self, name: str) -> list[str]:
+        """Return all lines of a header by its name in lower case."""
+
 
 class SlidingWindow:
     """Allows ``requests_max`` per ``window_ms`` and client.
@@ -77,7 +80,8 @@ class ClientAddress:
         """
         if not self._is_trusted(peer):
             return peer
-        hops = [hop.strip() for hop in headers.get("x-forwarded-for", "").split(",") if hop.strip()]
+        forwarded = ",".join(headers.get_all("x-forwarded-for"))  # a proxy may add a line instead of a word
+        hops = [hop.strip() for hop in forwarded.split(",") if hop.strip()]
         for hop in reversed(hops):
             if not self._is_trusted(hop):
                 return hop[:ADDRESS_CHARS_MAX]
@@ -88,4 +92,5 @@ class ClientAddress:
             parsed = ipaddress.ip_address(address)
         except ValueError:
             return False
+        parsed = getattr(parsed, "ipv4_mapped", None) or parsed
         return any(parsed in network for network in self._trusted)

@@ -37,6 +37,12 @@ class BodyTooLarge(PenstockError):
     code = "body_too_large"
 
 
+class LengthRequired(PenstockError):
+    """Send a Content-Length: over HTTP/2 a body without one cannot be told from one that was cut off."""
+
+    code = "length_required"
+
+
 class Unauthorized(PenstockError):
     """Unauthorized"""  # noqa: D400 - the contract's own text
 
@@ -91,6 +97,12 @@ class TooMany(PenstockError):
     """A limit of the server is reached."""
 
     code = "too_many"
+
+
+class PartlyDone(PenstockError):
+    """Something that is done in slices was interrupted. What was done stays done; do it again for the rest."""
+
+    code = "partly_done"
 
 
 # What the operator can mend.

@@ -55,12 +55,12 @@ class Job(msgspec.Struct, array_like=True, gc=False):
     max_attempts: int
     backoff: int
     timeout: int | None
-    expires_at: int | None  #: when its time-to-live ends
     flags: int
     group_id: str | None
     unique_key: str | None
     custom_id: str | None
     # Where it is in its life: changed by lifecycle.move alone, but for its details.
+    expires_at: int | None  #: when its time-to-live ends
     state: int
     priority: int
     position: int  #: order within its priority, smallest first; negative is in front of everything enqueued normally
@@ -83,7 +83,7 @@ class Job(msgspec.Struct, array_like=True, gc=False):
 
 
 #: The fields of Job that never change come first; everything from this index on is rewritten by a save.
-FIRST_LIVE_FIELD: Final = Job.__struct_fields__.index("state")
+FIRST_LIVE_FIELD: Final = Job.__struct_fields__.index("expires_at")
 
 
 class Details(msgspec.Struct, omit_defaults=True, gc=False):

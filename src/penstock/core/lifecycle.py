@@ -51,6 +51,7 @@ class Arrow(StrEnum):
     STALL_REMOVE = "stall-remove"
     # A worker works.
     CLAIM = "claim"
+    HEARTBEAT = "heartbeat"
     RENEW = "renew"
     PROGRESS = "progress"
     RELEASE = "release"
@@ -162,7 +163,8 @@ def finish(job: Job, moment: Moment, _value: int) -> None:
 
 
 def start_over(job: Job, _moment: Moment, _value: int) -> None:
-    """Forget earlier attempts, as if it had just been pushed."""
+    """Forget earlier attempts, as if it had just been pushed; and its time-to-live, or it might be gone at once."""
+    job.expires_at = None
     job.attempts = 0
     job.stalls = 0
     job.started_at = None
@@ -186,8 +188,11 @@ def set_size(job: Job, _moment: Moment, value: int) -> None:
 
 
 def prove_alive(job: Job, moment: Moment, _value: int) -> None:
-    """Renew the lease by its own length: whoever reports progress is alive."""
+    """Renew the lease by its own length. It never ends earlier than it would have: a longer extension stays."""
+    until = job.lease_until
     extend_lease(job, moment, job.lease_ms)
+    if until is not None and job.lease_until is not None and until > job.lease_until:
+        job.lease_until = until
 
 
 class Transition(NamedTuple):
@@ -235,6 +240,7 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
 
     **_rows(Arrow.CLAIM,        (_WAITING,),                  _ACTIVE,     start_lease,
             events=(Kind.JOB_ACTIVE,)),
+    **_rows(Arrow.HEARTBEAT,    (_ACTIVE,),                   None,        prove_alive),
     **_rows(Arrow.RENEW,        (_ACTIVE,),                   None,        extend_lease),
     **_rows(Arrow.PROGRESS,     (_ACTIVE,),                   None,        set_progress, prove_alive,
             events=(Kind.JOB_PROGRESS,)),

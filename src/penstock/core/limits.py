@@ -35,6 +35,8 @@ progress_message_chars_max: Final = 4_096
 
 # What a request may be.
 body_bytes_max: Final = payload_bytes_max + 65_536  # room for the envelope around the largest payload
+small_body_bytes: Final = 65_536
+bodies_bytes_max: Final = 1024 * MEBIBYTE  # of all large bodies under way
 bulk_jobs_max: Final = 10_000
 ids_max: Final = 10_000
 claim_jobs_max: Final = 1_000
@@ -43,6 +45,8 @@ completion_wait_ms_max: Final = 10 * MINUTE_MS
 lease_ms_max: Final = DAY_MS
 list_jobs_max: Final = 10_000
 list_bytes_max: Final = 64 * MEBIBYTE
+offset_max: Final = 10**15
+grace_ms_max: Final = 100 * YEAR_MS
 clean_jobs_max: Final = 100_000
 
 # What the server keeps.
@@ -54,6 +58,8 @@ rate_limit_clients_max: Final = 100_000
 batch_commands_max: Final = 4_096
 pending_commands_max: Final = 100_000
 slice_jobs_max: Final = 500
+select_jobs_max: Final = 20_000
 sweep_jobs_max: Final = 1_000
 claim_batch_jobs_max: Final = 2_000
+claim_batch_bytes_max: Final = 32 * MEBIBYTE
 waiters_max: Final = 50_000

@@ -29,11 +29,13 @@ def after_failure(job: Job, now_ms: int) -> tuple[Arrow, int]:
 
 def after_lapse(job: Job, max_stalls: int, steady_ms: int) -> tuple[Arrow, str, str]:
     """Decide what a lease that ran out does: the arrow to take, the error to note, and the reason should it be dead now."""
+    exhausted = job.attempts + 1 >= job.max_attempts
     if job.deadline is not None and job.deadline <= steady_ms:
+        # Too slow is not silent: only the job's attempts limit how often that may happen.
         error, reason = "Job timeout exceeded", DeathReason.TIMEOUT
     else:
         error, reason = f"Job stalled {job.stalls + 1} times", DeathReason.STALLED
-    exhausted = job.attempts + 1 >= job.max_attempts
-    if job.stalls + 1 < max_stalls and not exhausted:
+        exhausted = exhausted or job.stalls + 1 >= max_stalls
+    if not exhausted:
         return Arrow.STALL, error, reason
     return (Arrow.STALL_REMOVE if job.has(JobFlag.REMOVE_ON_FAIL) else Arrow.STALL_BURY), error, reason

@@ -6,18 +6,20 @@ concerns the jobs that were there when it began; a crash in the middle leaves th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.errors import WrongState
+from penstock.core.errors import PartlyDone, PenstockError, WrongState
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State, sources
 from penstock.engine.change import follow
 from penstock.engine.command import Command
-from penstock.store.contract import Selection
+from penstock.store.contract import Place, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey, QueueSettings
@@ -46,37 +48,16 @@ class Configure(Command[None]):
         self.note = note
 
 
-class Slice(Command["SliceOutcome"]):
-    """Take a bounded number of a queue's jobs along one arrow."""
+class Slice(Command[list["Job"]]):
+    """Take some jobs of a queue along one arrow, those that are still in one of the given states; answers which."""
 
-    __slots__ = ("arrow", "before_ms", "limit", "queue", "skip", "states", "up_to_id")
+    __slots__ = ("arrow", "ids", "queue", "states")
 
-    def __init__(
-        self,
-        queue: QueueKey,
-        arrow: Arrow,
-        states: tuple[State, ...],
-        *,
-        limit: int,
-        up_to_id: int,
-        before_ms: int | None = None,
-        skip: frozenset[int] = frozenset(),
-    ) -> None:
+    def __init__(self, queue: QueueKey, arrow: Arrow, states: tuple[State, ...], ids: Sequence[int]) -> None:
         self.queue = queue
         self.arrow = arrow
         self.states = states
-        self.limit = limit
-        self.up_to_id = up_to_id
-        self.before_ms = before_ms
-        self.skip = skip
-
-
-class SliceOutcome(NamedTuple):
-    """What a slice did: the jobs moved, those that could not be, and whether there may be more."""
-
-    moved: list[Job]
-    refused: frozenset[int]
-    more: bool
+        self.ids = ids
 
 
 class Announce(Command[None]):
@@ -113,25 +94,17 @@ async def configure(_engine: Engine, work: Work, commands: Sequence[Configure]) 
 async def slice_(_engine: Engine, work: Work, commands: Sequence[Slice]) -> None:
     """Apply a batch of slices."""
     for command in commands:
-        queue = work.tx.queue_find(command.queue)
-        if queue is None:
-            work.answer(command, SliceOutcome([], frozenset(), more=False))
-            continue
-        await work.flush()
-        limit = min(command.limit, limits.slice_jobs_max)
-        selection = Selection(
-            queue, command.states, limit + len(command.skip), command.up_to_id, before_ms=command.before_ms
-        )
-        found = await work.tx.job_select(selection)
         moved: list[Job] = []
-        refused = set(command.skip)
-        for job in [work.meet(job) for job in found if job.id not in command.skip][:limit]:
-            try:
-                await follow(work, job, command.arrow)
-                moved.append(job)
-            except WrongState:
-                refused.add(job.id)
-        work.answer(command, SliceOutcome(moved, frozenset(refused), more=len(found) >= selection.limit))
+        queue = work.tx.queue_find(command.queue)
+        if queue is not None:
+            await work.prefetch(command.ids)
+            for job_id in command.ids:
+                job = await work.find(command.queue.namespace, job_id)
+                if job is not None and job.queue == queue.number and job.state in command.states:
+                    with contextlib.suppress(WrongState):  # a unique key that is taken: this one stays where it is
+                        await follow(work, job, command.arrow)
+                        moved.append(job)
+        work.answer(command, moved)
 
 
 async def announce(_engine: Engine, work: Work, commands: Sequence[Announce]) -> None:
@@ -143,7 +116,7 @@ async def announce(_engine: Engine, work: Work, commands: Sequence[Announce]) ->
         work.answer(command, None)
 
 
-async def forget(_engine: Engine, work: Work, commands: Sequence[Forget]) -> None:
+async def forget(engine: Engine, work: Work, commands: Sequence[Forget]) -> None:
     """Apply a batch of forgotten queues."""
     await work.flush()
     for command in commands:
@@ -155,6 +128,7 @@ async def forget(_engine: Engine, work: Work, commands: Sequence[Forget]) -> Non
                 work.tell(EventKind.QUEUE_REMOVED, queue)
                 work.ready.discard(queue.number)
                 await work.tx.queue_remove(queue)
+                work.after_commit.append(partial(engine.throttle.forget, command.queue))
         work.answer(command, None)
 
 
@@ -170,23 +144,51 @@ async def move_many(
     limit: int | None = None,
     before_ms: int | None = None,
     moved: Callable[[list[Job]], None] | None = None,
+    goes_on: Callable[[], bool] = lambda: True,
 ) -> int:
-    """Take many jobs of a queue along an arrow, slice by slice; return how many. ``moved`` sees the jobs of each slice."""
-    up_to_id = engine.ids.mark()
+    """Take many jobs of a queue along an arrow, slice by slice, oldest first; return how many.
+
+    ``moved`` sees the jobs of each slice; ``goes_on`` is asked before each. Raises PartlyDone if it could not be finished.
+    """
     count = 0
-    skip: frozenset[int] = frozenset()
-    while limit is None or count < limit:
-        room = limits.slice_jobs_max if limit is None else limit - count
-        outcome = await engine.run(
-            Slice(queue, arrow, states or sources(arrow), limit=room, up_to_id=up_to_id, before_ms=before_ms, skip=skip)
-        )
-        count += len(outcome.moved)
-        skip = outcome.refused
-        if moved is not None:
-            moved(outcome.moved)
-        if not outcome.more:
-            break
+    wanted = states or sources(arrow)
+    try:
+        async for ids in _old_jobs(engine, queue, wanted, before_ms):
+            if not goes_on() or (limit is not None and count >= limit):
+                break
+            some = ids if limit is None else ids[: limit - count]
+            done = await engine.run(Slice(queue, arrow, wanted, some))
+            count += len(done)
+            if moved is not None:
+                moved(done)
+    except PenstockError as error:
+        if count == 0:
+            raise
+        raise PartlyDone(f"Interrupted after {count} jobs, the others are untouched: {error}") from error
     return count
+
+
+async def _old_jobs(
+    engine: Engine, queue: QueueKey, states: tuple[State, ...], before_ms: int | None
+) -> AsyncIterator[list[int]]:
+    """Go through the jobs that are in some states now, in order, a slice at a time.
+
+    Each place is passed once, and a job that a worker has had since is not among them: what is brought back and finished again
+    meanwhile is not brought back for ever.
+    """
+    up_to_id = engine.ids.mark()
+    for state in states:
+        after = Place(0, 0)
+        while True:
+            found = engine.store.queue_find(queue)
+            if found is None or not engine.store.counts(found).of(state):
+                break
+            page = await engine.store.job_select(Selection(found, state, limits.select_jobs_max, up_to_id, before_ms, after))
+            for start in range(0, len(page), limits.slice_jobs_max):
+                yield [place.id for place in page[start : start + limits.slice_jobs_max]]
+            if len(page) < limits.select_jobs_max:
+                break
+            after = page[-1]
 
 
 async def drain(engine: Engine, queue: QueueKey) -> int:

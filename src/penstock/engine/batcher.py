@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Alarm, Clock
     from penstock.core.ids import IdSource
     from penstock.engine.command import AnyCommand, Command
-    from penstock.engine.stats import Histogram, Stats
+    from penstock.engine.stats import Stats
     from penstock.store.contract import Store
 
 log = structlog.get_logger("penstock.engine")
@@ -36,7 +36,7 @@ class Group(NamedTuple):
     """Answers that may leave together, and when their batch began to form."""
 
     answers: list[tuple[AnyCommand, Any]]
-    timings: list[tuple[Histogram, int]]
+    work: Work | None  #: what to time and to tell; None if another group of the same work does
     since: float
 
 
@@ -55,6 +55,7 @@ class Batcher:
         sync_interval_ms: int,
     ) -> None:
         self.after_commit: list[Callable[[Work], None]] = []  #: called with every committed piece of work
+        self.when_answered: list[Callable[[Work], None]] = []  #: called when it is as durable as an answer promises
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -69,6 +70,7 @@ class Batcher:
         self._unsynced: list[Group] = []
         self._syncing: asyncio.Task[None] | None = None
         self._next_sync: Alarm | None = None
+        self._sync_wanted = False
         self._closed = False
 
     def submit(self, command: Command[T]) -> asyncio.Future[T]:
@@ -113,7 +115,7 @@ class Batcher:
             seen = len(self._pending)
             await settle(1)
 
-    async def _commit(self, batch: list[AnyCommand]) -> None:
+    async def _commit(self, batch: list[AnyCommand], *, last_try: bool = False) -> None:
         since, started = self._since, self._clock.stopwatch()
         try:
             try:
@@ -121,16 +123,19 @@ class Batcher:
             except RowChanged:
                 work = await self._transact(batch)
         except Exception as error:  # noqa: BLE001 - whatever it was, it ends in the answers of this batch
-            await self._sort_out(batch, error)
+            if last_try:
+                self._blame(batch[0], error)
+            else:
+                await self._sort_out(batch, error)
             return
         self._stats.committed(len(batch), self._clock.stopwatch() - started)
+        self._pending[:0] = work.deferred
         self._announce(work)
         self._deliver(work, since)
 
     async def _transact(self, batch: list[AnyCommand]) -> Work:
-        now, steady = self._clock.now_ms(), self._clock.steady_ms()
-        async with self._store.transaction(now, self._ids.mark) as tx:
-            work = Work(tx, now, steady, self._ids)
+        async with self._store.transaction(self._ids.mark) as tx:
+            work = Work(tx, self._ids)
             await self._apply(work, batch)
             await work.flush()
         return work
@@ -139,7 +144,11 @@ class Batcher:
         """Tell everybody inside the server what was committed. It is committed: nothing here may undo or repeat it."""
         for call in work.after_commit:
             call()
-        for listen in self.after_commit:
+        self._tell(self.after_commit, work)
+
+    @staticmethod
+    def _tell(listeners: list[Callable[[Work], None]], work: Work) -> None:
+        for listen in listeners:
             try:
                 listen(work)
             except Exception:
@@ -147,17 +156,17 @@ class Batcher:
 
     async def _sort_out(self, batch: list[AnyCommand], error: Exception) -> None:
         """Nothing of the batch was stored. Find out which command is to blame, so that it fails alone."""
-        if len(batch) == 1:
-            self._blame(batch[0], error)
-            return
-        if isinstance(error, StorageFull):  # what needs no more room still has a chance
+        if isinstance(error, StorageFull):  # what needs no more room has a chance now that the reserve was given back
             for command in batch:
                 if command.grows:
                     self._blame(command, error)
             batch = [command for command in batch if not command.grows]
+        elif len(batch) == 1:
+            self._blame(batch[0], error)
+            return
         for command in batch:
             if not command.future.done():
-                await self._commit([command])
+                await self._commit([command], last_try=True)
 
     def _blame(self, command: AnyCommand, error: Exception) -> None:
         if not isinstance(error, PenstockError):
@@ -174,7 +183,8 @@ class Batcher:
             if not command.future.done():
                 command.future.set_exception(error)
         now, later = work.answers, work.answers
-        if self._store.capabilities.commit_is_durable:
+        all_on_disk = not work.tx.wrote and self._syncing is None and not self._unsynced
+        if self._store.capabilities.commit_is_durable or all_on_disk:
             later = []
         elif self._durability is Durability.ALWAYS:
             now = []
@@ -183,35 +193,44 @@ class Batcher:
             if later:
                 now = [each for each in work.answers if not each[0].durable]
         if now:
-            self._answer(Group(now, work.timings, since))
+            self._answer(Group(now, work, since))
         if later:
-            self._unsynced.append(Group(later, [] if now else work.timings, since))
-            if self._syncing is None:
-                self._syncing = self._loop.create_task(self._sync(), name="penstock-sync")
-        elif self._durability is Durability.INTERVAL and self._next_sync is None:
+            self._unsynced.append(Group(later, None if now else work, since))
+            self._start_sync()
+        elif self._durability is Durability.INTERVAL and self._next_sync is None and work.tx.wrote:
             self._next_sync = self._clock.call_at(self._clock.steady_ms() + self._sync_interval_ms, self._sync_in_background)
 
     def _answer(self, group: Group) -> None:
         for command, outcome in group.answers:
             if not command.future.done():
                 command.future.set_result(outcome)
-        if group.timings:
+        if group.work is not None:
             took = self._clock.stopwatch() - group.since
-            for histogram, times in group.timings:
+            for histogram, times in group.work.timings:
                 histogram.observe(took, times)
+            self._tell(self.when_answered, group.work)
+
+    def _start_sync(self) -> None:
+        if self._syncing is None:
+            self._syncing = self._loop.create_task(self._sync(), name="penstock-sync")
 
     async def _sync(self) -> None:
+        """Sync as long as there is something to sync: one fsync covers all that was committed before it began."""
         try:
-            while self._unsynced:
+            while self._unsynced or self._sync_wanted:
                 groups, self._unsynced = self._unsynced, []
+                self._sync_wanted = False
                 started = self._clock.stopwatch()
                 try:
                     await self._store.sync()
                 except OutcomeUnknown as error:
+                    # What was answered already is covered by the chosen durability; from here on writes are refused.
+                    log.error("fsync failed", error=str(error))
                     for group in groups + self._unsynced:
                         for command, _ in group.answers:
                             self._blame(command, error)
                     self._unsynced = []
+                    self._sync_wanted = False
                     return
                 self._stats.synced(self._clock.stopwatch() - started)
                 for group in groups:
@@ -221,16 +240,5 @@ class Batcher:
 
     def _sync_in_background(self) -> None:
         self._next_sync = None
-        if self._syncing is None:
-            self._syncing = self._loop.create_task(self._sync_once(), name="penstock-sync")
-
-    async def _sync_once(self) -> None:
-        try:
-            await self._store.sync()
-        except OutcomeUnknown as error:
-            # What was answered before this is covered by the chosen durability; from here on writes are refused.
-            log.error("background fsync failed", error=str(error))
-        finally:
-            self._syncing = None
-        if self._unsynced:
-            self._syncing = self._loop.create_task(self._sync(), name="penstock-sync")
+        self._sync_wanted = True
+        self._start_sync()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.errors import JobNotFound, PenstockError, WrongState
+from penstock.core.errors import JobNotFound, JobQuarantined, PenstockError, WrongState
 from penstock.core.job import DeathReason, Payload, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
@@ -100,7 +100,7 @@ async def follow(work: Work, job: Job, arrow: Arrow, value: int = 0) -> None:
         details.reason = DeathReason.DISCARDED
         put_details(job, details)
     elif arrow is Arrow.REPLAY:
-        await work.tx.result_remove([job.id])
+        await work.drop_result(job)
 
 
 async def _check_unique(work: Work, job: Job) -> None:
@@ -118,11 +118,13 @@ async def edit_data(_engine: Engine, work: Work, commands: Sequence[EditData]) -
         try:
             job = await _existing(work, command)
             old = await work.tx.payload_load(job.id)
+            if old is None:
+                raise JobQuarantined
             work.move(job, Arrow.EDIT, len(command.data))
         except PenstockError as error:
             work.refuse(command, error)
         else:
-            await work.tx.payload_save(job, Payload(command.data, None if old is None else old.options))
+            await work.tx.payload_save(job, Payload(command.data, old.options))
             work.answer(command, None)
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from penstock.core.clock import Alarm
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.engine import Engine
-    from penstock.engine.settle import ItemOutcome
     from penstock.engine.work import Work
 
 
@@ -70,6 +69,7 @@ class WaitingRoom:
         self._engine = engine
         self._lines: dict[QueueKey, dict[Claim, None]] = {}
         self._nudges: set[QueueKey] = set()
+        self._closed = False
         self.size = 0
 
     def line(self, queue: QueueKey) -> Iterable[Claim]:
@@ -83,6 +83,9 @@ class WaitingRoom:
     def enter(self, claim: Claim) -> None:
         """Join the line until served, tired of waiting, or gone."""
         if claim.future.done():
+            return
+        if self._closed:
+            claim.future.set_result([])
             return
         if self.size >= limits.waiters_max:
             claim.future.set_exception(TooMany("Too many callers wait for jobs. Poll without a timeout, or retry later."))
@@ -106,7 +109,8 @@ class WaitingRoom:
         return True
 
     def send_everybody_home(self) -> None:
-        """Answer everybody with nothing, because the server is closing."""
+        """Answer everybody with nothing, those who come later too, because the server is closing."""
+        self._closed = True
         for claim in [claim for line in self._lines.values() for claim in line]:
             self._tired(claim)
 
@@ -119,7 +123,7 @@ class WaitingRoom:
     def _nudge(self, queue: QueueKey) -> None:
         self._nudges.discard(queue)
         if queue in self._lines:
-            self._engine.run(Nudge(queue))
+            self._engine.run_unheard(Nudge(queue))
 
     def _tired(self, claim: Claim) -> None:
         if self.leave(claim) and not claim.future.done():
@@ -159,7 +163,7 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
     room = engine.room
     queue = work.tx.queue_find(key)
     line = chain(room.line(key), newcomers)
-    jobs = [] if queue is None else await _next_jobs(engine, work, queue, chain(room.line(key), newcomers))
+    jobs, more = ([], False) if queue is None else await _next_jobs(engine, work, queue, chain(room.line(key), newcomers))
     served: set[Claim] = set()
     given = 0
     while queue is not None and given < len(jobs):
@@ -177,16 +181,20 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
     for newcomer in newcomers:
         if newcomer in served:
             continue
-        if newcomer.wait_ms > 0:
+        if more:
+            work.deferred.append(newcomer)
+        elif newcomer.wait_ms > 0:
             work.after_commit.append(partial(room.enter, newcomer))
         else:
             work.answer(newcomer, [])
     if queue is not None:
-        work.after_commit.append(partial(_look_again, engine, work, queue, given))
+        work.after_commit.append(partial(_look_again, engine, work, queue, given, more=more))
 
 
-async def _next_jobs(engine: Engine, work: Work, queue: Queue, callers: Iterable[Claim]) -> list[tuple[Job, Payload]]:
-    """Read as many jobs as the callers want and the queue may give."""
+async def _next_jobs(
+    engine: Engine, work: Work, queue: Queue, callers: Iterable[Claim]
+) -> tuple[list[tuple[Job, Payload]], bool]:
+    """Read as many jobs as the callers want and the queue may give, and tell whether the next batch should look for more."""
     limit = min(engine.throttle.allowance(work, queue), work.tx.counts(queue).waiting)
     wanted = 0
     for caller in callers:
@@ -195,15 +203,19 @@ async def _next_jobs(engine: Engine, work: Work, queue: Queue, callers: Iterable
         if not caller.future.done():
             wanted += caller.count
     if min(wanted, limit) <= 0:
-        return []
+        return [], False
     jobs = []
+    expired = False
     for job, payload in await work.tx.job_ready(queue, min(wanted, limit)):
         known = work.meet(job)
         if known.expires_at is not None and known.expires_at <= work.now_ms:
             work.move(known, Arrow.EXPIRE)
+            expired = True
         else:
             jobs.append((known, payload))
-    return jobs
+    # What a batch hands out is bounded, in jobs and in bytes, and expired jobs may have stood in front of good ones.
+    size = sum(job.size for job, _ in jobs)
+    return jobs, expired or len(jobs) == limits.claim_batch_jobs_max or size >= limits.claim_batch_bytes_max
 
 
 def _lease(work: Work, queue: Queue, caller: Claim, job: Job, payload: Payload) -> Delivery:
@@ -220,11 +232,11 @@ def _lease(work: Work, queue: Queue, caller: Claim, job: Job, payload: Payload) 
     return Delivery(job, payload)
 
 
-def _look_again(engine: Engine, work: Work, queue: Queue, given: int) -> None:
+def _look_again(engine: Engine, work: Work, queue: Queue, given: int, *, more: bool) -> None:
     """After the commit: count against the rate limit, and book the next look at a line that is not empty yet."""
     engine.throttle.claimed(queue, given)
     if engine.room.waiting(queue.key):
-        again_at = work.steady_ms if given == limits.claim_batch_jobs_max else engine.throttle.again_at(work, queue)
+        again_at = work.steady_ms if more else engine.throttle.again_at(work, queue)
         if again_at is not None:
             engine.room.nudge_at(queue.key, again_at)
 
@@ -240,12 +252,7 @@ def abandon(engine: Engine, claim: Claim) -> None:
             return
         holds = [Hold(delivery.job.id, delivery.job.token) for delivery in future.result()]
         if holds:
-            # Nobody waits for the outcome: if it cannot be released now, the lease will run out.
-            engine.run(Release(claim.queue.namespace, holds)).add_done_callback(_ignore)
+            # If they cannot be released now, their leases will run out.
+            engine.run_unheard(Release(claim.queue.namespace, holds))
 
     claim.future.add_done_callback(give_back)
-
-
-def _ignore(future: asyncio.Future[list[ItemOutcome]]) -> None:
-    if not future.cancelled():
-        future.exception()

@@ -22,7 +22,7 @@ class Ending(NamedTuple):
 
 
 class Completions:
-    """Who waits for which job. Told right after the commit in which the job ended."""
+    """Who waits for which job. Told when the end of the job is as durable as an answer promises."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -35,6 +35,7 @@ class Completions:
         if found is None:
             raise JobNotFound
         job = found[0]
+        # Between this reading and lining up nothing suspends, so an end cannot slip through.
         if job.state == State.COMPLETED:
             return Ending(completed=True, result=await self._engine.store.result_get(job.id))
         if job.state == State.DEAD:
@@ -52,8 +53,8 @@ class Completions:
             alarm.cancel()
             self._forget(job.id, future)
 
-    def committed(self, work: Work) -> None:
-        """Tell those who wait what a commit has ended."""
+    def answered(self, work: Work) -> None:
+        """Tell those who wait what a batch has ended."""
         if not self._waiting:
             return
         for job, arrow in work.ended:

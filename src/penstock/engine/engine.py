@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core.durability import Durability
+from penstock.core.errors import PenstockError
 from penstock.core.ids import IdSource
 from penstock.engine import verbs
 from penstock.engine.batcher import Batcher
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from penstock.core.clock import Clock
-    from penstock.engine.command import Command
+    from penstock.engine.command import AnyCommand, Command
     from penstock.engine.work import Work
     from penstock.store.contract import Store
 
@@ -61,12 +63,13 @@ class Engine:
             durability=durability,
             sync_interval_ms=sync_interval_ms,
         )
-        self._batcher.after_commit += [self._count, self.completions.committed]
+        self._batcher.after_commit.append(self._count)
+        self._batcher.when_answered.append(self.completions.answered)
         self._keepers: list[Keeper] = [Healer(self), Archivist(self), Undertaker(self)]
 
     def start(self) -> None:
         """Begin to watch the time and to keep house."""
-        self.timer.arm()
+        self.timer.start()
         for keeper in self._keepers:
             keeper.start()
 
@@ -91,10 +94,22 @@ class Engine:
         """Run a command; awaiting it gives the answer, or raises why there is none."""
         return self._batcher.submit(command)
 
+    def run_unheard(self, command: AnyCommand) -> None:
+        """Run a command whose outcome nobody waits for."""
+        with contextlib.suppress(PenstockError):
+            self._batcher.submit(command).add_done_callback(_ignore)
+
     def _count(self, work: Work) -> None:
         stats = self.stats
         stats.pushed += work.pushed
         stats.pulled += work.pulled
         stats.completed += work.completed
         stats.failed += work.failed
+        for number in work.tx.freed:
+            self.room.nudge_at(self.store.queue_by_number(number).key, work.steady_ms)
         self.timer.arm()
+
+
+def _ignore(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()

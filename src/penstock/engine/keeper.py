@@ -7,7 +7,7 @@ and can be called by a test without any time passing.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -19,17 +19,20 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.engine.admin import move_many
 from penstock.engine.change import follow
 from penstock.engine.command import Command
-from penstock.store.contract import Selection
+from penstock.store.contract import Place, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.clock import Alarm
+    from penstock.core.job import Job
     from penstock.core.queue import DlqConfig, Queue, QueueKey
     from penstock.engine.engine import Engine
     from penstock.engine.work import Work
 
 log = structlog.get_logger("penstock.keeper")
+
+_BEGINNING = Place(0, 0)
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -51,16 +54,17 @@ class Keeper:
         self._alarm: Alarm | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopped = True
+        self._stopping = False
 
     def start(self) -> None:
         """Begin; starting twice is fine."""
         if self._stopped:
-            self._stopped = False
+            self._stopped = self._stopping = False
             self._book()
 
     async def stop(self) -> None:
-        """End after the round under way; stopping twice, or before starting, is fine."""
-        self._stopped = True
+        """End after the slice under way; stopping twice, or before starting, is fine."""
+        self._stopped = self._stopping = True
         if self._alarm is not None:
             self._alarm.cancel()
         if self._task is not None:
@@ -69,6 +73,22 @@ class Keeper:
     async def run_once(self) -> None:
         """Do one round."""
         raise NotImplementedError
+
+    def goes_on(self) -> bool:
+        """Tell whether a round under way may go on; a stop need not wait for all of it."""
+        return not self._stopping
+
+    async def forget(self, queue: Queue, state: State, *, limit: int | None = None, before_ms: int | None = None) -> None:
+        """Forget finished jobs of a queue, oldest first."""
+        await move_many(
+            self._engine,
+            queue.key,
+            Arrow.FORGET,
+            states=(state,),
+            limit=limit,
+            before_ms=before_ms,
+            goes_on=self.goes_on,
+        )
 
     def _book(self) -> None:
         clock = self._engine.clock
@@ -114,13 +134,10 @@ class Archivist(Keeper):
         for queue in engine.store.queues():
             completed = engine.store.counts(queue).completed
             if completed > keep.completed_max:
-                await move_many(
-                    engine, queue.key, Arrow.FORGET, states=(State.COMPLETED,), limit=completed - keep.completed_max
-                )
+                await self.forget(queue, State.COMPLETED, limit=completed - keep.completed_max)
             if completed:
-                before = engine.clock.now_ms() - keep.completed_age_ms
-                await move_many(engine, queue.key, Arrow.FORGET, states=(State.COMPLETED,), before_ms=before)
-        while await engine.run(TrimJournal(keep)) == limits.slice_jobs_max:
+                await self.forget(queue, State.COMPLETED, before_ms=engine.clock.now_ms() - keep.completed_age_ms)
+        while self.goes_on() and await engine.run(TrimJournal(keep)) == limits.slice_jobs_max:
             pass
 
 
@@ -131,41 +148,43 @@ class Undertaker(Keeper):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        #: Up to which moment of death a queue was looked at, and with which settings.
-        self._seen: dict[QueueKey, tuple[DlqConfig, int]] = {}
+        #: Up to which place among the dead a queue was looked at, and with which settings.
+        self._seen: dict[QueueKey, tuple[DlqConfig, Place]] = {}
 
     async def run_once(self) -> None:
         """Go through every queue that has dead jobs."""
-        for queue in self._engine.store.queues():
-            dead = self._engine.store.counts(queue).dead
-            if dead:
-                await self._forget(queue, dead)
-                if queue.settings.dlq.auto_retry:
-                    await self._revive(queue)
+        dead = [queue for queue in self._engine.store.queues() if self._engine.store.counts(queue).dead]
+        self._seen = {queue.key: self._seen[queue.key] for queue in dead if queue.key in self._seen}
+        for queue in dead:
+            await self._forget_dead(queue)
+            if queue.settings.dlq.auto_retry:
+                await self._revive(queue)
 
-    async def _forget(self, queue: Queue, dead: int) -> None:
-        rule = queue.settings.dlq
+    async def _forget_dead(self, queue: Queue) -> None:
+        rule, dead = queue.settings.dlq, self._engine.store.counts(queue).dead
         if dead > rule.max_entries:
-            await move_many(self._engine, queue.key, Arrow.FORGET, states=(State.DEAD,), limit=dead - rule.max_entries)
+            await self.forget(queue, State.DEAD, limit=dead - rule.max_entries)
         if rule.max_age is not None:
-            before = self._engine.clock.now_ms() - rule.max_age
-            await move_many(self._engine, queue.key, Arrow.FORGET, states=(State.DEAD,), before_ms=before)
+            await self.forget(queue, State.DEAD, before_ms=self._engine.clock.now_ms() - rule.max_age)
 
     async def _revive(self, queue: Queue) -> None:
-        rule = queue.settings.dlq
-        seen_with, since = self._seen.get(queue.key, (rule, 0))
+        engine, rule = self._engine, queue.settings.dlq
+        seen_with, place = self._seen.get(queue.key, (rule, _BEGINNING))
         if seen_with != rule:
-            since = 0
+            place = _BEGINNING
+        rested = engine.clock.now_ms() - rule.auto_retry_interval + 1
         resume = None
-        while True:
-            outcome = await self._engine.run(AutoRevive(queue.key, since))
-            since = outcome.seen_until
-            if resume is None:
-                resume = outcome.waiting_since
-            if not outcome.more:
+        while self.goes_on():
+            chosen = Selection(queue, State.DEAD, limits.slice_jobs_max, engine.ids.mark(), rested, place)
+            page = await engine.store.job_select(chosen)
+            if not page:
                 break
-        # A job that waits for its unique key is looked at again in the next round, and everything behind it.
-        self._seen[queue.key] = (rule, since if resume is None else resume)
+            waiting = await engine.run(AutoRevive(queue.key, [each.id for each in page]))
+            if waiting and resume is None:
+                # One that waits for its unique key is looked at again in the next round, and everything behind it.
+                resume = next(Place(each.at, each.id - 1) for each in page if each.id in waiting)
+            place = page[-1]
+        self._seen[queue.key] = (rule, resume or place)
 
 
 class TrimJournal(Command[int]):
@@ -177,22 +196,14 @@ class TrimJournal(Command[int]):
         self.keep = keep
 
 
-class AutoRevive(Command["Revived"]):
-    """Bring back dead jobs that have rested long enough, beginning with those that died at a moment or later."""
+class AutoRevive(Command[set[int]]):
+    """Bring back some dead jobs that have rested long enough; answers which of them wait for their unique key."""
 
-    __slots__ = ("queue", "since_ms")
+    __slots__ = ("ids", "queue")
 
-    def __init__(self, queue: QueueKey, since_ms: int) -> None:
+    def __init__(self, queue: QueueKey, ids: Sequence[int]) -> None:
         self.queue = queue
-        self.since_ms = since_ms
-
-
-class Revived(NamedTuple):
-    """How far it got, since when somebody waits for a unique key, and whether there may be more."""
-
-    seen_until: int
-    waiting_since: int | None
-    more: bool
+        self.ids = ids
 
 
 async def trim_journal(_engine: Engine, work: Work, commands: Sequence[TrimJournal]) -> None:
@@ -203,36 +214,26 @@ async def trim_journal(_engine: Engine, work: Work, commands: Sequence[TrimJourn
         work.answer(command, count)
 
 
-async def auto_revive(engine: Engine, work: Work, commands: Sequence[AutoRevive]) -> None:
+async def auto_revive(_engine: Engine, work: Work, commands: Sequence[AutoRevive]) -> None:
     """Apply a batch of automatic retries."""
     for command in commands:
+        waiting: set[int] = set()
         queue = work.tx.queue_find(command.queue)
-        outcome = Revived(command.since_ms, None, more=False)
         if queue is not None:
-            await work.flush()
-            outcome = await _revive_rested(engine, work, queue, command.since_ms)
-        work.answer(command, outcome)
+            await work.prefetch(command.ids)
+            for job_id in command.ids:
+                job = await work.find(command.queue.namespace, job_id)
+                if job is not None and job.queue == queue.number and job.state == State.DEAD:
+                    try:
+                        await _revive_once(work, job, queue.settings.dlq)
+                    except WrongState:
+                        waiting.add(job_id)
+        work.answer(command, waiting)
 
 
-async def _revive_rested(engine: Engine, work: Work, queue: Queue, since_ms: int) -> Revived:
-    rule = queue.settings.dlq
-    rested = work.now_ms - rule.auto_retry_interval + 1
-    selection = Selection(
-        queue, (State.DEAD,), limits.slice_jobs_max, engine.ids.mark(), before_ms=rested, since_ms=since_ms
-    )
-    found = [work.meet(job) for job in await work.tx.job_select(selection)]
-    died_at = [job.finished_at or 0 for job in found]
-    waiting_since = None
-    for job, died in zip(found, died_at, strict=True):
-        details = details_of(job)
-        if details.auto_retries >= rule.max_auto_retries:
-            continue
-        try:
-            await follow(work, job, Arrow.REVIVE)
-        except WrongState:
-            waiting_since = died if waiting_since is None else waiting_since
-        else:
-            details.auto_retries += 1
-            put_details(job, details)
-    last = died_at[-1] if died_at else since_ms
-    return Revived(last, waiting_since, more=len(found) == limits.slice_jobs_max and last != since_ms)
+async def _revive_once(work: Work, job: Job, rule: DlqConfig) -> None:
+    details = details_of(job)
+    if details.auto_retries < rule.max_auto_retries:
+        await follow(work, job, Arrow.REVIVE)
+        details.auto_retries += 1
+        put_details(job, details)

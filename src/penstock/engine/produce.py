@@ -46,6 +46,9 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
     """Apply a batch of pushes."""
     names = _Names(work)
     for command in commands:
+        if not command.jobs:
+            work.answer(command, [])
+            continue
         queue = work.tx.queue_find(command.queue) or await work.tx.queue_open(command.queue)
         named = _any_named(command.jobs)
         if named:
@@ -54,7 +57,7 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
             except InvalidInput as error:
                 work.refuse(command, error)
                 continue
-        if queue.created_at is None and command.jobs:
+        if queue.created_at is None:
             await work.tx.queue_save(queue, queue.settings, work.now_ms)
             work.tell(EventKind.QUEUE_CREATED, queue)
         if named:
@@ -76,8 +79,6 @@ def _any_named(jobs: Sequence[NewJob]) -> bool:
 
 def _make(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
     """Turn what a producer asked for into jobs, and bring them to life."""
-    if not jobs:
-        return []
     now, namespace, number = work.now_ms, queue.namespace_number, queue.number
     made = [
         Job(
@@ -88,11 +89,11 @@ def _make(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
             new.max_attempts,
             new.backoff,
             new.timeout,
-            None if new.ttl is None else now + new.ttl,
             new.flags,
             new.group_id,
             new.unique_key,
             new.job_id,
+            None if new.ttl is None else now + new.ttl,
             _NOWHERE,
             new.priority,
             serial,

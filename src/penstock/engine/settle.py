@@ -66,7 +66,10 @@ class Fail(Settlement):
 
 
 class Renew(Settlement):
-    """Workers are still at it: each lease ends its number of ms from now (None: its own length)."""
+    """Workers are still at it: each lease ends its number of ms from now.
+
+    None: the lease's own length from now, or when it would have ended anyway, if that is later.
+    """
 
     __slots__ = ("leases_ms",)
 
@@ -103,7 +106,7 @@ async def ack(engine: Engine, work: Work, commands: Sequence[Ack]) -> None:
         else:
             work.move(job, Arrow.COMPLETE)
         if result is not None:
-            work.results[job.id] = result
+            work.keep_result(job, result)
 
     await _settle(work, commands, complete)
     work.timings.append((engine.stats.ack_time, len(commands)))
@@ -129,7 +132,10 @@ async def renew(_engine: Engine, work: Work, commands: Sequence[Renew]) -> None:
 
     def extend(command: Renew, index: int, job: Job) -> None:
         lease_ms = command.leases_ms[index]
-        work.move(job, Arrow.RENEW, job.lease_ms if lease_ms is None else lease_ms)
+        if lease_ms is None:
+            work.move(job, Arrow.HEARTBEAT)
+        else:
+            work.move(job, Arrow.RENEW, lease_ms)
 
     await _settle(work, commands, extend)
 

@@ -50,9 +50,22 @@ class Timer:
         self._alarm: Alarm | None = None
         self._alarm_at = 0
         self._grace_until: int | None = None
+        self._stopped = True
+
+    def start(self) -> None:
+        """Begin to watch the time."""
+        self._stopped = False
+        self.arm()
+
+    def stop(self) -> None:
+        """Sleep until the next start."""
+        self._stopped = True
+        self._disarm()
 
     def arm(self) -> None:
         """Sleep until the next moment something falls due. Called after every commit."""
+        if self._stopped:
+            return
         engine = self._engine
         horizon = engine.store.horizon
         if horizon.due_ms is None and horizon.expiry_ms is None and horizon.lapse_ms is None:
@@ -66,12 +79,11 @@ class Timer:
         if horizon.lapse_ms is not None:
             at = min(at, max(horizon.lapse_ms, self._grace_until or 0))
         if self._alarm is None or at < self._alarm_at:
-            self.stop()
+            self._disarm()
             self._alarm_at = at
             self._alarm = engine.clock.call_at(at, self._ring)
 
-    def stop(self) -> None:
-        """Sleep for good."""
+    def _disarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -88,6 +100,10 @@ class Timer:
             self._grace_until = steady_ms + LATE_GRACE_MS
         return steady_ms >= self._grace_until
 
+    def judged(self) -> None:
+        """Hear that all leases that had ended were judged: the next silence of our own is a new one."""
+        self._grace_until = None
+
     def _ring(self) -> None:
         self._alarm = None
         horizon, clock = self._engine.store.horizon, self._engine.clock
@@ -97,7 +113,7 @@ class Timer:
             or (horizon.expiry_ms is not None and horizon.expiry_ms <= now)
             or self.judges_leases(clock.steady_ms())
         ):
-            self._engine.run(Tick())
+            self._engine.run_unheard(Tick())
         else:
             self.arm()
 
@@ -121,7 +137,10 @@ async def _expire(work: Work) -> None:
 
 
 async def _lapse(engine: Engine, work: Work) -> None:
-    for found in await work.tx.job_lapsed(work.steady_ms, limits.sweep_jobs_max):
+    lapsed = await work.tx.job_lapsed(work.steady_ms, limits.sweep_jobs_max)
+    if len(lapsed) < limits.sweep_jobs_max:
+        engine.timer.judged()
+    for found in lapsed:
         job = work.meet(found)
         stall = engine.store.queue_by_number(job.queue).settings.stall
         arrow, error, reason = after_lapse(job, stall.max_stalls, work.steady_ms)

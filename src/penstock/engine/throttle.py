@@ -62,6 +62,10 @@ class Throttle:
         if bucket is not None:
             bucket.take(count)
 
+    def forget(self, queue: QueueKey) -> None:
+        """Forget a queue that is gone."""
+        self._buckets.pop(queue, None)
+
     def again_at(self, work: Work, queue: Queue) -> int | None:
         """Return the steady moment from which the rate limit allows more; None if it is not what holds the queue back."""
         bucket = self._bucket(work, queue)

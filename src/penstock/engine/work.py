@@ -34,15 +34,17 @@ class Work:
     commit: what must happen after it is given to ``after_commit``.
     """
 
-    def __init__(self, tx: Transaction, now_ms: int, steady_ms: int, ids: IdSource) -> None:
+    def __init__(self, tx: Transaction, ids: IdSource) -> None:
         self.tx = tx
-        self.now_ms = now_ms
-        self.steady_ms = steady_ms
+        self.now_ms = tx.now_ms
+        self.steady_ms = tx.steady_ms
         self.answers: list[tuple[AnyCommand, Any]] = []
         self.refusals: list[tuple[AnyCommand, Exception]] = []
+        self.deferred: list[AnyCommand] = []  #: commands that did not fit and come first in the next batch
         self.ready: set[int] = set()  #: numbers of the queues in which something may have become claimable
         self.ended: list[tuple[Job, Arrow]] = []  #: jobs that completed, died or vanished, and how
         self.results: dict[int, bytes] = {}  #: what workers answered, by job
+        self._unsaved_results: dict[int, bytes] = {}
         self.after_commit: list[Callable[[], object]] = []
         self.timings: list[tuple[Histogram, int]] = []  #: what to time, and how many commands of it there are
         self.pushed = self.pulled = self.completed = self.failed = 0
@@ -67,6 +69,15 @@ class Work:
     def refuse(self, command: AnyCommand, error: Exception) -> None:
         """End a command with an error of its own; the rest of the batch is not touched by it."""
         self.refusals.append((command, error))
+
+    def keep_result(self, job: Job, result: bytes) -> None:
+        """Keep what a worker answered, as long as the job is kept."""
+        self.results[job.id] = self._unsaved_results[job.id] = result
+
+    async def drop_result(self, job: Job) -> None:
+        """Forget what a worker answered, in this batch or long ago."""
+        self._unsaved_results.pop(job.id, None)
+        await self.tx.result_remove([job.id])
 
     # Jobs.
 
@@ -150,9 +161,10 @@ class Work:
                 await self.tx.job_remove(gone)
             for job, _, _ in saved:
                 self._known[job.id] = (job, job.state, job.token)
-            if self.results:
+            if self._unsaved_results:
                 kept = {job.id for job, _, _ in saved}
-                await self.tx.result_save([each for each in self.results.items() if each[0] in kept])
+                await self.tx.result_save([each for each in self._unsaved_results.items() if each[0] in kept])
+                self._unsaved_results = {}
         if self._events:
             self.tx.journal(self._events)
             self._events = []

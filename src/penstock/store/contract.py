@@ -39,15 +39,22 @@ class Horizon(msgspec.Struct):
     lapse_ms: int | None = None  #: steady clock: the earliest end of a lease
 
 
+class Place(NamedTuple):
+    """Where a job stands among the jobs of its queue and state when they are gone through in order."""
+
+    at: int  #: wall clock: when it finished, or is due; 0 for one that is waiting or active
+    id: int
+
+
 class Selection(NamedTuple):
-    """A bounded choice of jobs of one queue, oldest first within a state."""
+    """A bounded choice of jobs of one queue in one state, in order: by when they finished or are due, then by id."""
 
     queue: Queue
-    states: tuple[State, ...]
+    state: State
     limit: int
-    up_to_id: int  #: leave alone what was pushed later
+    up_to_id: int  #: leave alone what was pushed later, or was taken by a worker and came back since
     before_ms: int | None = None  #: only jobs pushed (or, if finished, finished) before this wall-clock time
-    since_ms: int = 0  #: of finished jobs, only those finished at this wall-clock time or later
+    after: Place = Place(0, 0)  #: only jobs behind this place
 
 
 class Page(NamedTuple):
@@ -87,7 +94,21 @@ class StoreStatus(msgspec.Struct):
 
 
 class Transaction(Protocol):
-    """Reads and writes that happen together or not at all. Left with an exception, it is rolled back."""
+    """Reads and writes that happen together or not at all. Left with an exception, it is rolled back.
+
+    ``now_ms`` and ``steady_ms`` are its time: read once, when it could begin.
+    """
+
+    now_ms: int
+    steady_ms: int
+
+    @property
+    def freed(self) -> set[int]:
+        """Numbers of the queues in which a damaged job was put aside: somebody else may have its place now."""
+
+    @property
+    def wrote(self) -> bool:
+        """Tell, once it is over, whether anything was written."""
 
     # Queues.
 
@@ -126,7 +147,8 @@ class Transaction(Protocol):
     async def job_ready(self, queue: Queue, limit: int) -> list[tuple[Job, Payload]]:
         """Read the next waiting jobs in order of priority, then position, held for this transaction.
 
-        Of one group never more than its limit leaves free; a group at its limit is passed over.
+        Of one group never more than its limit leaves free; a group at its limit is passed over. Fewer than ``limit`` when
+        their payloads reach ``claim_batch_bytes_max``.
         """
 
     async def job_due(self, now_ms: int, limit: int) -> list[Job]:
@@ -137,9 +159,6 @@ class Transaction(Protocol):
 
     async def job_expired(self, now_ms: int, limit: int) -> list[Job]:
         """Read waiting and delayed jobs whose time-to-live has ended."""
-
-    async def job_select(self, selection: Selection) -> list[Job]:
-        """Read a bounded choice of jobs."""
 
     async def job_save(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
         """Write jobs back, each with the state and token it was read with. Raises RowChanged if one no longer has them."""
@@ -187,7 +206,7 @@ class Store(Protocol):
     def id_floor(self) -> int:
         """The highest id this store has ever seen: new ones must be above it."""
 
-    def transaction(self, now_ms: int, id_mark: Callable[[], int]) -> AbstractAsyncContextManager[Transaction]:
+    def transaction(self, id_mark: Callable[[], int]) -> AbstractAsyncContextManager[Transaction]:
         """Begin a transaction. ``id_mark`` tells at its end the highest id handed out so far, kept for the next start."""
 
     async def sync(self) -> None:
@@ -230,6 +249,9 @@ class Store(Protocol):
 
     async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
         """Read one job by its id, or by its producer's own id. Raises JobQuarantined for a damaged one."""
+
+    async def job_select(self, selection: Selection) -> list[Place]:
+        """Find a bounded choice of jobs, on its own connection. They may have moved on when somebody loads them."""
 
     async def job_page(self, page: Page) -> list[Delivery]:
         """Read a page of a listing, on its own connection."""

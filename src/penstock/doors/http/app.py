@@ -6,14 +6,14 @@ HTTP/1.1, HTTP/2, streams and WebSockets; see docs/adr/0001.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Never
+from typing import TYPE_CHECKING, Any, Final, Never, cast
 
 import msgspec
 import structlog
 
 from penstock.core.errors import PenstockError, RateLimited, RouteNotFound, Unauthorized
-from penstock.doors.http.errors import body_of, headers_of, status_of
-from penstock.doors.http.request import Request
+from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
+from penstock.doors.http.request import Bodies, Request
 from penstock.doors.http.route import JSON, Plain, Route
 from penstock.doors.http.router import Router
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from granian._granian import RSGIHTTPProtocol as HTTPProtocol
+    from granian._granian import RSGIWebsocketProtocol
     from granian.rsgi import Scope
 
     from penstock.access.rate_limit import ClientAddress, SlidingWindow
@@ -63,22 +64,33 @@ class HttpApp:
         self._guarded = window is not None or not gate.is_open
         self._origin: Headers = [("access-control-allow-origin", allow_origin)] if allow_origin else []
         self._json: Headers = [("content-type", JSON), *self._origin]
+        self._error: Headers = [*self._json, ("access-control-expose-headers", f"{CODE_HEADER}, retry-after")]
+        self._bodies = Bodies()
         self._encode = msgspec.json.Encoder().encode
 
     async def __rsgi__(self, scope: Scope, proto: HTTPProtocol) -> None:
         """Answer one request."""
+        if scope.proto != "http":
+            cast("RSGIWebsocketProtocol", proto).close(404)  # nothing here speaks anything else
+            return
+        request = Request(scope, proto, self._bodies)
         try:
-            if scope.method == "OPTIONS":
+            method = scope.method
+            if method == "OPTIONS":
                 proto.response_empty(204, [*self._origin, *_PREFLIGHT])
                 return
-            route, params = self._router.find(scope.method, scope.path)
+            # Whoever asks for the head only gets it from the handler of GET; the server leaves the body out.
+            route, params = self._router.find("GET" if method == "HEAD" else method, scope.path)
             if self._guarded:
                 self._check(scope, route)
             handler = _not_found if route is None else route.handler
-            answer = await handler(Request(scope, proto), **params)
+            answer = await handler(request, **params)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the client gets an answer
             self._answer_error(proto, error)
             return
+        finally:
+            if request.held:
+                self._bodies.release(request.held)
         if type(answer) is Plain:
             headers = [("content-type", answer.content_type), *self._origin]
             proto.response_bytes(answer.status, headers, answer.body)
@@ -89,7 +101,9 @@ class HttpApp:
         if route is not None and route.probe:
             return
         if self._window is not None:
-            wait_ms = self._window.retry_after_ms(self._address.of(scope.client.rpartition(":")[0], scope.headers))
+            peer = scope.client.rpartition(":")[0].strip("[]")
+            headers: Any = scope.headers  # the type stubs do not know all of its methods
+            wait_ms = self._window.retry_after_ms(self._address.of(peer, headers))
             if wait_ms:
                 raise RateLimited(retry_after_ms=wait_ms)
         if (route is None or not route.public) and not self._gate.admits(scope.headers.get("authorization", "")):
@@ -99,4 +113,4 @@ class HttpApp:
         if not isinstance(error, PenstockError):
             log.error("a request failed unexpectedly", exc_info=error)
             error = PenstockError("Internal server error")
-        proto.response_bytes(status_of(error), [*self._json, *headers_of(error)], body_of(error))
+        proto.response_bytes(status_of(error), [*self._error, *headers_of(error)], body_of(error))

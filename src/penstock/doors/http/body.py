@@ -102,7 +102,7 @@ def _deeper_than(body: bytes, levels: int) -> bool:
 def _number_literal(text: str) -> bytes:
     """Return a JSON number for what looks like one, and a JSON string for everything else."""
     try:
-        value = float(text)
+        value = float("" if "_" in text else text)  # Python would read 1_0 as 10
     except ValueError:
         return msgspec.json.encode(text)
     if not math.isfinite(value):

@@ -17,6 +17,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.JobNotFound: 404,
     errors.JobQuarantined: 404,
     errors.RouteNotFound: 404,
+    errors.LengthRequired: 411,
     errors.BodyTooLarge: 413,
     errors.RateLimited: 429,
     errors.TooMany: 503,
@@ -24,6 +25,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.ShuttingDown: 503,
     errors.StorageFull: 507,
     errors.OutcomeUnknown: 500,
+    errors.PartlyDone: 500,
     errors.PenstockError: 500,
 }
 #: Carries the stable code of an error, because the body is the contract's and has no room for it.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock import __version__
-from penstock.doors.http.errors import ErrorReply
+from penstock.doors.http.errors import CODE_HEADER, ErrorReply
 from penstock.doors.http.route import JSON, Plain, Route
 
 if TYPE_CHECKING:
@@ -23,10 +23,19 @@ _ERRORS: Final = {
     "400": "The request is not valid, or the job is not in a state for this.",
     "401": "A token is needed.",
     "404": "There is no such thing.",
+    "411": "The body's length is needed.",
     "413": "The body is too large.",
     "429": "Too many requests.",
+    "500": "It may or may not have happened, or only a part of it: see the text.",
     "503": "The server cannot do this now. Retry in a moment.",
     "507": "The disk is full.",
+}
+_NAMESPACE: Final = {
+    "name": "X-Namespace",
+    "in": "header",
+    "required": False,
+    "description": "Whose queues and jobs are meant.",
+    "schema": {"type": "string", "default": "default", "pattern": "^[A-Za-z0-9_.:-]+$", "minLength": 1, "maxLength": 128},
 }
 _STYLE: Final = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#1b2733;background:#fff}
@@ -46,8 +55,9 @@ class OpenApi:
     def routes(self) -> list[Route]:
         """Return the routes under which the description is found."""
         return [
-            Route("GET", "/openapi.json", self.document, "OpenAPI document", "Documentation"),
-            Route("GET", "/docs", self.page, "API reference", "Documentation"),
+            Route("GET", "/openapi.json", self.document, "OpenAPI document", "Documentation", public=True),
+            Route("GET", "/docs", self.page, "API reference", "Documentation", public=True),
+            Route("GET", "/", self.page, "API reference", "Documentation", public=True),
         ]
 
     async def document(self, _req: object) -> Plain:
@@ -117,12 +127,16 @@ def _operation(route: Route) -> dict[str, Any]:
     ]
     if route.query is not None:
         parameters += _query_parameters(route.query)
+    if route.namespaced:
+        parameters.append(_NAMESPACE)
     operation: dict[str, Any] = {
         "summary": route.summary,
         "tags": [route.tag],
         "operationId": _operation_id(route),
         "parameters": parameters,
-        "responses": {"200": _reply(route)} | {status: _error(text) for status, text in _ERRORS.items()},
+        "responses": {"200": _reply(route)}
+        | {status: _error(text) for status, text in _ERRORS.items()}
+        | {str(status): _shape(shape) for status, shape in route.also},
     }
     if route.body is not None:
         operation["requestBody"] = {
@@ -153,5 +167,13 @@ def _reply(route: Route) -> dict[str, Any]:
     return {"description": text, "content": {JSON: {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}}}
 
 
+def _shape(shape: type) -> dict[str, Any]:
+    return {"description": _first_line(shape), "content": {JSON: {"schema": {"$ref": _REF.format(name=shape.__name__)}}}}
+
+
 def _error(text: str) -> dict[str, Any]:
-    return {"description": text, "content": {JSON: {"schema": {"$ref": _REF.format(name="ErrorReply")}}}}
+    return {
+        "description": text,
+        "headers": {CODE_HEADER: {"description": "A stable code for the error.", "schema": {"type": "string"}}},
+        "content": {JSON: {"schema": {"$ref": _REF.format(name="ErrorReply")}}},
+    }

@@ -2,44 +2,97 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from penstock.core import limits
-from penstock.core.errors import BodyTooLarge, InvalidInput
+from penstock.core.errors import BodyTooLarge, InvalidInput, LengthRequired, TooMany
 
 if TYPE_CHECKING:
     from granian._granian import RSGIHTTPProtocol as HTTPProtocol
     from granian.rsgi import Scope
 
 
+_INCOMPLETE: Final = "The request body is incomplete"
+
+
+class Bodies:
+    """How much memory the large bodies of requests under way take. Small ones are bounded by the number of requests."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def hold(self, size: int) -> None:
+        """Make room for a part of a body. Raises TooMany if there is none."""
+        if self._bytes + size > limits.bodies_bytes_max:
+            raise TooMany("Too many large requests at once. Retry in a moment.")
+        self._bytes += size
+
+    def release(self, size: int) -> None:
+        """Give room back."""
+        self._bytes -= size
+
+
 class Request:
     """What was asked, and by whom. The body is read when a handler wants it."""
 
-    __slots__ = ("_proto", "header", "scope")
+    __slots__ = ("_bodies", "_proto", "header", "held", "scope")
 
-    def __init__(self, scope: Scope, proto: HTTPProtocol) -> None:
+    def __init__(self, scope: Scope, proto: HTTPProtocol, bodies: Bodies) -> None:
         self.scope = scope
+        self.held = 0  #: bytes of memory to give back to ``bodies`` at the end
         self._proto = proto
+        self._bodies = bodies
         self.header: Any = scope.headers.get  #: ``header(name, default)``, the name in lower case
 
     async def body(self) -> bytes:
-        """Read the whole body. Raises BodyTooLarge before, or as soon as, it is over the limit."""
+        """Read the whole body. Raises BodyTooLarge before, or as soon as, it is over the limit.
+
+        A body that was cut off is never taken for a shorter one: raises InvalidInput.
+        """
         length = self.header("content-length")
-        if length is not None:
-            if not length.isdigit():
-                raise InvalidInput("Content-Length must be a number")
-            if int(length) > limits.body_bytes_max:
-                raise BodyTooLarge
-            return await self._proto()
+        if length is None:
+            return await self._chunks()
+        if not length.isdigit():
+            raise InvalidInput("Content-Length must be a number")
+        size = int(length)
+        if size > limits.small_body_bytes:
+            self._check_size(size)
+            self._hold(size)
+        try:
+            body = await self._proto()
+        except RuntimeError:  # the connection is gone
+            raise InvalidInput(_INCOMPLETE) from None
+        if len(body) != size:
+            raise InvalidInput(_INCOMPLETE)
+        return body
+
+    async def _chunks(self) -> bytes:
+        """Read a body whose length was not announced."""
+        if self.scope.http_version.startswith("2"):
+            raise LengthRequired
+        if "transfer-encoding" not in self.scope.headers:
+            return b""
         chunks: list[bytes] = []
-        size = 0
+        size = ends = 0
         async for chunk in self._proto:
             size += len(chunk)
-            if size > limits.body_bytes_max:
-                raise BodyTooLarge
+            self._check_size(size)
+            self._hold(len(chunk))
             chunks.append(bytes(chunk))
+            ends += not chunk
+        if ends != 1:  # the server underneath ends a good body with one empty chunk and a broken one with two
+            raise InvalidInput(_INCOMPLETE)
         return b"".join(chunks)
+
+    @staticmethod
+    def _check_size(size: int) -> None:
+        if size > limits.body_bytes_max:
+            raise BodyTooLarge
+
+    def _hold(self, size: int) -> None:
+        self._bodies.hold(size)
+        self.held += size
 
     def query(self) -> dict[str, str]:
         """Return the parameters of the query string; of one that is given twice, the last."""

@@ -34,6 +34,8 @@ class Route(NamedTuple):
     body_required: bool = False
     probe: bool = False  #: answered to everybody, always: needs no token and counts against no limit
     public: bool = False  #: needs no token
+    namespaced: bool = False  #: the header X-Namespace says whose queues and jobs are meant
+    also: tuple[tuple[int, type[msgspec.Struct]], ...] = ()  #: other statuses that have a shape of their own
 
     @property
     def replies(self) -> tuple[type[msgspec.Struct], ...]:

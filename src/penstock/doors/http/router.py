@@ -22,8 +22,12 @@ class _Node:
         self.routes: dict[str, Route] = {}
 
 
+#: The one parameter that may hold slashes: people's own ids are theirs to spell, and arrive here decoded.
+_SPANNING = "id"
+
+
 class Router:
-    """A tree of path segments. A literal segment wins over a ``{parameter}``."""
+    """A tree of path segments. A literal segment wins over a ``{parameter}``, unless it leads nowhere."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._root = _Node()
@@ -48,14 +52,32 @@ class Router:
 
     def find(self, method: str, path: str) -> tuple[Route | None, dict[str, str]]:
         """Return the route of a request and the values of its parameters; None if there is no such path or method."""
+        segments = path.split("/")[1:]
         node = self._root
         params: dict[str, str] = {}
-        for segment in path.split("/")[1:]:
+        for segment in segments:
             child = node.children.get(segment)
             if child is None:
                 child = node.any_child
                 if child is None:
-                    return None, params
+                    return self._search(self._root, method, segments) or (None, params)
                 params[child.param] = segment
             node = child
-        return node.routes.get(method), params
+        route = node.routes.get(method)
+        return (route, params) if route is not None else self._search(self._root, method, segments) or (None, params)
+
+    def _search(self, node: _Node, method: str, segments: list[str]) -> tuple[Route, dict[str, str]] | None:
+        """Try every way through the tree: for an id that is spelled like a part of a path, or holds slashes."""
+        if not segments:
+            route = node.routes.get(method)
+            return None if route is None else (route, {})
+        child = node.children.get(segments[0])
+        if child is not None and (found := self._search(child, method, segments[1:])) is not None:
+            return found
+        child = node.any_child
+        if child is not None:
+            for span in range(1, len(segments) + 1 if child.param == _SPANNING else 2):
+                if (found := self._search(child, method, segments[span:])) is not None:
+                    found[1][child.param] = "/".join(segments[:span])
+                    return found
+        return None

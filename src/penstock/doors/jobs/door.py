@@ -18,12 +18,13 @@ from penstock.engine.claim import Claim, abandon
 from penstock.engine.settle import Hold
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Coroutine, Sequence
 
     from penstock.core.job import Job, Payload
     from penstock.core.lifecycle import Arrow
     from penstock.core.queue import Queue
     from penstock.doors.http.request import Request
+    from penstock.doors.http.route import Route
     from penstock.engine.engine import Engine
     from penstock.engine.settle import Settlement
 
@@ -38,6 +39,11 @@ class JobsDoor:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.store = engine.store
+
+    @staticmethod
+    def namespaced(*routes: Route) -> list[Route]:
+        """Return routes that are about one namespace."""
+        return [route._replace(namespaced=True) for route in routes]
 
     # Who is meant.
 
@@ -111,6 +117,16 @@ class JobsDoor:
         finally:
             gone.cancel()
 
+    async def unless_gone(self, req: Request, waiting: Coroutine[Any, Any, T]) -> T | None:
+        """Wait for something, unless the client hangs up: then nobody is told, and nothing goes on waiting."""
+        answer, gone = asyncio.ensure_future(waiting), asyncio.ensure_future(req.disconnected())
+        try:
+            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            return answer.result() if answer.done() else None
+        finally:
+            answer.cancel()
+            gone.cancel()
+
 
 def hold(text: str, token: str | None) -> Hold:
     """Return a worker's claim to a job."""
@@ -128,7 +144,9 @@ def holds(texts: Sequence[str], tokens: Sequence[str | None] | None) -> list[Hol
 
 def in_words(outcome: PenstockError, text: str, refusal: str) -> str:
     """Say in the contract's words why a job could not be settled."""
-    return f"Invalid or expired lock token for job {text}" if isinstance(outcome, StaleLease) else refusal
+    if isinstance(outcome, StaleLease) and "invalid token" not in refusal:
+        return f"Invalid or expired lock token for job {text}"
+    return refusal
 
 
 async def in_other_words(answer: Awaitable[T], refusal: str) -> T:

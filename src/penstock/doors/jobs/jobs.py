@@ -10,11 +10,11 @@ from penstock.core import ids
 from penstock.core.errors import BodyTooLarge, InvalidInput, PayloadTooLarge
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
-from penstock.doors.http.body import Reader, take_json
+from penstock.doors.http.body import Reader
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.door import JobsDoor, hold, holds, in_other_words
-from penstock.doors.jobs.views import STATE_NAMES, job_ref, job_view, new_job
+from penstock.doors.jobs.views import STATE_NAMES, job_name, job_ref, job_view, new_job, take_payload, take_result
 from penstock.engine.change import AddLog, ClearLog, EditData
 from penstock.engine.claim import Claim
 from penstock.engine.produce import Push
@@ -71,8 +71,7 @@ class JobHandlers(JobsDoor):
             except InvalidInput as error:
                 raise type(error)(f"jobs[{index}]: {error}") from None
         pushed = await self.engine.run(Push(key, new))
-        to_uuid = ids.to_uuid
-        return wire.IdsReply(ids=[job.custom_id or to_uuid(job.id) for job in pushed])
+        return wire.IdsReply(ids=[job_name(job) for job in pushed])
 
     # Workers.
 
@@ -96,7 +95,7 @@ class JobHandlers(JobsDoor):
 
     async def ack(self, req: Request, id: str) -> wire.Ok:
         body = await ACK.read_optional(req)
-        result = None if body.result is None else take_json(body.result)
+        result = None if body.result is None else take_result(body.result)
         await self.settle(Ack(self.namespace(req), (hold(id, body.token),), (result,)), id, NOT_ACTIVE)
         return wire.Ok()
 
@@ -106,7 +105,7 @@ class JobHandlers(JobsDoor):
         if body.results is not None:
             if len(body.results) != len(body.ids):
                 raise InvalidInput("results must have as many items as ids")
-            results = [None if bytes(result) == b"null" else take_json(result) for result in body.results]
+            results = [None if bytes(result) == b"null" else take_result(result) for result in body.results]
         settlement = Ack(self.namespace(req), holds(body.ids, body.tokens), results)
         count, errors = await self.settle_many(settlement, body.ids, NOT_ACTIVE)
         return wire.BatchReply(count=count, errors=errors)
@@ -171,7 +170,8 @@ class JobHandlers(JobsDoor):
 
     async def wait(self, req: Request, id: str) -> wire.WaitReply | wire.CompletedReply:
         body = await WAIT.read_optional(req)
-        ending = await self.engine.completions.wait(self.namespace(req), job_ref(id), body.timeout)
+        waiting = self.engine.completions.wait(self.namespace(req), job_ref(id), body.timeout)
+        ending = await self.unless_gone(req, waiting)
         if ending is None or not ending.completed:
             return wire.WaitReply(completed=False)
         return wire.CompletedReply(result=Raw(ending.result or b"null"))
@@ -185,7 +185,7 @@ class JobHandlers(JobsDoor):
 
     async def update_data(self, req: Request, id: str) -> wire.Ok:
         body = await DATA.read(req)
-        command = EditData(self.namespace(req), job_ref(id), take_json(body.data))
+        command = EditData(self.namespace(req), job_ref(id), take_payload(body.data))
         await in_other_words(self.engine.run(command), "Job not found or cannot be updated")
         return wire.Ok()
 
@@ -236,7 +236,7 @@ class JobHandlers(JobsDoor):
             return Route(method, path, handler, summary, "Jobs", reply, **more)
 
         required: dict[str, Any] = {"body_required": True}
-        return [
+        return self.namespaced(
             route("POST", "/queues/{queue}/jobs", self.push, "Push a job", wire.IdReply, body=PUSH, **required),
             route(
                 "POST",
@@ -312,4 +312,4 @@ class JobHandlers(JobsDoor):
             route("GET", "/jobs/{id}/logs", self.get_logs, "Get logs", wire.LogsReply),
             route("POST", "/jobs/{id}/logs", self.add_log, "Add log", wire.AddedReply, body=LOG, **required),
             route("DELETE", "/jobs/{id}/logs", self.clear_logs, "Clear logs", wire.Ok),
-        ]
+        )

@@ -104,9 +104,7 @@ class QueueHandlers(JobsDoor):
     async def clean(self, req: Request, queue: str) -> wire.CleanReply:
         key = self.queue_key(req, queue)
         body = await CLEAN.read_optional(req)
-        states = _states(body.state, sources(Arrow.DRAIN))
-        if State.ACTIVE in states:
-            raise InvalidInput("state must be one of: waiting, delayed, completed, failed")
+        states = _states(body.state, sources(Arrow.DRAIN), sources(Arrow.CLEAN))
         removed = await admin.clean(self.engine, key, body.grace, states, body.limit)
         return wire.CleanReply(count=len(removed), ids=[job_name(job) for job in removed])
 
@@ -213,7 +211,7 @@ class QueueHandlers(JobsDoor):
         ok, count = wire.Ok, wire.CountReply
         required: dict[str, Any] = {"body_required": True}
         q = "/queues/{queue}"
-        return [
+        return self.namespaced(
             Route("GET", "/queues", self.list_queues, "List all queues", "Queues", wire.QueuesReply),
             Route("GET", f"{q}/jobs/list", self.list_jobs, "List jobs by state", "Queues", wire.JobsReply, query=LIST),
             Route("GET", f"{q}/counts", self.counts, "Job counts per state", "Queues", wire.CountsReply),
@@ -262,17 +260,19 @@ class QueueHandlers(JobsDoor):
             ),
             Route("GET", f"{q}/dlq-config", self.get_dlq_config, "DLQ config", config, wire.DlqReply),
             Route("PUT", f"{q}/dlq-config", self.set_dlq_config, "Set DLQ config", config, ok, body=DLQ, **required),
-        ]
+        )
 
 
-def _states(text: str | None, otherwise: tuple[State, ...]) -> tuple[State, ...]:
+def _states(
+    text: str | None, otherwise: tuple[State, ...], allowed: tuple[State, ...] = tuple(STATES_BY_NAME.values())
+) -> tuple[State, ...]:
     """Read a state, or several separated by commas. Raises InvalidInput for one that does not exist."""
     if not text or text == "all":
         return otherwise
     names = dict.fromkeys(_ALIASES.get(name.strip(), name.strip()) for name in text.split(","))
-    unknown = [name for name in names if name not in STATES_BY_NAME]
-    if unknown:
-        raise InvalidInput(f"state must be one of: {', '.join(STATES_BY_NAME)}")
+    known = [name for name, state in STATES_BY_NAME.items() if state in allowed]
+    if not all(name in known for name in names):
+        raise InvalidInput(f"state must be one of: {', '.join(known)}")
     return tuple(STATES_BY_NAME[name] for name in names)
 
 

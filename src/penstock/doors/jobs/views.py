@@ -57,11 +57,25 @@ def token_value(text: str | None) -> int | None:
     return None if text is None else ids.from_uuid(text) or NO_TOKEN
 
 
-def new_job(body: PushBody) -> NewJob:
-    """Turn a body into what the engine pushes. Raises InvalidInput for what this version cannot keep its word on."""
-    data = take_json(body.data)
+def take_payload(raw: Raw) -> bytes:
+    """Take a payload out of a body, byte for byte. Raises PayloadTooLarge, or InvalidInput if it is nested too deeply."""
+    data = take_json(raw)
     if len(data) > limits.payload_bytes_max:
         raise PayloadTooLarge("Job data too large (max 10MB)")
+    return data
+
+
+def take_result(raw: Raw) -> bytes:
+    """Take what a worker answered out of a body, byte for byte, with the limits of a payload."""
+    result = take_json(raw)
+    if len(result) > limits.payload_bytes_max:
+        raise PayloadTooLarge("Job result too large (max 10MB)")
+    return result
+
+
+def new_job(body: PushBody) -> NewJob:
+    """Turn a body into what the engine pushes. Raises InvalidInput for what this version cannot keep its word on."""
+    data = take_payload(body.data)
     if body.depends_on:
         raise InvalidInput("dependsOn is not available in this version")
     if body.repeat is not None and bytes(body.repeat) != b"null":

@@ -179,14 +179,14 @@ class ListQuery(In):
     """Which part of a listing."""
 
     state: str | None = None
-    limit: Annotated[int, Meta(ge=0)] = limits.list_jobs_max
-    offset: Annotated[int, Meta(ge=0)] = 0
+    limit: Annotated[int, Meta(ge=0, le=limits.list_jobs_max)] = limits.list_jobs_max
+    offset: Annotated[int, Meta(ge=0, le=limits.offset_max)] = 0
 
 
 class CleanBody(In):
     """Which jobs to remove."""
 
-    grace: Annotated[int, Meta(ge=0)] = 0
+    grace: Annotated[int, Meta(ge=0, le=limits.grace_ms_max)] = 0
     state: str | None = None
     limit: Annotated[int, Meta(ge=1, le=limits.clean_jobs_max)] = 1_000
 
@@ -194,7 +194,7 @@ class CleanBody(In):
 class CountBody(In):
     """How many, at most."""
 
-    count: Annotated[int, Meta(ge=1)] | None = None
+    count: Annotated[int, Meta(ge=1, le=limits.offset_max)] | None = None
 
 
 class RetryCompletedBody(In):
@@ -206,7 +206,7 @@ class RetryCompletedBody(In):
 class DlqQuery(In):
     """How many dead jobs to list."""
 
-    count: Annotated[int, Meta(ge=0)] = 100
+    count: Annotated[int, Meta(ge=0, le=limits.list_jobs_max)] = 100
 
 
 class DlqRetryBody(In):

@@ -261,7 +261,7 @@ class OpsHandlers:
             Route("GET", "/health", self.health, "Health check", tag, HealthReply, probe=True),
             Route("GET", "/healthz", self.alive, "Liveness probe", tag, probe=True),
             Route("GET", "/live", self.alive, "Liveness probe", tag, probe=True),
-            Route("GET", "/ready", self.ready, "Readiness probe", tag, ReadyReply, probe=True),
+            Route("GET", "/ready", self.ready, "Readiness probe", tag, ReadyReply, probe=True, also=((503, ReadyReply),)),
             Route("GET", "/ping", self.ping, "Ping/pong", tag, PingReply),
             Route("GET", "/stats", self.stats, "Server statistics", tag, StatsReply),
             Route("GET", "/metrics", self.metrics, "Throughput metrics", tag, MetricsReply),

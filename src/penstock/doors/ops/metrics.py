@@ -58,7 +58,7 @@ class Metrics:
             ("completed", totals.completed),
             ("dlq", totals.dead),
         ):
-            yield GaugeMetricFamily(f"bunqueue_jobs_{name}", f"Jobs that are {name} now.", value)
+            yield GaugeMetricFamily(f"bunqueue_jobs_{name}", f"Jobs now in state {name}.", value)
         for name, value in (
             ("pushed", stats.pushed),
             ("pulled", stats.pulled),

@@ -24,7 +24,8 @@ class Tenancy(msgspec.Struct, omit_defaults=True):
 
     pid: int = 0
     boot_id: str = ""  #: which start of the machine it ran under
-    clean: bool = True  #: it closed the store properly
+    used: bool = False  #: there was data in the directory
+    clean: bool = True  #: all of it was in the main file
 
 
 class DirectoryLock:
@@ -50,19 +51,21 @@ class DirectoryLock:
                 f"Another process (pid {self.previous.pid}) uses the data directory {self._path.parent}. "
                 "Stop it first, or choose another directory with --data."
             ) from None
-        self._write(Tenancy(os.getpid(), boot_id(), clean=False))
+        self.note(used=self.previous.used, clean=self.previous.clean)
 
-    def release(self, *, clean: bool) -> None:
-        """Give the lock back, noting whether the store was closed properly."""
-        if self._fd >= 0:
-            self._write(Tenancy(os.getpid(), boot_id(), clean=clean))
-            os.close(self._fd)
-            self._fd = -1
-
-    def _write(self, tenancy: Tenancy) -> None:
+    def note(self, *, used: bool, clean: bool) -> None:
+        """Write down what the next process should know: that there is data, and that all of it is in the main file."""
+        text = msgspec.json.encode(Tenancy(os.getpid(), boot_id(), used=used, clean=clean)).ljust(120)
         # A full disk must not keep anybody from starting or stopping.
         with contextlib.suppress(OSError):
-            os.pwrite(self._fd, msgspec.json.encode(tenancy).ljust(120), 0)
+            os.pwrite(self._fd, text, 0)
+            os.fsync(self._fd)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class Ballast:
@@ -110,7 +113,7 @@ class Ballast:
 def prepare_directory(directory: Path) -> None:
     """Create a data directory, or explain why that is not possible."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise ConfigInvalid(
             f"The data directory {directory} cannot be used: {error.strerror}. Choose another with --data."

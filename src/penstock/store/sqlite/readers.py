@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from penstock.core import limits
+from penstock.core import ids, limits
+from penstock.core.errors import InvalidInput, StorageFailed
 from penstock.core.job import Delivery
 from penstock.core.lifecycle import State
-from penstock.store.contract import JournalBlock, LogEntry, Page
+from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection
 from penstock.store.sqlite import rows
 
 if TYPE_CHECKING:
@@ -39,6 +40,25 @@ select id, priority, position from (
   select id, priority, position from jobs where queue = :queue and state = 0 and blocked = 1
   order by priority desc, position)
 """
+# Each walks the index of its state. What was taken by a worker since has a token above the bound, and is passed over.
+_BY_ID = (
+    "select 0, id from jobs indexed by {} where queue = :queue and state = {} and id > :id and id <= :up_to and id < :young"
+    " order by id limit :limit"
+)
+_BY_FINISH = (
+    "select finished_at, id from jobs where state >= 3 and queue = :queue and state = {} and (finished_at, id) > (:at, :id)"
+    " and finished_at < :before and id <= :up_to and token <= :up_to order by finished_at, id limit :limit"
+)
+_SELECT = {
+    State.WAITING: _BY_ID.format("jobs_ready", 0),
+    State.DELAYED: (
+        "select run_at, id from jobs where queue = :queue and state = 1 and (run_at, id) > (:at, :id) and id <= :up_to"
+        " and id < :young and token <= :up_to order by run_at, id limit :limit"
+    ),
+    State.ACTIVE: _BY_ID.format("jobs_leased", 2),
+    State.COMPLETED: _BY_FINISH.format(3),
+    State.DEAD: _BY_FINISH.format(4),
+}
 _PRIORITIES = """
 select priority, count(*) from jobs where queue = ?1 and state = 0 group by priority
 union all
@@ -53,18 +73,25 @@ _JOURNAL = (
 class Readers:
     """A few threads, each with its own connection, opened when first needed."""
 
-    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
+    def __init__(self, connect: Callable[[], apsw.Connection], *, inline: bool) -> None:
         self._connect = connect
+        self._inline = inline
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-read")
         self._local = threading.local()
         self._open: list[apsw.Connection] = []
+        self._closed = False
 
     async def run(self, read: Callable[[apsw.Connection], T]) -> T:
         """Run a read in one of the threads."""
+        if self._closed:  # the store is being opened again, or cannot be
+            raise StorageFailed
+        if self._inline:
+            return self._call(read)
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, read)
 
     def close(self) -> None:
         """Wait for reads under way and close all connections."""
+        self._closed = True
         self._threads.shutdown()
         for connection in self._open:
             connection.close()
@@ -98,9 +125,27 @@ def page(db: apsw.Connection, wanted: Page) -> list[Delivery]:
             continue
         size += job.size
         if size > limits.list_bytes_max and found:
-            break
+            raise InvalidInput(
+                f"These {wanted.limit} jobs are larger than {limits.list_bytes_max // limits.MEBIBYTE} MiB. Ask for fewer: "
+                f"the first {len(found)} would fit."
+            )
         found.append(Delivery(job, payload))
     return found
+
+
+def select(db: apsw.Connection, wanted: Selection) -> list[Place]:
+    """Find jobs, in order."""
+    before = ids.ID_MAX if wanted.before_ms is None else wanted.before_ms
+    bounds = {
+        "queue": wanted.queue.number,
+        "at": wanted.after.at,
+        "id": wanted.after.id,
+        "up_to": wanted.up_to_id,
+        "before": before,
+        "young": ids.ID_MAX if wanted.before_ms is None else ids.first_of(before),  # ids grow with time
+        "limit": wanted.limit,
+    }
+    return [Place(*row) for row in db.execute(_SELECT[wanted.state], bounds)]
 
 
 def priority_counts(db: apsw.Connection, queue: int) -> dict[int, int]:

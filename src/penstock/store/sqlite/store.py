@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import apsw
@@ -14,7 +13,7 @@ import structlog
 
 from penstock.core.errors import JobQuarantined, OutcomeUnknown, PenstockError, StorageFailed, StorageFull, StoreIncompatible
 from penstock.core.limits import MEBIBYTE
-from penstock.store.contract import Capabilities, Horizon, JournalBlock, LogEntry, Page, StoreStatus
+from penstock.store.contract import Capabilities, Horizon, JournalBlock, LogEntry, Page, Place, Selection, StoreStatus
 from penstock.store.sqlite import readers, rows, schema, waltail
 from penstock.store.sqlite.catalog import Catalog, as_counts
 from penstock.store.sqlite.checkpoint import Checkpointer
@@ -30,6 +29,7 @@ from penstock.store.sqlite.transaction import SqliteTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from penstock.core.clock import Clock
     from penstock.core.job import Delivery, Job, Payload
@@ -52,7 +52,8 @@ STATEMENTS_CACHED: Final = 512
 class SqliteStore:
     """One data directory. Use ``await SqliteStore.open(…)``; see ``contract.Store`` for what each method promises.
 
-    ``vfs`` and ``fdatasync`` are seams for the tests that pull the plug.
+    ``vfs`` and ``fdatasync`` are seams for the tests that pull the plug; ``read_inline`` is one for those that move the clock:
+    long reads then take no time, instead of running in a thread.
     """
 
     capabilities = Capabilities(name="sqlite", commit_is_durable=False)
@@ -65,12 +66,15 @@ class SqliteStore:
         vfs: str | None = None,
         fdatasync: Callable[[int], None] = os.fdatasync,
         ballast_bytes: int = BALLAST_BYTES_MAX,
+        read_inline: bool = False,
     ) -> None:
         self._directory = directory
         self._path = directory / FILE_NAME
+        self._log_path = directory / f"{FILE_NAME}-wal"
         self._clock = clock
         self._vfs = vfs
         self._fdatasync = fdatasync
+        self._read_inline = read_inline
         self._lock = DirectoryLock(directory)
         self._ballast = Ballast(directory, ballast_bytes)
         self._status = StoreStatus()
@@ -92,6 +96,7 @@ class SqliteStore:
         vfs: str | None = None,
         fdatasync: Callable[[int], None] = os.fdatasync,
         ballast_bytes: int = BALLAST_BYTES_MAX,
+        read_inline: bool = False,
     ) -> SqliteStore:
         """Open a data directory, creating it if need be.
 
@@ -99,16 +104,16 @@ class SqliteStore:
         ``accept_loss``, which goes on with what is left).
         """
         prepare_directory(directory)
-        store = cls(directory, clock, vfs=vfs, fdatasync=fdatasync, ballast_bytes=ballast_bytes)
+        store = cls(directory, clock, vfs=vfs, fdatasync=fdatasync, ballast_bytes=ballast_bytes, read_inline=read_inline)
         store._lock.acquire()
         try:
+            store._check_files(accept_loss=accept_loss)
             store._connect_all(accept_loss=accept_loss)
         except BaseException:
-            store._lock.release(clean=False)
+            store._lock.release()
             raise
-        if not store._ballast.hold():
-            log.warning("little disk space left: no ballast could be reserved, so acks may fail too once the disk is full")
-        store.checkpointer.every(store._log_pages())
+        store._lock.note(used=True, clean=False)
+        store._hold_ballast()
         return store
 
     async def close(self) -> None:
@@ -122,7 +127,7 @@ class SqliteStore:
         await self._disconnect_all(tidy=clean)
         self._sync_thread.shutdown()
         self._checkpoint_thread.shutdown()
-        self._lock.release(clean=clean)
+        self._lock.release()
 
     def _connect_all(self, *, accept_loss: bool) -> None:
         try:
@@ -136,9 +141,9 @@ class SqliteStore:
                 f"{self._path} cannot be read as a SQLite file ({error}). Restore a backup, or choose another directory with "
                 "--data. Nothing was changed."
             ) from error
-        self._wal_fd = os.open(f"{self._path}-wal", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._wal_fd = os.open(self._log_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         sync_directory(self._directory)
-        self.readers = readers.Readers(lambda: self._connect(READER_CACHE_KIB, read_only=True))
+        self.readers = readers.Readers(lambda: self._connect(READER_CACHE_KIB, read_only=True), inline=self._read_inline)
         self.checkpointer = Checkpointer(lambda: self._connect(READER_CACHE_KIB), self._checkpoint_thread, CHECKPOINT_PAGES)
         self._db.set_wal_hook(self._log_grew)  # replaces SQLite's own checkpoints inside of commits
         self._connected = True
@@ -152,10 +157,12 @@ class SqliteStore:
         if tidy:
             try:
                 self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                self._lock.note(used=True, clean=True)  # before the log goes away, so that it is never missed in vain
             except apsw.Error as error:
                 log.warning("checkpoint at shutdown failed; the log stays and is read at the next start", error=str(error))
         self._db.close()
         os.close(self._wal_fd)
+        self._wal_fd = -1
 
     @property
     def db(self) -> apsw.Connection:
@@ -166,9 +173,7 @@ class SqliteStore:
 
     def _connect(self, cache_kib: int, *, read_only: bool = False) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-        flags |= (
-            apsw.SQLITE_OPEN_NOMUTEX
-        )  # each connection is used by one thread at a time, so its locks would only cost time
+        flags |= apsw.SQLITE_OPEN_NOMUTEX  # each connection is used by one thread at a time: its locks would only cost time
         db = apsw.Connection(str(self._path), flags=flags, vfs=self._vfs, statementcachesize=STATEMENTS_CACHED)
         db.set_busy_timeout(5_000)
         db.pragma("cache_size", -cache_kib)
@@ -180,6 +185,22 @@ class SqliteStore:
             db.pragma("cell_size_check", True)
             db.pragma("temp_store", "memory")
         return db
+
+    def _check_files(self, *, accept_loss: bool) -> None:
+        """Refuse to begin anew where there was data before. Raises StoreIncompatible."""
+        previous = self._lock.previous
+        missing = [
+            path.name
+            for path, expected in ((self._path, previous.used), (self._log_path, previous.used and not previous.clean))
+            if expected and not (path.exists() and (path == self._log_path or path.stat().st_size))
+        ]
+        if missing and not accept_loss:
+            raise StoreIncompatible(
+                f"{' and '.join(missing)} in {self._directory} went missing: what was in there would be lost. Put it back, "
+                "restore a backup, or start with --accept-loss to go on without it. Nothing was changed."
+            )
+        if not self._path.exists():
+            os.close(os.open(self._path, os.O_CREAT | os.O_CLOEXEC, 0o600))  # what people put into jobs is nobody else's
 
     def _check_log(self, *, accept_loss: bool) -> None:
         list(self._db.execute("select count(*) from sqlite_schema"))  # makes SQLite replay the log
@@ -217,8 +238,8 @@ class SqliteStore:
     def horizon(self) -> Horizon:
         return self.catalog.horizon
 
-    def transaction(self, now_ms: int, id_mark: Callable[[], int]) -> SqliteTransaction:
-        return SqliteTransaction(self, now_ms, id_mark)
+    def transaction(self, id_mark: Callable[[], int]) -> SqliteTransaction:
+        return SqliteTransaction(self, self._clock, id_mark)
 
     async def sync(self) -> None:
         try:
@@ -254,10 +275,16 @@ class SqliteStore:
         self.checkpointer.log_has(pages)
         return apsw.SQLITE_OK
 
-    def _log_pages(self) -> int:
-        """Return how long the log may get: on a small disk it must fit into what the ballast gives back."""
+    def _hold_ballast(self) -> None:
+        if not self._ballast.hold():
+            log.warning("little disk space left: no ballast could be reserved, so acks may fail too once the disk is full")
+        self._bound_log()
+
+    def _bound_log(self) -> None:
+        """Keep the log so short that it fits into what the ballast gives back, should the disk get full."""
         reserve = self._ballast.bytes // PAGE_BYTES // 4
-        return min(CHECKPOINT_PAGES, max(CHECKPOINT_PAGES_FULL, reserve)) if reserve else CHECKPOINT_PAGES
+        pages = min(CHECKPOINT_PAGES, max(CHECKPOINT_PAGES_FULL, reserve)) if reserve else CHECKPOINT_PAGES
+        self.checkpointer.every(pages)
 
     # Trouble.
 
@@ -266,8 +293,7 @@ class SqliteStore:
 
     def size_bytes(self) -> int:
         """Return what the store takes up on disk, log included."""
-        names = (self._path, Path(f"{self._path}-wal"))
-        return sum(path.stat().st_size for path in names if path.exists())
+        return sum(path.stat().st_size for path in (self._path, self._log_path) if path.exists())
 
     def check_writable(self, *, grows: bool) -> None:
         if self._status.error is not None and not self._status.full:
@@ -279,7 +305,7 @@ class SqliteStore:
         """Try to get out of trouble; True if the store takes writes again."""
         if self._status.full:
             if self._ballast.room_again() and self._ballast.hold():
-                self.checkpointer.every(self._log_pages())
+                self._bound_log()
                 self._recovered()
         elif self._status.error is not None:
             try:
@@ -298,6 +324,7 @@ class SqliteStore:
         """
         await self._disconnect_all(tidy=False)
         self._connect_all(accept_loss=True)
+        self._hold_ballast()
         self._db.pragma("synchronous", "full")
         self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         self._db.pragma("synchronous", "normal")
@@ -357,6 +384,9 @@ class SqliteStore:
         except (rows.DamagedRow, UnicodeDecodeError):
             raise JobQuarantined from None
         return None
+
+    async def job_select(self, selection: Selection) -> list[Place]:
+        return await self.readers.run(lambda db: readers.select(db, selection))
 
     async def job_page(self, page: Page) -> list[Delivery]:
         return await self.readers.run(lambda db: readers.page(db, page))

@@ -8,11 +8,10 @@ import apsw
 import msgspec
 import structlog
 
-from penstock.core import ids
+from penstock.core import limits
 from penstock.core.errors import RowChanged
 from penstock.core.events import Event, EventKind
 from penstock.core.job import Job, Payload
-from penstock.core.lifecycle import State
 from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
 from penstock.store.sqlite import groups, rows
 from penstock.store.sqlite.catalog import STORED_STATES, Tally, as_counts, encode_settings
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
-    from penstock.store.contract import LogEntry, Selection
+    from penstock.core.clock import Clock
+    from penstock.store.contract import LogEntry
     from penstock.store.sqlite.store import SqliteStore
 
 log = structlog.get_logger("penstock.store")
@@ -41,35 +41,26 @@ _LAPSED = f"{_HEAD_FROM} where j.state = 2 and j.lease_until <= ? order by j.lea
 _EXPIRED = (
     f"{_HEAD_FROM} where j.expires_at is not null and j.state <= 1 and j.expires_at <= ? order by j.expires_at limit ?"
 )
-# SQLite uses a partial index only if its condition stands in the query word for word.
-_FINISHED_FROM = f"{_HEAD_FROM} where j.state >= 3 and j.queue = ?"
-_SELECT = {
-    State.WAITING: f"{_HEAD_FROM} indexed by jobs_ready where j.queue = ? and j.state = 0 and j.id <= ? limit ?",
-    State.DELAYED: f"{_HEAD_FROM} indexed by jobs_delayed where j.queue = ? and j.state = 1 and j.id <= ? limit ?",
-    State.ACTIVE: f"{_HEAD_FROM} indexed by jobs_leased where j.queue = ? and j.state = 2 and j.id <= ? limit ?",
-    State.COMPLETED: f"{_FINISHED_FROM} and j.state = 3 and j.id <= ? order by j.finished_at limit ?",
-    State.DEAD: f"{_FINISHED_FROM} and j.state = 4 and j.id <= ? order by j.finished_at limit ?",
-}
-# Ids grow with time, so the old jobs are at the low end of the primary key and the young ones are never looked at.
-_OLD_BY_ID = (
-    f"{_HEAD_FROM} not indexed where j.id < ? and j.queue = ? and j.state = ? and j.id <= ?"
-    " and j.created_at < ? order by j.id limit ?"
+# The newest block always stays: the numbering goes on from it.
+_OLDEST_BLOCKS = (
+    "select seq, at, total - length(body) from journal where seq < (select max(seq) from journal) order by seq limit ?"
 )
-_OLD_FINISHED = (
-    f"{_FINISHED_FROM} and j.state = ? and j.id <= ? and j.finished_at >= ? and j.finished_at < ?"
-    " order by j.finished_at limit ?"
-)
+_NEXT_DUE = "select min(run_at) from jobs where state = 1 and run_at > ?"
+_NEXT_LAPSE = "select min(lease_until) from jobs where state = 2 and lease_until > ?"
+_NEXT_EXPIRY = "select min(expires_at) from jobs where expires_at is not null and state <= 1 and expires_at > ?"
 
 
 class SqliteTransaction:
     """See ``contract.Transaction`` for what each method promises."""
 
-    def __init__(self, store: SqliteStore, now_ms: int, id_mark: Callable[[], int]) -> None:
+    def __init__(self, store: SqliteStore, clock: Clock, id_mark: Callable[[], int]) -> None:
         self._store = store
+        self._clock = clock
         self._catalog = store.catalog
         self._db = store.db
-        self._now_ms = now_ms
         self._id_mark = id_mark
+        self.freed: set[int] = set()
+        self.wrote = False
         self._begun = False
         self._events: list[Event] = []
         self._deltas: dict[int, Tally] = {}
@@ -81,6 +72,7 @@ class SqliteTransaction:
     async def __aenter__(self) -> Self:
         if self._store.checkpointer.finishing:
             await self._store.checkpointer.finished()
+        self.now_ms, self.steady_ms = self._clock.now_ms(), self._clock.steady_ms()
         return self
 
     async def __aexit__(
@@ -105,6 +97,7 @@ class SqliteTransaction:
             self._store.check_writable(grows=False)
             self._db.execute("begin immediate")
             self._begun = True
+            self._changes_before = self._db.total_changes()
             if self._store.suspects:
                 self._examine_suspects()
 
@@ -114,6 +107,7 @@ class SqliteTransaction:
             self._write_journal()
         if self._touched:
             groups.put_right(self._db, self._touched)
+        self.wrote = self._db.total_changes() != self._changes_before
         self._db.execute("commit")
         self._catalog.apply(self._deltas)
         self._store.committed(recount=self._recount)
@@ -223,60 +217,41 @@ class SqliteTransaction:
         if self._touched:
             groups.put_right(self._db, self._touched)
         found: list[tuple[Job, Payload]] = []
-        damaged = 0
-        for row in self._fetch(_READY, (queue.number, limit)):
-            try:
-                found.append(rows.read_job_body(row))
-            except rows.DamagedRow as damage:
-                self._quarantine(damage)
-                damaged += 1
+        damaged: list[rows.DamagedRow] = []
+        size = 0
+        try:
+            for row in self._db.execute(_READY, (queue.number, limit)):
+                try:
+                    job, payload = rows.read_job_body(row)
+                except rows.DamagedRow as damage:
+                    damaged.append(damage)
+                else:
+                    found.append((job, payload))
+                    size += job.size
+                    if size >= limits.claim_batch_bytes_max:
+                        break
+        except UnicodeDecodeError:
+            self._quarantine_unreadable()
+            return await self.job_ready(queue, limit)
         if damaged:  # there may be sound jobs behind the damaged ones
-            found += [each for each in await self.job_ready(queue, limit) if each[0].id not in {job.id for job, _ in found}]
-            del found[limit:]
+            for each in damaged:
+                self._quarantine(each)
+            return await self.job_ready(queue, limit)
         return found
 
     async def job_due(self, now_ms: int, limit: int) -> list[Job]:
-        self._begin()
-        found = self._heads(_DUE, (now_ms, limit))
-        if len(found) < limit:
-            self._catalog.horizon.due_ms = self._minimum(
-                "select min(run_at) from jobs where state = 1 and run_at > ?", now_ms
-            )
+        found, next_ms = self._overdue(_DUE, _NEXT_DUE, now_ms, limit)
+        self._catalog.horizon.due_ms = next_ms
         return found
 
     async def job_lapsed(self, steady_ms: int, limit: int) -> list[Job]:
-        self._begin()
-        found = self._heads(_LAPSED, (steady_ms, limit))
-        if len(found) < limit:
-            self._catalog.horizon.lapse_ms = self._minimum(
-                "select min(lease_until) from jobs where state = 2 and lease_until > ?", steady_ms
-            )
+        found, next_ms = self._overdue(_LAPSED, _NEXT_LAPSE, steady_ms, limit)
+        self._catalog.horizon.lapse_ms = next_ms
         return found
 
     async def job_expired(self, now_ms: int, limit: int) -> list[Job]:
-        self._begin()
-        found = self._heads(_EXPIRED, (now_ms, limit))
-        if len(found) < limit:
-            self._catalog.horizon.expiry_ms = self._minimum(
-                "select min(expires_at) from jobs where expires_at is not null and state <= 1 and expires_at > ?", now_ms
-            )
-        return found
-
-    async def job_select(self, selection: Selection) -> list[Job]:
-        self._begin()
-        queue, before = selection.queue.number, selection.before_ms
-        found: list[Job] = []
-        for state in selection.states:
-            room = selection.limit - len(found)
-            if room <= 0 or not self.counts(selection.queue).of(state):
-                continue
-            if before is None:
-                found += self._heads(_SELECT[state], (queue, selection.up_to_id, room))
-            elif state >= State.COMPLETED:
-                bounds = selection.up_to_id, selection.since_ms, before
-                found += self._heads(_OLD_FINISHED, (queue, state, *bounds, room))
-            else:
-                found += self._heads(_OLD_BY_ID, (ids.first_of(before), queue, state, selection.up_to_id, before, room))
+        found, next_ms = self._overdue(_EXPIRED, _NEXT_EXPIRY, now_ms, limit)
+        self._catalog.horizon.expiry_ms = next_ms
         return found
 
     async def job_save(self, jobs: Sequence[Changed]) -> None:
@@ -309,7 +284,10 @@ class SqliteTransaction:
     async def payload_load(self, job_id: int) -> Payload | None:
         self._begin()
         for row in self._db.execute(rows.SELECT_JOB_BODY, (job_id,)):
-            return rows.read_job_body(row)[1]
+            try:
+                return rows.read_job_body(row)[1]
+            except rows.DamagedRow as damage:
+                self._quarantine(damage)
         return None
 
     async def result_save(self, results: Iterable[tuple[int, bytes]]) -> None:
@@ -345,7 +323,7 @@ class SqliteTransaction:
         store.journal_bytes += len(body)
         self._db.execute(
             "insert into journal (seq, count, at, id_mark, total, body) values (?, ?, ?, ?, ?, ?)",
-            (store.journal_next, len(self._events), self._now_ms, self._id_mark(), store.journal_bytes, body),
+            (store.journal_next, len(self._events), self.now_ms, self._id_mark(), store.journal_bytes, body),
         )
         store.journal_next += len(self._events)
         count, size = len(self._events), len(body)
@@ -362,12 +340,15 @@ class SqliteTransaction:
 
     async def journal_trim(self, before_ms: int, bytes_max: int, limit: int) -> int:
         self._begin()
-        # The newest block always stays: the numbering goes on from it.
-        self._db.execute(
-            "delete from journal where seq in (select seq from journal where (at < ? or total - length(body) < ?)"
-            " and seq < (select max(seq) from journal) order by seq limit ?)",
-            (before_ms, self._store.journal_bytes - bytes_max, limit),
-        )
+        surplus = self._store.journal_bytes - bytes_max
+        last = None
+        for seq, at, bytes_before in self._db.execute(_OLDEST_BLOCKS, (limit,)):
+            if at >= before_ms and bytes_before >= surplus:
+                break
+            last = seq
+        if last is None:
+            return 0
+        self._db.execute("delete from journal where seq <= ?", (last,))
         return self._db.changes()
 
     # Parts shared by the verbs.
@@ -401,13 +382,22 @@ class SqliteTransaction:
         suspects, self._store.suspects = self._store.suspects, set()
         self._heads(rows.SELECT_JOB, [(job_id,) for job_id in suspects], many=True)
 
-    def _minimum(self, statement: str, above: int) -> int | None:
-        value: int | None = next(iter(self._db.execute(statement, (above,))))[0]
-        return value
+    def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[Job], int | None]:
+        """Read jobs whose moment has come, and find out when the next one comes: now, if there may be more of these."""
+        self._begin()
+        rows_found = self._fetch(statement, (now_ms, limit))
+        if len(rows_found) >= limit:
+            return self._sound(rows_found), now_ms
+        next_ms: int | None = next(iter(self._db.execute(next_statement, (now_ms,))))[0]
+        return self._sound(rows_found), next_ms
 
     def _heads(self, statement: str, parameters: Any, *, many: bool = False) -> list[Job]:
+        return self._sound(self._fetch(statement, parameters, many=many))
+
+    def _sound(self, read: list[rows.Row]) -> list[Job]:
+        """Make jobs from rows and put the damaged ones aside."""
         found: list[Job] = []
-        for row in self._fetch(statement, parameters, many=many):
+        for row in read:
             try:
                 found.append(rows.read_job(row))
             except rows.DamagedRow as damage:
@@ -435,7 +425,7 @@ class SqliteTransaction:
         body = next(iter(self._db.execute("select options, data from payloads where id = ?", (job_id,))), (None, None))
         self._db.execute(
             "insert or replace into quarantine (id, at, reason, head, options, data) values (?, ?, ?, ?, ?, ?)",
-            (job_id, self._now_ms, damage.reason, rows.encode_damaged(damage.row[: rows.FIELD_COUNT + 1]), *body),
+            (job_id, self.now_ms, damage.reason, rows.encode_damaged(damage.row[: rows.FIELD_COUNT + 1]), *body),
         )
         try:
             self._db.execute("delete from jobs where id = ?", (job_id,))
@@ -444,6 +434,10 @@ class SqliteTransaction:
             self._db.execute("delete from jobs where id = ?", (job_id,))
         self._forget([job_id])
         self._recount = True
+        if queue in self._catalog.by_number:
+            self.freed.add(queue)
+        if isinstance(group := damage.row[rows.FIELDS.index("group_id")], str):
+            self._touched.add((queue, group))
         self._events.append((EventKind.JOB_QUARANTINED.value, queue, job_id, None, damage.reason))
         log.error("job quarantined", job=job_id, reason=damage.reason)
 
