@@ -119,3 +119,39 @@ def test_an_empty_file_is_fine_and_lists_and_truth_values_are_understood(tmp_pat
     file.write_text("metrics: off\nauth_tokens: [a, b]\nmetrics-auth: true\n")
     config = load({}, {}, file)
     assert (config.metrics, config.auth_tokens, config.metrics_auth) == (None, ("a", "b"), True)
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("auth_tokens:", "auth_tokens that is not text. Put each token in quotes"),
+        ("auth_tokens: [a, ]\nhttp: ", "has no usable value for http"),
+        ("auth_tokens: 0123456", "not text"),
+        ("auth_tokens: {a: b}", "not text"),
+        ("auth_tokens: []", "has no usable value for auth_tokens"),
+        ("data:", "has no usable value for data. Leave the line out for the default"),
+        ("cors_allow_origin:", "has no usable value"),
+    ],
+)
+def test_a_line_without_a_usable_value_is_refused(tmp_path: Path, line: str, error: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(line)
+    with pytest.raises(ConfigInvalid, match=error):
+        load({}, {}, file)
+
+
+def test_blank_tokens_do_not_open_the_doors(tmp_path: Path) -> None:
+    file = tmp_path / "good.yaml"
+    file.write_text("auth_tokens: secret")
+    with pytest.raises(ConfigInvalid, match="an empty token would let everybody in"):
+        load({}, {"AUTH_TOKENS": " "}, file)
+    assert load({}, {"AUTH_TOKENS": ""}, file).auth_tokens == ("secret",)
+
+
+def test_two_listeners_cannot_share_an_address() -> None:
+    with pytest.raises(ConfigInvalid, match=r"Two listeners share the address 127\.0\.0\.1:9090"):
+        load({"http": "127.0.0.1:9090"}, {})
+
+
+def test_no_page_may_call_if_the_origin_is_none() -> None:
+    assert load({}, {"CORS_ALLOW_ORIGIN": "none"}).cors_allow_origin == ""

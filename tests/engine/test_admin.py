@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from penstock.core import limits
+from penstock.core.errors import PartlyDone, StorageFailed
+from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import Counts, QueueKey
 from penstock.engine import admin
+from penstock.engine.settle import Ack, Fail, Hold
 from tests.support.engines import QUEUE, ack, claim_all, claim_job, fail, push, push_many, state
 
 if TYPE_CHECKING:
@@ -117,3 +121,61 @@ async def test_completed_jobs_are_replayed(engine: Engine) -> None:
         await ack(engine, job)
     assert await admin.move_many(engine, QUEUE, Arrow.REPLAY) == 3
     assert engine.store.totals() == Counts(waiting=3)
+
+
+@pytest.mark.parametrize("arrow", [Arrow.REPLAY, Arrow.REVIVE, Arrow.PROMOTE])
+async def test_what_comes_back_and_ends_again_meanwhile_is_not_brought_back_for_ever(
+    engine: Engine, clock: ManualClock, arrow: Arrow
+) -> None:
+    jobs = await push_many(engine, MANY, max_attempts=1 if arrow is Arrow.REVIVE else 3, delay=arrow is Arrow.PROMOTE)
+    if arrow is not Arrow.PROMOTE:
+        while claimed := await claim_all(engine):
+            holds = [Hold(job.id, job.token) for job in claimed]
+            await engine.run(_ending(arrow, holds))
+    moving = asyncio.ensure_future(admin.move_many(engine, QUEUE, arrow))
+    deliveries = 0
+    while not moving.done():  # a worker that ends everything at once, in the way that leads back to where it came from
+        claimed = await claim_all(engine)
+        deliveries += len(claimed)
+        if claimed:
+            await engine.run(_ending(arrow, [Hold(job.id, job.token) for job in claimed]))
+    assert await moving == len(jobs)
+    assert deliveries <= len(jobs)
+
+
+def _ending(arrow: Arrow, holds: list[Hold]) -> Ack | Fail:
+    if arrow is Arrow.REPLAY:
+        return Ack("default", holds, [None] * len(holds))
+    return Fail("default", holds, "again")
+
+
+async def test_a_clean_without_a_grace_removes_the_oldest_whatever_their_priority(engine: Engine) -> None:
+    jobs = [await push(engine, priority=priority) for priority in (1, 9, 5)]
+    removed = await admin.clean(engine, QUEUE, 0, (State.WAITING,), 2)
+    assert [job.id for job in removed] == [job.id for job in jobs[:2]]
+
+
+async def test_what_is_interrupted_says_how_far_it_got(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    await push_many(engine, MANY)
+    run = engine.run
+    monkeypatch.setattr(engine, "run", lambda command: run(command) if engine.store.totals().waiting > 900 else _broken())
+    with pytest.raises(PartlyDone, match=r"Interrupted after \d+ jobs, the others are untouched: Storage failed") as raised:
+        await admin.drain(engine, QUEUE)
+    done = int(str(raised.value).split()[2])
+    assert engine.store.totals() == Counts(waiting=MANY - done)
+
+
+async def _broken() -> None:
+    raise StorageFailed
+
+
+async def test_a_queue_that_is_gone_leaves_nothing_behind_in_memory(engine: Engine) -> None:
+    await push(engine)
+    await engine.run(
+        admin.Configure(QUEUE, EventKind.RATELIMIT_SET, lambda old: msgspec.structs.replace(old, rate_limit=5), None)
+    )
+    await claim_job(engine)
+    assert engine.throttle._buckets
+    await admin.obliterate(engine, QUEUE)
+    assert not engine.throttle._buckets
+    assert engine.store.queues() == []

@@ -11,14 +11,15 @@ import pytest
 
 from penstock.core.clock import ManualClock, settle
 from penstock.core.durability import Durability
-from penstock.core.errors import OutcomeUnknown, PenstockError, ShuttingDown, StorageFailed
+from penstock.core.errors import OutcomeUnknown, PenstockError, ShuttingDown, StorageFailed, StorageFull
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.lifecycle import State
-from penstock.core.queue import Counts
+from penstock.core.queue import Counts, QueueKey
 from penstock.engine.engine import Engine
 from penstock.engine.produce import Push
 from penstock.store.sqlite import SqliteStore
-from tests.support.engines import QUEUE, ack, claim_job, push, push_many, state
+from penstock.store.sqlite.transaction import SqliteTransaction
+from tests.support.engines import QUEUE, ack, claim_all, claim_job, push, push_many, state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -212,3 +213,95 @@ async def test_what_was_answered_is_there_after_a_restart(tmp_path: Path, clock:
     assert (await push(engine)).id > jobs[-1].id
     await engine.close()
     await store.close()
+
+
+async def test_with_interval_what_is_committed_during_a_sync_is_synced_by_the_next(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    disk = SlowDisk()
+    engine = await open_engine(tmp_path, clock, disk, Durability.INTERVAL)
+    await push(engine)
+    await clock.advance(100)
+    while disk.calls == 0:
+        await asyncio.sleep(0)
+    await push(engine)  # committed after the first fsync began
+    await clock.advance(100)  # the alarm for it rings while that one still runs
+    disk.gate.set()
+    while disk.calls == 1:
+        await asyncio.sleep(0)
+    await close(engine, disk)
+
+
+async def test_who_waits_for_an_end_is_not_told_before_it_is_on_disk(tmp_path: Path, clock: ManualClock) -> None:
+    disk = SlowDisk()
+    disk.gate.set()
+    engine = await open_engine(tmp_path, clock, disk, Durability.ALWAYS)
+    job = await push(engine)
+    await claim_job(engine)
+    disk.gate.clear()
+    waiting = asyncio.ensure_future(engine.completions.wait("default", job.id, 60_000))
+    await settle()
+    acked = asyncio.ensure_future(ack(engine, job, b"1"))
+    await settle()
+    assert await state(engine, job) is State.COMPLETED  # committed
+    assert not waiting.done()
+    assert not acked.done()
+    disk.gate.set()
+    assert await waiting == (True, b"1")
+    assert await acked is None
+    await close(engine, disk)
+
+
+async def test_what_writes_nothing_needs_no_fsync_but_waits_for_one_under_way(tmp_path: Path, clock: ManualClock) -> None:
+    disk = SlowDisk()
+    disk.gate.set()
+    engine = await open_engine(tmp_path, clock, disk, Durability.ALWAYS)
+    job = await push(engine, job_id="mine")
+    calls = disk.calls
+    assert await claim_all(engine, queue=QueueKey("default", "empty")) == []
+    assert (await push(engine, job_id="mine")).id == job.id
+    assert disk.calls == calls
+    disk.gate.clear()
+    first = engine.run(Push(QUEUE, [NewJob(b"1", job_id="other")]))
+    await settle()
+    second = engine.run(Push(QUEUE, [NewJob(b"1", job_id="other")]))  # finds the first, which is not on disk yet
+    await settle()
+    assert not first.done()
+    assert not second.done()
+    disk.gate.set()
+    assert (await first)[0].id == (await second)[0].id
+    await close(engine, disk)
+
+
+async def test_a_lease_begins_when_the_transaction_does_not_when_it_was_asked_for(
+    engine: Engine, store: SqliteStore, clock: ManualClock
+) -> None:
+    await push(engine)
+    store.checkpointer.finishing = True
+    store.checkpointer._done.clear()
+    claiming = asyncio.ensure_future(claim_job(engine, lease_ms=1_000))
+    await settle()
+    await clock.advance(3_000)
+    store.checkpointer.finishing = False
+    store.checkpointer._done.set()
+    job = await claiming
+    assert job.lease_until == clock.steady_ms() + 1_000
+
+
+async def test_the_ack_that_finds_the_disk_full_is_taken_from_the_reserve(
+    engine: Engine, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await push(engine)
+    await claim_job(engine)
+    commit, failures = SqliteTransaction._commit, iter([apsw.FullError("database or disk is full")])
+
+    def full_once(self: SqliteTransaction) -> None:
+        for error in failures:
+            raise error
+        commit(self)
+
+    monkeypatch.setattr(SqliteTransaction, "_commit", full_once)
+    assert await ack(engine, job) is None
+    assert store.status().full
+    with pytest.raises(StorageFull):
+        await push(engine)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
@@ -251,3 +252,32 @@ async def test_tokens_only_grow(engine: Engine) -> None:
 async def test_queues_of_other_namespaces_are_other_queues(engine: Engine) -> None:
     await push(engine, queue=QueueKey("other", "mail"))
     assert await claim(engine) is None
+
+
+async def test_more_than_a_batch_can_hand_out_is_handed_out_by_the_next(engine: Engine) -> None:
+    await push_many(engine, 3 * limits.claim_jobs_max)
+    taken = await asyncio.gather(*(claim_all(engine, limits.claim_jobs_max) for _ in range(4)))
+    assert [len(jobs) for jobs in taken] == [1_000, 1_000, 1_000, 0]
+
+
+async def test_a_batch_is_bounded_in_bytes_too(engine: Engine) -> None:
+    large = limits.claim_batch_bytes_max // 4
+    for _ in range(6):
+        await push(engine, data=b"x" * large)
+    first, second, third = await asyncio.gather(*(claim_all(engine, 10) for _ in range(3)))
+    assert [len(jobs) for jobs in (first, second, third)] == [4, 2, 0]
+
+
+@pytest.mark.parametrize("wait_ms", [0, 5_000])
+async def test_expired_jobs_in_front_hide_no_job_behind_them(engine: Engine, clock: ManualClock, wait_ms: int) -> None:
+    await push_many(engine, limits.sweep_jobs_max + 5, ttl=1_000, priority=9)
+    job = await push(engine)
+    await engine.rest()  # as if the server had been down when they expired
+    await clock.advance(2_000)
+    assert (await claim_job(engine, wait_ms=wait_ms)).id == job.id
+
+
+async def test_who_asks_while_the_server_closes_is_sent_home(engine: Engine) -> None:
+    waiting = engine.run(Claim(QUEUE, wait_ms=60_000))
+    engine.stop_waiting()
+    assert await waiting == []

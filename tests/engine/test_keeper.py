@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
+from penstock.core import limits
 from penstock.core.durability import Durability
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
@@ -14,6 +16,7 @@ from penstock.core.queue import Counts, DlqConfig
 from penstock.engine.admin import Configure
 from penstock.engine.engine import Engine
 from penstock.engine.keeper import Archivist, Retention, Undertaker
+from penstock.engine.settle import Ack, Fail, Hold
 from tests.support.engines import QUEUE, ack, claim_all, fail, move, push, push_many, state
 
 if TYPE_CHECKING:
@@ -159,3 +162,34 @@ async def test_keepers_run_by_themselves_and_can_be_stopped_twice(engine: Engine
     assert engine.store.totals() == Counts(completed=10)
     await engine.rest()
     await engine.rest()
+
+
+async def test_many_that_died_together_and_are_exhausted_do_not_hide_those_behind_them(
+    engine: Engine, clock: ManualClock
+) -> None:
+    await dlq(engine, auto_retry=True, auto_retry_interval=1_000, max_auto_retries=0)
+    await push_many(engine, limits.slice_jobs_max + 20, max_attempts=1)
+    exhausted = await claim_all(engine, limits.claim_jobs_max)
+    await engine.run(Fail("default", [Hold(job.id) for job in exhausted], "broken"))  # all in one millisecond
+    (behind,) = await bury(engine, 1)
+    await clock.advance(2_000)
+    undertaker = Undertaker(engine)
+    await undertaker.run_once()
+    await dlq(engine, auto_retry=True, auto_retry_interval=1_000, max_auto_retries=1)
+    await undertaker.run_once()
+    assert await state(engine, behind) is State.WAITING
+    assert engine.store.totals().dead == 0
+
+
+async def test_a_round_is_not_finished_when_the_server_closes(engine: Engine) -> None:
+    await push_many(engine, 2_000)
+    for _ in range(2):
+        jobs = await claim_all(engine, 1_000)
+        await engine.run(Ack("default", [Hold(job.id) for job in jobs], [None] * len(jobs)))
+    archivist = Archivist(engine)
+    archivist.start()
+    round_ = asyncio.ensure_future(archivist.run_once())
+    await asyncio.sleep(0)
+    await archivist.stop()
+    await round_
+    assert engine.store.totals().completed > 10

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from penstock.core.errors import JobNotFound, StaleLease, WrongState
+from penstock.core.events import EventKind
 from penstock.core.job import DeathReason, JobFlag, details_of
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.queue import Counts
+from penstock.core.queue import Counts, StallConfig
+from penstock.engine.admin import Configure
+from penstock.engine.change import MoveJob
 from penstock.engine.settle import Ack, Fail, Hold, Progress, Release
-from tests.support.engines import ack, claim, claim_all, claim_job, fail, move, push, push_many, renew, state, stored
+from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, push_many, renew, state, stored
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -241,3 +246,70 @@ async def test_a_failure_report_for_a_cancelled_job_is_too_late(engine: Engine) 
     await move(engine, job, Arrow.CANCEL)
     (outcome,) = await engine.run(Fail("default", [Hold(job.id)], "late"))
     assert isinstance(outcome, JobNotFound)
+
+
+async def test_a_heartbeat_never_shortens_a_longer_extension(engine: Engine, clock: ManualClock) -> None:
+    job = await push(engine)
+    await claim_job(engine, lease_ms=1_000)
+    assert await renew(engine, job, 600_000) is None
+    assert await renew(engine, job) is None
+    await engine.run(Progress("default", [Hold(job.id)], 50, None))
+    await clock.advance(500_000)
+    assert await ack(engine, job) is None
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_a_timeout_takes_an_attempt_and_is_no_stall(engine: Engine, clock: ManualClock, enabled: bool) -> None:
+    await engine.run(
+        Configure(
+            QUEUE,
+            EventKind.CONFIG_STALL_CHANGED,
+            lambda old: msgspec.structs.replace(old, stall=StallConfig(enabled=enabled, max_stalls=2)),
+        )
+    )
+    job = await push(engine, timeout=1_000, max_attempts=5)
+    for attempt in range(1, 6):
+        await claim_job(engine)
+        await clock.advance(1_000)
+        found = await stored(engine, job)
+        assert found is not None
+        assert found.attempts == attempt
+        assert State(found.state) is (State.WAITING if attempt < 5 else State.DEAD)
+    assert found is not None
+    assert details_of(found).reason == DeathReason.TIMEOUT
+
+
+async def test_every_silence_of_the_server_gives_heartbeats_a_chance(engine: Engine, clock: ManualClock) -> None:
+    for _ in range(2):
+        job = await push(engine)
+        await claim_job(engine)
+        await engine.rest()
+        await clock.advance(45_000)
+        engine.start()
+        assert await renew(engine, job) is None
+        await clock.advance(2_000)
+        assert await ack(engine, job) is None
+
+
+async def test_an_ack_and_a_replay_in_one_batch_leave_no_result_behind(engine: Engine) -> None:
+    job = await push(engine)
+    await claim_job(engine)
+    acked = engine.run(Ack("default", [Hold(job.id)], [b"old"]))
+    replayed = engine.run(MoveJob("default", job.id, Arrow.REPLAY))
+    await asyncio.gather(acked, replayed)
+    assert await state(engine, job) is State.WAITING
+    assert await engine.store.result_get(job.id) is None
+    await claim_job(engine)
+    assert await ack(engine, job) is None
+    assert await engine.store.result_get(job.id) is None
+
+
+@pytest.mark.parametrize("arrow", [Arrow.REVIVE, Arrow.REPLAY])
+async def test_a_job_that_is_brought_back_does_not_expire_at_once(engine: Engine, clock: ManualClock, arrow: Arrow) -> None:
+    job = await push(engine, ttl=1_000, max_attempts=1)
+    await claim_job(engine)
+    assert await (fail if arrow is Arrow.REVIVE else ack)(engine, job) is None
+    await clock.advance(5_000)
+    await move(engine, job, arrow)
+    await clock.advance(5_000)
+    assert (await claim_job(engine)).id == job.id

@@ -102,6 +102,12 @@ class Model:
         ends = [moment for moment in (self.now + lease_ms if lease_ms else None, job.deadline) if moment is not None]
         job.lease_until = min(ends, default=None)
 
+    def beat(self, job: ModelJob) -> None:
+        before = job.lease_until
+        self.renew(job, job.lease_ms)
+        if before is not None and job.lease_until is not None:
+            job.lease_until = max(before, job.lease_until)
+
     def complete(self, job: ModelJob, result: bytes | None) -> None:
         job.result = result
         self._leave(job, "completed", removed=job.remove_on_complete)
@@ -122,7 +128,8 @@ class Model:
     def lapse(self, job: ModelJob) -> None:
         job.attempts += 1
         job.stalls += 1
-        final = job.attempts >= job.max_attempts or job.stalls >= self.max_stalls
+        too_slow = job.deadline is not None and job.deadline <= self.now
+        final = job.attempts >= job.max_attempts or (job.stalls >= self.max_stalls and not too_slow)
         self._leave(job, "dead" if final else "waiting", removed=final and job.remove_on_fail)
 
     def release(self, job: ModelJob) -> None:
@@ -139,7 +146,7 @@ class Model:
 
     def start_over(self, job: ModelJob) -> None:
         job.attempts = job.stalls = job.progress = 0
-        job.result = None
+        job.result = job.expires_at = None
         self.promote(job)
 
     def _leave(self, job: ModelJob, state: str, *, removed: bool = False) -> None:

@@ -86,7 +86,7 @@ class QueueMachine(RuleBasedStateMachine):
     async def open(self) -> None:
         self.store = await SqliteStore.open(self.directory, self.clock, ballast_bytes=0, read_inline=True)
         self.engine = Engine(self.store, self.clock, durability=Durability.NEVER)
-        self.engine.timer.arm()
+        self.engine.timer.start()
 
     async def close(self) -> None:
         await self.engine.close()
@@ -174,7 +174,10 @@ class QueueMachine(RuleBasedStateMachine):
         job = self.some(number, "active")
         if job is not None:
             assert self.submit(Renew("default", [Hold(job.id)], [lease])) == [None]
-            self.model.renew(job, job.lease_ms if lease is None else lease)
+            if lease is None:
+                self.model.beat(job)
+            else:
+                self.model.renew(job, lease)
 
     @rule(number=pick)
     def release(self, number: int) -> None:
@@ -189,7 +192,7 @@ class QueueMachine(RuleBasedStateMachine):
         if job is not None:
             assert self.submit(Progress("default", [Hold(job.id)], progress, None)) == [None]
             job.progress = progress
-            self.model.renew(job, job.lease_ms)
+            self.model.beat(job)
 
     @rule(number=pick)
     def stale_words_change_nothing(self, number: int) -> None:

@@ -6,12 +6,17 @@ import random
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from penstock.core import limits
 from penstock.core.durability import Durability
 from penstock.core.errors import JobQuarantined
+from penstock.core.events import EventKind
 from penstock.core.lifecycle import State
 from penstock.core.queue import Counts
+from penstock.engine.admin import Configure
+from penstock.engine.change import EditData
 from penstock.engine.claim import Claim
 from penstock.engine.engine import Engine
 from penstock.store.contract import Page
@@ -175,3 +180,47 @@ async def test_flipped_bits_anywhere_in_the_file_never_deliver_a_wrong_payload(t
         noticed += engine.store.status().quarantined > 0
         await shut(engine)
     assert noticed > 30  # the others hit free space
+
+
+async def test_a_damaged_active_job_gives_its_place_and_its_group_to_the_next(tmp_path: Path, clock: ManualClock) -> None:
+    engine = await open_engine(tmp_path, clock)
+    await engine.run(
+        Configure(QUEUE, EventKind.CONCURRENCY_SET, lambda old: msgspec.structs.replace(old, concurrency=1), None)
+    )
+    first, second = await push_many(engine, 2, group_id="g")
+    await claim_all(engine)
+    await engine.close()
+    await engine.store.close()
+    damage(tmp_path, DAMAGES["attempts"], first.id)
+    engine = await open_engine(tmp_path, clock)
+    engine.start()
+    waiting = engine.run(Claim(QUEUE, wait_ms=60_000))
+    await clock.advance(31_000)  # the lease ends, and the damage is seen
+    await clock.advance(3_000)
+    assert [delivery.job.id for delivery in await waiting] == [second.id]
+    await shut(engine)
+
+
+async def test_due_jobs_behind_a_damaged_one_are_not_stranded(tmp_path: Path, clock: ManualClock) -> None:
+    engine = await open_engine(tmp_path, clock)
+    jobs = await push_many(engine, limits.sweep_jobs_max + 500, delay=1_000)
+    await shut(engine)
+    damage(tmp_path, DAMAGES["attempts"], jobs[3].id)
+    engine = await open_engine(tmp_path, clock)
+    engine.start()
+    await clock.advance(1_000)
+    await clock.advance(1)
+    assert engine.store.totals() == Counts(waiting=len(jobs) - 1)
+    await shut(engine)
+
+
+async def test_editing_a_damaged_payload_is_refused_and_the_job_put_aside(tmp_path: Path, clock: ManualClock) -> None:
+    engine = await open_engine(tmp_path, clock)
+    job = await push(engine)
+    await shut(engine)
+    damage(tmp_path, DAMAGES["payload"], job.id)
+    engine = await open_engine(tmp_path, clock)
+    with pytest.raises(JobQuarantined):
+        await engine.run(EditData("default", job.id, b"2"))
+    assert engine.store.status().quarantined == 1
+    await shut(engine)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 import struct
 import subprocess
@@ -222,3 +224,41 @@ def test_states_are_stored_by_their_numbers() -> None:
     assert {state.name: state.value for state in State} == {
         "NOWHERE": -1, "WAITING": 0, "DELAYED": 1, "ACTIVE": 2, "COMPLETED": 3, "DEAD": 4
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("clean", "gone"), [(False, "-wal"), (False, ""), (True, ""), (False, "emptied")], ids=str)
+async def test_data_that_went_missing_is_not_taken_for_an_empty_queue(
+    tmp_path: Path, clock: ManualClock, clean: bool, gone: str
+) -> None:
+    living = tmp_path / "living"
+    opened = await reopen(living, clock)
+    await Workbench(opened, clock, lambda: reopen(living, clock)).put(count=2)
+    if clean:
+        await opened.close()
+    killed = tmp_path / "killed"
+    shutil.copytree(living, killed)
+    if not clean:
+        await opened.close()
+    if gone == "emptied":
+        (killed / FILE_NAME).write_bytes(b"")
+    else:
+        (killed / f"{FILE_NAME}{gone}").unlink()
+    with pytest.raises(
+        StoreIncompatible, match=r"went missing: .* Put it back, restore a backup, or start with --accept-loss"
+    ):
+        await reopen(killed, clock)
+    again = await reopen(killed, clock, accept_loss=True)
+    await again.close()
+    await (await reopen(killed, clock)).close()
+
+
+async def test_nobody_else_can_read_what_is_in_the_jobs(tmp_path: Path, clock: ManualClock) -> None:
+    before = os.umask(0o022)
+    try:
+        opened = await reopen(tmp_path / "data", clock)
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "data").iterdir():
+        assert path.stat().st_mode & 0o077 == 0, path.name
+    assert (tmp_path / "data").stat().st_mode & 0o077 == 0
+    await opened.close()
