@@ -125,22 +125,31 @@ async def test_completed_jobs_are_replayed(engine: Engine) -> None:
 
 @pytest.mark.parametrize("arrow", [Arrow.REPLAY, Arrow.REVIVE, Arrow.PROMOTE])
 async def test_what_comes_back_and_ends_again_meanwhile_is_not_brought_back_for_ever(
-    engine: Engine, clock: ManualClock, arrow: Arrow
+    engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, arrow: Arrow
 ) -> None:
-    jobs = await push_many(engine, MANY, max_attempts=1 if arrow is Arrow.REVIVE else 3, delay=arrow is Arrow.PROMOTE)
+    monkeypatch.setattr(limits, "select_jobs_max", 300)  # so that it looks for jobs again and again
+    jobs = await push_many(
+        engine, MANY, max_attempts=1 if arrow is Arrow.REVIVE else 3, delay=60_000 * (arrow is Arrow.PROMOTE)
+    )
     if arrow is not Arrow.PROMOTE:
         while claimed := await claim_all(engine):
             holds = [Hold(job.id, job.token) for job in claimed]
             await engine.run(_ending(arrow, holds))
-    moving = asyncio.ensure_future(admin.move_many(engine, QUEUE, arrow))
     deliveries = 0
-    while not moving.done():  # a worker that ends everything at once, in the way that leads back to where it came from
-        claimed = await claim_all(engine)
-        deliveries += len(claimed)
-        if claimed:
+
+    async def work() -> None:
+        """End everything at once, in the way that leads back to where it came from."""
+        nonlocal deliveries
+        while deliveries <= 2 * len(jobs):
+            claimed = await claim_all(engine, wait_ms=60_000)
+            deliveries += len(claimed)
+            clock.jump_wall(1)
             await engine.run(_ending(arrow, [Hold(job.id, job.token) for job in claimed]))
-    assert await moving == len(jobs)
+
+    working = asyncio.ensure_future(work())
+    assert await admin.move_many(engine, QUEUE, arrow) == len(jobs)
     assert deliveries <= len(jobs)
+    working.cancel()
 
 
 def _ending(arrow: Arrow, holds: list[Hold]) -> Ack | Fail:
