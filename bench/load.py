@@ -75,6 +75,7 @@ def pull(counter: Counter, queue: str) -> Script:
         if reply.startswith(b'{"ok":true,"job":null'):
             return
         counter.jobs += 1
+        counter.errors += not reply.startswith(b'{"ok":true')
 
 
 def pull_ack(counter: Counter, queue: str) -> Script:

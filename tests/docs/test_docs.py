@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -111,13 +112,13 @@ def test_the_tour_of_the_readme_runs(server: ServerProcess) -> None:
 
 
 def test_the_worker_of_the_examples_works(server: ServerProcess) -> None:
-    jobs = [{"data": "good"}, {"data": "bad", "maxAttempts": 1}, {"data": "better"}]
+    jobs = [{"data": "good"}, {"data": "bad", "maxAttempts": 1}, {"data": "better", "jobId": "a job/with an odd name?"}]
     ids = httpx2.post(f"{server.url}/queues/example/jobs/bulk", json={"jobs": jobs}).json()["ids"]
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "worker.py"), server.url, "example", "3"],
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     assert done.stdout.splitlines() == ["working on good", "working on bad", "working on better"]
-    states = [httpx2.get(f"{server.url}/jobs/{job_id}/state").json()["state"] for job_id in ids]
+    states = [httpx2.get(f"{server.url}/jobs/{quote(job_id, safe='')}/state").json()["state"] for job_id in ids]
     assert states == ["completed", "failed", "completed"]
     assert httpx2.get(f"{server.url}/jobs/{ids[0]}/result").json()["result"] == {"done": True}

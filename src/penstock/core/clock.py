@@ -130,6 +130,6 @@ class _ManualAlarm:
 
 
 async def settle(rounds: int = 25) -> None:
-    """Give the event loop a few turns, so that everything already decided has happened. No time passes."""
+    """Give the event loop a few turns, so that what is already under way can happen. No time passes."""
     for _ in range(rounds):
         await asyncio.sleep(0)

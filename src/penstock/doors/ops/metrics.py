@@ -80,6 +80,7 @@ class Metrics:
         yield CounterMetricFamily("penstock_commands_total", "Commands applied.", stats.commands)
         yield CounterMetricFamily("penstock_transactions_total", "Transactions committed.", stats.batches)
         yield GaugeMetricFamily("penstock_waiting_callers", "Callers that wait for a job.", engine.room.size)
+        yield GaugeMetricFamily("penstock_waiting_for_ends", "Callers that wait for a job to end.", engine.completions.size)
         status = engine.store.status()
         yield GaugeMetricFamily("penstock_store_bytes", "Size of the store on disk.", engine.store.size_bytes())
         yield GaugeMetricFamily("penstock_store_full", "1 while the disk is full.", int(status.full))
