@@ -148,6 +148,7 @@ async def test_a_server_that_is_killed_again_and_again_loses_and_resurrects_noth
     finally:
         server.stop()
     verdict = judge(load.history)
+    print(f"seed {SEED}, {KILLS} kills: {verdict}")
     assert verdict.is_clean, verdict
     assert verdict.acknowledged > 1_000
     assert (totals["waiting"], totals["active"], totals["delayed"]) == (0, 0, 0)

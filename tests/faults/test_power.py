@@ -134,6 +134,7 @@ async def test_with_always_a_power_cut_breaks_no_promise(tmp_path: Path, clock: 
     recorder = Recorder()
     start = await record(tmp_path / f"always-{mode}", clock, recorder, durability=Durability.ALWAYS)
     outcome = pull_the_plug(tmp_path, recorder, start, mode)
+    print(f"seed {SEED}, {mode}: {outcome}")
     assert outcome.promises > 20_000
     assert (outcome.broken, outcome.unreadable) == (0, 0)
 
@@ -142,6 +143,7 @@ async def test_without_the_sync_promises_are_broken_so_the_test_can_fail(tmp_pat
     recorder = Recorder()
     start = await record(tmp_path / "never-drop", clock, recorder, durability=Durability.NEVER)
     outcome = pull_the_plug(tmp_path, recorder, start, "drop")
+    print(f"seed {SEED}, control: {outcome}")
     assert outcome.broken > outcome.promises * 0.01
     assert outcome.unreadable == 0
 
