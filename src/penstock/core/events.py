@@ -44,6 +44,12 @@ class EventKind(IntEnum):
     QUEUE_OBLITERATED = 34
     QUEUE_CREATED = 35
     QUEUE_REMOVED = 36
+    QUEUE_COUNTS = 37
+    QUEUE_IDLE = 38
+    QUEUE_THRESHOLD = 39
+
+    FLOW_COMPLETED = 40
+    FLOW_FAILED = 41
 
     DLQ_ADDED = 50
     DLQ_RETRIED = 51
@@ -54,9 +60,36 @@ class EventKind(IntEnum):
     RATELIMIT_CLEARED = 61
     CONCURRENCY_SET = 62
     CONCURRENCY_CLEARED = 63
+    RATELIMIT_HIT = 64
 
     CONFIG_STALL_CHANGED = 70
     CONFIG_DLQ_CHANGED = 71
+
+    CRON_CREATED = 80
+    CRON_DELETED = 81
+    CRON_FIRED = 82
+    CRON_UPDATED = 83
+    CRON_MISSED = 84
+    CRON_SKIPPED = 85
+
+    WEBHOOK_ADDED = 90
+    WEBHOOK_REMOVED = 91
+    WEBHOOK_FIRED = 92
+    WEBHOOK_FAILED = 93
+
+    WORKER_CONNECTED = 100
+    WORKER_DISCONNECTED = 101
+    WORKER_HEARTBEAT = 102
+    WORKER_OVERLOADED = 103
+    WORKER_ERROR = 104
+
+    STATS_SNAPSHOT = 110
+    HEALTH_STATUS = 111
+    STORAGE_STATUS = 112
+    SERVER_STARTED = 113
+    SERVER_SHUTDOWN = 114
+    SERVER_MEMORY_WARNING = 115
+    STORAGE_SIZE_WARNING = 116
 
     @property
     def wire_name(self) -> str:
@@ -102,6 +135,17 @@ NOTES: Final[dict[EventKind, str]] = {
     EventKind.CONFIG_STALL_CHANGED: "config",
     EventKind.CONFIG_DLQ_CHANGED: "config",
 }
+
+#: Kinds that are about no job: their note is the whole payload that users see, a mapping.
+PAYLOAD_KINDS: Final = frozenset(kind for kind in EventKind if kind >= EventKind.CRON_CREATED) | {
+    EventKind.QUEUE_COUNTS,
+    EventKind.QUEUE_IDLE,
+    EventKind.QUEUE_THRESHOLD,
+    EventKind.RATELIMIT_HIT,
+    EventKind.FLOW_COMPLETED,
+    EventKind.FLOW_FAILED,
+}
+NOTES.update(dict.fromkeys(PAYLOAD_KINDS, "payload"))
 
 #: Kinds whose note is an error text.
 ERROR_KINDS: Final = frozenset(kind for kind, note in NOTES.items() if note == "error")

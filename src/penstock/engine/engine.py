@@ -13,6 +13,7 @@ from penstock.engine import verbs
 from penstock.engine.batcher import Batcher
 from penstock.engine.claim import WaitingRoom
 from penstock.engine.completions import Completions
+from penstock.engine.feed import Feed
 from penstock.engine.keeper import Archivist, Healer, Keeper, Retention, Undertaker
 from penstock.engine.stats import Stats
 from penstock.engine.sweep import Timer
@@ -53,6 +54,7 @@ class Engine:
         self.room = WaitingRoom(self)
         self.completions = Completions(self)
         self.timer = Timer(self)
+        self.feed = Feed()
         self.retention = retention or Retention()
         self._batcher = Batcher(
             store,
@@ -63,7 +65,7 @@ class Engine:
             durability=durability,
             sync_interval_ms=sync_interval_ms,
         )
-        self._batcher.after_commit.append(self._count)
+        self._batcher.after_commit += [self._count, self.feed.committed]
         self._batcher.when_answered.append(self.completions.answered)
         self._keepers: list[Keeper] = [Healer(self), Archivist(self), Undertaker(self)]
 

@@ -10,12 +10,13 @@ commit, which is what makes it cheap; nothing above may rely on that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractAsyncContextManager
 
     from penstock.core.events import Event
@@ -79,7 +80,7 @@ class JournalBlock(msgspec.Struct, frozen=True):
 
     seq: int
     at: int  #: wall clock, ms
-    events: list[list[object]]
+    events: Sequence[Sequence[Any]]  #: see ``core.events``: kind, queue, job, custom id, and the fields of the kind
     queues: dict[int, tuple[str, str]]  #: namespace and name of every queue the events mention
 
 
@@ -109,6 +110,10 @@ class Transaction(Protocol):
     @property
     def wrote(self) -> bool:
         """Tell, once it is over, whether anything was written."""
+
+    @property
+    def block(self) -> JournalBlock | None:
+        """What it put into the journal, once it is over."""
 
     # Queues.
 

@@ -113,8 +113,22 @@ create table quarantine (
 );
 """
 
+#: Flows, crons and webhooks.
+_VERSION_2 = """
+create table dependencies (
+  job          integer not null,     -- waits for
+  needs        integer not null,     -- this one
+  state        integer not null,     -- see core.flow.Need
+  name         text not null,        -- how users know the one that is needed
+  result       blob,                 -- what its worker answered
+  error        text,                 -- why it failed
+  primary key (job, needs)
+) without rowid;
+create index dependencies_needs on dependencies (needs) where state = 0;
+"""
+
 #: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.
-MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1,)
+MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _VERSION_2)
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 
 

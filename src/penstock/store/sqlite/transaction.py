@@ -13,6 +13,7 @@ from penstock.core.errors import RowChanged
 from penstock.core.events import Event, EventKind
 from penstock.core.job import Job, Payload
 from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
+from penstock.store.contract import JournalBlock
 from penstock.store.sqlite import groups, rows
 from penstock.store.sqlite.catalog import STORED_STATES, Tally, as_counts, encode_settings
 
@@ -61,6 +62,7 @@ class SqliteTransaction:
         self._id_mark = id_mark
         self.freed: set[int] = set()
         self.wrote = False
+        self.block: JournalBlock | None = None
         self._begun = False
         self._events: list[Event] = []
         self._deltas: dict[int, Tally] = {}
@@ -325,6 +327,7 @@ class SqliteTransaction:
             "insert into journal (seq, count, at, id_mark, total, body) values (?, ?, ?, ?, ?, ?)",
             (store.journal_next, len(self._events), self.now_ms, self._id_mark(), store.journal_bytes, body),
         )
+        self.block = JournalBlock(store.journal_next, self.now_ms, self._events, queues)
         store.journal_next += len(self._events)
         count, size = len(self._events), len(body)
 

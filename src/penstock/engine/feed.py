@@ -1,0 +1,66 @@
+"""The feed: what happens, told to whoever listens inside the server, in the order in which it was committed.
+
+What is kept comes from the journal, block by block, right after its commit. What is not worth keeping (a heartbeat, a snapshot
+of figures) is passed on in a block of its own that has no number. While nobody listens, nothing is done at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from penstock.core.events import queue_event
+from penstock.store.contract import JournalBlock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from penstock.core.events import EventKind
+    from penstock.engine.work import Work
+
+    Listener = Callable[[JournalBlock], None]
+
+log = structlog.get_logger("penstock.feed")
+
+#: The number of a block that is not part of the journal.
+UNNUMBERED = 0
+
+
+class Feed:
+    """Listeners are called on the event loop and must be quick: whoever has much to do takes a note and does it later."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+
+    @property
+    def is_heard(self) -> bool:
+        """Tell whether anybody listens. Who would have to compute something to tell it asks this first."""
+        return bool(self._listeners)
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Hear of everything from now on; the returned function ends that, and may be called twice."""
+        self._listeners.append(listener)
+
+        def end() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return end
+
+    def committed(self, work: Work) -> None:
+        """Pass on what a commit has put into the journal."""
+        if self._listeners and work.tx.block is not None:
+            self._tell(work.tx.block)
+
+    def pass_on(self, kind: EventKind, payload: Mapping[str, object], now_ms: int) -> None:
+        """Tell something that is not kept."""
+        if self._listeners:
+            self._tell(JournalBlock(UNNUMBERED, now_ms, [queue_event(kind, 0, payload)], {}))
+
+    def _tell(self, block: JournalBlock) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener(block)
+            except Exception:
+                log.exception("a listener of the feed failed")
