@@ -96,11 +96,11 @@ async def test_a_migration_that_fails_leaves_the_old_version(
     await opened.close()
     with monkeypatch.context() as patched:
         patched.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "create table extra (x); create table jobs (broken)"))
-        patched.setattr(schema, "SCHEMA_VERSION", 2)
+        patched.setattr(schema, "SCHEMA_VERSION", schema.SCHEMA_VERSION + 1)
         with pytest.raises(apsw.SQLError):
             await reopen(tmp_path, clock)
     with sqlite3.connect(tmp_path / FILE_NAME) as db:
-        assert db.execute("pragma user_version").fetchone() == (1,)
+        assert db.execute("pragma user_version").fetchone() == (schema.SCHEMA_VERSION,)
         assert db.execute("select count(*) from sqlite_master where name = 'extra'").fetchone() == (0,)
     db.close()
     again = await reopen(tmp_path, clock)
@@ -115,7 +115,7 @@ async def test_a_migration_takes_an_old_file_along(
     await bench.put(count=3)
     await opened.close()
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "create table extra (x)"))
-    monkeypatch.setattr(schema, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", schema.SCHEMA_VERSION + 1)
     bench.store = await reopen(tmp_path, clock)
     assert bench.store.totals() == Counts(waiting=3)
     assert len(await bench.ready()) == 3
