@@ -39,13 +39,13 @@ async def test_lapsed_leases_are_found(bench: Workbench) -> None:
         assert [job.id for job in await tx.job_lapsed(steady + 10, 10)] == [a.id]
 
 
-async def test_ended_lifetimes_are_found_among_waiting_and_delayed_jobs(bench: Workbench) -> None:
+async def test_ended_lifetimes_are_found_among_jobs_that_nobody_has_taken(bench: Workbench) -> None:
     now = bench.now_ms
     expected: list[Job] = []
     for state in State:
         if state is not State.NOWHERE:
             jobs = await bench.put(state=state, expires_at=now + 10, run_at=now + 1_000)
-            expected += jobs if state in (State.WAITING, State.DELAYED) else []
+            expected += jobs if state in (State.WAITING, State.DELAYED, State.WAITING_CHILDREN) else []
     await bench.put(expires_at=now + 11)
     assert bench.store.horizon.expiry_ms == now + 10
     async with bench.transaction() as tx:

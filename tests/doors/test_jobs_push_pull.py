@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.doors.api import Api
+from tests.doors.api import UNKNOWN_ID, Api
 
 if TYPE_CHECKING:
     from tests.support.server import ServerProcess
@@ -75,7 +75,7 @@ def test_pushes_of_one_connection_come_out_in_order(api: Api) -> None:
         ({"data": 1, "tags": "a"}, "tags must be an array"),
         ({"data": 1, "tags": ["a", 5]}, "tags[1] must be a string"),
         ({"data": 1, "lifo": "yes"}, "lifo must be a boolean"),
-        ({"data": 1, "dependsOn": ["x"]}, "dependsOn is not available in this version"),
+        ({"data": 1, "dependsOn": ["x"]}, "Dependency job not found: x"),
         ({"data": 1, "repeat": {"every": 5}}, "repeat is not available in this version"),
         ({"priority": 5}, "data is required"),
         ([1, 2], "Invalid JSON body"),
@@ -242,7 +242,7 @@ def test_lifo_priority_and_delay_decide_who_is_next(api: Api) -> None:
     api.push("later", delay=60_000, priority=99)
     assert [api.pull()["data"] for _ in range(3)] == ["urgent", "lifo", "fifo"]
     assert api.pull() is None
-    assert api.counts() == {"waiting": 0, "active": 3, "delayed": 1, "completed": 0, "failed": 0}
+    assert api.counts() == {"waiting": 0, "active": 3, "delayed": 1, "completed": 0, "failed": 0, "waiting-children": 0}
 
 
 def test_a_group_runs_one_at_a_time_and_others_pass_it(api: Api) -> None:
@@ -271,7 +271,7 @@ def test_a_bulk_answers_ids_in_order(api: Api) -> None:
         ({"data": 1, "priority": "x"}, "jobs[1]: priority must be a number"),
         ({"priority": 1}, "jobs[1]: data is required"),
         (5, "jobs[1] must be an object"),
-        ({"data": 1, "dependsOn": ["x"]}, "jobs[1]: dependsOn is not available in this version"),
+        ({"data": 1, "dependsOn": ["x"]}, "Dependency job not found: x"),
     ],
 )
 def test_a_bulk_with_one_bad_job_stores_none(api: Api, bad: Any, error: str) -> None:
@@ -378,3 +378,35 @@ def test_a_batch_is_pulled_with_tokens(api: Api) -> None:
 )
 def test_a_bad_batch_pull_is_refused(api: Api, body: Any, error: str) -> None:
     assert api.refused("POST", "{q}/jobs/pull-batch", body) == (400, error)
+
+
+# Flows.
+
+
+def test_a_flow_over_http(api: Api) -> None:
+    first, second = api.push(1), api.push(2, removeOnComplete=True)
+    parent = api.push("sum", dependsOn=[first, second], parentId="somebody", childrenIds=[first])
+    assert api.state(parent) == "waiting-children"
+    assert api.counts()["waiting-children"] == 1
+    for _ in range(2):
+        job_id, token = api.take()
+        api.ok("POST", f"/jobs/{job_id}/ack", {"token": token, "result": {"of": job_id}})
+    job = api.pull()
+    assert (job["id"], job["dependsOn"], job["parentId"], job["childrenIds"]) == (
+        parent,
+        [first, second],
+        "somebody",
+        [first],
+    )
+    assert api.ok("GET", f"/jobs/{parent}/children")["values"] == {first: {"of": first}, second: {"of": second}}
+    assert api.ok("GET", f"/jobs/{first}/children")["values"] == {}
+    assert api.refused("GET", f"/jobs/{UNKNOWN_ID}/children") == (404, "Job not found")
+
+
+def test_a_failing_child_takes_its_parent_with_it_if_that_was_agreed(api: Api) -> None:
+    child = api.push(1, failParentOnFailure=True, maxAttempts=1)
+    parent = api.push(2, dependsOn=[child])
+    api.take()
+    api.ok("POST", f"/jobs/{child}/fail", {"error": "no"})
+    assert api.state(parent) == "failed"
+    assert api.job(parent)["error"] == f"Child job {child} failed: no"

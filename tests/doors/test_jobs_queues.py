@@ -52,7 +52,7 @@ def test_listing_by_state_in_order_of_priority(api: Api) -> None:
 @pytest.mark.parametrize(
     ("query", "error"),
     [
-        ({"state": "nonsense"}, "state must be one of: waiting, delayed, active, completed, failed"),
+        ({"state": "nonsense"}, "state must be one of: waiting, delayed, active, completed, failed, waiting-children"),
         ({"limit": -1}, "limit must be at least 0"),
         ({"limit": "NaN"}, "limit must be a finite number"),
         ({"limit": 1.5}, "limit must be an integer"),
@@ -66,7 +66,7 @@ def test_a_bad_listing_is_refused(api: Api, query: dict[str, Any], error: str) -
 
 def test_an_unknown_queue_is_an_empty_one(api: Api) -> None:
     assert api.ok("GET", "{q}/jobs/list")["jobs"] == []
-    assert api.counts() == {"waiting": 0, "active": 0, "delayed": 0, "completed": 0, "failed": 0}
+    assert api.counts() == {"waiting": 0, "active": 0, "delayed": 0, "completed": 0, "failed": 0, "waiting-children": 0}
     assert api.ok("GET", "{q}/count") == {"ok": True, "count": 0}
     assert api.ok("GET", "{q}/priority-counts") == {"ok": True, "queue": api.queue, "counts": {}}
     assert api.ok("GET", "{q}/paused") == {"ok": True, "paused": False}
@@ -81,7 +81,7 @@ def test_counting(api: Api) -> None:
     for priority in (0, 0, 5):
         api.push(priority=priority)
     api.push(delay=60_000, priority=5)
-    assert api.counts() == {"waiting": 3, "active": 1, "delayed": 1, "completed": 1, "failed": 0}
+    assert api.counts() == {"waiting": 3, "active": 1, "delayed": 1, "completed": 1, "failed": 0, "waiting-children": 0}
     assert api.ok("GET", "{q}/count")["count"] == 5
     assert api.ok("GET", "{q}/priority-counts")["counts"] == {"0": 2, "5": 2}
 

@@ -42,6 +42,7 @@ POST /jobs/:id/heartbeat
 POST /jobs/heartbeat-batch
 POST /jobs/:id/extend-lock
 POST /jobs/extend-locks
+GET /jobs/:id/children
 GET /jobs/:id/logs
 POST /jobs/:id/logs
 DELETE /jobs/:id/logs

@@ -222,7 +222,8 @@ def test_no_log_means_nothing_lost(tmp_path: Path) -> None:
 
 def test_states_are_stored_by_their_numbers() -> None:
     assert {state.name: state.value for state in State} == {
-        "NOWHERE": -1, "WAITING": 0, "DELAYED": 1, "ACTIVE": 2, "COMPLETED": 3, "DEAD": 4
+        "NOWHERE": -1, "WAITING": 0, "DELAYED": 1, "ACTIVE": 2, "COMPLETED": 3, "DEAD": 4,
+        "WAITING_CHILDREN": 5,
     }  # fmt: skip
 
 

@@ -17,6 +17,11 @@ class JobFlag:
     REMOVE_ON_COMPLETE: Final = 2  #: is deleted by its ack instead of being kept as completed
     REMOVE_ON_FAIL: Final = 4  #: is deleted by its last failure instead of becoming dead
     DURABLE: Final = 8  #: its producer is answered after an fsync, whatever the server's durability
+    AWAITED: Final = 16  #: other jobs need it: its end is looked into
+    FAIL_PARENT: Final = 32  #: if it fails, so do the jobs that need it
+    CONTINUE_PARENT: Final = 64  #: if it fails, the jobs that need it may run at once
+    IGNORE_FAILURE: Final = 128  #: if it fails, the jobs that need it need it no more, but can see the error
+    DROP_DEPENDENCY: Final = 256  #: if it fails, the jobs that need it need it no more
 
 
 class Payload(msgspec.Struct, frozen=True, gc=False):
@@ -39,6 +44,7 @@ class NewJob(Payload, frozen=True, gc=False):
     job_id: str | None = None  #: the producer's own id: one job per namespace and id
     group_id: str | None = None  #: jobs of one group run one after the other
     flags: int = 0  #: JobFlag
+    needs: tuple[int | str, ...] = ()  #: jobs that must complete first, by id or by their producer's own id
 
 
 class Job(msgspec.Struct, array_like=True, gc=False):
@@ -55,12 +61,12 @@ class Job(msgspec.Struct, array_like=True, gc=False):
     max_attempts: int
     backoff: int
     timeout: int | None
-    flags: int
     group_id: str | None
     unique_key: str | None
     custom_id: str | None
-    # Where it is in its life: changed by lifecycle.move alone, but for its details.
+    # Where it is in its life: changed by lifecycle.move alone, but for its details and flags.
     expires_at: int | None  #: when its time-to-live ends
+    flags: int
     state: int
     priority: int
     position: int  #: order within its priority, smallest first; negative is in front of everything enqueued normally
@@ -93,6 +99,7 @@ class Details(msgspec.Struct, omit_defaults=True, gc=False):
     error: str | None = None  #: why it failed last
     reason: str | None = None  #: why it is dead: see DeathReason
     progress_message: str | None = None
+    parent: str | None = None  #: the job it is a child of, if that was said after its push
     auto_retries: int = 0  #: how often the dead-letter rule has brought it back
 
 
@@ -103,6 +110,7 @@ class DeathReason:
     STALLED = "stalled"
     TIMEOUT = "timeout"
     DISCARDED = "discarded"
+    CHILD_FAILED = "child_failed"
 
 
 _encode_details = msgspec.msgpack.Encoder().encode

@@ -29,11 +29,12 @@ class State(IntEnum):
     ACTIVE = 2  #: leased to a worker; moved on by the worker, or by the end of the lease
     COMPLETED = 3  #: acknowledged; kept for a while as history, then removed by retention
     DEAD = 4  #: given up (the jobs door spells it "failed"); kept until retried, purged or too old
+    WAITING_CHILDREN = 5  #: needs other jobs; moved on by the end of the last of them
 
     @property
     def label(self) -> str:
         """The name used in docs and errors."""
-        return self.name.lower()
+        return self.name.lower().replace("_", "-")
 
 
 class Arrow(StrEnum):
@@ -43,12 +44,18 @@ class Arrow(StrEnum):
     ENQUEUE = "enqueue"
     ENQUEUE_FRONT = "enqueue-front"
     SCHEDULE = "schedule"
+    AWAIT = "await"
     # Time passes.
     DUE = "due"
     EXPIRE = "expire"
     STALL = "stall"
     STALL_BURY = "stall-bury"
     STALL_REMOVE = "stall-remove"
+    # Those it needs end.
+    UNBLOCK = "unblock"
+    UNBLOCK_LATER = "unblock-later"
+    CHILD_BURY = "child-bury"
+    CHILD_REMOVE = "child-remove"
     # A worker works.
     CLAIM = "claim"
     HEARTBEAT = "heartbeat"
@@ -215,7 +222,8 @@ def _rows(
 
 _NOWHERE, _WAITING, _DELAYED = State.NOWHERE, State.WAITING, State.DELAYED
 _ACTIVE, _COMPLETED, _DEAD = State.ACTIVE, State.COMPLETED, State.DEAD
-_STORED = (_WAITING, _DELAYED, _ACTIVE, _COMPLETED, _DEAD)
+_CHILDREN = State.WAITING_CHILDREN
+_STORED = (_WAITING, _DELAYED, _ACTIVE, _COMPLETED, _DEAD, _CHILDREN)
 
 # fmt: off
 TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
@@ -227,9 +235,21 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
     **_rows(Arrow.SCHEDULE,     (_NOWHERE,),                  _DELAYED,    ready_at,
             events=(Kind.JOB_PUSHED,)),
 
+    **_rows(Arrow.AWAIT,        (_NOWHERE,),                  _CHILDREN,
+            events=(Kind.JOB_PUSHED,)),
+
+    **_rows(Arrow.UNBLOCK,      (_CHILDREN,),                 _WAITING,    line_up_again, ready_now,
+            events=(Kind.JOB_WAITING,)),
+    **_rows(Arrow.UNBLOCK_LATER, (_CHILDREN,),                _DELAYED,    ready_at,
+            events=(Kind.JOB_DELAYED,)),
+    **_rows(Arrow.CHILD_BURY,   (_CHILDREN,),                 _DEAD,       finish,
+            events=(Kind.JOB_FAILED, Kind.DLQ_ADDED)),
+    **_rows(Arrow.CHILD_REMOVE, (_CHILDREN,),                 _NOWHERE,
+            events=(Kind.JOB_FAILED, Kind.JOB_REMOVED)),
+
     **_rows(Arrow.DUE,          (_DELAYED,),                  _WAITING,    line_up_again,
             events=(Kind.JOB_WAITING,)),
-    **_rows(Arrow.EXPIRE,       (_WAITING, _DELAYED),         _NOWHERE,
+    **_rows(Arrow.EXPIRE,       (_WAITING, _DELAYED, _CHILDREN), _NOWHERE,
             events=(Kind.JOB_EXPIRED,)),
     **_rows(Arrow.STALL,        (_ACTIVE,),                   _WAITING,    count_failure, count_stall, end_lease,
             events=(Kind.JOB_STALLED,)),
@@ -265,13 +285,13 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
             events=(Kind.JOB_PROMOTED,)),
     **_rows(Arrow.RESCHEDULE,   (_DELAYED,),                  None,        ready_at,
             events=(Kind.JOB_DELAY_CHANGED,)),
-    **_rows(Arrow.REPRIORITIZE, (_WAITING, _DELAYED),         None,        set_priority,
+    **_rows(Arrow.REPRIORITIZE, (_WAITING, _DELAYED, _CHILDREN), None,     set_priority,
             events=(Kind.JOB_PRIORITY_CHANGED,)),
-    **_rows(Arrow.EDIT,         (_WAITING, _DELAYED, _ACTIVE), None,       set_size,
+    **_rows(Arrow.EDIT,         (_WAITING, _DELAYED, _ACTIVE, _CHILDREN), None, set_size,
             events=(Kind.JOB_DATA_UPDATED,)),
-    **_rows(Arrow.DISCARD,      (_WAITING, _DELAYED, _ACTIVE), _DEAD,      end_lease, finish,
+    **_rows(Arrow.DISCARD,      (_WAITING, _DELAYED, _ACTIVE, _CHILDREN), _DEAD, end_lease, finish,
             events=(Kind.JOB_DISCARDED, Kind.DLQ_ADDED)),
-    **_rows(Arrow.CANCEL,       (_WAITING, _DELAYED, _ACTIVE), _NOWHERE,
+    **_rows(Arrow.CANCEL,       (_WAITING, _DELAYED, _ACTIVE, _CHILDREN), _NOWHERE,
             events=(Kind.JOB_REMOVED,)),
     **_rows(Arrow.REVIVE,       (_DEAD,),                     _WAITING,    start_over, line_up_again, ready_now,
             events=(Kind.DLQ_RETRIED,)),

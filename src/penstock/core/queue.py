@@ -66,7 +66,8 @@ class Counts(msgspec.Struct):
     active: int = 0
     completed: int = 0
     dead: int = 0
+    waiting_children: int = 0
 
     def of(self, state: State) -> int:
         """Return the count of one state."""
-        return (self.waiting, self.delayed, self.active, self.completed, self.dead)[state]
+        return (self.waiting, self.delayed, self.active, self.completed, self.dead, self.waiting_children)[state]

@@ -9,6 +9,7 @@ from penstock.core.errors import InvalidInput
 from penstock.core.events import EventKind
 from penstock.core.job import Job, JobFlag, NewJob
 from penstock.core.lifecycle import Arrow, State
+from penstock.engine import flows
 from penstock.engine.command import Command
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
             work.answer(command, [])
             continue
         queue = work.tx.queue_find(command.queue) or await work.tx.queue_open(command.queue)
-        named = _any_named(command.jobs)
+        named = _any_special(command.jobs)
         if named:
             try:
                 await names.check(queue, command.jobs)
@@ -62,7 +63,9 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
             work.tell(EventKind.QUEUE_CREATED, queue)
         if named:
             # Whoever has a name already is answered instead of a new job.
-            jobs = [await names.find(queue, new) or names.keep(*_make(work, queue, (new,))) for new in command.jobs]
+            jobs = [
+                await names.find(queue, new) or names.keep(await _make_one(work, queue, new, names)) for new in command.jobs
+            ]
         else:
             jobs = _make(work, queue, command.jobs)
         work.answer(command, jobs)
@@ -70,17 +73,32 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
     work.timings.append((engine.stats.push_time, len(commands)))
 
 
-def _any_named(jobs: Sequence[NewJob]) -> bool:
+def _any_special(jobs: Sequence[NewJob]) -> bool:
+    """Tell whether one of the jobs has a name, or needs others."""
     for new in jobs:  # noqa: SIM110 - any() with a generator takes three times as long
-        if new.job_id is not None or new.unique_key is not None:
+        if new.job_id is not None or new.unique_key is not None or new.needs:
             return True
     return False
 
 
-def _make(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
-    """Turn what a producer asked for into jobs, and bring them to life."""
+async def _make_one(work: Work, queue: Queue, new: NewJob, names: _Names) -> Job:
+    """Make a job that may have to wait for others."""
+    if not new.needs:
+        return _make(work, queue, (new,))[0]
+    (job,) = _build(work, queue, (new,))
+    needed = [found for ref in new.needs if (found := await names.resolve(queue, ref)) is not None]
+    if await flows.book_needs(work, job, needed):
+        work.create([job], (new,), Arrow.AWAIT)
+    else:
+        _start_apart(work, [job], (new,))
+    work.pushed += 1
+    return job
+
+
+def _build(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
+    """Turn what a producer asked for into jobs that are nowhere yet."""
     now, namespace, number = work.now_ms, queue.namespace_number, queue.number
-    made = [
+    return [
         Job(
             serial,
             namespace,
@@ -89,11 +107,11 @@ def _make(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
             new.max_attempts,
             new.backoff,
             new.timeout,
-            new.flags,
             new.group_id,
             new.unique_key,
             new.job_id,
             None if new.ttl is None else now + new.ttl,
+            new.flags,
             _NOWHERE,
             new.priority,
             serial,
@@ -102,6 +120,11 @@ def _make(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
         )
         for serial, new in zip(work.serials(len(jobs)), jobs, strict=True)
     ]
+
+
+def _make(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
+    """Make jobs and bring them to life."""
+    made = _build(work, queue, jobs)
     for new in jobs:
         if new.delay > 0 or new.flags & JobFlag.LIFO:
             _start_apart(work, made, jobs)
@@ -134,11 +157,34 @@ class _Names:
         self._unique: dict[tuple[int, str], Job] = {}
 
     async def check(self, queue: Queue, jobs: Sequence[NewJob]) -> None:
-        """Refuse own ids that are spelled like Penstock's, unless they name a job: nobody could find it by that id."""
+        """Refuse what cannot be: see each error.
+
+        An own id that is spelled like Penstock's, unless it names a job: nobody could find it by that id. A need that names
+        no job: what is pushed can only need what was pushed before, so needs never form a circle.
+        """
+        earlier: set[str] = set()
         for new in jobs:
             number = None if new.job_id is None else ids.from_uuid(new.job_id)
             if number is not None and await self._work.find(queue.key.namespace, number) is None:
                 raise InvalidInput("jobId is spelled like an id that Penstock gives out. Choose another, or leave it out.")
+            for ref in new.needs:
+                name = ref if isinstance(ref, str) else ids.to_uuid(ref)
+                if name == new.job_id:
+                    raise InvalidInput("A job cannot depend on itself")
+                if name in earlier:
+                    continue
+                needed = await self.resolve(queue, ref)
+                if needed is None:
+                    raise InvalidInput(f"Dependency job not found: {name}")
+                if flows.is_hopeless(needed):
+                    raise InvalidInput(f"Dependency job has failed: {name}")
+            if new.job_id is not None:
+                earlier.add(new.job_id)
+
+    async def resolve(self, queue: Queue, ref: int | str) -> Job | None:
+        """Return the job that a need names: made earlier in this batch, or stored."""
+        made = self._custom.get((queue.namespace_number, ref)) if isinstance(ref, str) else None
+        return made or await self._work.find(queue.key.namespace, ref)
 
     async def find(self, queue: Queue, new: NewJob) -> Job | None:
         """Return the job that has one of the new job's names."""

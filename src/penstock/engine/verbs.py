@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.engine import admin, change, claim, keeper, produce, settle, sweep
+from penstock.engine import admin, change, claim, flows, keeper, produce, settle, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -36,6 +36,9 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     admin.Forget: admin.forget,
     keeper.TrimJournal: keeper.trim_journal,
     keeper.AutoRevive: keeper.auto_revive,
+    flows.Adopt: flows.adopt,
+    flows.Unneed: flows.unneed,
+    flows.CancelChildren: flows.cancel_children,
     claim.Nudge: claim.nudge,
     sweep.Tick: sweep.tick,
 }
@@ -53,5 +56,6 @@ async def apply(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None
             if commands:
                 await function(engine, work, commands)
     await sweep.sweep(engine, work)
+    await flows.follow_up(work)
     if claims or engine.room.size:
         await claim.claim(engine, work, claims)

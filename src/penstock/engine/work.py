@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.core import lifecycle
+from penstock.core import ids, lifecycle
 from penstock.core.events import ERROR_KINDS, Event, EventKind, job_event, job_events, queue_event
 from penstock.core.lifecycle import Arrow, State
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from penstock.store.contract import Transaction
 
 # Plain numbers: looking up a member of an enum costs more than the comparison.
-_NOWHERE, _WAITING, _ACTIVE, _COMPLETED = (
-    state.value for state in (State.NOWHERE, State.WAITING, State.ACTIVE, State.COMPLETED)
+_NOWHERE, _WAITING, _ACTIVE, _COMPLETED, _DEAD = (
+    state.value for state in (State.NOWHERE, State.WAITING, State.ACTIVE, State.COMPLETED, State.DEAD)
 )
 
 #: How a job is named from outside: by its id, or by its producer's own id.
@@ -34,7 +34,7 @@ class Work:
     commit: what must happen after it is given to ``after_commit``.
     """
 
-    def __init__(self, tx: Transaction, ids: IdSource) -> None:
+    def __init__(self, tx: Transaction, source: IdSource) -> None:
         self.tx = tx
         self.now_ms = tx.now_ms
         self.steady_ms = tx.steady_ms
@@ -43,12 +43,13 @@ class Work:
         self.deferred: list[AnyCommand] = []  #: commands that did not fit and come first in the next batch
         self.ready: set[int] = set()  #: numbers of the queues in which something may have become claimable
         self.ended: list[tuple[Job, Arrow]] = []  #: jobs that completed, died or vanished, and how
+        self.followed = 0  #: how many of these were looked into for the jobs that need them
         self.results: dict[int, bytes] = {}  #: what workers answered, by job
         self._unsaved_results: dict[int, bytes] = {}
         self.after_commit: list[Callable[[], object]] = []
         self.timings: list[tuple[Histogram, int]] = []  #: what to time, and how many commands of it there are
         self.pushed = self.pulled = self.completed = self.failed = 0
-        self._ids = ids
+        self._ids = source
         self._known: dict[int, tuple[Job, int, int]] = {}
         self._changed: dict[int, None] = {}
         self._born: list[tuple[Job, Payload]] = []
@@ -79,6 +80,10 @@ class Work:
         self._unsaved_results.pop(job.id, None)
         await self.tx.result_remove([job.id])
 
+    async def result_of(self, job: Job) -> bytes | None:
+        """Return what a worker answered, in this batch or long ago."""
+        return self._unsaved_results.get(job.id) or await self.tx.result_load(job.id)
+
     # Jobs.
 
     async def prefetch(self, refs: Iterable[JobRef]) -> None:
@@ -103,6 +108,27 @@ class Work:
             job = None if found is None else self.meet(found)
         return None if job is None or job.state == _NOWHERE or job.namespace != number else job
 
+    async def known(self, job_id: int) -> Job | None:
+        """Return a job by its id as this transaction has left it so far, or None if it is gone."""
+        if job_id not in self._known:
+            await self.prefetch((job_id,))
+        known = self._known.get(job_id)
+        return None if known is None or known[0].state == _NOWHERE else known[0]
+
+    def queue_of(self, job: Job) -> Queue:
+        """Return the queue of a job."""
+        return self.tx.queue_by_number(job.queue)
+
+    @staticmethod
+    def name_of(job: Job) -> str:
+        """Spell the id of a job as users know it."""
+        return job.custom_id or ids.to_uuid(job.id)
+
+    @staticmethod
+    def ref_of(name: str) -> JobRef:
+        """Return what a name of a job refers to."""
+        return ids.from_uuid(name) or name
+
     def meet(self, job: Job) -> Job:
         """Take note of a job that was just read, and return the one object that stands for it."""
         known = self._known.get(job.id)
@@ -126,8 +152,9 @@ class Work:
         self._changed[job.id] = None
 
     def touch(self, job: Job) -> None:
-        """Have a job written that was changed without an arrow: its details."""
-        self._changed[job.id] = None
+        """Have a job written that was changed without an arrow: its details or flags. A new one is written anyway."""
+        if job.id in self._known:
+            self._changed[job.id] = None
 
     def _follow(self, job: Job, arrow: Arrow, value: int, note: object, error: str | None) -> None:
         source = job.state
@@ -136,7 +163,7 @@ class Work:
             self._events.append(job_event(kind, job, error if kind in ERROR_KINDS else note))
         if target == _WAITING or (source == _ACTIVE and target != _ACTIVE):
             self.ready.add(job.queue)  # something to claim, or a free place
-        if target >= _COMPLETED or target == _NOWHERE:
+        if target in (_COMPLETED, _DEAD, _NOWHERE):
             self.ended.append((job, arrow))
 
     # The journal.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from penstock.core.events import Event
+    from penstock.core.flow import Dependency
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.lifecycle import State
     from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
@@ -132,6 +133,9 @@ class Transaction(Protocol):
     def counts(self, queue: Queue) -> Counts:
         """Return how many jobs are in each state, including what this transaction has written."""
 
+    def queue_by_number(self, number: int) -> Queue:
+        """Return the queue that jobs refer to by this number."""
+
     def namespace_number(self, name: str) -> int | None:
         """Return the number that jobs of a namespace carry; None if the namespace is unknown."""
 
@@ -182,6 +186,23 @@ class Transaction(Protocol):
 
     async def result_remove(self, ids: Iterable[int]) -> None:
         """Forget what workers answered."""
+
+    async def result_load(self, job_id: int) -> bytes | None:
+        """Read what a worker answered."""
+
+    # Dependencies: who needs whom.
+
+    async def need_add(self, needs: Sequence[Dependency]) -> None:
+        """Write new dependencies."""
+
+    async def need_open(self, needed: Iterable[int]) -> list[Dependency]:
+        """Read the open dependencies on some jobs."""
+
+    async def need_list(self, job_id: int) -> list[Dependency]:
+        """Read all dependencies of a job, oldest needed job first."""
+
+    async def need_save(self, needs: Sequence[Dependency]) -> None:
+        """Write where dependencies stand now."""
 
     async def log_append(self, job_id: int, entry: LogEntry, keep: int) -> None:
         """Add a line to a job's log and drop the oldest beyond ``keep``."""
@@ -266,6 +287,9 @@ class Store(Protocol):
 
     async def result_get(self, job_id: int) -> bytes | None:
         """Read what a worker answered."""
+
+    async def need_list(self, job_id: int) -> list[Dependency]:
+        """Read all dependencies of a job, oldest needed job first."""
 
     async def log_get(self, job_id: int) -> list[LogEntry]:
         """Read a job's log, oldest first."""

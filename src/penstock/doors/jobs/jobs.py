@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from penstock.core import ids
 from penstock.core.errors import BodyTooLarge, InvalidInput, PayloadTooLarge
+from penstock.core.flow import Need
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
 from penstock.doors.http.body import Reader
@@ -176,6 +177,13 @@ class JobHandlers(JobsDoor):
             return wire.WaitReply(completed=False)
         return wire.CompletedReply(result=Raw(ending.result or b"null"))
 
+    async def get_children(self, req: Request, id: str) -> wire.ChildrenReply:
+        job, _ = await self.job(req, id)
+        needs = await self.store.need_list(job.id)
+        return wire.ChildrenReply(
+            values={each.name: Raw(each.result or b"null") for each in needs if each.state is Need.DONE}
+        )
+
     # Intervening.
 
     async def cancel(self, req: Request, id: str) -> wire.Ok:
@@ -309,6 +317,7 @@ class JobHandlers(JobsDoor):
                 body=EXTEND_BATCH,
                 **required,
             ),
+            route("GET", "/jobs/{id}/children", self.get_children, "Get children values", wire.ChildrenReply),
             route("GET", "/jobs/{id}/logs", self.get_logs, "Get logs", wire.LogsReply),
             route("POST", "/jobs/{id}/logs", self.add_log, "Add log", wire.AddedReply, body=LOG, **required),
             route("DELETE", "/jobs/{id}/logs", self.clear_logs, "Clear logs", wire.Ok),

@@ -37,7 +37,14 @@ LIMIT = Reader(wire.LimitBody)
 STALL = Reader(wire.StallBody)
 DLQ = Reader(wire.DlqBody)
 
-ALL_STATES = (State.WAITING, State.DELAYED, State.ACTIVE, State.COMPLETED, State.DEAD)
+ALL_STATES = (
+    State.WAITING,
+    State.DELAYED,
+    State.ACTIVE,
+    State.COMPLETED,
+    State.DEAD,
+    State.WAITING_CHILDREN,
+)
 
 
 class QueueHandlers(JobsDoor):
@@ -63,7 +70,9 @@ class QueueHandlers(JobsDoor):
     async def counts(self, req: Request, queue: str) -> wire.CountsReply:
         counts = self._counts(req, queue)
         return wire.CountsReply(
-            counts=wire.CountsView(counts.waiting, counts.active, counts.delayed, counts.completed, counts.dead)
+            counts=wire.CountsView(
+                counts.waiting, counts.active, counts.delayed, counts.completed, counts.dead, counts.waiting_children
+            )
         )
 
     async def count(self, req: Request, queue: str) -> wire.CountReply:

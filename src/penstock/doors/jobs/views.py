@@ -24,6 +24,7 @@ STATE_NAMES: Final = {
     State.ACTIVE.value: "active",
     State.COMPLETED.value: "completed",
     State.DEAD.value: "failed",
+    State.WAITING_CHILDREN.value: "waiting-children",
 }
 STATES_BY_NAME: Final = {name: State(number) for number, name in STATE_NAMES.items()}
 
@@ -36,8 +37,12 @@ class Options(msgspec.Struct, omit_defaults=True):
     """Options of a job that only this door knows, kept with the payload."""
 
     tags: list[str] = []
+    depends_on: list[str] = []
+    parent_id: str | None = None
+    children_ids: list[str] = []
 
 
+_NO_OPTIONS = Options()
 _encode_options = msgspec.json.Encoder().encode
 _decode_options = msgspec.json.Decoder(Options).decode
 
@@ -76,13 +81,12 @@ def take_result(raw: Raw) -> bytes:
 def new_job(body: PushBody) -> NewJob:
     """Turn a body into what the engine pushes. Raises InvalidInput for what this version cannot keep its word on."""
     data = take_payload(body.data)
-    if body.depends_on:
-        raise InvalidInput("dependsOn is not available in this version")
     if body.repeat is not None and bytes(body.repeat) != b"null":
         raise InvalidInput("repeat is not available in this version")
+    in_flow = body.depends_on or body.children_ids or body.parent_id
     return NewJob(
         data,
-        _encode_options(Options(body.tags)) if body.tags else None,
+        _options(body) if in_flow or body.tags else None,
         body.priority,
         body.delay,
         body.max_attempts or body.attempts or 3,
@@ -92,17 +96,34 @@ def new_job(body: PushBody) -> NewJob:
         body.unique_key,
         body.job_id or body.custom_id,
         body.group_id,
-        _flags(body) if body.lifo or body.remove_on_complete or body.remove_on_fail or body.durable else 0,
+        _flags(body),
+        tuple(map(job_ref, (*(body.depends_on or ()), *(body.children_ids or ())))) if in_flow else (),
     )
+
+
+def _options(body: PushBody) -> bytes:
+    return _encode_options(Options(body.tags or [], body.depends_on or [], body.parent_id, body.children_ids or []))
 
 
 def _flags(body: PushBody) -> int:
-    return (
-        (JobFlag.LIFO if body.lifo else 0)
-        | (JobFlag.REMOVE_ON_COMPLETE if body.remove_on_complete else 0)
-        | (JobFlag.REMOVE_ON_FAIL if body.remove_on_fail else 0)
-        | (JobFlag.DURABLE if body.durable else 0)
-    )
+    flags = 0
+    if body.lifo:
+        flags |= JobFlag.LIFO
+    if body.remove_on_complete:
+        flags |= JobFlag.REMOVE_ON_COMPLETE
+    if body.remove_on_fail:
+        flags |= JobFlag.REMOVE_ON_FAIL
+    if body.durable:
+        flags |= JobFlag.DURABLE
+    if body.fail_parent_on_failure:
+        flags |= JobFlag.FAIL_PARENT
+    if body.continue_parent_on_failure:
+        flags |= JobFlag.CONTINUE_PARENT
+    if body.ignore_dependency_on_failure:
+        flags |= JobFlag.IGNORE_FAILURE
+    if body.remove_dependency_on_failure:
+        flags |= JobFlag.DROP_DEPENDENCY
+    return flags
 
 
 def job_view(job: Job, payload: Payload, queue: str) -> JobView:
@@ -119,6 +140,7 @@ def dead_job_view(job: Job, payload: Payload, queue: str) -> DeadJobView:
 
 def _columns(job: Job, payload: Payload, queue: str, details: Details) -> tuple[Any, ...]:
     flags = job.flags
+    options = _NO_OPTIONS if payload.options is None else _decode_options(payload.options)
     return (
         job.custom_id or ids.to_uuid(job.id),
         queue,
@@ -135,7 +157,7 @@ def _columns(job: Job, payload: Payload, queue: str, details: Details) -> tuple[
         job.timeout,
         job.progress,
         details.progress_message,
-        [] if payload.options is None else _decode_options(payload.options).tags,
+        options.tags,
         bool(flags & JobFlag.LIFO),
         bool(flags & JobFlag.REMOVE_ON_COMPLETE),
         bool(flags & JobFlag.REMOVE_ON_FAIL),
@@ -145,4 +167,7 @@ def _columns(job: Job, payload: Payload, queue: str, details: Details) -> tuple[
         job.stalls,
         STATE_NAMES[job.state],
         details.error,
+        options.depends_on,
+        details.parent or options.parent_id,
+        options.children_ids,
     )

@@ -58,7 +58,13 @@ class PushBody(In):
     remove_on_complete: bool = False
     remove_on_fail: bool = False
     durable: bool = False
-    depends_on: list[str] | None = None
+    depends_on: Annotated[list[Key], Meta(max_length=limits.needs_max)] | None = None
+    parent_id: Key | None = None
+    children_ids: Annotated[list[Key], Meta(max_length=limits.needs_max)] | None = None
+    fail_parent_on_failure: bool = False
+    continue_parent_on_failure: bool = False
+    ignore_dependency_on_failure: bool = False
+    remove_dependency_on_failure: bool = False
     repeat: Raw | None = None
 
 
@@ -305,6 +311,9 @@ class JobView(Out):
     stall_count: int
     state: str
     error: str | None
+    depends_on: list[str]
+    parent_id: str | None
+    children_ids: list[str]
 
 
 class DeadJobView(JobView):
@@ -370,6 +379,12 @@ class NoResultReply(Reply, kw_only=True):
     """There is no result."""
 
     id: str
+
+
+class ChildrenReply(Reply, kw_only=True):
+    """What the workers of the jobs that a job needs have answered, by their ids."""
+
+    values: dict[str, Raw]
 
 
 class CountReply(Reply, kw_only=True):
@@ -490,6 +505,7 @@ class CountsView(Out):
     delayed: int
     completed: int
     failed: int
+    waiting_children: int = msgspec.field(name="waiting-children")
 
 
 class CountsReply(Reply, kw_only=True):

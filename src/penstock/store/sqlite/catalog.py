@@ -25,7 +25,15 @@ encode_settings = msgspec.msgpack.Encoder().encode
 
 #: Number of jobs in each state, indexed by State.
 Tally = list[int]
-STORED_STATES = (State.WAITING, State.DELAYED, State.ACTIVE, State.COMPLETED, State.DEAD)
+STORED_STATES = (
+    State.WAITING,
+    State.DELAYED,
+    State.ACTIVE,
+    State.COMPLETED,
+    State.DEAD,
+    State.WAITING_CHILDREN,
+)
+_EXPIRING = (State.WAITING, State.DELAYED, State.WAITING_CHILDREN)
 
 
 class Catalog:
@@ -98,7 +106,7 @@ class Catalog:
             horizon.due_ms = job.run_at
         if (
             job.expires_at is not None
-            and job.state <= State.DELAYED
+            and job.state in _EXPIRING
             and (horizon.expiry_ms is None or job.expires_at < horizon.expiry_ms)
         ):
             horizon.expiry_ms = job.expires_at
@@ -115,9 +123,12 @@ _COUNT_BY_QUEUE = {
     State.ACTIVE: "select queue, count(*) from jobs indexed by jobs_leased where state = 2 group by queue",
     State.COMPLETED: "select queue, count(*) from jobs indexed by jobs_finished where state >= 3 and state = 3 group by queue",
     State.DEAD: "select queue, count(*) from jobs indexed by jobs_finished where state >= 3 and state = 4 group by queue",
+    State.WAITING_CHILDREN: (
+        "select queue, count(*) from jobs indexed by jobs_finished where state >= 3 and state = 5 group by queue"
+    ),
 }
 _NEXT_MOMENTS = """
 select (select min(run_at)      from jobs where state = 1),
-       (select min(expires_at)  from jobs where expires_at is not null and state <= 1),
+       (select min(expires_at)  from jobs where expires_at is not null and state in (0, 1, 5)),
        (select min(lease_until) from jobs where state = 2)
 """

@@ -31,6 +31,7 @@ _FROM_STATE = {
     State.ACTIVE: "select id, priority, position from jobs indexed by jobs_leased where queue = :queue and state = 2",
     State.COMPLETED: "select id, priority, position from jobs where queue = :queue and state >= 3 and state = 3",
     State.DEAD: "select id, priority, position from jobs where queue = :queue and state >= 3 and state = 4",
+    State.WAITING_CHILDREN: "select id, priority, position from jobs where queue = :queue and state >= 3 and state = 5",
 }
 # Alone, the waiting jobs that are not blocked come out of the index in order; nothing needs sorting.
 _IN_LINE = """
@@ -58,6 +59,7 @@ _SELECT = {
     State.ACTIVE: _BY_ID.format("jobs_leased", 2),
     State.COMPLETED: _BY_FINISH.format(3),
     State.DEAD: _BY_FINISH.format(4),
+    State.WAITING_CHILDREN: _BY_ID.format("jobs_finished", "5 and state >= 3"),
 }
 _PRIORITIES = """
 select priority, count(*) from jobs where queue = ?1 and state = 0 group by priority

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from penstock.core.flow import Dependency, Need
 from penstock.core.job import FIRST_LIVE_FIELD, Job, Payload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import apsw
 
 FIELDS: Final = Job.__struct_fields__
 FIELD_COUNT: Final = len(FIELDS)
@@ -112,6 +115,24 @@ def read_job_body(row: Row) -> tuple[Job, Payload]:
     if payload_checksum(job.id, payload) != checksum:
         raise DamagedRow("the job's payload does not match its checksum", row)
     return job, payload
+
+
+def read_result(db: apsw.Connection, job_id: int) -> bytes | None:
+    """Read what a worker answered."""
+    for (data,) in db.execute("select data from results where id = ?", (job_id,)):
+        return bytes(data)
+    return None
+
+
+def read_dependency(row: Row) -> Dependency:
+    """Make a dependency from its columns."""
+    return Dependency(*row)._replace(state=Need(row[2]))
+
+
+def read_dependencies(db: apsw.Connection, job_id: int) -> list[Dependency]:
+    """Read all dependencies of a job."""
+    statement = "select job, needs, state, name, result, error from dependencies where job = ? order by needs"
+    return [read_dependency(row) for row in db.execute(statement, (job_id,))]
 
 
 def encode_damaged(row: Row) -> bytes:

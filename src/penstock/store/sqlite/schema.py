@@ -40,11 +40,11 @@ create table jobs (
   max_attempts integer not null,
   backoff      integer not null,
   timeout      integer,
-  flags        integer not null,
   group_id     text,
   unique_key   text,
   custom_id    text,
   expires_at   integer,
+  flags        integer not null,
   state        integer not null,
   priority     integer not null,
   position     integer not null,
@@ -118,13 +118,19 @@ _VERSION_2 = """
 create table dependencies (
   job          integer not null,     -- waits for
   needs        integer not null,     -- this one
-  state        integer not null,     -- see core.flow.Need
+  state        integer not null,     -- core.flow.Need: 0 and 1 keep it waiting
   name         text not null,        -- how users know the one that is needed
   result       blob,                 -- what its worker answered
   error        text,                 -- why it failed
   primary key (job, needs)
 ) without rowid;
-create index dependencies_needs on dependencies (needs) where state = 0;
+create index dependencies_needs on dependencies (needs) where state <= 1;
+
+-- 5 is waiting-children: such a job is alive, so it holds its unique key and its time-to-live runs.
+drop index jobs_expiring;
+drop index jobs_unique;
+create index jobs_expiring on jobs (expires_at) where expires_at is not null and state in (0, 1, 5);
+create unique index jobs_unique on jobs (queue, unique_key) where unique_key is not null and state in (0, 1, 2, 5);
 """
 
 #: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.

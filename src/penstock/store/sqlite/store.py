@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.clock import Clock
+    from penstock.core.flow import Dependency
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.queue import Counts, Queue, QueueKey
 
@@ -395,9 +396,10 @@ class SqliteStore:
         return await self.readers.run(lambda db: readers.priority_counts(db, queue.number))
 
     async def result_get(self, job_id: int) -> bytes | None:
-        for (data,) in self.db.execute("select data from results where id = ?", (job_id,)):
-            return bytes(data)
-        return None
+        return rows.read_result(self.db, job_id)
+
+    async def need_list(self, job_id: int) -> list[Dependency]:
+        return rows.read_dependencies(self.db, job_id)
 
     async def log_get(self, job_id: int) -> list[LogEntry]:
         return readers.logs(self.db, job_id)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from penstock.core.clock import Clock
+    from penstock.core.flow import Dependency
     from penstock.store.contract import LogEntry
     from penstock.store.sqlite.store import SqliteStore
 
@@ -36,19 +37,21 @@ _BODY_FROM = f"select {rows.HEAD}, {rows.BODY} from jobs j left join payloads p 
 
 _READY = f"{_BODY_FROM} where j.queue = ? and j.blocked = 0 and j.state = 0 order by j.priority desc, j.position limit ?"
 _CUSTOM = f"{_HEAD_FROM} where j.namespace = ? and j.custom_id = ?"
-_UNIQUE = f"{_HEAD_FROM} where j.queue = ? and j.unique_key = ? and j.state <= 2"
+_UNIQUE = f"{_HEAD_FROM} where j.queue = ? and j.unique_key = ? and j.state in (0, 1, 2, 5)"
 _DUE = f"{_HEAD_FROM} where j.state = 1 and j.run_at <= ? order by j.run_at, j.id limit ?"
 _LAPSED = f"{_HEAD_FROM} where j.state = 2 and j.lease_until <= ? order by j.lease_until limit ?"
 _EXPIRED = (
-    f"{_HEAD_FROM} where j.expires_at is not null and j.state <= 1 and j.expires_at <= ? order by j.expires_at limit ?"
+    f"{_HEAD_FROM} where j.expires_at is not null and j.state in (0, 1, 5) and j.expires_at <= ?"
+    " order by j.expires_at limit ?"
 )
 # The newest block always stays: the numbering goes on from it.
 _OLDEST_BLOCKS = (
     "select seq, at, total - length(body) from journal where seq < (select max(seq) from journal) order by seq limit ?"
 )
+_OPEN_NEEDS = "select job, needs, state, name, result, error from dependencies where needs = ? and state <= 1"
 _NEXT_DUE = "select min(run_at) from jobs where state = 1 and run_at > ?"
 _NEXT_LAPSE = "select min(lease_until) from jobs where state = 2 and lease_until > ?"
-_NEXT_EXPIRY = "select min(expires_at) from jobs where expires_at is not null and state <= 1 and expires_at > ?"
+_NEXT_EXPIRY = "select min(expires_at) from jobs where expires_at is not null and state in (0, 1, 5) and expires_at > ?"
 
 
 class SqliteTransaction:
@@ -182,6 +185,9 @@ class SqliteTransaction:
         delta = self._deltas.get(queue.number)
         return as_counts(tally if delta is None else [a + b for a, b in zip(tally, delta, strict=True)])
 
+    def queue_by_number(self, number: int) -> Queue:
+        return self._catalog.by_number.get(number) or self._removed[number]
+
     def namespace_number(self, name: str) -> int | None:
         return self._catalog.namespaces.get(name)
 
@@ -299,6 +305,32 @@ class SqliteTransaction:
     async def result_remove(self, ids: Iterable[int]) -> None:
         self._begin()
         self._db.executemany("delete from results where id = ?", [(job_id,) for job_id in ids])
+
+    async def result_load(self, job_id: int) -> bytes | None:
+        self._begin()
+        return rows.read_result(self._db, job_id)
+
+    # Dependencies.
+
+    async def need_add(self, needs: Sequence[Dependency]) -> None:
+        self._begin()
+        self._db.executemany("insert into dependencies values (?, ?, ?, ?, ?, ?)", needs)
+
+    async def need_open(self, needed: Iterable[int]) -> list[Dependency]:
+        self._begin()
+        found = self._db.executemany(_OPEN_NEEDS, [(job_id,) for job_id in needed])
+        return [rows.read_dependency(row) for row in found]
+
+    async def need_list(self, job_id: int) -> list[Dependency]:
+        self._begin()
+        return rows.read_dependencies(self._db, job_id)
+
+    async def need_save(self, needs: Sequence[Dependency]) -> None:
+        self._begin()
+        self._db.executemany(
+            "update dependencies set state = ?, result = ?, error = ? where job = ? and needs = ?",
+            [(each.state, each.result, each.error, each.job, each.needs) for each in needs],
+        )
 
     async def log_append(self, job_id: int, entry: LogEntry, keep: int) -> None:
         self._begin()
@@ -421,6 +453,7 @@ class SqliteTransaction:
         self._db.executemany("delete from payloads where id = ?", keys)
         self._db.executemany("delete from results where id = ?", keys)
         self._db.executemany("delete from logs where job = ?", keys)
+        self._db.executemany("delete from dependencies where job = ?", keys)
 
     def _quarantine(self, damage: rows.DamagedRow) -> None:
         """Put a damaged job aside, where it is kept but never delivered."""
