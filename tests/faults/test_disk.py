@@ -105,7 +105,8 @@ def test_a_full_disk_refuses_new_jobs_takes_acks_and_recovers(small_disk: Path) 
             ids = [job["id"] for job in reply["jobs"]]
             assert api.ok("POST", "/jobs/ack-batch", {"ids": ids, "tokens": reply["tokens"]})["count"] == len(ids)
             acked += len(ids)
-        assert api.counts() == {"waiting": pushed - acked, "active": 0, "delayed": 0, "completed": acked, "failed": 0}
+        counts = {state: count for state, count in api.counts().items() if count}
+        assert counts == {"waiting": pushed - acked, "completed": acked}
         assert not filler.exists()
         subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
         while api.ok("GET", "/storage")["diskFull"]:
