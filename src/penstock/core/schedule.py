@@ -1,7 +1,7 @@
-"""When something that repeats comes next: cron expressions in time zones, and plain intervals. Pure: it never asks for the time.
+"""When something that repeats comes next: cron expressions in time zones, and plain intervals. Pure: it has no time.
 
-An expression says local times. Cronsim finds the next one on a calendar without time zones. How that becomes a moment is decided
-here, because it is where clocks change that schedulers go wrong:
+An expression says local times. Cronsim finds the next one on a calendar without time zones. How that becomes a moment is
+decided here, because it is where clocks change that schedulers go wrong:
 
 * A fixed time (no star in the minute and hour fields) that falls into a gap comes once, right after the gap. In an hour that
   happens twice it comes once, the first time.

@@ -125,6 +125,21 @@ create table dependencies (
   primary key (job, needs)
 ) without rowid;
 create index dependencies_needs on dependencies (needs) where state = 0;
+
+create table crons (
+  number       integer primary key,
+  namespace    integer not null references namespaces,
+  name         text not null,
+  next_run     integer not null,     -- the next tick, wall clock, ms
+  executions   integer not null,
+  plan         blob not null,        -- see core.cron.CronPlan
+  unique (namespace, name)
+);
+create index crons_due on crons (next_run);
+create table cron_data (
+  number       integer primary key,  -- of the cron
+  data         blob not null         -- what its jobs carry
+);
 """
 
 #: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.
