@@ -17,6 +17,7 @@ class JobFlag:
     REMOVE_ON_COMPLETE: Final = 2  #: is deleted by its ack instead of being kept as completed
     REMOVE_ON_FAIL: Final = 4  #: is deleted by its last failure instead of becoming dead
     DURABLE: Final = 8  #: its producer is answered after an fsync, whatever the server's durability
+    REPEATS: Final = 16  #: comes again when it is done; how is said in its options, see repeat.py
 
 
 class Payload(msgspec.Struct, frozen=True, gc=False):

@@ -70,15 +70,14 @@ async def save_cron(_engine: Engine, work: Work, commands: Sequence[SaveCron]) -
 
 async def _save(work: Work, command: SaveCron) -> Cron:
     key, plan = command.key, command.plan
-    (old,) = await work.tx.cron_load([key]) or [None]
-    if old is not None and old.plan.schedule == plan.schedule:
-        next_run: int | None = old.next_run
-    elif old is None and command.immediately:
-        next_run = work.now_ms
-    else:
-        next_run = plan.schedule.next_after(work.now_ms)
+    old = next(iter(await work.tx.cron_load([key])), None)
+    next_run = plan.schedule.next_after(work.now_ms)
     if next_run is None:
         raise InvalidInput("Invalid cron expression: no such day ever comes")
+    if old is not None and old.plan.schedule == plan.schedule:
+        next_run = min(next_run, old.next_run)
+    elif old is None and command.immediately:
+        next_run = work.now_ms
     queue = await work.tx.queue_open(QueueKey(key.namespace, plan.queue))
     if old is None:
         cron = Cron(UNNUMBERED, key, plan, next_run)

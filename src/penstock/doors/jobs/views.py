@@ -11,8 +11,10 @@ from penstock.core import ids, limits
 from penstock.core.errors import InvalidInput, PayloadTooLarge
 from penstock.core.job import Details, Job, JobFlag, NewJob, details_of
 from penstock.core.lifecycle import State
+from penstock.core.repeat import Repeat
+from penstock.core.schedule import parse
 from penstock.doors.http.body import take_json
-from penstock.doors.jobs.wire import DeadJobView, JobView, PushBody
+from penstock.doors.jobs.wire import DeadJobView, JobView, PushBody, RepeatBody
 
 if TYPE_CHECKING:
     from penstock.core.job import Payload
@@ -36,6 +38,7 @@ class Options(msgspec.Struct, omit_defaults=True):
     """Options of a job that only this door knows, kept with the payload."""
 
     tags: list[str] = []
+    repeat: Repeat | None = None
 
 
 _encode_options = msgspec.json.Encoder().encode
@@ -78,11 +81,10 @@ def new_job(body: PushBody) -> NewJob:
     data = take_payload(body.data)
     if body.depends_on:
         raise InvalidInput("dependsOn is not available in this version")
-    if body.repeat is not None and bytes(body.repeat) != b"null":
-        raise InvalidInput("repeat is not available in this version")
+    repeat = None if body.repeat is None else _repeat(body.repeat)
     return NewJob(
         data,
-        _encode_options(Options(body.tags)) if body.tags else None,
+        _encode_options(Options(body.tags or [], repeat)) if body.tags or repeat else None,
         body.priority,
         body.delay,
         body.max_attempts or body.attempts or 3,
@@ -92,8 +94,15 @@ def new_job(body: PushBody) -> NewJob:
         body.unique_key,
         body.job_id or body.custom_id,
         body.group_id,
-        _flags(body) if body.lifo or body.remove_on_complete or body.remove_on_fail or body.durable else 0,
+        _flags(body) if body.lifo or body.remove_on_complete or body.remove_on_fail or body.durable or repeat else 0,
     )
+
+
+def _repeat(body: RepeatBody) -> Repeat:
+    expression = body.pattern if body.cron is None else body.cron
+    if expression is None and body.every is None:
+        raise InvalidInput("repeat must have either every or cron")
+    return Repeat(parse(expression, body.every, body.timezone or body.tz), body.limit, body.count)
 
 
 def _flags(body: PushBody) -> int:
@@ -102,6 +111,7 @@ def _flags(body: PushBody) -> int:
         | (JobFlag.REMOVE_ON_COMPLETE if body.remove_on_complete else 0)
         | (JobFlag.REMOVE_ON_FAIL if body.remove_on_fail else 0)
         | (JobFlag.DURABLE if body.durable else 0)
+        | (JobFlag.REPEATS if body.repeat is not None else 0)
     )
 
 
