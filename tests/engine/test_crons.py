@@ -19,7 +19,8 @@ from penstock.engine import admin
 from penstock.engine.crons import RemoveCron, SaveCron
 from penstock.engine.engine import Engine
 from penstock.engine.sweep import Tick
-from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, push
+from penstock.store.sqlite.transaction import SqliteTransaction
+from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
@@ -187,9 +188,7 @@ async def test_a_tick_fires_again_once_the_job_before_has_ended(engine: Engine, 
     if ending == "completed":
         await ack(engine, job)
     else:
-        from penstock.engine.change import MoveJob
-
-        await engine.run(MoveJob("default", job.id, Arrow.DISCARD))
+        await move(engine, job, Arrow.DISCARD)
     await clock.advance(1_000)
     assert await executions(engine) == 2
 
@@ -357,9 +356,9 @@ async def test_missed_ticks_can_be_made_up_for_once(engine: Engine, store: Sqlit
 async def test_a_busy_server_fires_a_little_late_and_once(engine: Engine, clock: ManualClock) -> None:
     await clock.advance(limits.cron_late_ms_max)
     await add(engine, every=1_000, prevent_overlap=False)
-    engine.timer.stop()
+    await engine.rest()
     await clock.advance(1_000 + limits.cron_late_ms_max)
-    engine.timer.start()
+    engine.start()
     await clock.advance(0)
     assert len(await claim_all(engine)) == 1
     assert await names(engine) == ["cron:created", "cron:fired"]
@@ -367,9 +366,9 @@ async def test_a_busy_server_fires_a_little_late_and_once(engine: Engine, clock:
 
 async def test_a_tick_that_is_too_late_is_missed(engine: Engine, clock: ManualClock) -> None:
     await add(engine, every=1_000)
-    engine.timer.stop()
+    await engine.rest()
     await clock.advance(1_001 + limits.cron_late_ms_max)
-    engine.timer.start()
+    engine.start()
     await clock.advance(0)
     assert await claim(engine) is None
     assert await names(engine) == ["cron:created", "cron:missed"]
@@ -409,11 +408,6 @@ async def test_a_cron_added_after_the_clock_was_set_back_fires(engine: Engine, c
 async def test_without_crons_nothing_wakes_the_engine(engine: Engine, clock: ManualClock) -> None:
     await add(engine, every=1_000, max_limit=1)
     await clock.advance(1_000)
-    await work_off(engine)
-    batches = engine.stats.batches
-    engine.store.horizon.cron_ms = None
-    await clock.advance(0)
-    assert engine.stats.batches == batches
     assert engine.store.horizon.cron_ms is None
 
 
@@ -423,8 +417,6 @@ async def test_without_crons_nothing_wakes_the_engine(engine: Engine, clock: Man
 async def test_a_tick_and_its_job_are_one_transaction(
     engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.store.sqlite.transaction import SqliteTransaction
-
     await add(engine, every=1_000)
     before = await find(engine)
 
