@@ -150,6 +150,17 @@ async def test_more_ticks_than_a_batch_takes_all_fire(
     assert len(await claim_all(engine)) == 5
 
 
+async def test_more_data_than_a_batch_takes_all_fire(
+    engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "claim_batch_bytes_max", 25)
+    for n in range(5):
+        await add(engine, f"cron {n}", every=1_000, data=b"0123456789")
+    await clock.advance(1_000)
+    assert engine.store.totals().waiting == 5
+    assert [name for name in await names(engine) if name != "cron:created"] == ["cron:fired"] * 5
+
+
 async def test_two_crons_that_share_a_unique_key_push_one_job(engine: Engine, clock: ManualClock) -> None:
     await add(engine, "a", every=1_000, unique_key="shared")
     await add(engine, "b", every=1_000, unique_key="shared", prevent_overlap=False)

@@ -121,18 +121,21 @@ async def fire(engine: Engine, work: Work) -> None:
     """Use the ticks that have come, a bounded number at a time; the timer comes back at once for the rest."""
     due = await work.tx.cron_due(work.now_ms, limits.sweep_crons_max)
     ticks = [tick for cron in due if (tick := await _look(engine, work, cron)) is not None]
-    firing = [tick for tick in ticks if tick.problem is None]
-    data = await work.tx.cron_data_load([tick.cron for tick in firing])
-    jobs = await push_inside(work, [(tick.queue, _job(tick.cron, data)) for tick in firing])
+    data = await work.tx.cron_data_load([tick.cron for tick in ticks if tick.problem is None])
+    firing = [tick for tick in ticks if tick.cron.number in data]
+    left = {tick.cron.number for tick in ticks if tick.problem is None} - data.keys()  # too much at once: the next batch's
+    jobs = await push_inside(work, [(tick.queue, _job(tick.cron, data[tick.cron.number])) for tick in firing])
     pushed = {tick.cron.number for tick, job in zip(firing, jobs, strict=True) if job is not None}
     for cron, queue, problem in ticks:
         if problem is not None:
             _tell(work, EventKind.CRON_MISSED, queue, cron, error=problem)
+        elif cron.number in left:
+            continue
         elif cron.number in pushed:
             _tell(work, EventKind.CRON_FIRED, queue, cron)
         else:
             _tell(work, EventKind.CRON_SKIPPED, queue, cron, reason=OVERLAP)
-    await _move_on(work, due, pushed)
+    await _move_on(work, [cron for cron in due if cron.number not in left], pushed)
     await work.flush()
 
 
@@ -160,8 +163,8 @@ def _why_missed(engine: Engine, work: Work, cron: Cron) -> str | None:
     return None
 
 
-def _job(cron: Cron, data: dict[int, bytes]) -> NewJob:
-    return NewJob(data.get(cron.number, b"null"), priority=cron.plan.priority, unique_key=cron.job_key)
+def _job(cron: Cron, data: bytes) -> NewJob:
+    return NewJob(data, priority=cron.plan.priority, unique_key=cron.job_key)
 
 
 async def _move_on(work: Work, due: list[Cron], pushed: set[int]) -> None:

@@ -215,7 +215,10 @@ class Transaction(Protocol):
         """Replace what a cron's jobs carry."""
 
     async def cron_data_load(self, crons: Sequence[Cron]) -> dict[int, bytes]:
-        """Read what the jobs of some crons carry, by the number of the cron."""
+        """Read what the jobs of some crons carry, by the number of the cron.
+
+        Fewer when they reach ``claim_batch_bytes_max``; the horizon then says that there is more to do at once.
+        """
 
     # The journal.
 

@@ -42,6 +42,7 @@ class Catalog:
         self.tallies: dict[int, Tally] = {}
         self.total: Tally = [0] * len(STORED_STATES)
         self.horizon = Horizon()
+        self.crons: int = next(iter(db.execute("select count(*) from crons")))[0]
         for number, namespace, name, created_at, settings in db.execute(
             "select number, namespace, name, created_at, settings from queues"
         ):

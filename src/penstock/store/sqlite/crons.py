@@ -21,13 +21,12 @@ FIND = f"{_FROM} where n.name = ? and c.name = ?"
 LIST = f"{_FROM} where n.name = ? order by c.name"
 DUE = f"{_FROM} where c.next_run <= ? order by c.next_run, c.number limit ?"
 NEXT = "select min(next_run) from crons where next_run > ?"
-COUNT = "select count(*) from crons"
 INSERT = "insert into crons (namespace, name, plan, next_run, executions) values (?, ?, ?, ?, ?)"
 # A tick that was read is what a write expects: if somebody else has moved it, nothing is written.
 UPDATE = "update crons set plan = ?, next_run = ?, executions = ? where number = ? and next_run = ?"
 DELETE = "delete from crons where number = ? and next_run = ?"
 INSERT_DATA = "insert or replace into cron_data (number, data) values (?, ?)"
-SELECT_DATA = "select number, data from cron_data where number = ?"
+SELECT_DATA = "select data from cron_data where number = ?"
 DELETE_DATA = "delete from cron_data where number = ?"
 
 log = structlog.get_logger("penstock.store")

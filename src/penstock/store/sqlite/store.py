@@ -410,8 +410,7 @@ class SqliteStore:
         return await self.readers.run(lambda db: crons.read(db, crons.LIST, (namespace,)))
 
     def cron_count(self) -> int:
-        (count,) = next(iter(self.db.execute(crons.COUNT)))
-        return int(count)
+        return self.catalog.crons
 
     async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
         return await self.readers.run(lambda db: readers.journal(db, seq, limit))

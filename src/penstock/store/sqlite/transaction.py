@@ -72,6 +72,7 @@ class SqliteTransaction:
         self._undo: list[Callable[[], None]] = []
         self._removed: dict[int, Queue] = {}
         self._recount = False
+        self._new_crons = 0
 
     async def __aenter__(self) -> Self:
         if self._store.checkpointer.finishing:
@@ -114,6 +115,7 @@ class SqliteTransaction:
         self.wrote = self._db.total_changes() != self._changes_before
         self._db.execute("commit")
         self._catalog.apply(self._deltas)
+        self._catalog.crons += self._new_crons
         self._store.committed(recount=self._recount)
 
     def _roll_back(self) -> None:
@@ -330,7 +332,7 @@ class SqliteTransaction:
 
     async def cron_insert(self, crons: Sequence[tuple[Cron, bytes]]) -> None:
         self._begin()
-        (count,) = next(iter(self._db.execute(cron_rows.COUNT)))
+        count = self._catalog.crons + self._new_crons
         if count + len(crons) > limits.crons_max:
             raise TooMany(f"There are already {count} cron jobs. Delete some that are not used any more.")
         for cron, data in crons:
@@ -340,6 +342,7 @@ class SqliteTransaction:
             cron.number = self._db.last_insert_rowid()
             self._db.execute(cron_rows.INSERT_DATA, (cron.number, data))
             self._catalog.book_cron(cron)
+        self._new_crons += len(crons)
 
     async def cron_save(self, crons: Sequence[tuple[Cron, int]]) -> None:
         self._write_crons(
@@ -352,6 +355,7 @@ class SqliteTransaction:
     async def cron_remove(self, crons: Sequence[tuple[Cron, int]]) -> None:
         self._write_crons(cron_rows.DELETE, [(cron.number, tick) for cron, tick in crons])
         self._db.executemany(cron_rows.DELETE_DATA, [(cron.number,) for cron, _ in crons])
+        self._new_crons -= len(crons)
 
     async def cron_data_save(self, cron: Cron, data: bytes) -> None:
         self._begin()
@@ -359,8 +363,16 @@ class SqliteTransaction:
 
     async def cron_data_load(self, crons: Sequence[Cron]) -> dict[int, bytes]:
         self._begin()
-        numbers = [(cron.number,) for cron in crons]
-        return {number: bytes(data) for number, data in self._db.executemany(cron_rows.SELECT_DATA, numbers)}
+        found: dict[int, bytes] = {}
+        size = 0
+        for cron in crons:
+            if size >= limits.claim_batch_bytes_max:
+                self._catalog.book_cron(cron)
+                break
+            row = next(iter(self._db.execute(cron_rows.SELECT_DATA, (cron.number,))), (b"null",))
+            found[cron.number] = bytes(row[0])
+            size += len(row[0])
+        return found
 
     def _write_crons(self, statement: str, parameters: list[tuple[Any, ...]]) -> None:
         """Run a write that must change exactly one row for each cron."""
