@@ -101,9 +101,11 @@ async def test_a_removed_cron_is_gone_with_its_data_and_its_name_is_free(bench: 
         await tx.cron_data_save(cron, b"new")
         assert await tx.cron_data_load([cron]) == {cron.number: b"new"}
         await tx.cron_remove([(cron, 1_000)])
-        assert await tx.cron_data_load([cron]) == {}
+        assert await tx.cron_load([cron.key]) == []
     assert (await bench.store.cron_get(cron.key), bench.store.cron_count()) == (None, 0)
-    await put(bench)
+    again = await put(bench, data=b"again")
+    async with bench.transaction() as tx:
+        assert await tx.cron_data_load([again]) == {again.number: b"again"}
 
 
 async def test_there_are_only_so_many(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,11 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.doors.api import Api
+from tests.support.server import ServerProcess
+
 if TYPE_CHECKING:
-    from tests.doors.api import Api
+    from pathlib import Path
 
 NIGHTLY = {"schedule": "0 2 * * *", "timezone": "America/New_York"}
 
@@ -141,6 +144,23 @@ def test_a_job_comes_again_under_a_new_id(api: Api, repeat: dict[str, Any]) -> N
         assert api.pull(timeout=50) is None
     else:
         api.ok("POST", "{q}/drain")
+
+
+def test_a_cron_survives_a_crash_with_its_count_and_fires_nothing_for_it(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "data")
+    with server, server.client() as client:
+        api = Api(client, "crash")
+        add(api, "often", repeatEvery=3_600_000, immediately=True)
+        job = api.pull(timeout=10_000)
+        api.ok("POST", f"/jobs/{job['id']}/ack", {})
+        add(api, "nightly", **NIGHTLY)
+        crons = api.ok("GET", "/crons")["crons"]
+        assert [cron["executions"] for cron in crons] == [0, 1]
+        server.kill()
+    with server, server.client() as client:
+        api = Api(client, "crash")
+        assert api.ok("GET", "/crons")["crons"] == crons
+        assert api.pull() is None
 
 
 def test_no_repeat_is_no_repeat(api: Api) -> None:
