@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -443,6 +444,16 @@ async def test_a_tick_and_its_job_are_one_transaction(
     assert engine.store.totals().waiting == 1
 
 
+async def test_a_damaged_cron_holds_up_nobody(engine: Engine, store: SqliteStore, clock: ManualClock) -> None:
+    await add(engine, "broken", every=1_000)
+    await add(engine, "sound", every=1_000)
+    store.db.execute("update crons set plan = x'c1' where name = 'broken'")
+    for _ in range(2):
+        await clock.advance(1_000)
+        assert await work_off(engine) == 1
+    assert [cron.key.name for cron in await store.cron_list("default")] == ["sound"]
+
+
 async def test_a_full_disk_misses_ticks_and_stops_nothing_else(engine: Engine, clock: ManualClock) -> None:
     job = await push(engine)
     await claim_job(engine)
@@ -456,3 +467,33 @@ async def test_a_full_disk_misses_ticks_and_stops_nothing_else(engine: Engine, c
     engine.store.status().full = False
     await clock.advance(1_000)
     assert await work_off(engine) == 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_whatever_happens_each_tick_is_told_once_and_each_fire_is_one_job(
+    engine: Engine, store: SqliteStore, clock: ManualClock, seed: int
+) -> None:
+    dice = random.Random(seed)
+    for name, every, overlap in (("a", 1_000, False), ("b", 7_000, True), ("c", 90_000, False)):
+        await add(engine, name, every=every, prevent_overlap=not overlap)
+    await add(engine, "d", schedule="*/20 * * * * *")
+    for _ in range(40):
+        match dice.randrange(6):
+            case 0:
+                engine = await restart(engine, store, clock, dice.randrange(200_000))
+            case 1:
+                clock.jump_wall(dice.randrange(-100_000, 100_000))
+            case 2:
+                await work_off(engine)
+            case _:
+                await clock.advance(dice.randrange(30_000))
+        await clock.advance(1_000)  # the wall clock is looked at every second
+        crons = await store.cron_list("default")
+        assert all(cron.next_run > clock.now_ms() for cron in crons)
+        fired = [payload["name"] for name, payload in await told(engine) if name == "cron:fired"]
+        assert {cron.key.name: cron.executions for cron in crons} == {
+            cron.key.name: fired.count(cron.key.name) for cron in crons
+        }
+        totals = store.totals()
+        assert len(fired) == totals.waiting + totals.delayed + totals.active + totals.completed + totals.dead
+    await engine.close()

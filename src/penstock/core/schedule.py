@@ -38,7 +38,9 @@ ALIASES: Final = {
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND: Final = timedelta(seconds=1)
 #: No zone changes its clocks twice within this time.
-_STEP: Final = timedelta(days=5)
+_STEP: Final = timedelta(days=1)
+#: No clock was ever put forward or back by that much.
+_NEAR: Final = timedelta(days=2)
 
 
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -142,12 +144,15 @@ def _next_wildcard(fields: list[str], zone: ZoneInfo, moment: datetime) -> datet
         if local is None:
             return None
         at = local.replace(tzinfo=UTC) - offset
-        change = _first_change(moment, at, zone)
-        if change is None:
+        change = _first_change(moment, min(at, moment + _NEAR), zone)
+        if change is not None:
+            if _fits(fields, _local(change, zone)):
+                return change
+            moment = change
+        elif at <= moment + _NEAR:
             return at
-        if _fits(fields, _local(change, zone)):
-            return change
-        moment = change
+        else:  # no local time in between fits, whatever the clocks do meanwhile
+            moment = max(moment + _NEAR, at - _NEAR)
 
 
 def _fits(fields: list[str], local: datetime) -> bool:
