@@ -54,7 +54,7 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return the first tick after a moment; None if there is none in the next 50 years. Wall clock, ms.
 
         ``anchor_ms``: a tick of an interval, from which the others are counted, so that lateness does not add up. Default: the
-        moment itself.
+        moment itself. Raises InvalidInput for what this machine does not understand (any more): a time zone, say.
         """
         if self.every_ms is not None:
             anchor = ms if anchor_ms is None else anchor_ms
@@ -84,10 +84,6 @@ def parse(expression: str | None, every_ms: int | None = None, timezone: str | N
         next(_local_times(_fields(expression), datetime(2000, 1, 1)))  # noqa: DTZ001 - a calendar without a zone
     except StopIteration:
         raise InvalidInput("Invalid cron expression: no such day ever comes") from None
-    except CronSimError as error:
-        raise InvalidInput(f"Invalid cron expression: {error}") from None
-    except (ValueError, AssertionError, TypeError):  # what cronsim does not expect
-        raise InvalidInput("Invalid cron expression: not understood") from None
     return schedule
 
 
@@ -114,8 +110,13 @@ def _is_fixed(fields: list[str]) -> bool:
 
 
 def _local_times(fields: list[str], after: datetime) -> Iterator[datetime]:
-    """Return the times that fit, on a calendar without time zones."""
-    return CronSim(" ".join(fields), after)
+    """Return the times that fit, on a calendar without time zones. Raises InvalidInput in the contract's words."""
+    try:
+        return CronSim(" ".join(fields), after)
+    except CronSimError as error:
+        raise InvalidInput(f"Invalid cron expression: {error}") from None
+    except (ValueError, AssertionError, TypeError):  # what cronsim does not expect
+        raise InvalidInput("Invalid cron expression: not understood") from None
 
 
 def _next_fixed(fields: list[str], zone: ZoneInfo, moment: datetime) -> datetime | None:
