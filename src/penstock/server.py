@@ -22,6 +22,7 @@ from penstock.core.errors import ConfigInvalid, PenstockError
 from penstock.doors.http.app import HttpApp
 from penstock.doors.http.openapi import OpenApi
 from penstock.doors.http.route import Route
+from penstock.doors.jobs.crons import CronHandlers
 from penstock.doors.jobs.jobs import JobHandlers
 from penstock.doors.jobs.queues import QueueHandlers
 from penstock.doors.ops.health import OpsHandlers, Readiness, Uptime
@@ -64,6 +65,7 @@ async def serve(config: Config, on_ready: Callable[[], None]) -> None:
     metrics = Metrics(engine, uptime)
     ops = OpsHandlers(engine, readiness, metrics, uptime)
     routes = [*JobHandlers(engine).routes(), *QueueHandlers(engine).routes(), *ops.routes(metrics_auth=config.metrics_auth)]
+    routes += CronHandlers(engine).routes()
     routes += OpenApi(list(routes)).routes()
     gate = TokenGate(config.auth_tokens)
     listeners = [_listen(_app(config, clock, gate, routes), config.http)]

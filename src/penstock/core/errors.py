@@ -65,6 +65,12 @@ class JobNotFound(PenstockError):
     code = "job_not_found"
 
 
+class CronNotFound(PenstockError):
+    """Cron job not found"""  # noqa: D400 - the contract's own text
+
+    code = "cron_not_found"
+
+
 class RouteNotFound(PenstockError):
     """Not found"""  # noqa: D400 - the contract's own text
 

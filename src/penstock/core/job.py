@@ -22,6 +22,7 @@ class JobFlag:
     CONTINUE_PARENT: Final = 64  #: if it fails, the jobs that need it may run at once
     IGNORE_FAILURE: Final = 128  #: if it fails, the jobs that need it need it no more, but can see the error
     DROP_DEPENDENCY: Final = 256  #: if it fails, the jobs that need it need it no more
+    REPEATS: Final = 512  #: comes again when it is done; how is said in its options, see repeat.py
 
 
 class Payload(msgspec.Struct, frozen=True, gc=False):

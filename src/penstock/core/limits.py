@@ -35,6 +35,15 @@ error_chars_max: Final = 65_536
 log_message_chars_max: Final = 65_536
 progress_message_chars_max: Final = 4_096
 
+# What a cron may be.
+schedule_chars_max: Final = 256
+timezone_chars_max: Final = 64
+repeat_every_ms_max: Final = YEAR_MS
+repeats_max: Final = 1_000_000_000
+crons_max: Final = 10_000
+#: A tick that comes later than this, because the server was busy or the clock was set forward, is missed.
+cron_late_ms_max: Final = MINUTE_MS
+
 # What a request may be.
 body_bytes_max: Final = payload_bytes_max + 65_536  # room for the envelope around the largest payload
 small_body_bytes: Final = 65_536
@@ -62,6 +71,7 @@ pending_commands_max: Final = 100_000
 slice_jobs_max: Final = 500
 select_jobs_max: Final = 20_000
 sweep_jobs_max: Final = 1_000
+sweep_crons_max: Final = 200
 claim_batch_jobs_max: Final = 2_000
 claim_batch_bytes_max: Final = 32 * MEBIBYTE
 waiters_max: Final = 50_000

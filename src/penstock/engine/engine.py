@@ -48,6 +48,7 @@ class Engine:
     ) -> None:
         self.store = store
         self.clock = clock
+        self.began_at = clock.steady_ms()  #: what fell due before this was nobody's to do
         self.ids = IdSource(floor=store.id_floor)
         self.stats = Stats()
         self.throttle = Throttle()

@@ -73,6 +73,20 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
     work.timings.append((engine.stats.push_time, len(commands)))
 
 
+async def push_inside(work: Work, pushes: Sequence[tuple[Queue, NewJob]]) -> list[Job | None]:
+    """Push jobs that the server itself has to push; None for one whose name is taken. What was decided before is flushed."""
+    names = _Names(work)
+    jobs: list[Job | None] = []
+    for queue, new in pushes:
+        if queue.created_at is None:
+            await work.tx.queue_save(queue, queue.settings, work.now_ms)
+            work.tell(EventKind.QUEUE_CREATED, queue)
+        taken = await names.find(queue, new) is not None
+        jobs.append(None if taken else names.keep(*_make(work, queue, (new,))))
+    await work.flush()
+    return jobs
+
+
 def _any_special(jobs: Sequence[NewJob]) -> bool:
     """Tell whether one of the jobs has a name, or needs others."""
     for new in jobs:  # noqa: SIM110 - any() with a generator takes three times as long

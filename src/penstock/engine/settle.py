@@ -14,6 +14,7 @@ from penstock.core.job import DeathReason, Job, JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.retry import after_failure
 from penstock.engine.command import Command
+from penstock.engine.repeat import repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -97,6 +98,7 @@ class Progress(Settlement):
 
 async def ack(engine: Engine, work: Work, commands: Sequence[Ack]) -> None:
     """Apply a batch of acknowledgements."""
+    repeating: list[Job] = []
 
     def complete(command: Ack, index: int, job: Job) -> None:
         result = command.results[index]
@@ -107,8 +109,12 @@ async def ack(engine: Engine, work: Work, commands: Sequence[Ack]) -> None:
             work.move(job, Arrow.COMPLETE)
         if result is not None:
             work.keep_result(job, result)
+        if job.flags & JobFlag.REPEATS:
+            repeating.append(job)
 
     await _settle(work, commands, complete)
+    if repeating:
+        await repeat(engine, work, repeating)
     work.timings.append((engine.stats.ack_time, len(commands)))
 
 

@@ -1,4 +1,4 @@
-"""What time does to jobs: delayed ones become due, leases run out, time-to-lives end.
+"""What time does to jobs: delayed ones become due, leases run out, time-to-lives end, and crons push new ones.
 
 Nothing is polled. The store knows the next moment something falls due; the timer sleeps until then, and is woken by anything
 earlier. A sweep is part of every batch, after the words of the workers and before the claims: a heartbeat that arrives in the
@@ -13,6 +13,7 @@ from penstock.core import limits
 from penstock.core.job import details_of, put_details
 from penstock.core.lifecycle import Arrow
 from penstock.core.retry import after_lapse
+from penstock.engine import crons
 from penstock.engine.command import Command
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Timer:
             return
         engine = self._engine
         horizon = engine.store.horizon
-        if horizon.due_ms is None and horizon.expiry_ms is None and horizon.lapse_ms is None:
+        if horizon.due_ms is None and horizon.expiry_ms is None and horizon.lapse_ms is None and horizon.cron_ms is None:
             return
         steady, now = engine.clock.steady_ms(), engine.clock.now_ms()
         at = steady + LOOK_EVERY_MS
@@ -76,6 +77,8 @@ class Timer:
             at = min(at, steady + horizon.due_ms - now)
         if horizon.expiry_ms is not None:
             at = min(at, steady + horizon.expiry_ms - now)
+        if horizon.cron_ms is not None:
+            at = min(at, steady + horizon.cron_ms - now)
         if horizon.lapse_ms is not None:
             at = min(at, max(horizon.lapse_ms, self._grace_until or 0))
         if self._alarm is None or at < self._alarm_at:
@@ -111,6 +114,7 @@ class Timer:
         if (
             (horizon.due_ms is not None and horizon.due_ms <= now)
             or (horizon.expiry_ms is not None and horizon.expiry_ms <= now)
+            or (horizon.cron_ms is not None and horizon.cron_ms <= now)
             or self.judges_leases(clock.steady_ms())
         ):
             self._engine.run_unheard(Tick())
@@ -128,6 +132,8 @@ async def sweep(engine: Engine, work: Work) -> None:
         await _lapse(engine, work)
     if horizon.due_ms is not None and horizon.due_ms <= work.now_ms:
         await _fall_due(work)
+    if horizon.cron_ms is not None and horizon.cron_ms <= work.now_ms:
+        await crons.fire(engine, work)
 
 
 async def _expire(work: Work) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.engine import admin, change, claim, flows, keeper, produce, settle, sweep
+from penstock.engine import admin, change, claim, crons, flows, keeper, produce, settle, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -34,6 +34,8 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     admin.Slice: admin.slice_,
     admin.Announce: admin.announce,
     admin.Forget: admin.forget,
+    crons.SaveCron: crons.save_cron,
+    crons.RemoveCron: crons.remove_cron,
     keeper.TrimJournal: keeper.trim_journal,
     keeper.AutoRevive: keeper.auto_revive,
     flows.Adopt: flows.adopt,

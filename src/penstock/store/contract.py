@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractAsyncContextManager
 
+    from penstock.core.cron import Cron, CronKey
     from penstock.core.events import Event
     from penstock.core.flow import Dependency
     from penstock.core.job import Delivery, Job, Payload
@@ -39,6 +40,7 @@ class Horizon(msgspec.Struct):
     due_ms: int | None = None  #: wall clock: the earliest delayed job
     expiry_ms: int | None = None  #: wall clock: the earliest end of a time-to-live
     lapse_ms: int | None = None  #: steady clock: the earliest end of a lease
+    cron_ms: int | None = None  #: wall clock: the earliest tick of a cron
 
 
 class Place(NamedTuple):
@@ -210,6 +212,35 @@ class Transaction(Protocol):
     async def log_clear(self, job_id: int) -> None:
         """Empty a job's log."""
 
+    # Crons, in batches.
+
+    async def cron_load(self, keys: Iterable[CronKey]) -> list[Cron]:
+        """Read crons and hold them for this transaction. Unknown ones are left out."""
+
+    async def cron_due(self, now_ms: int, limit: int) -> list[Cron]:
+        """Read crons whose tick has come, earliest first."""
+
+    async def cron_insert(self, crons: Sequence[tuple[Cron, bytes]]) -> None:
+        """Write new crons with what their jobs carry, and number them. Their namespaces are known, their names free.
+
+        Raises TooMany beyond ``crons_max``.
+        """
+
+    async def cron_save(self, crons: Sequence[tuple[Cron, int]]) -> None:
+        """Write crons back, each with the tick it was read with. Raises RowChanged if one no longer has it."""
+
+    async def cron_remove(self, crons: Sequence[tuple[Cron, int]]) -> None:
+        """Delete crons with all that belongs to them, guarded like ``cron_save``."""
+
+    async def cron_data_save(self, cron: Cron, data: bytes) -> None:
+        """Replace what a cron's jobs carry."""
+
+    async def cron_data_load(self, crons: Sequence[Cron]) -> dict[int, bytes]:
+        """Read what the jobs of some crons carry, by the number of the cron.
+
+        Fewer when they reach ``claim_batch_bytes_max``; the horizon then says that there is more to do at once.
+        """
+
     # The journal.
 
     def journal(self, events: Sequence[Event]) -> None:
@@ -293,6 +324,15 @@ class Store(Protocol):
 
     async def log_get(self, job_id: int) -> list[LogEntry]:
         """Read a job's log, oldest first."""
+
+    async def cron_get(self, key: CronKey) -> Cron | None:
+        """Read one cron."""
+
+    async def cron_list(self, namespace: str) -> list[Cron]:
+        """Read all crons of a namespace, by name."""
+
+    def cron_count(self) -> int:
+        """Return how many crons there are, over all namespaces."""
 
     async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
         """Read up to ``limit`` blocks of the journal, from the one that holds the given number on."""

@@ -15,6 +15,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.StaleLease: 400,
     errors.Unauthorized: 401,
     errors.JobNotFound: 404,
+    errors.CronNotFound: 404,
     errors.JobQuarantined: 404,
     errors.RouteNotFound: 404,
     errors.LengthRequired: 411,

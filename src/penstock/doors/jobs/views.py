@@ -11,8 +11,10 @@ from penstock.core import ids, limits
 from penstock.core.errors import InvalidInput, PayloadTooLarge
 from penstock.core.job import Details, Job, JobFlag, NewJob, details_of
 from penstock.core.lifecycle import State
+from penstock.core.repeat import Repeat
+from penstock.core.schedule import parse
 from penstock.doors.http.body import take_json
-from penstock.doors.jobs.wire import DeadJobView, JobView, PushBody
+from penstock.doors.jobs.wire import DeadJobView, JobView, PushBody, RepeatBody
 
 if TYPE_CHECKING:
     from penstock.core.job import Payload
@@ -40,6 +42,7 @@ class Options(msgspec.Struct, omit_defaults=True):
     depends_on: list[str] = []
     parent_id: str | None = None
     children_ids: list[str] = []
+    repeat: Repeat | None = None
 
 
 _NO_OPTIONS = Options()
@@ -81,12 +84,11 @@ def take_result(raw: Raw) -> bytes:
 def new_job(body: PushBody) -> NewJob:
     """Turn a body into what the engine pushes. Raises InvalidInput for what this version cannot keep its word on."""
     data = take_payload(body.data)
-    if body.repeat is not None and bytes(body.repeat) != b"null":
-        raise InvalidInput("repeat is not available in this version")
     in_flow = body.depends_on or body.children_ids or body.parent_id
+    repeat = None if body.repeat is None else _repeat(body.repeat)
     return NewJob(
         data,
-        _options(body) if in_flow or body.tags else None,
+        _options(body, repeat) if in_flow or body.tags or repeat else None,
         body.priority,
         body.delay,
         body.max_attempts or body.attempts or 3,
@@ -101,8 +103,15 @@ def new_job(body: PushBody) -> NewJob:
     )
 
 
-def _options(body: PushBody) -> bytes:
-    return _encode_options(Options(body.tags or [], body.depends_on or [], body.parent_id, body.children_ids or []))
+def _repeat(body: RepeatBody) -> Repeat:
+    expression = body.pattern if body.cron is None else body.cron
+    if expression is None and body.every is None:
+        raise InvalidInput("repeat must have either every or cron")
+    return Repeat(parse(expression, body.every, body.timezone or body.tz), body.limit, body.count)
+
+
+def _options(body: PushBody, repeat: Repeat | None) -> bytes:
+    return _encode_options(Options(body.tags or [], body.depends_on or [], body.parent_id, body.children_ids or [], repeat))
 
 
 def _flags(body: PushBody) -> int:
@@ -123,6 +132,8 @@ def _flags(body: PushBody) -> int:
         flags |= JobFlag.IGNORE_FAILURE
     if body.remove_dependency_on_failure:
         flags |= JobFlag.DROP_DEPENDENCY
+    if body.repeat is not None:
+        flags |= JobFlag.REPEATS
     return flags
 
 

@@ -24,6 +24,9 @@ Key = Annotated[str, Meta(min_length=1, max_length=limits.key_chars_max, pattern
 Text = Annotated[str, Meta(pattern=r"^[^\x00]*\Z")]
 LogText = Annotated[str, Meta(max_length=limits.log_message_chars_max, pattern=r"^[^\x00]*\Z")]
 Message = Annotated[str, Meta(max_length=limits.progress_message_chars_max, pattern=r"^[^\x00]*\Z")]
+Every = Annotated[int, Meta(ge=1, le=limits.repeat_every_ms_max)]
+ScheduleText = Annotated[str, Meta(max_length=limits.schedule_chars_max)]
+Zone = Annotated[str, Meta(min_length=1, max_length=limits.timezone_chars_max, pattern=r"^[^\x00]*\Z")]
 Ids = Annotated[list[str], Meta(max_length=limits.ids_max)]
 
 
@@ -36,6 +39,18 @@ class Out(msgspec.Struct, rename="camel", gc=False):
 
 
 # In.
+
+
+class RepeatBody(In):
+    """How a job comes again once it is done: after ``every`` ms, or at the next tick of ``cron``."""
+
+    every: Every | None = None
+    cron: ScheduleText | None = None
+    pattern: ScheduleText | None = None  #: another name for cron
+    timezone: Zone | None = None
+    tz: Zone | None = None  #: another name for timezone
+    limit: Annotated[int, Meta(ge=1, le=limits.repeats_max)] | None = None
+    count: Annotated[int, Meta(ge=0, le=limits.repeats_max)] = 0
 
 
 class PushBody(In):
@@ -65,7 +80,7 @@ class PushBody(In):
     continue_parent_on_failure: bool = False
     ignore_dependency_on_failure: bool = False
     remove_dependency_on_failure: bool = False
-    repeat: Raw | None = None
+    repeat: RepeatBody | None = None
 
 
 class BulkBody(In):
@@ -179,6 +194,24 @@ class LogBody(In):
 
     message: LogText
     level: Literal["info", "warn", "error"] = "info"
+
+
+class CronBody(In):
+    """A cron to be added, or replaced if there is one of that name. Either ``schedule`` or ``repeatEvery``, not both."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=limits.name_chars_max, pattern=r"^[^\x00]*\Z")]
+    queue: str
+    data: Raw
+    schedule: ScheduleText | None = None
+    repeat_every: Every | None = None
+    timezone: Zone | None = None
+    priority: Priority = 0
+    max_limit: Annotated[int, Meta(ge=1, le=limits.repeats_max)] | None = None
+    unique_key: Key | None = None
+    immediately: bool = False
+    prevent_overlap: bool = True
+    skip_missed_on_restart: bool = True
+    skip_if_no_worker: bool = False
 
 
 class ListQuery(In):
@@ -537,3 +570,39 @@ class DlqReply(Reply, kw_only=True):
     """The dead-letter rule of a queue."""
 
     config: DlqConfig
+
+
+class CronView(Out):
+    """When a cron runs. ``nextRun`` is milliseconds since 1970."""
+
+    name: str
+    queue: str
+    schedule: str | None
+    repeat_every: int | None
+    next_run: int
+    timezone: str
+
+
+class CountedCronView(CronView):
+    """The same, with how often it has run."""
+
+    executions: int
+    max_limit: int | None
+
+
+class SavedCronReply(Reply, kw_only=True):
+    """A cron that was just added or replaced."""
+
+    cron: CronView
+
+
+class CronReply(Reply, kw_only=True):
+    """A cron."""
+
+    cron: CountedCronView
+
+
+class CronsReply(Reply, kw_only=True):
+    """All crons of a namespace, by name."""
+
+    crons: list[CountedCronView]

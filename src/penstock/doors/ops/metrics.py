@@ -66,6 +66,8 @@ class Metrics:
             ("failed", stats.failed),
         ):
             yield CounterMetricFamily(f"bunqueue_jobs_{name}_total", f"Jobs {name} since the server started.", value)
+        crons = self._engine.store.cron_count()
+        yield GaugeMetricFamily("bunqueue_cron_jobs_total", "Cron jobs now, over all namespaces.", crons)
         yield GaugeMetricFamily("bunqueue_uptime_seconds", "Time since the server started.", self._uptime.seconds())
 
     def _work(self) -> Iterator[Metric]:

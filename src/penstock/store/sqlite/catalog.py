@@ -18,6 +18,7 @@ from penstock.store.contract import Horizon
 if TYPE_CHECKING:
     import apsw
 
+    from penstock.core.cron import Cron
     from penstock.core.job import Job
 
 _decode_settings = msgspec.msgpack.Decoder(QueueSettings).decode
@@ -49,6 +50,7 @@ class Catalog:
         self.tallies: dict[int, Tally] = {}
         self.total: Tally = [0] * len(STORED_STATES)
         self.horizon = Horizon()
+        self.crons: int = next(iter(db.execute("select count(*) from crons")))[0]
         for number, namespace, name, created_at, settings in db.execute(
             "select number, namespace, name, created_at, settings from queues"
         ):
@@ -93,7 +95,7 @@ class Catalog:
     def look_ahead(self, db: apsw.Connection) -> None:
         """Find out from the file what falls due next."""
         row = next(iter(db.execute(_NEXT_MOMENTS)))
-        self.horizon.due_ms, self.horizon.expiry_ms, self.horizon.lapse_ms = row
+        self.horizon.due_ms, self.horizon.expiry_ms, self.horizon.lapse_ms, self.horizon.cron_ms = row
 
     def book(self, job: Job) -> None:
         """Note when a job that has just been written will need attention."""
@@ -110,6 +112,11 @@ class Catalog:
             and (horizon.expiry_ms is None or job.expires_at < horizon.expiry_ms)
         ):
             horizon.expiry_ms = job.expires_at
+
+    def book_cron(self, cron: Cron) -> None:
+        """Note the next tick of a cron that has just been written."""
+        if self.horizon.cron_ms is None or cron.next_run < self.horizon.cron_ms:
+            self.horizon.cron_ms = cron.next_run
 
 
 def as_counts(tally: Tally) -> Counts:
@@ -130,5 +137,6 @@ _COUNT_BY_QUEUE = {
 _NEXT_MOMENTS = """
 select (select min(run_at)      from jobs where state = 1),
        (select min(expires_at)  from jobs where expires_at is not null and state in (0, 1, 5)),
-       (select min(lease_until) from jobs where state = 2)
+       (select min(lease_until) from jobs where state = 2),
+       (select min(next_run)    from crons)
 """

@@ -131,6 +131,21 @@ drop index jobs_expiring;
 drop index jobs_unique;
 create index jobs_expiring on jobs (expires_at) where expires_at is not null and state in (0, 1, 5);
 create unique index jobs_unique on jobs (queue, unique_key) where unique_key is not null and state in (0, 1, 2, 5);
+
+create table crons (
+  number       integer primary key,
+  namespace    integer not null references namespaces,
+  name         text not null,
+  next_run     integer not null,     -- the next tick, wall clock, ms
+  executions   integer not null,
+  plan         blob not null,        -- see core.cron.CronPlan
+  unique (namespace, name)
+);
+create index crons_due on crons (next_run);
+create table cron_data (
+  number       integer primary key,  -- of the cron
+  data         blob not null         -- what its jobs carry
+);
 """
 
 #: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.

@@ -14,7 +14,7 @@ import structlog
 from penstock.core.errors import JobQuarantined, OutcomeUnknown, PenstockError, StorageFailed, StorageFull, StoreIncompatible
 from penstock.core.limits import MEBIBYTE
 from penstock.store.contract import Capabilities, Horizon, JournalBlock, LogEntry, Page, Place, Selection, StoreStatus
-from penstock.store.sqlite import readers, rows, schema, waltail
+from penstock.store.sqlite import crons, readers, rows, schema, waltail
 from penstock.store.sqlite.catalog import Catalog, as_counts
 from penstock.store.sqlite.checkpoint import Checkpointer
 from penstock.store.sqlite.disk import (
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.clock import Clock
+    from penstock.core.cron import Cron, CronKey
     from penstock.core.flow import Dependency
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.queue import Counts, Queue, QueueKey
@@ -403,6 +404,15 @@ class SqliteStore:
 
     async def log_get(self, job_id: int) -> list[LogEntry]:
         return readers.logs(self.db, job_id)
+
+    async def cron_get(self, key: CronKey) -> Cron | None:
+        return next(iter(crons.read(self.db, crons.FIND, tuple(key))), None)
+
+    async def cron_list(self, namespace: str) -> list[Cron]:
+        return await self.readers.run(lambda db: crons.read(db, crons.LIST, (namespace,)))
+
+    def cron_count(self) -> int:
+        return self.catalog.crons
 
     async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
         return await self.readers.run(lambda db: readers.journal(db, seq, limit))

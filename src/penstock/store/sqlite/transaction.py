@@ -9,11 +9,12 @@ import msgspec
 import structlog
 
 from penstock.core import limits
-from penstock.core.errors import RowChanged
+from penstock.core.errors import RowChanged, TooMany
 from penstock.core.events import Event, EventKind
 from penstock.core.job import Job, Payload
 from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
 from penstock.store.contract import JournalBlock
+from penstock.store.sqlite import crons as cron_rows
 from penstock.store.sqlite import groups, rows
 from penstock.store.sqlite.catalog import STORED_STATES, Tally, as_counts, encode_settings
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from penstock.core.clock import Clock
+    from penstock.core.cron import Cron, CronKey
     from penstock.core.flow import Dependency
     from penstock.store.contract import LogEntry
     from penstock.store.sqlite.store import SqliteStore
@@ -73,6 +75,7 @@ class SqliteTransaction:
         self._undo: list[Callable[[], None]] = []
         self._removed: dict[int, Queue] = {}
         self._recount = False
+        self._new_crons = 0
 
     async def __aenter__(self) -> Self:
         if self._store.checkpointer.finishing:
@@ -115,6 +118,7 @@ class SqliteTransaction:
         self.wrote = self._db.total_changes() != self._changes_before
         self._db.execute("commit")
         self._catalog.apply(self._deltas)
+        self._catalog.crons += self._new_crons
         self._store.committed(recount=self._recount)
 
     def _roll_back(self) -> None:
@@ -344,6 +348,72 @@ class SqliteTransaction:
     async def log_clear(self, job_id: int) -> None:
         self._begin()
         self._db.execute("delete from logs where job = ?", (job_id,))
+
+    # Crons.
+
+    async def cron_load(self, keys: Iterable[CronKey]) -> list[Cron]:
+        self._begin()
+        return [cron for key in keys for cron in cron_rows.read(self._db, cron_rows.FIND, tuple(key))]
+
+    async def cron_due(self, now_ms: int, limit: int) -> list[Cron]:
+        self._begin()
+        found = cron_rows.read(self._db, cron_rows.DUE, (now_ms, limit))
+        next_ms = now_ms if len(found) >= limit else next(iter(self._db.execute(cron_rows.NEXT, (now_ms,))))[0]
+        self._catalog.horizon.cron_ms = next_ms
+        return found
+
+    async def cron_insert(self, crons: Sequence[tuple[Cron, bytes]]) -> None:
+        self._begin()
+        count = self._catalog.crons + self._new_crons
+        if count + len(crons) > limits.crons_max:
+            raise TooMany(f"There are already {count} cron jobs. Delete some that are not used any more.")
+        for cron, data in crons:
+            namespace = self._catalog.namespaces[cron.key.namespace]
+            plan = cron_rows.encode_plan(cron.plan)
+            self._db.execute(cron_rows.INSERT, (namespace, cron.key.name, plan, cron.next_run, cron.executions))
+            cron.number = self._db.last_insert_rowid()
+            self._db.execute(cron_rows.INSERT_DATA, (cron.number, data))
+            self._catalog.book_cron(cron)
+        self._new_crons += len(crons)
+
+    async def cron_save(self, crons: Sequence[tuple[Cron, int]]) -> None:
+        self._write_crons(
+            cron_rows.UPDATE,
+            [(cron_rows.encode_plan(cron.plan), cron.next_run, cron.executions, cron.number, tick) for cron, tick in crons],
+        )
+        for cron, _ in crons:
+            self._catalog.book_cron(cron)
+
+    async def cron_remove(self, crons: Sequence[tuple[Cron, int]]) -> None:
+        self._write_crons(cron_rows.DELETE, [(cron.number, tick) for cron, tick in crons])
+        self._db.executemany(cron_rows.DELETE_DATA, [(cron.number,) for cron, _ in crons])
+        self._new_crons -= len(crons)
+
+    async def cron_data_save(self, cron: Cron, data: bytes) -> None:
+        self._begin()
+        self._db.execute(cron_rows.INSERT_DATA, (cron.number, data))
+
+    async def cron_data_load(self, crons: Sequence[Cron]) -> dict[int, bytes]:
+        self._begin()
+        found: dict[int, bytes] = {}
+        size = 0
+        for cron in crons:
+            if size >= limits.claim_batch_bytes_max:
+                self._catalog.book_cron(cron)
+                break
+            row = next(iter(self._db.execute(cron_rows.SELECT_DATA, (cron.number,))), (b"null",))
+            found[cron.number] = bytes(row[0])
+            size += len(row[0])
+        return found
+
+    def _write_crons(self, statement: str, parameters: list[tuple[Any, ...]]) -> None:
+        """Run a write that must change exactly one row for each cron."""
+        self._begin()
+        before = self._db.total_changes()
+        self._db.executemany(statement, parameters)
+        changed = self._db.total_changes() - before
+        if changed != len(parameters):
+            raise RowChanged(f"A write expected to change {len(parameters)} crons and changed {changed}.")
 
     # The journal.
 

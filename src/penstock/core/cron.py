@@ -1,0 +1,54 @@
+"""What a cron is: a name, a schedule, and the job it pushes at each tick."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from penstock.core.schedule import Schedule
+
+#: A cron the store has not numbered yet.
+UNNUMBERED: Final = 0
+
+
+class CronKey(NamedTuple):
+    """How a cron is called from outside."""
+
+    namespace: str
+    name: str
+
+
+class CronPlan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What somebody asked for. What its jobs carry is kept apart: it may be large, and only a tick needs it."""
+
+    queue: str  #: of the cron's own namespace
+    schedule: Schedule
+    priority: int = 0
+    max_limit: int | None = None  #: jobs to push in all; then the cron is gone
+    unique_key: str | None = None  #: of its jobs; None: one of its own, unless it may overlap
+    prevent_overlap: bool = True  #: no new job while the previous one is waiting, delayed or active
+    skip_missed: bool = True  #: a tick nobody was there for is left out; otherwise it is made up for, once
+    skip_if_no_worker: bool = False  #: kept for later: nobody counts workers yet
+
+
+class Cron(msgspec.Struct):
+    """A cron as the store knows it. ``plan`` is replaced as a whole, never changed in place."""
+
+    number: int  #: given by the store
+    key: CronKey
+    plan: CronPlan
+    next_run: int  #: the next tick, wall clock, ms; whoever moves it must have read it, so that a tick counts once
+    executions: int = 0  #: jobs pushed so far
+
+    @property
+    def job_key(self) -> str | None:
+        """The unique key of its jobs, if there may be one at a time only."""
+        if self.plan.unique_key is not None:
+            return self.plan.unique_key
+        return f"cron:{self.key.name}" if self.plan.prevent_overlap else None
+
+    @property
+    def is_used_up(self) -> bool:
+        """Tell whether it has pushed all the jobs it may."""
+        return self.plan.max_limit is not None and self.executions >= self.plan.max_limit

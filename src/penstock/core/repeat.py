@@ -1,0 +1,66 @@
+"""Jobs that come again: when one is done, another like it is pushed. The rule is kept among the options of the payload.
+
+A job that repeats carries ``JobFlag.REPEATS``, so that nobody looks for a rule where there is none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from penstock.core.job import NewJob
+from penstock.core.schedule import Schedule
+
+if TYPE_CHECKING:
+    from penstock.core.job import Job, Payload
+
+
+class Repeat(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a job comes again. An interval counts from the moment the job before was done."""
+
+    schedule: Schedule
+    limit: int | None = None  #: how often it comes again; None: for ever
+    count: int = 0  #: how often it has already
+
+
+class _Rule(NamedTuple):
+    """The options of a job, and the rule among them."""
+
+    options: dict[str, msgspec.Raw]
+    repeat: Repeat
+
+
+_decode_options = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_repeat = msgspec.json.Decoder(Repeat).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def successor(job: Job, payload: Payload, now_ms: int) -> NewJob | None:
+    """Return the job that comes after one that was just done; None if it was the last."""
+    rule = _rule(payload)
+    if rule is None:
+        return None
+    options, repeat = rule
+    run_at = repeat.schedule.next_after(now_ms)
+    if run_at is None or (repeat.limit is not None and repeat.count >= repeat.limit):
+        return None
+    again = msgspec.structs.replace(repeat, count=repeat.count + 1)
+    return NewJob(
+        payload.data,
+        _encode({**options, "repeat": again}),
+        priority=job.priority,
+        delay=run_at - now_ms,
+        max_attempts=job.max_attempts,
+        backoff=job.backoff,
+        ttl=None if job.expires_at is None else job.expires_at - job.created_at,
+        timeout=job.timeout,
+        unique_key=job.unique_key,
+        group_id=job.group_id,
+        flags=job.flags,
+    )
+
+
+def _rule(payload: Payload) -> _Rule | None:
+    options = {} if payload.options is None else _decode_options(payload.options)
+    return _Rule(options, _decode_repeat(options["repeat"])) if "repeat" in options else None

@@ -1,0 +1,100 @@
+"""Handlers about crons, and what other doors need to speak of crons in the same words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.cron import CronKey, CronPlan
+from penstock.core.errors import CronNotFound, InvalidInput
+from penstock.core.schedule import parse
+from penstock.doors.http.body import Reader
+from penstock.doors.http.route import Route
+from penstock.doors.jobs import wire
+from penstock.doors.jobs.door import JobsDoor, check_queue_name
+from penstock.doors.jobs.views import take_payload
+from penstock.engine.crons import RemoveCron, SaveCron
+
+if TYPE_CHECKING:
+    from penstock.core.cron import Cron
+    from penstock.doors.http.request import Request
+    from penstock.engine.engine import Engine
+
+CRON = Reader(wire.CronBody)
+
+
+def save_command(namespace: str, body: wire.CronBody) -> SaveCron:
+    """Turn a body into what the engine saves. Raises InvalidInput in the contract's words."""
+    check_queue_name(body.queue)
+    data = take_payload(body.data)
+    if (body.schedule is None) == (body.repeat_every is None):
+        raise InvalidInput("Cron job must have either schedule or repeatEvery")
+    plan = CronPlan(
+        body.queue,
+        parse(body.schedule, body.repeat_every, body.timezone),
+        body.priority,
+        body.max_limit,
+        body.unique_key,
+        body.prevent_overlap,
+        body.skip_missed_on_restart,
+        body.skip_if_no_worker,
+    )
+    return SaveCron(CronKey(namespace, body.name), plan, data, immediately=body.immediately)
+
+
+async def find_cron(engine: Engine, key: CronKey) -> Cron:
+    """Return a cron. Raises CronNotFound."""
+    found = await engine.store.cron_get(key)
+    if found is None:
+        raise CronNotFound
+    return found
+
+
+def cron_view(cron: Cron) -> wire.CronView:
+    """Show when a cron runs."""
+    schedule = cron.plan.schedule
+    return wire.CronView(
+        cron.key.name, cron.plan.queue, schedule.expression, schedule.every_ms, cron.next_run, schedule.timezone
+    )
+
+
+def counted_cron_view(cron: Cron) -> wire.CountedCronView:
+    """Show a cron."""
+    schedule = cron.plan.schedule
+    return wire.CountedCronView(
+        cron.key.name,
+        cron.plan.queue,
+        schedule.expression,
+        schedule.every_ms,
+        cron.next_run,
+        schedule.timezone,
+        cron.executions,
+        cron.plan.max_limit,
+    )
+
+
+class CronHandlers(JobsDoor):
+    """One method per route."""
+
+    async def list_crons(self, req: Request) -> wire.CronsReply:
+        return wire.CronsReply(crons=[counted_cron_view(cron) for cron in await self.store.cron_list(self.namespace(req))])
+
+    async def save(self, req: Request) -> wire.SavedCronReply:
+        command = save_command(self.namespace(req), await CRON.read(req))
+        return wire.SavedCronReply(cron=cron_view(await self.engine.run(command)))
+
+    async def get(self, req: Request, id: str) -> wire.CronReply:
+        return wire.CronReply(cron=counted_cron_view(await find_cron(self.engine, CronKey(self.namespace(req), id))))
+
+    async def delete(self, req: Request, id: str) -> wire.Ok:
+        await self.engine.run(RemoveCron(CronKey(self.namespace(req), id)))
+        return wire.Ok()
+
+    def routes(self) -> list[Route]:
+        """Return what this part of the contract answers. A name may hold slashes, like an id."""
+        tag = "Crons"
+        return self.namespaced(
+            Route("GET", "/crons", self.list_crons, "List crons", tag, wire.CronsReply),
+            Route("POST", "/crons", self.save, "Add cron", tag, wire.SavedCronReply, body=CRON, body_required=True),
+            Route("GET", "/crons/{id}", self.get, "Get cron", tag, wire.CronReply),
+            Route("DELETE", "/crons/{id}", self.delete, "Delete cron", tag, wire.Ok),
+        )

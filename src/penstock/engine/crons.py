@@ -1,0 +1,204 @@
+"""Crons: saving and removing them, and what happens at their ticks.
+
+A tick is used in the transaction that pushes its job, by one write that expects the tick it read: there is no moment in which
+one is done and the other is not, and no way to use a tick twice. See ``docs/crons.md`` for the rules.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from penstock.core import limits
+from penstock.core.cron import UNNUMBERED, Cron
+from penstock.core.errors import CronNotFound, InvalidInput, PenstockError, TooMany
+from penstock.core.events import EventKind
+from penstock.core.job import NewJob
+from penstock.core.queue import QueueKey
+from penstock.engine.command import Command
+from penstock.engine.produce import push_inside
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.cron import CronKey, CronPlan
+    from penstock.core.queue import Queue
+    from penstock.engine.engine import Engine
+    from penstock.engine.work import Work
+
+OVERLAP = "overlap"
+
+
+class SaveCron(Command[Cron]):
+    """Add a cron, or replace the one of that name. Answers the cron as it is now.
+
+    ``immediately``: a new one has its first tick at once. One that is replaced keeps its count, and its next tick too if it has
+    the same schedule: whoever adds its crons again at each start does not push their ticks away.
+    """
+
+    __slots__ = ("data", "immediately", "key", "plan")
+
+    grows = True
+
+    def __init__(self, key: CronKey, plan: CronPlan, data: bytes, *, immediately: bool = False) -> None:
+        self.key = key
+        self.plan = plan
+        self.data = data
+        self.immediately = immediately
+
+
+class RemoveCron(Command[None]):
+    """Remove a cron; the jobs it has pushed stay. Refused with CronNotFound."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: CronKey) -> None:
+        self.key = key
+
+
+async def save_cron(_engine: Engine, work: Work, commands: Sequence[SaveCron]) -> None:
+    """Apply a batch of saved crons."""
+    for command in commands:
+        try:
+            cron = await _save(work, command)
+        except (InvalidInput, TooMany) as error:
+            work.refuse(command, error)
+        else:
+            work.answer(command, cron)
+
+
+async def _save(work: Work, command: SaveCron) -> Cron:
+    key, plan = command.key, command.plan
+    old = next(iter(await work.tx.cron_load([key])), None)
+    next_run = plan.schedule.next_after(work.now_ms)
+    if next_run is None:
+        raise InvalidInput("Invalid cron expression: no such day ever comes")
+    if old is not None and old.plan.schedule == plan.schedule:
+        next_run = min(next_run, old.next_run)
+    elif old is None and command.immediately:
+        next_run = work.now_ms
+    queue = await work.tx.queue_open(QueueKey(key.namespace, plan.queue))
+    if old is None:
+        cron = Cron(UNNUMBERED, key, plan, next_run)
+        await work.tx.cron_insert([(cron, command.data)])
+        when = {"pattern": plan.schedule.expression, "every": plan.schedule.every_ms}
+        given = {name: value for name, value in when.items() if value is not None}
+        _tell(work, EventKind.CRON_CREATED, queue, cron, **given, nextRun=next_run)
+    else:
+        cron = Cron(old.number, key, plan, next_run, old.executions)
+        await work.tx.cron_save([(cron, old.next_run)])
+        await work.tx.cron_data_save(cron, command.data)
+        _tell(work, EventKind.CRON_UPDATED, queue, cron, nextRun=next_run)
+    return cron
+
+
+async def remove_cron(_engine: Engine, work: Work, commands: Sequence[RemoveCron]) -> None:
+    """Apply a batch of removed crons."""
+    for command in commands:
+        found = await work.tx.cron_load([command.key])
+        if not found:
+            work.refuse(command, CronNotFound())
+            continue
+        for cron in found:
+            await work.tx.cron_remove([(cron, cron.next_run)])
+            await _tell_removed(work, cron)
+        work.answer(command, None)
+
+
+# Ticks.
+
+
+class _Tick(NamedTuple):
+    """A tick that has come: the cron as it was read, where its job goes, and what keeps it from going there."""
+
+    cron: Cron
+    queue: Queue
+    problem: str | None
+
+
+async def fire(engine: Engine, work: Work) -> None:
+    """Use the ticks that have come, a bounded number at a time; the timer comes back at once for the rest."""
+    due = await work.tx.cron_due(work.now_ms, limits.sweep_crons_max)
+    ticks = [tick for cron in due if (tick := await _look(engine, work, cron)) is not None]
+    data = await work.tx.cron_data_load([tick.cron for tick in ticks if tick.problem is None])
+    firing = [tick for tick in ticks if tick.cron.number in data]
+    left = {tick.cron.number for tick in ticks if tick.problem is None} - data.keys()  # too much at once: the next batch's
+    jobs = await push_inside(work, [(tick.queue, _job(tick.cron, data[tick.cron.number])) for tick in firing])
+    pushed = {tick.cron.number for tick, job in zip(firing, jobs, strict=True) if job is not None}
+    for cron, queue, problem in ticks:
+        if problem is not None:
+            _tell(work, EventKind.CRON_MISSED, queue, cron, error=problem)
+        elif cron.number in left:
+            continue
+        elif cron.number in pushed:
+            _tell(work, EventKind.CRON_FIRED, queue, cron)
+        else:
+            _tell(work, EventKind.CRON_SKIPPED, queue, cron, reason=OVERLAP)
+    await _move_on(work, [cron for cron in due if cron.number not in left], pushed)
+    await work.flush()
+
+
+async def _look(engine: Engine, work: Work, cron: Cron) -> _Tick | None:
+    """See what is to be done about a tick; None if nothing, because the cron is at its end."""
+    if cron.is_used_up:
+        return None
+    try:
+        queue = await work.tx.queue_open(QueueKey(cron.key.namespace, cron.plan.queue))
+    except TooMany:  # its queue is gone, and there is no room for it: nowhere to push to, nothing to tell it of
+        return None
+    return _Tick(cron, queue, _why_missed(engine, work, cron))
+
+
+def _why_missed(engine: Engine, work: Work, cron: Cron) -> str | None:
+    late_ms = work.now_ms - cron.next_run
+    if engine.store.status().full:
+        return "The disk is full"
+    if not cron.plan.skip_missed:
+        return None
+    if late_ms > work.steady_ms - engine.began_at:
+        return f"Was due {late_ms} ms ago, when the server was not running"
+    if late_ms > limits.cron_late_ms_max:
+        return f"Was due {late_ms} ms ago: the server was held up, or its clock was set forward"
+    return None
+
+
+def _job(cron: Cron, data: bytes) -> NewJob:
+    return NewJob(data, priority=cron.plan.priority, unique_key=cron.job_key)
+
+
+async def _move_on(work: Work, due: list[Cron], pushed: set[int]) -> None:
+    """Move all crons to their next tick, which is never in the past; those that have none, or are used up, are removed."""
+    saved: list[tuple[Cron, int]] = []
+    removed: list[tuple[Cron, int]] = []
+    for cron in due:
+        next_run = _next_run(work, cron)
+        moved = msgspec.structs.replace(
+            cron, next_run=next_run or cron.next_run, executions=cron.executions + (cron.number in pushed)
+        )
+        (removed if moved.is_used_up or next_run is None else saved).append((moved, cron.next_run))
+    if saved:
+        await work.tx.cron_save(saved)
+    if removed:
+        await work.tx.cron_remove(removed)
+        for cron, _ in removed:
+            await _tell_removed(work, cron)
+
+
+def _next_run(work: Work, cron: Cron) -> int | None:
+    try:
+        return cron.plan.schedule.next_after(work.now_ms, cron.next_run)
+    except InvalidInput:  # a time zone this machine no longer knows: look again later, and hold up nobody meanwhile
+        return work.now_ms + limits.HOUR_MS
+
+
+def _tell(work: Work, kind: EventKind, queue: Queue, cron: Cron, **more: Any) -> None:
+    work.tell(kind, queue, {"name": cron.key.name, "queue": cron.plan.queue, **more})
+
+
+async def _tell_removed(work: Work, cron: Cron) -> None:
+    try:
+        queue = await work.tx.queue_open(QueueKey(cron.key.namespace, cron.plan.queue))
+    except PenstockError:
+        return
+    work.tell(EventKind.CRON_DELETED, queue, {"name": cron.key.name})
