@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penstock.core.job import NewJob
+from penstock.core.job import JobFlag, NewJob
 from penstock.core.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ _decode_repeat = msgspec.json.Decoder(Repeat).decode
 _encode = msgspec.json.Encoder().encode
 
 
+#: What the first of them waited for, the others do not.
+_ONCE = ("depends_on", "children_ids")
+
+
 def successor(job: Job, payload: Payload, now_ms: int) -> NewJob | None:
     """Return the job that comes after one that was just done; None if it was the last."""
     rule = _rule(payload)
@@ -48,7 +52,7 @@ def successor(job: Job, payload: Payload, now_ms: int) -> NewJob | None:
     again = msgspec.structs.replace(repeat, count=repeat.count + 1)
     return NewJob(
         payload.data,
-        _encode({**options, "repeat": again}),
+        _encode({name: value for name, value in options.items() if name not in _ONCE} | {"repeat": again}),
         priority=job.priority,
         delay=run_at - now_ms,
         max_attempts=job.max_attempts,
@@ -57,7 +61,7 @@ def successor(job: Job, payload: Payload, now_ms: int) -> NewJob | None:
         timeout=job.timeout,
         unique_key=job.unique_key,
         group_id=job.group_id,
-        flags=job.flags,
+        flags=job.flags & ~JobFlag.AWAITED,
     )
 
 
