@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.doors.api import Api
     from tests.support.server import ServerProcess
 
-#: The contract's summary of endpoints, but for those that come with crons, webhooks, workers, flows and live events.
+#: The contract's summary of endpoints, but for those that come with crons, workers, flows and live events.
 CONTRACT = """
 POST /queues/:q/jobs
 POST /queues/:q/jobs/bulk
@@ -69,6 +69,10 @@ GET /queues/:q/stall-config
 PUT /queues/:q/stall-config
 GET /queues/:q/dlq-config
 PUT /queues/:q/dlq-config
+GET /webhooks
+POST /webhooks
+DELETE /webhooks/:id
+PUT /webhooks/:id/enabled
 GET /health
 GET /healthz
 GET /live

@@ -65,6 +65,12 @@ class JobNotFound(PenstockError):
     code = "job_not_found"
 
 
+class WebhookNotFound(PenstockError):
+    """Webhook not found"""  # noqa: D400 - the contract's own text
+
+    code = "webhook_not_found"
+
+
 class RouteNotFound(PenstockError):
     """Not found"""  # noqa: D400 - the contract's own text
 

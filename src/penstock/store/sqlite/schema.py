@@ -125,6 +125,20 @@ create table dependencies (
   primary key (job, needs)
 ) without rowid;
 create index dependencies_needs on dependencies (needs) where state = 0;
+create table webhooks (
+  id             integer primary key,
+  namespace      integer not null references namespaces,
+  url            text not null,
+  events         text not null,      -- names, separated by commas
+  queue          text,               -- null: all queues of the namespace
+  secret         text,
+  created_at     integer not null,
+  cursor         integer not null,   -- number of the first event of the journal it has not dealt with
+  enabled        integer not null,
+  successes      integer not null,
+  failures       integer not null,
+  last_triggered integer
+);
 """
 
 #: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.

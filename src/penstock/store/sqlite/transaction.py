@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from penstock.core.clock import Clock
+    from penstock.core.webhook import Webhook
     from penstock.store.contract import LogEntry
     from penstock.store.sqlite.store import SqliteStore
 
@@ -312,6 +313,19 @@ class SqliteTransaction:
     async def log_clear(self, job_id: int) -> None:
         self._begin()
         self._db.execute("delete from logs where job = ?", (job_id,))
+
+    # Webhooks.
+
+    async def webhook_save(self, webhooks: Sequence[Webhook]) -> None:
+        self._begin()
+        self._undo.append(self._store.webhooks.undo())
+        numbered = [(self._open_namespace(each.namespace), each) for each in webhooks]
+        self._store.webhooks.save(self._db, numbered)
+
+    async def webhook_remove(self, ids: Sequence[int]) -> None:
+        self._begin()
+        self._undo.append(self._store.webhooks.undo())
+        self._store.webhooks.remove(self._db, ids)
 
     # The journal.
 
