@@ -37,7 +37,7 @@ class WebhookHandlers(JobsDoor):
         namespace = self.namespace(req)
         body = await ADD.read(req)
         self._guard.check(body.url)
-        events = check_events(body.events)
+        events = check_events(body.events or ())
         if body.queue is not None:
             check_queue_name(body.queue)
         added = await self.engine.run(AddWebhook(namespace, body.url, events, body.queue, body.secret))

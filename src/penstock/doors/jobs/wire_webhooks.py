@@ -14,7 +14,7 @@ class WebhookBody(In):
     """A webhook to be registered. The texts of a URL and of events that are missing or wrong are the contract's."""
 
     url: str = ""
-    events: Annotated[list[str], Meta(max_length=limits.ids_max)] = []
+    events: Annotated[list[str], Meta(max_length=limits.ids_max)] | None = None
     queue: str | None = None
     secret: Key | None = None
 
