@@ -195,7 +195,16 @@ def test_the_host_header_has_the_port_only_if_it_is_unusual() -> None:
 
 
 def test_everything_the_standard_library_calls_private_is_forbidden() -> None:
-    for text in ("192.0.0.0/24", "10.0.0.0/8", "100.64.0.0/10", "fc00::/7", "fe80::/10", "2001:db8::/32", "100::/64", "::/3"):
+    for text in (
+        "192.0.0.0/24",
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "fc00::/7",
+        "fe80::/10",
+        "2001:db8::/32",
+        "100::/64",
+        "::/3",
+    ):
         network = ipaddress.ip_network(text)
         for address in (network[0], network[1], network[-1]):
             assert why_forbidden(address), address

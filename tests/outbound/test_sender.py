@@ -49,7 +49,9 @@ async def test_the_status_is_the_answer_and_a_redirect_is_not_followed(code: int
 
 
 async def test_interim_answers_are_passed_over() -> None:
-    async with Receiver(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + status(201)) as receiver:
+    async with Receiver(
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + status(201)
+    ) as receiver:
         assert await sender().post(receiver.url, {}, b"") == 201
 
 
@@ -201,6 +203,6 @@ async def test_tls_asks_for_the_name_of_the_url_and_checks_the_certificate(
         assert receiver.requests[0].headers["host"] == "good.com"
         with pytest.raises(NotDelivered, match="Hostname mismatch"):
             await sender(guard, tls=trusting).post("https://other.com/hook", {}, b"x")
-        with pytest.raises(NotDelivered, match="self-signed|self signed"):
+        with pytest.raises(NotDelivered, match=r"self.signed"):
             await sender(guard).post("https://good.com/hook", {}, b"x")
         assert len(receiver.requests) == 1

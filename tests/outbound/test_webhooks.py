@@ -70,7 +70,12 @@ class FakePost:
 
 
 async def add(
-    engine: Engine, *events: str, url: str = URL, queue: str | None = None, secret: str | None = None, namespace: str = "default"
+    engine: Engine,
+    *events: str,
+    url: str = URL,
+    queue: str | None = None,
+    secret: str | None = None,
+    namespace: str = "default",
 ) -> Webhook:
     return await engine.run(AddWebhook(namespace, url, events or ("pushed",), queue, secret))
 
@@ -179,7 +184,12 @@ async def test_only_what_was_asked_for(engine: Engine, post: FakePost, office: P
         await push(engine, queue=queue)
     await clock.advance(0)
     told = sorted((url, body["queue"]) for url, body in post.sent)
-    assert told == [("http://a.com/", "mail"), ("http://b.com/", "mail"), ("http://b.com/", "other"), ("http://d.com/", "mail")]
+    assert told == [
+        ("http://a.com/", "mail"),
+        ("http://b.com/", "mail"),
+        ("http://b.com/", "other"),
+        ("http://d.com/", "mail"),
+    ]
 
 
 async def test_what_happened_before_the_registration_is_not_told(
@@ -189,6 +199,14 @@ async def test_what_happened_before_the_registration_is_not_told(
     await add(engine)
     await clock.advance(0)
     assert post.sent == []
+
+
+async def test_the_feed_is_heard_only_while_there_is_a_webhook(engine: Engine, office: PostOffice) -> None:
+    assert not engine.feed.is_heard
+    webhook = await add(engine)
+    assert engine.feed.is_heard
+    await engine.run(RemoveWebhook("default", webhook.id))
+    assert not engine.feed.is_heard
 
 
 # Trying again.

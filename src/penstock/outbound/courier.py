@@ -9,9 +9,10 @@ import msgspec
 import structlog
 
 from penstock.core import ids, limits
+from penstock.core.clock import settle
 from penstock.core.errors import PenstockError
 from penstock.core.events import EventKind
-from penstock.core.webhook import Progress
+from penstock.core.webhook import EVENT_NAMES, Progress
 from penstock.outbound.letter import write
 from penstock.outbound.sender import NotDelivered
 from penstock.outbound.timing import pause
@@ -25,6 +26,21 @@ if TYPE_CHECKING:
     from penstock.store.contract import JournalBlock
 
 log = structlog.get_logger("penstock.webhooks")
+
+
+#: What an event is about: its kind, and the namespace and name of its queue.
+Subject = tuple[int, tuple[str, str]]
+
+
+def subject_of(block: JournalBlock, event: Sequence[Any]) -> Subject:
+    """Return what an event is about."""
+    return event[0], block.queues[event[1]]
+
+
+def subjects_of(block: JournalBlock) -> set[Subject]:
+    """Return what a block is about, as far as webhooks care: far fewer than it has events."""
+    pairs = {(event[0], event[1]) for event in block.events if event[0] in EVENT_NAMES}
+    return {(kind, block.queues[queue]) for kind, queue in pairs}
 
 
 class Post(Protocol):
@@ -67,9 +83,11 @@ class Courier:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def hear(self, block: JournalBlock) -> None:
-        """Hear of a block that was just committed: wake up for it, or pass it over."""
-        if any(self._wants(block, event) for event in block.events):
+    def hear(self, block: JournalBlock, subjects: set[Subject]) -> None:
+        """Hear of a block that was just committed, and what it is about: wake up for it, or pass it over."""
+        # If a failing disk took back the end of the journal, its numbers are given anew.
+        self.cursor = min(self.cursor, block.seq)
+        if any(self._wants(subject) for subject in subjects):
             self._woken.set()
         elif self.idle and self.cursor == block.seq and not self._woken.is_set():
             self.cursor += len(block.events)  # nothing in it, so it need not be read later
@@ -117,29 +135,39 @@ class Courier:
 
     async def run_once(self) -> None:
         """Deliver everything up to the end of the journal."""
-        while True:
-            self._woken.clear()  # before looking: what comes while it looks wakes it again
-            blocks = await self._engine.store.journal_read(self.cursor, limits.webhook_blocks_max)
+        store, limit = self._engine.store, 1
+        self._woken.clear()  # before looking: what comes while it looks wakes it again
+        while self.cursor < store.journal_next:
+            blocks = await store.journal_read(self.cursor, limit)
             if not blocks or blocks[-1].seq + len(blocks[-1].events) <= self.cursor:
                 return
             if blocks[0].seq > self.cursor:
                 self._missed(blocks[0].seq)
-            for block in blocks:
-                await self._go_through(block)
+            # What has nothing for this webhook is read in strides; what has something alone, because it may be held for long.
+            limit = 1 if await self._go_through(blocks) else min(2 * limit, limits.webhook_blocks_max)
 
-    async def _go_through(self, block: JournalBlock) -> None:
+    async def _go_through(self, blocks: list[JournalBlock]) -> bool:
+        """Deliver what is in the first block that has something; tell whether one had."""
+        for index, block in enumerate(blocks):
+            if any(self._wants(subject) for subject in subjects_of(block)):
+                del blocks[index + 1 :]
+                await self._deliver_all(block)
+                return True
+            self.cursor = max(self.cursor, block.seq + len(block.events))
+            await settle(1)
+        return False
+
+    async def _deliver_all(self, block: JournalBlock) -> None:
         for number, event in enumerate(block.events, block.seq):
-            if number >= self.cursor and self._wants(block, event):
+            if number >= self.cursor and self._wants(subject_of(block, event)):
                 letter = await write(self._engine.store, self.webhook, block, number)
                 await self._deliver(letter)
                 self.cursor = number + 1
         self.cursor = max(self.cursor, block.seq + len(block.events))
 
-    def _wants(self, block: JournalBlock, event: Sequence[Any]) -> bool:
-        if event[0] not in self._kinds:
-            return False
-        namespace, queue = block.queues[event[1]]
-        return namespace == self.webhook.namespace and self.webhook.queue in (None, queue)
+    def _wants(self, subject: Subject) -> bool:
+        kind, (namespace, queue) = subject
+        return kind in self._kinds and namespace == self.webhook.namespace and self.webhook.queue in (None, queue)
 
     def _missed(self, oldest: int) -> None:
         log.warning(

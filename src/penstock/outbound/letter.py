@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from penstock.core import ids, limits
-from penstock.core.errors import PenstockError
+from penstock.core.errors import JobQuarantined
 from penstock.core.events import FIELDS, EventKind
 from penstock.core.webhook import EVENT_NAMES
 
@@ -87,6 +87,6 @@ async def _data(store: Store, kind: int, namespace: str, job_id: int) -> Raw | U
         elif kind in (EventKind.JOB_PUSHED, EventKind.JOB_FAILED):
             stored = await store.job_get(namespace, job_id)
             found = None if stored is None else stored[1].data
-    except PenstockError:  # a damaged job, a store in trouble: the event is told all the same
+    except JobQuarantined:  # the event is told all the same
         return UNSET
     return UNSET if found is None or len(found) > limits.webhook_data_bytes_max else Raw(found)

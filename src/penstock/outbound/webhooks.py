@@ -16,7 +16,7 @@ from penstock.core.errors import PenstockError
 from penstock.engine.feed import UNNUMBERED
 from penstock.engine.hooks import NoteDeliveries
 from penstock.engine.keeper import Keeper
-from penstock.outbound.courier import Courier, Policy
+from penstock.outbound.courier import Courier, Policy, subjects_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,8 +48,7 @@ class PostOffice(Keeper):
 
     def start(self) -> None:
         """Begin to deliver; starting twice is fine."""
-        if self._stop_hearing is None:
-            self._stop_hearing = self._engine.feed.listen(self._hear)
+        if self._look not in self._engine.when_webhooks_change:
             self._engine.when_webhooks_change.append(self._look)
             self._look()
         super().start()
@@ -57,12 +56,11 @@ class PostOffice(Keeper):
     async def stop(self) -> None:
         """End at once, and write down how far everybody got; stopping twice is fine."""
         await super().stop()
-        if self._stop_hearing is not None:
-            self._stop_hearing()
-            self._stop_hearing = None
+        if self._look in self._engine.when_webhooks_change:
             self._engine.when_webhooks_change.remove(self._look)
         for webhook_id in list(self._couriers):
             self._dismiss(webhook_id)
+        self._listen()
         await asyncio.gather(*self._leaving)
         try:
             await self._note(everybody=True)
@@ -81,8 +79,9 @@ class PostOffice(Keeper):
 
     def _hear(self, block: JournalBlock) -> None:
         if block.seq != UNNUMBERED:
+            subjects = subjects_of(block)
             for courier in self._couriers.values():
-                courier.hear(block)
+                courier.hear(block, subjects)
 
     def _look(self) -> None:
         """See which webhooks there are now, and have a courier for each that is enabled."""
@@ -95,6 +94,16 @@ class PostOffice(Keeper):
             if webhook_id not in self._couriers:
                 courier = self._couriers[webhook_id] = Courier(self._engine, self._post, self._policy, webhook)
                 courier.start()
+
+        self._listen()
+
+    def _listen(self) -> None:
+        """Listen to the feed only while there is somebody to wake: a feed that nobody hears costs nothing."""
+        if self._couriers and self._stop_hearing is None:
+            self._stop_hearing = self._engine.feed.listen(self._hear)
+        elif not self._couriers and self._stop_hearing is not None:
+            self._stop_hearing()
+            self._stop_hearing = None
 
     def _dismiss(self, webhook_id: int) -> None:
         courier = self._couriers.pop(webhook_id)
