@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 URL = "https://good.com/hook"
 NOT_FOUND = (404, "Webhook not found")
-UNKNOWN_EVENT = "Unknown webhook event: exploded. There are: pushed, started, completed, failed, progress, stalled, each also as job.name"
+KNOWN = "pushed, started, completed, failed, progress, stalled"
+UNKNOWN_EVENT = f"Unknown webhook event: exploded. There are: {KNOWN}, each also as job.name"
 _numbers = itertools.count()
 
 

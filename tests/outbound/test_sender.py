@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import ssl
 import subprocess
@@ -87,14 +88,21 @@ async def test_one_that_hangs_is_given_up() -> None:
 
 
 async def test_one_that_never_reads_is_given_up() -> None:
+    accepted: list[asyncio.StreamWriter] = []
+
     async def never_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        accepted.append(writer)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
 
     server = await asyncio.start_server(never_read, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     with pytest.raises(NotDelivered, match="No answer within"):
         await sender(timeout_ms=50).post(f"http://127.0.0.1:{port}/", {}, b"x" * 50_000_000)
     server.close()
+    for writer in accepted:
+        writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 async def test_nobody_there() -> None:

@@ -202,11 +202,12 @@ async def test_what_happened_before_the_registration_is_not_told(
 
 
 async def test_the_feed_is_heard_only_while_there_is_a_webhook(engine: Engine, office: PostOffice) -> None:
-    assert not engine.feed.is_heard
+    heard = [engine.feed.is_heard]
     webhook = await add(engine)
-    assert engine.feed.is_heard
+    heard.append(engine.feed.is_heard)
     await engine.run(RemoveWebhook("default", webhook.id))
-    assert not engine.feed.is_heard
+    heard.append(engine.feed.is_heard)
+    assert heard == [False, True, False]
 
 
 # Trying again.

@@ -52,6 +52,7 @@ class Receiver:
         self._server.close()
         for writer in self._writers:
             writer.transport.abort()
+        await until(lambda: not self._writers)
         await self._server.wait_closed()
 
     @property
@@ -68,8 +69,10 @@ class Receiver:
         self._writers.add(writer)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             await self._answer(reader, writer)
-        self._writers.discard(writer)
         writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        self._writers.discard(writer)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("ascii")

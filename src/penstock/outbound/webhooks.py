@@ -94,7 +94,6 @@ class PostOffice(Keeper):
             if webhook_id not in self._couriers:
                 courier = self._couriers[webhook_id] = Courier(self._engine, self._post, self._policy, webhook)
                 courier.start()
-
         self._listen()
 
     def _listen(self) -> None:
