@@ -68,6 +68,7 @@ class Config(msgspec.Struct, frozen=True):
     ballast_bytes: int = 64 * limits.MEBIBYTE
     log_level: str = "info"
     log_format: str = "auto"
+    webhook_allowed_hosts: tuple[str, ...] = ()
     accept_loss: bool = False
     #: Where each setting that is not at its default comes from: "--flag", "$VARIABLE", or a file.
     origins: dict[str, str] = {}
@@ -161,6 +162,13 @@ def _networks(text: str) -> tuple[str, ...]:
     return networks
 
 
+def _hosts(text: str) -> tuple[str, ...]:
+    hosts = tuple(each.strip().lower().removeprefix("[").removesuffix("]") for each in text.split(",") if each.strip())
+    if not all(_is_address(each) or re.fullmatch(r"[a-z0-9._-]+", each) for each in hosts):
+        raise ValueError("expected names or addresses of hosts without scheme and port, separated by commas")
+    return hosts
+
+
 def _log_format(text: str) -> str:
     return _one_of("auto", "plain", "json")({"text": "plain", "pretty": "plain"}.get(text, text))
 
@@ -206,6 +214,11 @@ SETTINGS: dict[str, Setting] = {
     ),
     "log_level": Setting(_one_of("debug", "info", "warning", "error"), ("LOG_LEVEL",), "debug, info, warning or error"),
     "log_format": Setting(_log_format, ("LOG_FORMAT",), "auto (plain on a terminal, else JSON), plain or json"),
+    "webhook_allowed_hosts": Setting(
+        _hosts,
+        ("WEBHOOK_ALLOWED_HOSTS",),
+        "private hosts that webhooks may call, as they are written in URLs, separated by commas",
+    ),
     "accept_loss": Setting(_yes_or_no, (), "start although the log is damaged, without the commits behind the damage"),
 }
 

@@ -25,10 +25,14 @@ from penstock.doors.http.route import Route
 from penstock.doors.jobs.crons import CronHandlers
 from penstock.doors.jobs.jobs import JobHandlers
 from penstock.doors.jobs.queues import QueueHandlers
+from penstock.doors.jobs.webhooks import WebhookHandlers
 from penstock.doors.ops.health import OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.metrics import Metrics
 from penstock.engine.engine import Engine
 from penstock.engine.keeper import Retention
+from penstock.outbound.guard import Guard
+from penstock.outbound.sender import Sender
+from penstock.outbound.webhooks import PostOffice
 from penstock.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -61,11 +65,15 @@ async def serve(config: Config, on_ready: Callable[[], None]) -> None:
         retention=Retention(config.completed_max, config.completed_age_ms, config.journal_bytes_max, config.journal_age_ms),
     )
     engine.start()
+    guard = Guard(config.webhook_allowed_hosts)
+    post_office = PostOffice(engine, Sender(clock, guard))
+    post_office.start()
     readiness, uptime = Readiness(), Uptime(clock)
     metrics = Metrics(engine, uptime)
     ops = OpsHandlers(engine, readiness, metrics, uptime)
     routes = [*JobHandlers(engine).routes(), *QueueHandlers(engine).routes(), *ops.routes(metrics_auth=config.metrics_auth)]
     routes += CronHandlers(engine).routes()
+    routes += WebhookHandlers(engine, guard).routes()
     routes += OpenApi(list(routes)).routes()
     gate = TokenGate(config.auth_tokens)
     listeners = [_listen(_app(config, clock, gate, routes), config.http)]
@@ -96,6 +104,7 @@ async def serve(config: Config, on_ready: Callable[[], None]) -> None:
     _, unfinished = await asyncio.wait(running, timeout=timeout)
     if unfinished:
         log.warning("some requests did not finish in time")
+    await post_office.stop()
     await engine.close()
     await store.close()
     log.info("stopped")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.support.server import ServerProcess
 
 #: The contract's summary of endpoints, but for those that come with webhooks, workers, flows and live events.
+#: The contract's summary of endpoints, but for those that come with crons, workers, flows and live events.
 CONTRACT = """
 POST /queues/:q/jobs
 POST /queues/:q/jobs/bulk
@@ -74,6 +75,10 @@ GET /crons
 POST /crons
 GET /crons/:name
 DELETE /crons/:name
+GET /webhooks
+POST /webhooks
+DELETE /webhooks/:id
+PUT /webhooks/:id/enabled
 GET /health
 GET /healthz
 GET /live

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 60
 #: Variables of the developer's own shell that would change what the server does.
-_CLEARED = ("AUTH_TOKENS", "HTTP_PORT", "HOST", "DATA_PATH", "CORS_ALLOW_ORIGIN", "RATE_LIMIT_MAX_REQUESTS", "LOG_FORMAT")
+_CLEARED = (
+    "AUTH_TOKENS",
+    "HTTP_PORT",
+    "HOST",
+    "DATA_PATH",
+    "CORS_ALLOW_ORIGIN",
+    "RATE_LIMIT_MAX_REQUESTS",
+    "LOG_FORMAT",
+    "WEBHOOK_ALLOWED_HOSTS",
+)
 
 
 def free_port() -> int:

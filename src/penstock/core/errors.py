@@ -71,6 +71,12 @@ class CronNotFound(PenstockError):
     code = "cron_not_found"
 
 
+class WebhookNotFound(PenstockError):
+    """Webhook not found"""  # noqa: D400 - the contract's own text
+
+    code = "webhook_not_found"
+
+
 class RouteNotFound(PenstockError):
     """Not found"""  # noqa: D400 - the contract's own text
 

@@ -64,6 +64,20 @@ clean_jobs_max: Final = 100_000
 queues_max: Final = 1_000_000
 logs_per_job_max: Final = 100
 rate_limit_clients_max: Final = 100_000
+webhooks_max: Final = 200  # each has a delivery of its own under way, so this bounds those too
+
+# What a webhook may be, and how it is delivered.
+webhook_url_chars_max: Final = 2_048
+webhook_events_max: Final = 18  # six events, each in three spellings
+webhook_attempts: Final = 4  # the first, and three more
+webhook_pause_ms: Final = 1_000  # before the second attempt, doubled for each further one
+webhook_attempt_ms_max: Final = 10 * SECOND_MS
+webhook_data_bytes_max: Final = MEBIBYTE  # what is larger is left out of a delivery
+webhook_blocks_max: Final = 16  # blocks of the journal read at once
+webhook_reply_line_bytes_max: Final = 16_384
+webhook_reply_lines_max: Final = 256
+webhook_addresses_max: Final = 4  # addresses of one name that are tried in one attempt
+webhook_lookups_max: Final = 16  # names looked up at the same time
 
 # How much is done at once, so that nothing holds the event loop for long.
 batch_commands_max: Final = 4_096

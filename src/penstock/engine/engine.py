@@ -21,6 +21,7 @@ from penstock.engine.throttle import Throttle
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from penstock.core.clock import Clock
     from penstock.engine.command import AnyCommand, Command
@@ -56,6 +57,7 @@ class Engine:
         self.completions = Completions(self)
         self.timer = Timer(self)
         self.feed = Feed()
+        self.when_webhooks_change: list[Callable[[], None]] = []  #: called after the commit of a registration
         self.retention = retention or Retention()
         self._batcher = Batcher(
             store,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.engine import admin, change, claim, crons, flows, keeper, produce, settle, sweep
+from penstock.engine import admin, change, claim, crons, flows, hooks, keeper, produce, settle, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -36,6 +36,10 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     admin.Forget: admin.forget,
     crons.SaveCron: crons.save_cron,
     crons.RemoveCron: crons.remove_cron,
+    hooks.AddWebhook: hooks.add_webhook,
+    hooks.RemoveWebhook: hooks.remove_webhook,
+    hooks.EnableWebhook: hooks.enable_webhook,
+    hooks.NoteDeliveries: hooks.note_deliveries,
     keeper.TrimJournal: keeper.trim_journal,
     keeper.AutoRevive: keeper.auto_revive,
     flows.Adopt: flows.adopt,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.lifecycle import State
     from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
+    from penstock.core.webhook import Webhook
 
 
 class Capabilities(NamedTuple):
@@ -241,6 +242,14 @@ class Transaction(Protocol):
         Fewer when they reach ``claim_batch_bytes_max``; the horizon then says that there is more to do at once.
         """
 
+    # Webhooks.
+
+    async def webhook_save(self, webhooks: Sequence[Webhook]) -> None:
+        """Write webhooks, new ones and changed ones."""
+
+    async def webhook_remove(self, ids: Sequence[int]) -> None:
+        """Forget webhooks. Unknown ids are left alone."""
+
     # The journal.
 
     def journal(self, events: Sequence[Event]) -> None:
@@ -333,6 +342,16 @@ class Store(Protocol):
 
     def cron_count(self) -> int:
         """Return how many crons there are, over all namespaces."""
+
+    def webhook_list(self) -> list[Webhook]:
+        """Return all webhooks of all namespaces, oldest first, from memory."""
+
+    def webhook_find(self, webhook_id: int) -> Webhook | None:
+        """Return a webhook, from memory. Inside of a transaction, as that has left it so far."""
+
+    @property
+    def journal_next(self) -> int:
+        """The number the next event of the journal will get."""
 
     async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
         """Read up to ``limit`` blocks of the journal, from the one that holds the given number on."""

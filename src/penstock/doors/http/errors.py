@@ -18,6 +18,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.CronNotFound: 404,
     errors.JobQuarantined: 404,
     errors.RouteNotFound: 404,
+    errors.WebhookNotFound: 404,
     errors.LengthRequired: 411,
     errors.BodyTooLarge: 413,
     errors.RateLimited: 429,

@@ -46,6 +46,7 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """Produce all metrics."""
         yield from self._jobs()
+        yield from self._webhooks()
         yield from self._work()
         yield from self._queues()
 
@@ -69,6 +70,12 @@ class Metrics:
         crons = self._engine.store.cron_count()
         yield GaugeMetricFamily("bunqueue_cron_jobs_total", "Cron jobs now, over all namespaces.", crons)
         yield GaugeMetricFamily("bunqueue_uptime_seconds", "Time since the server started.", self._uptime.seconds())
+
+    def _webhooks(self) -> Iterator[Metric]:
+        webhooks = self._engine.store.webhook_list()
+        enabled = sum(webhook.enabled for webhook in webhooks)
+        yield GaugeMetricFamily("bunqueue_webhooks_total", "Webhooks that are registered.", len(webhooks))
+        yield GaugeMetricFamily("bunqueue_webhooks_enabled", "Webhooks that are enabled.", enabled)
 
     def _work(self) -> Iterator[Metric]:
         engine, stats = self._engine, self._engine.stats

@@ -146,6 +146,20 @@ create table cron_data (
   number       integer primary key,  -- of the cron
   data         blob not null         -- what its jobs carry
 );
+create table webhooks (
+  id             integer primary key,
+  namespace      integer not null references namespaces,
+  url            text not null,
+  events         text not null,      -- names, separated by commas
+  queue          text,               -- null: all queues of the namespace
+  secret         text,
+  created_at     integer not null,
+  cursor         integer not null,   -- number of the first event of the journal it has not dealt with
+  enabled        integer not null,
+  successes      integer not null,
+  failures       integer not null,
+  last_triggered integer
+);
 """
 
 #: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.

@@ -26,6 +26,7 @@ from penstock.store.sqlite.disk import (
     sync_directory,
 )
 from penstock.store.sqlite.transaction import SqliteTransaction
+from penstock.store.sqlite.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.core.flow import Dependency
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.queue import Counts, Queue, QueueKey
+    from penstock.core.webhook import Webhook
 
 log = structlog.get_logger("penstock.store")
 
@@ -223,6 +225,7 @@ class SqliteStore:
 
     def _load(self) -> None:
         self.catalog = Catalog(self._db)
+        self.webhooks = Webhooks(self._db)
         last = next(iter(self._db.execute("select seq, count, id_mark, total from journal order by seq desc limit 1")), None)
         seq, count, id_mark, total = last or (1, 0, 0, 0)
         self.journal_next: int = seq + count
@@ -413,6 +416,12 @@ class SqliteStore:
 
     def cron_count(self) -> int:
         return self.catalog.crons
+
+    def webhook_list(self) -> list[Webhook]:
+        return sorted(self.webhooks.by_id.values(), key=lambda each: each.id)
+
+    def webhook_find(self, webhook_id: int) -> Webhook | None:
+        return self.webhooks.by_id.get(webhook_id)
 
     async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
         return await self.readers.run(lambda db: readers.journal(db, seq, limit))

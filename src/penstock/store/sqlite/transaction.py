@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
     from penstock.core.flow import Dependency
+    from penstock.core.webhook import Webhook
     from penstock.store.contract import LogEntry
     from penstock.store.sqlite.store import SqliteStore
 
@@ -414,6 +415,19 @@ class SqliteTransaction:
         changed = self._db.total_changes() - before
         if changed != len(parameters):
             raise RowChanged(f"A write expected to change {len(parameters)} crons and changed {changed}.")
+
+    # Webhooks.
+
+    async def webhook_save(self, webhooks: Sequence[Webhook]) -> None:
+        self._begin()
+        self._undo.append(self._store.webhooks.undo())
+        numbered = [(self._open_namespace(each.namespace), each) for each in webhooks]
+        self._store.webhooks.save(self._db, numbered)
+
+    async def webhook_remove(self, ids: Sequence[int]) -> None:
+        self._begin()
+        self._undo.append(self._store.webhooks.undo())
+        self._store.webhooks.remove(self._db, ids)
 
     # The journal.
 

@@ -1,0 +1,94 @@
+"""Handlers about webhooks: register, list, switch, remove."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core import ids
+from penstock.core.webhook import check_events
+from penstock.doors.http.body import Reader
+from penstock.doors.http.route import Route
+from penstock.doors.jobs import wire_webhooks as wire
+from penstock.doors.jobs.door import JobsDoor, check_queue_name
+from penstock.doors.jobs.wire import Ok
+from penstock.engine.hooks import AddWebhook, EnableWebhook, RemoveWebhook
+
+if TYPE_CHECKING:
+    from penstock.core.webhook import Webhook
+    from penstock.doors.http.request import Request
+    from penstock.engine.engine import Engine
+    from penstock.outbound.guard import Guard
+
+ADD = Reader(wire.WebhookBody)
+ENABLED = Reader(wire.EnabledBody)
+
+#: An id nobody ever got: what is not spelled like one of ours names no webhook.
+_NO_ID = 0
+
+
+class WebhookHandlers(JobsDoor):
+    """One method per route. ``guard`` knows which URLs may be called."""
+
+    def __init__(self, engine: Engine, guard: Guard) -> None:
+        super().__init__(engine)
+        self._guard = guard
+
+    async def add(self, req: Request) -> wire.RegisteredReply:
+        namespace = self.namespace(req)
+        body = await ADD.read(req)
+        self._guard.check(body.url)
+        events = check_events(body.events or ())
+        if body.queue is not None:
+            check_queue_name(body.queue)
+        added = await self.engine.run(AddWebhook(namespace, body.url, events, body.queue, body.secret))
+        data = wire.RegisteredData(ids.to_uuid(added.id), added.url, list(added.events), added.created_at)
+        return wire.RegisteredReply(data=data)
+
+    async def list_webhooks(self, req: Request) -> wire.WebhooksReply:
+        namespace = self.namespace(req)
+        views = [webhook_view(each) for each in self.store.webhook_list() if each.namespace == namespace]
+        stats = wire.WebhookStats(len(views), sum(view.enabled for view in views))
+        return wire.WebhooksReply(data=wire.WebhooksData(views, stats))
+
+    async def remove(self, req: Request, id: str) -> wire.RemovedReply:
+        await self.engine.run(RemoveWebhook(self.namespace(req), ids.from_uuid(id) or _NO_ID))
+        return wire.RemovedReply(data=wire.RemovedData())
+
+    async def set_enabled(self, req: Request, id: str) -> Ok:
+        body = await ENABLED.read(req)
+        await self.engine.run(EnableWebhook(self.namespace(req), ids.from_uuid(id) or _NO_ID, enabled=body.enabled))
+        return Ok()
+
+    def routes(self) -> list[Route]:
+        """Return what this part of the contract answers."""
+        tag = "Webhooks"
+        return self.namespaced(
+            Route("GET", "/webhooks", self.list_webhooks, "List webhooks", tag, wire.WebhooksReply),
+            Route("POST", "/webhooks", self.add, "Add webhook", tag, wire.RegisteredReply, body=ADD, body_required=True),
+            Route("DELETE", "/webhooks/{id}", self.remove, "Remove webhook", tag, wire.RemovedReply),
+            Route(
+                "PUT",
+                "/webhooks/{id}/enabled",
+                self.set_enabled,
+                "Toggle webhook",
+                tag,
+                Ok,
+                body=ENABLED,
+                body_required=True,
+            ),
+        )
+
+
+def webhook_view(webhook: Webhook) -> wire.WebhookView:
+    """Show a webhook, but not its secret."""
+    return wire.WebhookView(
+        id=ids.to_uuid(webhook.id),
+        url=webhook.url,
+        events=list(webhook.events),
+        queue=webhook.queue,
+        created_at=webhook.created_at,
+        last_triggered=webhook.last_triggered,
+        success_count=webhook.successes,
+        failure_count=webhook.failures,
+        enabled=webhook.enabled,
+    )

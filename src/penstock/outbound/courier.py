@@ -1,0 +1,205 @@
+"""Delivers the events of one webhook, one after the other, in the order of the journal."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+import structlog
+
+from penstock.core import ids, limits
+from penstock.core.clock import settle
+from penstock.core.errors import PenstockError
+from penstock.core.events import EventKind
+from penstock.core.webhook import EVENT_NAMES, Progress
+from penstock.outbound.letter import write
+from penstock.outbound.sender import NotDelivered
+from penstock.outbound.timing import pause
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.core.webhook import Webhook
+    from penstock.engine.engine import Engine
+    from penstock.outbound.letter import Letter
+    from penstock.store.contract import JournalBlock
+
+log = structlog.get_logger("penstock.webhooks")
+
+
+#: What an event is about: its kind, and the namespace and name of its queue.
+Subject = tuple[int, tuple[str, str]]
+
+
+def subject_of(block: JournalBlock, event: Sequence[Any]) -> Subject:
+    """Return what an event is about."""
+    return event[0], block.queues[event[1]]
+
+
+def subjects_of(block: JournalBlock) -> set[Subject]:
+    """Return what a block is about, as far as webhooks care: far fewer than it has events."""
+    pairs = {(event[0], event[1]) for event in block.events if event[0] in EVENT_NAMES}
+    return {(kind, block.queues[queue]) for kind, queue in pairs}
+
+
+class Post(Protocol):
+    """What sends a letter: see ``Sender.post``."""
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
+        """Send a body and return the status of the answer. Raises NotDelivered if there is none."""
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """How hard to try."""
+
+    attempts: int = limits.webhook_attempts
+    pause_ms: int = limits.webhook_pause_ms  #: before the second attempt, doubled for each further one
+
+
+class Courier:
+    """One per enabled webhook, with a task of its own, so that a slow receiver holds up nobody else."""
+
+    def __init__(self, engine: Engine, post: Post, policy: Policy, webhook: Webhook) -> None:
+        self.webhook = webhook
+        self.cursor = webhook.cursor  #: number of the first event that was not dealt with
+        self.idle = False  #: it has seen the whole journal and waits to be woken
+        self._engine = engine
+        self._post = post
+        self._policy = policy
+        self._kinds = webhook.kinds
+        self._woken = asyncio.Event()
+        self._done = Progress(webhook.cursor)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        name = f"penstock-webhook-{self.webhook.id}"
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
+
+    async def stop(self) -> None:
+        """End at once. A delivery under way is cut off, and done again by whoever goes on."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def hear(self, block: JournalBlock, subjects: set[Subject]) -> None:
+        """Hear of a block that was just committed, and what it is about: wake up for it, or pass it over."""
+        # If a failing disk took back the end of the journal, its numbers are given anew.
+        self.cursor = min(self.cursor, block.seq)
+        if any(self._wants(subject) for subject in subjects):
+            self._woken.set()
+        elif self.idle and self.cursor == block.seq and not self._woken.is_set():
+            self.cursor += len(block.events)  # nothing in it, so it need not be read later
+
+    @property
+    def has_news(self) -> bool:
+        """Tell whether something was delivered, or given up, that is not written down yet."""
+        return bool(self._done.successes or self._done.failures)
+
+    def take_progress(self) -> Progress | None:
+        """Return what happened since the last call, to be written down; None if nothing did."""
+        if not self.has_news and self._done.cursor == self.cursor:
+            return None
+        progress, self._done = self._done, Progress(self.cursor)
+        progress.cursor = self.cursor
+        return progress
+
+    def give_back(self, progress: Progress) -> None:
+        """Take back what could not be written down."""
+        self._done.successes += progress.successes
+        self._done.failures += progress.failures
+        self._done.last_triggered = self._done.last_triggered or progress.last_triggered
+        self._done.cursor = -1
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.run_once()
+            except PenstockError as error:
+                log.warning("a webhook cannot read the journal now and tries again", error=str(error))
+                await pause(self._engine.clock, self._policy.pause_ms)
+                continue
+            except Exception:
+                log.exception("a webhook failed and tries again", webhook=ids.to_uuid(self.webhook.id))
+                await pause(self._engine.clock, self._policy.pause_ms)
+                continue
+            await self._wait()
+
+    async def _wait(self) -> None:
+        self.idle = True
+        try:
+            await self._woken.wait()
+        finally:
+            self.idle = False
+
+    async def run_once(self) -> None:
+        """Deliver everything up to the end of the journal."""
+        store, limit = self._engine.store, 1
+        self._woken.clear()  # before looking: what comes while it looks wakes it again
+        while self.cursor < store.journal_next:
+            blocks = await store.journal_read(self.cursor, limit)
+            if not blocks or blocks[-1].seq + len(blocks[-1].events) <= self.cursor:
+                return
+            if blocks[0].seq > self.cursor:
+                self._missed(blocks[0].seq)
+            # What has nothing for this webhook is read in strides; what has something alone, because it may be held for long.
+            limit = 1 if await self._go_through(blocks) else min(2 * limit, limits.webhook_blocks_max)
+
+    async def _go_through(self, blocks: list[JournalBlock]) -> bool:
+        """Deliver what is in the first block that has something; tell whether one had."""
+        for index, block in enumerate(blocks):
+            if any(self._wants(subject) for subject in subjects_of(block)):
+                del blocks[index + 1 :]
+                await self._deliver_all(block)
+                return True
+            self.cursor = max(self.cursor, block.seq + len(block.events))
+            await settle(1)
+        return False
+
+    async def _deliver_all(self, block: JournalBlock) -> None:
+        for number, event in enumerate(block.events, block.seq):
+            if number >= self.cursor and self._wants(subject_of(block, event)):
+                letter = await write(self._engine.store, self.webhook, block, number)
+                await self._deliver(letter)
+                self.cursor = number + 1
+        self.cursor = max(self.cursor, block.seq + len(block.events))
+
+    def _wants(self, subject: Subject) -> bool:
+        kind, (namespace, queue) = subject
+        return kind in self._kinds and namespace == self.webhook.namespace and self.webhook.queue in (None, queue)
+
+    def _missed(self, oldest: int) -> None:
+        log.warning(
+            "a webhook was so far behind that the journal no longer has what it missed; it goes on from the oldest event",
+            webhook=ids.to_uuid(self.webhook.id),
+            events=oldest - self.cursor,
+        )
+        self.cursor = oldest
+
+    async def _deliver(self, letter: Letter) -> None:
+        """Try a few times; in the end it is delivered, or counted as failed."""
+        error = ""
+        for attempt in range(self._policy.attempts):
+            if attempt:
+                await pause(self._engine.clock, self._policy.pause_ms << (attempt - 1))
+            try:
+                status = await self._post.post(self.webhook.url, letter.headers, letter.body)
+            except NotDelivered as reason:
+                error = str(reason)
+                continue
+            if 200 <= status < 300:
+                self._done.successes += 1
+                self._tell(EventKind.WEBHOOK_FIRED, letter, statusCode=status)
+                return
+            error = f"HTTP {status}"
+        self._done.failures += 1
+        self._tell(EventKind.WEBHOOK_FAILED, letter, error=error)
+        log.warning(
+            "a webhook was not delivered", webhook=ids.to_uuid(self.webhook.id), event_name=letter.event, error=error
+        )
+
+    def _tell(self, kind: EventKind, letter: Letter, **more: object) -> None:
+        now_ms = self._done.last_triggered = self._engine.clock.now_ms()
+        payload = {"id": ids.to_uuid(self.webhook.id), "event": letter.event, **more}
+        self._engine.feed.pass_on(kind, payload, now_ms)

@@ -1,0 +1,92 @@
+"""What a webhook is sent: one event of the journal as a body, and the headers that go with it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from penstock.core import ids, limits
+from penstock.core.errors import JobQuarantined
+from penstock.core.events import FIELDS, EventKind
+from penstock.core.webhook import EVENT_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.webhook import Webhook
+    from penstock.store.contract import JournalBlock, Store
+
+#: Where the fields of an event begin.
+_FIRST_FIELD = 4
+
+
+class Body(msgspec.Struct, rename="camel"):
+    """The body of a delivery. What an event does not have, or what is gone by now, is left out."""
+
+    event: str
+    timestamp: int
+    job_id: str
+    queue: str
+    data: Raw | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    progress: int | UnsetType = UNSET
+
+
+class Letter(NamedTuple):
+    """What is sent, the same in every attempt."""
+
+    event: str
+    headers: dict[str, str]
+    body: bytes
+
+
+async def write(store: Store, webhook: Webhook, block: JournalBlock, number: int) -> Letter:
+    """Write what a webhook is told of one event."""
+    event: Sequence[Any] = block.events[number - block.seq]
+    kind, queue, job_id, custom_id = event[:_FIRST_FIELD]
+    namespace, queue_name = block.queues[queue]
+    fields = dict(zip(FIELDS[EventKind(kind)], event[_FIRST_FIELD:], strict=False))
+    name = EVENT_NAMES[kind]
+    error, progress = fields.get("error"), fields.get("progress")
+    content = Body(
+        name,
+        block.at,
+        custom_id or ids.to_uuid(job_id),
+        queue_name,
+        data=await _data(store, kind, namespace, job_id),
+        error=UNSET if error is None else error,
+        progress=UNSET if progress is None else progress,
+    )
+    body = msgspec.json.encode(content)
+    headers = {
+        "Content-Type": "application/json",
+        "X-Webhook-Event": name,
+        "X-Webhook-Timestamp": str(block.at),
+        "X-Webhook-Delivery": f"{ids.to_uuid(webhook.id)}-{number}",
+    }
+    if webhook.secret is not None:
+        headers["X-Webhook-Signature"] = sign(webhook.secret, body)
+    return Letter(name, headers, body)
+
+
+def sign(secret: str, body: bytes) -> str:
+    """Return the signature of a body: HMAC-SHA256, lower-case hexadecimal."""
+    return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+async def _data(store: Store, kind: int, namespace: str, job_id: int) -> Raw | UnsetType:
+    """Return the result of a completed job, the payload of a pushed or failed one, as far as they are still there."""
+    found: bytes | None = None
+    try:
+        if kind == EventKind.JOB_COMPLETED:
+            found = await store.result_get(job_id)
+        elif kind in (EventKind.JOB_PUSHED, EventKind.JOB_FAILED):
+            stored = await store.job_get(namespace, job_id)
+            found = None if stored is None else stored[1].data
+    except JobQuarantined:  # the event is told all the same
+        return UNSET
+    return UNSET if found is None or len(found) > limits.webhook_data_bytes_max else Raw(found)

@@ -1,0 +1,127 @@
+"""Sends one POST and reads the status of the answer, nothing more.
+
+Plain streams instead of an HTTP client: the connection must go to the very address that was judged, no redirect may be
+followed, no proxy of the environment used, no compressed body unpacked and no cookie kept. All that is left of HTTP then is one
+request, a status line, and the end of the headers. A client would have to be told not to do everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from penstock import __version__
+from penstock.core import limits
+from penstock.core.errors import InvalidInput
+from penstock.outbound.timing import within
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.core.clock import Clock
+    from penstock.outbound.guard import Guard, Target
+
+_STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?\r?\n\Z")
+_CONTINUING: Final = range(100, 200)
+
+
+class NotDelivered(Exception):
+    """No answer came; the text says why."""
+
+
+class Sender:
+    """``tls`` is who to trust, by default whom the system trusts. ``timeout_ms`` is for all of one attempt."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        guard: Guard,
+        *,
+        timeout_ms: int = limits.webhook_attempt_ms_max,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._clock = clock
+        self._guard = guard
+        self._timeout_ms = timeout_ms
+        self._tls = tls
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
+        """Send a body and return the status of the answer. Raises NotDelivered if there is none."""
+        try:
+            return await within(self._clock, self._timeout_ms, self._post(url, headers, body))
+        except TimeoutError:
+            raise NotDelivered(f"No answer within {self._timeout_ms} ms") from None
+        except InvalidInput as error:
+            raise NotDelivered(str(error)) from None
+        except (OSError, ValueError, EOFError) as error:  # a failed connection, a line without an end, half an answer
+            raise NotDelivered(f"{type(error).__name__}: {error}"[: limits.progress_message_chars_max]) from None
+
+    async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
+        target = self._guard.check(url)
+        reader, writer = await self._connect(target, await self._guard.addresses(target))
+        try:
+            writer.write(_request(target, headers, body))
+            await writer.drain()
+            return await _status(reader)
+        finally:
+            writer.transport.abort()  # whatever else the other side has to say, nobody listens
+
+    async def _connect(self, target: Target, addresses: list[str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to the first of the addresses that answers. They are addresses, so nothing is looked up again."""
+        failure: OSError | None = None
+        tls = (self._tls or _system_trust()) if target.is_tls else None
+        for address in addresses:
+            try:
+                return await asyncio.open_connection(
+                    address,
+                    target.port,
+                    ssl=tls,
+                    server_hostname=target.host if target.is_tls else None,
+                    limit=limits.webhook_reply_line_bytes_max,
+                )
+            except OSError as error:
+                failure = error
+        raise failure or OSError("no address")
+
+
+def _request(target: Target, headers: Mapping[str, str], body: bytes) -> bytes:
+    """Spell a request. The URL is printable ASCII by now, and the values of the headers are our own."""
+    lines = {
+        "Host": target.authority,
+        "User-Agent": f"penstock/{__version__}",
+        "Accept": "*/*",
+        "Connection": "close",
+        "Content-Length": str(len(body)),
+        **headers,
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"POST {target.path} HTTP/1.1\r\n{head}\r\n".encode("ascii") + body
+
+
+async def _status(reader: asyncio.StreamReader) -> int:
+    """Read up to the end of the headers and return the status. Raises ValueError for what is not HTTP, or too long."""
+    status = 0
+    for _ in range(limits.webhook_reply_lines_max):
+        line = await reader.readline()
+        if not line.endswith(b"\n"):
+            raise EOFError("the connection was closed before the answer was complete")
+        if status == 0:
+            found = _STATUS.match(line)
+            if found is None:
+                raise ValueError("the answer is not HTTP/1.1")
+            status = int(found[1])
+        elif line in (b"\r\n", b"\n"):
+            if status not in _CONTINUING:
+                return status
+            status = 0  # an interim answer: the real one follows
+    raise ValueError("the answer has too many headers")
+
+
+@cache
+def _system_trust() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

@@ -1,0 +1,131 @@
+"""The post office: a courier for every enabled webhook, woken by the feed, and a note of how far each has got.
+
+What is delivered comes from the journal, from each webhook's own place in it, and the place is written down after the delivery.
+So a crash repeats a little and skips nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from penstock.core import limits
+from penstock.core.errors import PenstockError
+from penstock.engine.feed import UNNUMBERED
+from penstock.engine.hooks import NoteDeliveries
+from penstock.engine.keeper import Keeper
+from penstock.outbound.courier import Courier, Policy, subjects_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.webhook import Progress
+    from penstock.engine.engine import Engine
+    from penstock.outbound.courier import Post
+    from penstock.store.contract import JournalBlock
+
+log = structlog.get_logger("penstock.webhooks")
+
+
+class PostOffice(Keeper):
+    """Start it after the engine, stop it before the engine closes. ``run_once`` writes down what was delivered."""
+
+    every_ms = 500
+    #: Places that moved without a delivery are written down this often: losing them costs reading, nothing else.
+    idle_ms = limits.MINUTE_MS
+
+    def __init__(self, engine: Engine, post: Post, policy: Policy | None = None) -> None:
+        super().__init__(engine)
+        self._post = post
+        self._policy = policy or Policy()
+        self._couriers: dict[int, Courier] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._left: list[Courier] = []  #: dismissed, with something that is not written down yet
+        self._all_noted_at = engine.clock.steady_ms()
+        self._stop_hearing: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Begin to deliver; starting twice is fine."""
+        if self._look not in self._engine.when_webhooks_change:
+            self._engine.when_webhooks_change.append(self._look)
+            self._look()
+        super().start()
+
+    async def stop(self) -> None:
+        """End at once, and write down how far everybody got; stopping twice is fine."""
+        await super().stop()
+        if self._look in self._engine.when_webhooks_change:
+            self._engine.when_webhooks_change.remove(self._look)
+        for webhook_id in list(self._couriers):
+            self._dismiss(webhook_id)
+        self._listen()
+        await asyncio.gather(*self._leaving)
+        try:
+            await self._note(everybody=True)
+        except PenstockError as error:
+            log.warning(
+                "what was delivered last could not be written down and is repeated at the next start", error=str(error)
+            )
+
+    async def run_once(self) -> None:
+        """Write down what was delivered, and now and then how far everybody has read."""
+        now = self._engine.clock.steady_ms()
+        everybody = now - self._all_noted_at >= self.idle_ms
+        if everybody:
+            self._all_noted_at = now
+        await self._note(everybody=everybody)
+
+    def _hear(self, block: JournalBlock) -> None:
+        if block.seq != UNNUMBERED:
+            subjects = subjects_of(block)
+            for courier in self._couriers.values():
+                courier.hear(block, subjects)
+
+    def _look(self) -> None:
+        """See which webhooks there are now, and have a courier for each that is enabled."""
+        wanted = {webhook.id: webhook for webhook in self._engine.store.webhook_list() if webhook.enabled}
+        for webhook_id, courier in list(self._couriers.items()):
+            # One whose place has jumped ahead of its courier was switched off and on again.
+            if webhook_id not in wanted or wanted[webhook_id].cursor > courier.cursor:
+                self._dismiss(webhook_id)
+        for webhook_id, webhook in wanted.items():
+            if webhook_id not in self._couriers:
+                courier = self._couriers[webhook_id] = Courier(self._engine, self._post, self._policy, webhook)
+                courier.start()
+        self._listen()
+
+    def _listen(self) -> None:
+        """Listen to the feed only while there is somebody to wake: a feed that nobody hears costs nothing."""
+        if self._couriers and self._stop_hearing is None:
+            self._stop_hearing = self._engine.feed.listen(self._hear)
+        elif not self._couriers and self._stop_hearing is not None:
+            self._stop_hearing()
+            self._stop_hearing = None
+
+    def _dismiss(self, webhook_id: int) -> None:
+        courier = self._couriers.pop(webhook_id)
+        leaving = asyncio.get_running_loop().create_task(courier.stop(), name="penstock-webhook-leaving")
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        if self._engine.store.webhook_find(webhook_id) is not None:
+            self._left.append(courier)
+
+    async def _note(self, *, everybody: bool) -> None:
+        noted: list[tuple[Courier, Progress]] = []
+        left, self._left = self._left, []
+        for courier in (*left, *self._couriers.values()):
+            if everybody or courier.has_news or courier in left:
+                progress = courier.take_progress()
+                if progress is not None:
+                    noted.append((courier, progress))
+        if not noted:
+            return
+        try:
+            await self._engine.run(NoteDeliveries([(courier.webhook.id, progress) for courier, progress in noted]))
+        except PenstockError:
+            for courier, progress in noted:
+                courier.give_back(progress)
+            self._left += left
+            raise

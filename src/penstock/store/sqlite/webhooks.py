@@ -1,0 +1,58 @@
+"""The webhooks of the SQLite store: few and asked for often, so all of them are in memory too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.webhook import Webhook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import apsw
+
+_ALL = """
+select w.id, n.name, w.url, w.events, w.queue, w.secret, w.created_at, w.cursor, w.enabled, w.successes, w.failures,
+       w.last_triggered
+from webhooks w join namespaces n on n.number = w.namespace
+"""
+_SAVE = """
+insert or replace into webhooks (id, namespace, url, events, queue, secret, created_at, cursor, enabled, successes, failures,
+                                 last_triggered)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+
+class Webhooks:
+    """Filled from the file when it is opened, changed by transactions, which take it back if they are rolled back."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self.by_id: dict[int, Webhook] = {}
+        for webhook_id, namespace, url, events, queue, secret, created_at, cursor, enabled, *counters in db.execute(_ALL):
+            names = tuple(events.split(","))
+            self.by_id[webhook_id] = Webhook(
+                webhook_id, namespace, url, names, queue, secret, created_at, cursor, bool(enabled), *counters
+            )
+
+    def save(self, db: apsw.Connection, webhooks: Iterable[tuple[int, Webhook]]) -> None:
+        """Write webhooks, each with the number of its namespace."""
+        for namespace, each in webhooks:
+            columns = each.queue, each.secret, each.created_at, each.cursor, int(each.enabled)
+            counters = each.successes, each.failures, each.last_triggered
+            db.execute(_SAVE, (each.id, namespace, each.url, ",".join(each.events), *columns, *counters))
+            self.by_id[each.id] = each
+
+    def remove(self, db: apsw.Connection, ids: Sequence[int]) -> None:
+        """Forget webhooks."""
+        db.executemany("delete from webhooks where id = ?", [(webhook_id,) for webhook_id in ids])
+        for webhook_id in ids:
+            self.by_id.pop(webhook_id, None)
+
+    def undo(self) -> Callable[[], None]:
+        """Return what brings back the webhooks as they are now."""
+        before = dict(self.by_id)
+
+        def undo() -> None:
+            self.by_id = before
+
+        return undo
