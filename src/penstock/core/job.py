@@ -103,6 +103,7 @@ class DeathReason:
     STALLED = "stalled"
     TIMEOUT = "timeout"
     DISCARDED = "discarded"
+    UNRECOVERABLE = "explicit_fail"
 
 
 _encode_details = msgspec.msgpack.Encoder().encode
