@@ -19,15 +19,8 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 60
 #: Variables of the developer's own shell that would change what the server does.
 _CLEARED = (
-    "AUTH_TOKENS",
-    "HTTP_PORT",
-    "TCP_PORT",
-    "HOST",
-    "DATA_PATH",
-    "CORS_ALLOW_ORIGIN",
-    "RATE_LIMIT_MAX_REQUESTS",
-    "LOG_FORMAT",
-)
+    "AUTH_TOKENS", "HTTP_PORT", "TCP_PORT", "HOST", "DATA_PATH", "CORS_ALLOW_ORIGIN", "RATE_LIMIT_MAX_REQUESTS", "LOG_FORMAT",
+)  # fmt: skip
 
 
 def free_port() -> int:

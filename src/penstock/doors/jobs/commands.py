@@ -17,7 +17,8 @@ from penstock.doors.jobs import queues as q
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.call import Entry
 from penstock.doors.jobs.door import hold
-from penstock.doors.jobs.views import STATE_NAMES
+from penstock.doors.jobs.views import STATE_NAMES, job_ref
+from penstock.engine.change import ClearLog
 from penstock.engine.settle import Release
 
 if TYPE_CHECKING:
@@ -50,6 +51,12 @@ class LogsFields(wire.In):
     end: Annotated[int, Meta(ge=0, le=limits.offset_max)] | None = None
 
 
+class ClearLogsFields(wire.In):
+    """How many of the last lines stay."""
+
+    keep_logs: Annotated[int, Meta(ge=0, le=limits.logs_per_job_max)] = 0
+
+
 class AuthFields(wire.In):
     """A token."""
 
@@ -74,6 +81,7 @@ class DataReply(wire.Reply, kw_only=True):
 PULL = Reader(PullFields)
 PULL_BATCH = Reader(PullBatchFields)
 LOGS = Reader(LogsFields)
+CLEAR_LOGS = Reader(ClearLogsFields)
 AUTH = Reader(AuthFields)
 
 
@@ -94,6 +102,11 @@ def job_commands(jobs: JobHandlers) -> dict[str, Entry]:
         reply = await jobs.get_logs(call.request, id)
         which = LOGS.parse(await call.body())
         return wire.LogsReply(data=wire.LogData(reply.data.logs[which.start : which.end]))
+
+    async def clear_logs(call: Call, id: str) -> wire.Ok:
+        which = CLEAR_LOGS.parse(await call.body())
+        await jobs.engine.run(ClearLog(call.session.namespace, job_ref(id), which.keep_logs))
+        return wire.Ok()
 
     async def pull(call: Call, queue: str) -> wire.PulledReply | wire.NothingReply:
         _check_detach(call)
@@ -137,7 +150,7 @@ def job_commands(jobs: JobHandlers) -> dict[str, Entry]:
         # Logs.
         "AddLog": Entry(jobs.add_log, j.LOG, ID),
         "GetLogs": Entry(get_logs, LOGS, ID),
-        "ClearLogs": Entry(jobs.clear_logs, None, ID),
+        "ClearLogs": Entry(clear_logs, CLEAR_LOGS, ID),
     }
 
 
