@@ -91,7 +91,14 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     if not await _start_tcp(tcp, config):
         config = msgspec.structs.replace(config, tcp=None)
     readiness.ready = True
-    log.info("ready", version=__version__, http=str(config.http), tcp=str(config.tcp or "off"), data=str(config.data), durability=config.durability.value)
+    log.info(
+        "ready",
+        version=__version__,
+        http=str(config.http),
+        tcp=str(config.tcp or "off"),
+        data=str(config.data),
+        durability=config.durability.value,
+    )
     on_ready(config)
 
     await asyncio.wait({stop, *running}, return_when=asyncio.FIRST_COMPLETED)

@@ -9,7 +9,7 @@ import struct
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self, cast
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 
 from penstock.doors.jobs.call import CommandTable
 from penstock.doors.jobs.commands import job_commands, ops_commands, queue_commands, session_commands
@@ -37,7 +37,7 @@ def all_commands(engine: Any = None) -> CommandTable:
 
 
 def frame(message: Any) -> bytes:
-    body = msgpack.packb(message)
+    body: bytes = msgpack.packb(message)
     return struct.pack(">I", len(body)) + body
 
 
