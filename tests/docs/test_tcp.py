@@ -23,6 +23,8 @@ def test_every_command_and_its_fields_are_documented(name: str) -> None:
 def test_the_limits_are_those_of_the_server() -> None:
     for number in (
         limits.frame_bytes_max,
+        limits.stranger_frame_bytes_max,
+        f"{limits.command_values_max:,}",
         limits.connection_commands_max,
         f"{limits.tcp_connections_max:,}",
         f"{limits.connection_jobs_max:,}",

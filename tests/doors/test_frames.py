@@ -121,6 +121,12 @@ def test_what_json_cannot_say_is_refused(value: Any, error: str) -> None:
         frames.check(message)
 
 
+def test_a_message_of_too_many_values_is_refused() -> None:
+    message = frames.decode(frame({"data": [None] * 2_000_000})[4:])
+    with pytest.raises(InvalidInput, match=r"Too many values in one command \(max 2000000\)"):
+        frames.check(message)
+
+
 def test_large_whole_numbers_come_in_as_floats_and_go_out_as_floats_again() -> None:
     message = frames.decode(frame({"at": 1_700_000_000_000.0, "half": 0.5, "list": [4_294_967_296.0], "small": 5.0})[4:])
     frames.check(message)

@@ -156,8 +156,12 @@ def test_a_token_is_asked_for_first(guarded: ServerProcess) -> None:
         assert client.refused("Ping") == "Not authenticated"
         client.ok("Auth", token="other")
         client.ok("Ping")
+        client.push("x" * 1_000_000)
     with TcpClient(guarded.tcp_port) as another:
         assert another.refused("Ping") == "Not authenticated"
+        another.socket.sendall(struct.pack(">I", 65_537))
+        assert another.read() == {"ok": False, "error": "Frame too large: 65537 bytes exceeds maximum 65536"}
+        assert another.read() is None
 
 
 # Hanging up.

@@ -58,6 +58,9 @@ connection_commands_max: Final = 50  # under way at the same time
 connection_jobs_max: Final = 10_000  # pulled jobs that go back when the connection ends
 connection_write_bytes_max: Final = 64 * MEBIBYTE  # replies that a client has not read
 command_name_chars_max: Final = 64
+command_values_max: Final = 2_000_000  # because all of them are looked at while everybody else waits
+stranger_frame_bytes_max: Final = 65_536  # from a client that has not shown its token yet
+keepalive_s: Final = 60  # silence after which the system asks whether the other side is still there
 
 # What the server keeps.
 queues_max: Final = 1_000_000

@@ -37,7 +37,7 @@ class Parser:
 
     def __init__(self, bytes_max: int = limits.frame_bytes_max) -> None:
         self.broken: FrameTooLarge | None = None
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max  #: may be changed between two frames
         self._buffer = bytearray()
 
     @property
@@ -63,8 +63,8 @@ class Parser:
         while len(buffer) - start >= HEADER_BYTES:
             body = start + HEADER_BYTES
             size = int.from_bytes(buffer[start:body])
-            if size > self._bytes_max:
-                self.broken = FrameTooLarge(f"Frame too large: {size} bytes exceeds maximum {self._bytes_max}")
+            if size > self.bytes_max:
+                self.broken = FrameTooLarge(f"Frame too large: {size} bytes exceeds maximum {self.bytes_max}")
                 buffer.clear()
                 return frames
             if len(buffer) < body + size:
@@ -101,9 +101,13 @@ def check(message: dict[str, Any]) -> None:
     Whole numbers that a client had to send as floats, because they are large, become whole again.
     """
     level: list[Any] = [message]
+    values = 0
     for _ in range(_DEPTH_MAX):
         below: list[Any] = []
         for each in level:
+            values += len(each)
+            if values > limits.command_values_max:
+                raise InvalidInput(f"Too many values in one command (max {limits.command_values_max})")
             if type(each) is dict:
                 for key, value in each.items():
                     if type(key) is not str:

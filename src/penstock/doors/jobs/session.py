@@ -46,7 +46,7 @@ class Session:
         self.gone = asyncio.Event()  #: set when the client has hung up: nobody needs to wait for anything any more
         self._table = table
         self._gate = gate
-        self._authenticated = authenticated or gate.is_open
+        self.authenticated = authenticated or gate.is_open
         self._held: dict[int | str, int | None] = {}
         self._under_way = 0
         self._idle = asyncio.Event()
@@ -93,7 +93,7 @@ class Session:
         """Let the client in if its token is good. Raises Unauthorized."""
         if not self._gate.admits(token):
             raise Unauthorized("Invalid token")
-        self._authenticated = True
+        self.authenticated = True
 
     async def _answer(self, message: object) -> dict[str, Any]:
         if not isinstance(message, Mapping):
@@ -102,7 +102,7 @@ class Session:
         if not isinstance(name, str) or not name:
             raise InvalidInput("Invalid command")
         entry = self._table.get(name)
-        if not self._authenticated and (entry is None or not entry.public):
+        if not self.authenticated and (entry is None or not entry.public):
             raise Unauthorized("Not authenticated")
         if entry is None:
             raise InvalidInput(f"Unknown command: {name[: limits.command_name_chars_max]}")

@@ -7,6 +7,7 @@ while the client does not read its replies.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
@@ -58,7 +59,7 @@ class TcpListener:
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):
-            connection.finish()
+            connection.stop()
         await self._all_closed.wait()
 
     def enter(self, connection: Connection) -> None:
@@ -86,8 +87,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, listener: TcpListener) -> None:
         self._listener = listener
-        self._parser = frames.Parser()
         self._session = Session(listener.table, listener.gate, authenticated=False)
+        self._parser = frames.Parser()
         self._transport: asyncio.Transport
         self._frames: deque[bytes] = deque()  #: complete, and not begun
         self._tasks: set[asyncio.Task[None]] = set()
@@ -105,6 +106,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self._transport = cast("asyncio.Transport", transport)
+        _keep_alive(transport.get_extra_info("socket"))
         try:
             self._listener.enter(self)
         except TooMany as error:
@@ -115,6 +117,9 @@ class Connection(asyncio.Protocol):
         if self._ending:
             return
         self._heard_at = self._listener.clock.steady_ms()
+        # Who has not shown a token cannot make the server keep much.
+        stranger = not self._session.authenticated
+        self._parser.bytes_max = limits.stranger_frame_bytes_max if stranger else limits.frame_bytes_max
         for frame in self._parser.receive(data):
             self._frames.append(frame)
             self._kept_bytes += len(frame)
@@ -144,6 +149,12 @@ class Connection(asyncio.Protocol):
         self.finish()
 
     # What follows.
+
+    def stop(self) -> None:
+        """The server stops: finish, but do not wait for a client that does not read."""
+        self.finish()
+        if not self._writable:
+            self._transport.abort()
 
     def finish(self) -> None:
         """Take nothing more, finish what is here, then close."""
@@ -265,3 +276,11 @@ class Connection(asyncio.Protocol):
         else:  # it is us who do not read: count from now
             self._heard_at = self._listener.clock.steady_ms()
             self._watch()
+
+
+def _keep_alive(link: socket.socket) -> None:
+    """Have the system find out about clients that are gone without a word, so that what they hold goes back."""
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.keepalive_s)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.keepalive_s // 4)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
