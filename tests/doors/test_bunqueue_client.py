@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -228,7 +229,7 @@ def test_intervening(queue: Any) -> None:
     assert queue.clean(0, state="waiting") == 1
 
 
-def test_a_worker_that_closes_leaves_nothing_behind(queue: Any, server: ServerProcess) -> None:
+def test_a_worker_that_is_gone_gives_its_job_back(queue: Any, server: ServerProcess) -> None:
     started, go_on = threading.Event(), threading.Event()
 
     def process(_job: Any) -> str:
@@ -239,10 +240,11 @@ def test_a_worker_that_closes_leaves_nothing_behind(queue: Any, server: ServerPr
     job = queue.add("slow")
     worker = Worker(queue.name, process, host="127.0.0.1", port=server.tcp_port, poll_timeout_ms=100)
     assert started.wait(WAIT_S)
-    worker.connection.close()  # as if its machine were gone
+    worker.pause()
+    assert worker.connection._sock is not None
+    worker.connection._sock.shutdown(socket.SHUT_RDWR)  # as if its machine were gone
+    reply = queue.connection.call({"cmd": "PULL", "queue": queue.name, "timeout": 20_000}, timeout=WAIT_S)
+    assert (reply["job"]["id"], reply["job"]["attempts"]) == (job.id, 0)
     go_on.set()
-    with Queue(queue.name, host="127.0.0.1", port=server.tcp_port) as other:
-        reply = other.connection.call({"cmd": "PULL", "queue": queue.name, "timeout": 10_000}, timeout=WAIT_S)
-        if reply["job"] is not None:  # the worker may have connected again and been first
-            assert (reply["job"]["id"], reply["job"]["attempts"]) == (job.id, 0)
-    worker.close(WAIT_S)
+    assert worker.close(WAIT_S)
+    assert queue.get_state(job.id) == "active"  # what the worker says now is refused: its token is stale
