@@ -18,6 +18,7 @@ def test_the_defaults() -> None:
     config = load({}, {})
     assert str(config.data) == "data"
     assert str(config.http) == "127.0.0.1:6790"
+    assert str(config.tcp) == "127.0.0.1:6789"
     assert config.durability is Durability.ALWAYS
     assert config.auth_tokens == ()
     assert config.rate_limit_max_requests is None
@@ -51,7 +52,7 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
     from_env = load({"accept_loss": "yes"}, env)
     for name in good:
         assert getattr(from_flags, name) == getattr(from_file, name) == getattr(from_env, name), name
-        assert getattr(from_flags, name) != getattr(Config(), name) or name == "tcp", name
+        assert getattr(from_flags, name) != getattr(Config(), name), name
 
 
 def test_the_variables_of_the_contract() -> None:
@@ -67,6 +68,8 @@ def test_the_variables_of_the_contract() -> None:
     )
     assert (config.metrics_auth, config.log_format, str(config.data)) == (True, "plain", "d")
     assert load({}, {"HOST": "127.0.0.2"}).http == Listener("127.0.0.2", 6790)
+    assert load({}, {"HOST": "127.0.0.2"}).tcp == Listener("127.0.0.2", 6789)
+    assert load({}, {"TCP_PORT": "7001"}).tcp == Listener("127.0.0.1", 7001)
     assert load({}, {"HOST": "my-laptop"}).http == Listener("127.0.0.1", 6790)  # a shell's own $HOST
     assert load({}, {"RATE_LIMIT_MAX_REQUESTS": "0"}).rate_limit_max_requests is None
 

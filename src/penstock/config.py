@@ -47,7 +47,7 @@ class Config(msgspec.Struct, frozen=True):
 
     data: Path = Path("data")
     http: Listener = Listener("127.0.0.1", 6790)
-    tcp: Listener | None = None
+    tcp: Listener | None = Listener("127.0.0.1", 6789)
     resp: Listener | None = None
     metrics: Listener | None = Listener("127.0.0.1", 9090)
     durability: Durability = Durability.ALWAYS
@@ -177,7 +177,9 @@ _LONG = 100 * limits.YEAR_MS
 SETTINGS: dict[str, Setting] = {
     "data": Setting(Path, ("PENSTOCK_DATA", "DATA_PATH"), "directory that holds the queue"),
     "http": Setting(_main_listener, ("PENSTOCK_HTTP",), "where the doors listen (HTTP_PORT and HOST work too)"),
-    "tcp": Setting(_listener, ("PENSTOCK_TCP",), "where the jobs door's TCP protocol listens, or off"),
+    "tcp": Setting(
+        _listener, ("PENSTOCK_TCP",), "where the jobs door's TCP protocol listens, or off (TCP_PORT and HOST work too)"
+    ),
     "resp": Setting(_listener, ("PENSTOCK_RESP",), "where the Redis protocol listens, or off"),
     "metrics": Setting(_listener, ("PENSTOCK_METRICS",), "where Prometheus finds metrics, or off"),
     "durability": Setting(
@@ -244,12 +246,15 @@ def load(flags: Mapping[str, str], env: Mapping[str, str], file: Path | None = N
 
 def _from_env(env: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     texts: dict[str, tuple[str, str]] = {}
-    host, port = env.get("HOST"), env.get("HTTP_PORT")
-    if port or (host and "PENSTOCK_HTTP" not in env and _is_address(host)):
-        default = Config().http
-        address = host if host and _is_address(host) else default.host
-        names = [f"${name}" for name, value in (("HOST", host), ("HTTP_PORT", port)) if value]
-        texts["http"] = (f"{address}:{port or default.port}", " and ".join(names))
+    host, defaults = env.get("HOST"), Config()
+    for listener, default in (("http", defaults.http), ("tcp", defaults.tcp)):
+        assert default is not None
+        variable = f"{listener.upper()}_PORT"
+        port = env.get(variable)
+        if port or (host and f"PENSTOCK_{listener.upper()}" not in env and _is_address(host)):
+            address = host if host and _is_address(host) else default.host
+            names = [f"${name}" for name, value in (("HOST", host), (variable, port)) if value]
+            texts[listener] = (f"{address}:{port or default.port}", " and ".join(names))
     for name, setting in SETTINGS.items():
         for variable in setting.env:
             if env.get(variable):

@@ -9,6 +9,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import structlog
 from granian.constants import Interfaces
 from granian.http import HTTP1Settings
@@ -22,9 +23,12 @@ from penstock.core.errors import ConfigInvalid, PenstockError
 from penstock.doors.http.app import HttpApp
 from penstock.doors.http.openapi import OpenApi
 from penstock.doors.http.route import Route
+from penstock.doors.jobs.call import CommandTable
+from penstock.doors.jobs.commands import job_commands, ops_commands, queue_commands, session_commands
 from penstock.doors.jobs.crons import CronHandlers
 from penstock.doors.jobs.jobs import JobHandlers
 from penstock.doors.jobs.queues import QueueHandlers
+from penstock.doors.jobs.tcp import TcpListener
 from penstock.doors.jobs.webhooks import WebhookHandlers
 from penstock.doors.ops.health import OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.metrics import Metrics
@@ -51,8 +55,11 @@ HEADER_TIMEOUT_MS: Final = 10_000
 CLOSE_RESERVE_MS: Final = 2_000
 
 
-async def serve(config: Config, on_ready: Callable[[], None]) -> None:
-    """Run the server until it is told to stop by SIGTERM or SIGINT; a second signal ends the process at once."""
+async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
+    """Run the server until it is told to stop by SIGTERM or SIGINT; a second signal ends the process at once.
+
+    ``on_ready`` is given the configuration without the listeners that could not be started.
+    """
     stop = _on_signals()
     clock = SystemClock()
     _check_free(config.http, "http")
@@ -71,11 +78,17 @@ async def serve(config: Config, on_ready: Callable[[], None]) -> None:
     readiness, uptime = Readiness(), Uptime(clock)
     metrics = Metrics(engine, uptime)
     ops = OpsHandlers(engine, readiness, metrics, uptime)
-    routes = [*JobHandlers(engine).routes(), *QueueHandlers(engine).routes(), *ops.routes(metrics_auth=config.metrics_auth)]
-    routes += CronHandlers(engine).routes()
-    routes += WebhookHandlers(engine, guard).routes()
+    jobs, queues, crons, webhooks = (
+        JobHandlers(engine),
+        QueueHandlers(engine),
+        CronHandlers(engine),
+        WebhookHandlers(engine, guard),
+    )
+    routes = [*jobs.routes(), *queues.routes(), *ops.routes(metrics_auth=config.metrics_auth)]
+    routes += [*crons.routes(), *webhooks.routes()]
     routes += OpenApi(list(routes)).routes()
     gate = TokenGate(config.auth_tokens)
+    commands = CommandTable(engine, job_commands(jobs), queue_commands(queues), ops_commands(ops), session_commands())
     listeners = [_listen(_app(config, clock, gate, routes), config.http)]
     if config.metrics is not None and _wanted(config, "metrics", config.metrics):
         scrape = [
@@ -83,14 +96,24 @@ async def serve(config: Config, on_ready: Callable[[], None]) -> None:
             for path in ("/metrics", "/prometheus")
         ]
         listeners.append(_listen(_app(config, clock, gate, scrape), config.metrics))
-    for name in ("tcp", "resp"):
-        if getattr(config, name) is not None:
-            log.warning("this version has no such listener yet; it is not started", listener=name)
+    if config.resp is not None:
+        log.warning("this version has no such listener yet; it is not started", listener="resp")
     running = [asyncio.get_running_loop().create_task(listener.serve()) for listener in listeners]
     await _until_listening(config.http, running[0])
+    tcp = TcpListener(commands, gate, clock)
+    ops.tcp_connections = tcp.connections
+    if not await _start_tcp(tcp, config):
+        config = msgspec.structs.replace(config, tcp=None)
     readiness.ready = True
-    log.info("ready", version=__version__, http=str(config.http), data=str(config.data), durability=config.durability.value)
-    on_ready()
+    log.info(
+        "ready",
+        version=__version__,
+        http=str(config.http),
+        tcp=str(config.tcp or "off"),
+        data=str(config.data),
+        durability=config.durability.value,
+    )
+    on_ready(config)
 
     await asyncio.wait({stop, *running}, return_when=asyncio.FIRST_COMPLETED)
     log.info("stopping", reason=stop.result() if stop.done() else "a listener ended")
@@ -101,7 +124,7 @@ async def serve(config: Config, on_ready: Callable[[], None]) -> None:
         listener.stop()  # type: ignore[no-untyped-call]
     reserve = min(CLOSE_RESERVE_MS, config.shutdown_timeout_ms // 5)
     timeout = (config.shutdown_timeout_ms - reserve) / 1000
-    _, unfinished = await asyncio.wait(running, timeout=timeout)
+    _, unfinished = await asyncio.wait([*running, asyncio.create_task(tcp.stop())], timeout=timeout)
     if unfinished:
         log.warning("some requests did not finish in time")
     await post_office.stop()
@@ -178,6 +201,20 @@ def _wanted(config: Config, name: str, listener: Listener) -> bool:
         if name in config.origins:
             raise
         log.warning("going on without a listener", listener=name, reason=str(error))
+        return False
+    return True
+
+
+async def _start_tcp(tcp: TcpListener, config: Config) -> bool:
+    """Start the TCP listener if it is wanted and possible, and tell whether it runs."""
+    if config.tcp is None or not _wanted(config, "tcp", config.tcp):
+        return False
+    try:
+        await tcp.start(_address(config.tcp), config.tcp.port, backlog=BACKLOG)
+    except OSError as error:  # somebody was faster
+        if "tcp" in config.origins:
+            raise ConfigInvalid(f"Cannot listen on {config.tcp}: {error.strerror}.") from None
+        log.warning("going on without a listener", listener="tcp", reason=str(error))
         return False
     return True
 

@@ -152,7 +152,11 @@ async def test_a_log_keeps_its_last_lines(bench: Workbench) -> None:
             await tx.log_append(job.id, LogEntry(number, "warn", f"line {number}"), 3)
     assert [line.message for line in await bench.store.log_get(job.id)] == ["line 2", "line 3", "line 4"]
     async with bench.transaction() as tx:
+        await tx.log_clear(job.id, 1)
+    assert [line.message for line in await bench.store.log_get(job.id)] == ["line 4"]
+    async with bench.transaction() as tx:
         await tx.log_clear(job.id)
+        await tx.log_clear(job.id, 5)
     assert await bench.store.log_get(job.id) == []
 
 

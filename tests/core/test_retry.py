@@ -32,6 +32,12 @@ def test_three_attempts_mean_three_deliveries() -> None:
     assert third[0] is Arrow.BURY
 
 
+def test_a_final_failure_leaves_no_attempts() -> None:
+    assert retry.after_failure(job_in(State.ACTIVE, attempts=0), NOW, final=True)[0] is Arrow.BURY
+    removed = job_in(State.ACTIVE, attempts=0, flags=JobFlag.REMOVE_ON_FAIL)
+    assert retry.after_failure(removed, NOW, final=True)[0] is Arrow.BURY_REMOVE
+
+
 def test_without_backoff_the_retry_is_at_once() -> None:
     assert retry.after_failure(job_in(State.ACTIVE, backoff=0), NOW) == (Arrow.RETRY_NOW, NOW)
 

@@ -105,6 +105,16 @@ async def test_a_failed_job_waits_longer_each_time_and_is_dead_after_its_attempt
     assert (details_of(found).error, details_of(found).reason) == ("for good", DeathReason.MAX_ATTEMPTS)
 
 
+async def test_a_failure_for_good_is_dead_at_once(engine: Engine) -> None:
+    await push(engine, max_attempts=10)
+    job = await claim_job(engine)
+    assert await engine.run(Fail("default", [Hold(job.id, job.token)], "no use", final=True)) == [None]
+    found = await stored(engine, job)
+    assert found is not None
+    assert (State(found.state), found.attempts) == (State.DEAD, 1)
+    assert details_of(found).reason == DeathReason.UNRECOVERABLE
+
+
 async def test_a_long_error_is_cut_not_refused(engine: Engine) -> None:
     job = await push(engine)
     await claim_job(engine)

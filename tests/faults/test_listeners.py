@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -9,25 +10,31 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
-from tests.support.server import free_port
+from tests.support.server import ServerProcess, free_port
+from tests.support.tcp import frame
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def serve(data: Path, *args: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "penstock", "serve", "--data", str(data), *args]
+    command = [sys.executable, "-m", "penstock", "serve", "--data", str(data), "--tcp", "off", *args]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
 def test_names_and_both_families_work(tmp_path: Path, host: str) -> None:
     port, metrics = free_port(), free_port()
-    with serve(tmp_path, "--http", f"{host}:{port}", "--metrics", f"{host}:{metrics}") as process:
+    tcp = free_port()
+    args = ("--http", f"{host}:{port}", "--metrics", f"{host}:{metrics}", "--tcp", f"{host}:{tcp}")
+    with serve(tmp_path, *args) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == f"Penstock listens on http://{host}:{port}\n"
         assert httpx2.get(f"http://{host}:{port}/ping").json()["ok"] is True
         assert "penstock_" in httpx2.get(f"http://{host}:{metrics}/metrics").text
+        with socket.create_connection((host.strip("[]"), tcp)) as connection:
+            connection.sendall(frame({"cmd": "Ping"}))
+            assert b"pong" in connection.recv(1_000)
         process.terminate()
         assert process.wait(20) == 0
 
@@ -46,3 +53,22 @@ def test_where_nobody_can_listen_is_explained(tmp_path: Path, args: tuple[str, .
     assert process.returncode == 2
     assert error in said
     assert "Traceback" not in said
+
+
+def test_a_port_that_is_taken_stops_the_server_only_if_it_was_asked_for(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with serve(
+            tmp_path, "--http", f"127.0.0.1:{free_port()}", "--metrics", "off", "--tcp", f"127.0.0.1:{port}"
+        ) as process:
+            _, said = process.communicate(timeout=30)
+        assert process.returncode == 2
+        assert f"Cannot listen on 127.0.0.1:{port}" in said
+        assert "--tcp" in said
+
+
+def test_the_greeting_says_where_tcp_listens(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        assert server.process is not None
+        assert server.process.stdout is not None
+        assert f"  TCP      127.0.0.1:{server.tcp_port}\n" in [server.process.stdout.readline() for _ in range(4)]

@@ -133,7 +133,18 @@ def test_logs_are_plain_when_asked(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_command_line_is_explained(tmp_path: Path, args: list[str], error: str) -> None:
-    command = ["serve", "--data", str(tmp_path / "data"), "--http", f"127.0.0.1:{free_port()}", "--metrics", "off", *args]
+    command = [
+        "serve",
+        "--data",
+        str(tmp_path / "data"),
+        "--tcp",
+        "off",
+        "--http",
+        f"127.0.0.1:{free_port()}",
+        "--metrics",
+        "off",
+        *args,
+    ]
     run = subprocess.run([sys.executable, "-m", "penstock", *command], capture_output=True, text=True, check=False)
     assert run.returncode == 2
     assert error in run.stderr
@@ -141,7 +152,17 @@ def test_a_bad_command_line_is_explained(tmp_path: Path, args: list[str], error:
 
 
 def test_a_port_in_use_is_explained(tmp_path: Path, server: ServerProcess) -> None:
-    command = ["serve", "--data", str(tmp_path / "data"), "--http", f"127.0.0.1:{server.port}", "--metrics", "off"]
+    command = [
+        "serve",
+        "--data",
+        str(tmp_path / "data"),
+        "--tcp",
+        "off",
+        "--http",
+        f"127.0.0.1:{server.port}",
+        "--metrics",
+        "off",
+    ]
     run = subprocess.run([sys.executable, "-m", "penstock", *command], capture_output=True, text=True, check=False)
     assert run.returncode == 2
     assert f"Cannot listen on 127.0.0.1:{server.port}: Address already in use" in run.stderr

@@ -38,7 +38,17 @@ async def test_a_second_process_is_refused_and_the_first_unharmed(
 ) -> None:
     with pytest.raises(StoreLocked, match=r"Another process \(pid \d+\) uses the data directory .* choose another"):
         await reopen(tmp_path / "data", clock)
-    command = ["serve", "--data", str(tmp_path / "data"), "--http", f"127.0.0.1:{free_port()}", "--metrics", "off"]
+    command = [
+        "serve",
+        "--data",
+        str(tmp_path / "data"),
+        "--tcp",
+        "off",
+        "--http",
+        f"127.0.0.1:{free_port()}",
+        "--metrics",
+        "off",
+    ]
     refused = subprocess.run([sys.executable, "-m", "penstock", *command], capture_output=True, text=True, check=False)
     assert refused.returncode == 2
     assert "uses the data directory" in refused.stderr

@@ -19,15 +19,9 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 60
 #: Variables of the developer's own shell that would change what the server does.
 _CLEARED = (
-    "AUTH_TOKENS",
-    "HTTP_PORT",
-    "HOST",
-    "DATA_PATH",
-    "CORS_ALLOW_ORIGIN",
-    "RATE_LIMIT_MAX_REQUESTS",
-    "LOG_FORMAT",
+    "AUTH_TOKENS", "HTTP_PORT", "TCP_PORT", "HOST", "DATA_PATH", "CORS_ALLOW_ORIGIN", "RATE_LIMIT_MAX_REQUESTS", "LOG_FORMAT",
     "WEBHOOK_ALLOWED_HOSTS",
-)
+)  # fmt: skip
 
 
 def free_port() -> int:
@@ -47,12 +41,14 @@ class ServerProcess:
         env: Mapping[str, str] | None = None,
         launcher: Sequence[str] = ("-m", "penstock"),
         port: int | None = None,
+        tcp_port: int | None = None,
     ) -> None:
         self.data = data
         self.args = args
         self.env = {name: value for name, value in os.environ.items() if name not in _CLEARED} | dict(env or {})
         self.launcher = launcher
         self.port = port or free_port()
+        self.tcp_port = tcp_port or free_port()
         self.process: subprocess.Popen[str] | None = None
         self.log_path = data.parent / f"{data.name}.log"
 
@@ -76,7 +72,7 @@ class ServerProcess:
         self.data.parent.mkdir(parents=True, exist_ok=True)
         command = [
             sys.executable, *self.launcher, "serve", "--data", str(self.data), "--http", f"127.0.0.1:{self.port}",
-            "--metrics", "off", *self.args,
+            "--tcp", f"127.0.0.1:{self.tcp_port}", "--metrics", "off", *self.args,
         ]  # fmt: skip
         with self.log_path.open("a") as log:
             self.process = subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=log, text=True)

@@ -46,7 +46,7 @@ def serve(config_file: Path | None, insecure: bool, accept_loss: bool, **flags: 
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(server.serve(config, lambda: _greet(config)))
+        runner.run(server.serve(config, _greet))
 
 
 def _allow_many_connections() -> None:
@@ -60,5 +60,7 @@ def _greet(config: configuration.Config) -> None:
     click.echo(f"Penstock listens on {base}")
     click.echo(f"  health   {base}/health")
     click.echo(f"  API      {base}/docs")
+    if config.tcp is not None:
+        click.echo(f"  TCP      {config.tcp}")
     click.echo(f"  metrics  {base}/prometheus")
     click.echo(f"  data     {config.data}  (durability: {config.durability})")

@@ -37,6 +37,12 @@ class BodyTooLarge(PenstockError):
     code = "body_too_large"
 
 
+class FrameTooLarge(InvalidInput):
+    """The frame is larger than the protocol allows. Send it in smaller pieces."""
+
+    code = "frame_too_large"
+
+
 class LengthRequired(PenstockError):
     """Send a Content-Length: over HTTP/2 a body without one cannot be told from one that was cut off."""
 

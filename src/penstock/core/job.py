@@ -112,6 +112,7 @@ class DeathReason:
     TIMEOUT = "timeout"
     DISCARDED = "discarded"
     CHILD_FAILED = "child_failed"
+    UNRECOVERABLE = "explicit_fail"
 
 
 _encode_details = msgspec.msgpack.Encoder().encode

@@ -60,6 +60,19 @@ offset_max: Final = 10**15
 grace_ms_max: Final = 100 * YEAR_MS
 clean_jobs_max: Final = 100_000
 
+# What a connection of the jobs door's TCP protocol, or its WebSocket, may be.
+frame_bytes_max: Final = 64 * MEBIBYTE
+frames_bytes_max: Final = 1024 * MEBIBYTE  # of all frames that arrive or are being worked on
+frame_idle_ms_max: Final = MINUTE_MS  # a frame of which nothing more arrives for this long is given up
+tcp_connections_max: Final = 10_000
+connection_commands_max: Final = 50  # under way at the same time
+connection_jobs_max: Final = 10_000  # pulled jobs that go back when the connection ends
+connection_write_bytes_max: Final = 64 * MEBIBYTE  # replies that a client has not read
+command_name_chars_max: Final = 64
+command_values_max: Final = 2_000_000  # because all of them are looked at while everybody else waits
+stranger_frame_bytes_max: Final = 65_536  # from a client that has not shown its token yet
+keepalive_s: Final = 60  # silence after which the system asks whether the other side is still there
+
 # What the server keeps.
 queues_max: Final = 1_000_000
 logs_per_job_max: Final = 100

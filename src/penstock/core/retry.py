@@ -19,9 +19,9 @@ def retry_delay_ms(backoff_ms: int, failures_before: int) -> int:
     return min(backoff_ms << min(failures_before, 27), limits.retry_delay_ms_max)
 
 
-def after_failure(job: Job, now_ms: int) -> tuple[Arrow, int]:
-    """Decide what a reported failure does: the arrow to take and, for a retry, when."""
-    if job.attempts + 1 >= job.max_attempts:
+def after_failure(job: Job, now_ms: int, *, final: bool = False) -> tuple[Arrow, int]:
+    """Decide what a reported failure does: the arrow to take and, for a retry, when. ``final``: trying again is no use."""
+    if final or job.attempts + 1 >= job.max_attempts:
         return (Arrow.BURY_REMOVE if job.has(JobFlag.REMOVE_ON_FAIL) else Arrow.BURY), 0
     delay = retry_delay_ms(job.backoff, job.attempts)
     return (Arrow.RETRY, now_ms + delay) if delay > 0 else (Arrow.RETRY_NOW, now_ms)

@@ -214,9 +214,9 @@ async def obliterate(engine: Engine, queue: QueueKey) -> int:
     return count
 
 
-async def revive(engine: Engine, queue: QueueKey) -> int:
-    """Bring all dead jobs back to the queue."""
-    count = await move_many(engine, queue, Arrow.REVIVE)
+async def revive(engine: Engine, queue: QueueKey, limit: int | None = None) -> int:
+    """Bring dead jobs back to the queue: all of them, or the ``limit`` oldest."""
+    count = await move_many(engine, queue, Arrow.REVIVE, limit=limit)
     await engine.run(Announce(queue, EventKind.DLQ_RETRY_ALL, count))
     return count
 

@@ -66,13 +66,14 @@ class AddLog(Command[None]):
 
 
 class ClearLog(Command[None]):
-    """Empty a job's log."""
+    """Empty a job's log, but for the last ``keep`` lines."""
 
-    __slots__ = ("namespace", "ref")
+    __slots__ = ("keep", "namespace", "ref")
 
-    def __init__(self, namespace: str, ref: JobRef) -> None:
+    def __init__(self, namespace: str, ref: JobRef, keep: int = 0) -> None:
         self.namespace = namespace
         self.ref = ref
+        self.keep = keep
 
 
 async def move_job(_engine: Engine, work: Work, commands: Sequence[MoveJob]) -> None:
@@ -149,7 +150,7 @@ async def clear_log(_engine: Engine, work: Work, commands: Sequence[ClearLog]) -
         except PenstockError as error:
             work.refuse(command, error)
         else:
-            await work.tx.log_clear(job.id)
+            await work.tx.log_clear(job.id, command.keep)
             work.answer(command, None)
 
 

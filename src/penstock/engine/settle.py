@@ -57,13 +57,17 @@ class Ack(Settlement):
 
 
 class Fail(Settlement):
-    """Jobs failed: each is retried after its backoff, or dead if it has no attempts left."""
+    """Jobs failed: each is retried after its backoff, or dead if it has no attempts left.
 
-    __slots__ = ("error",)
+    ``final``: trying again is no use, so each is dead whatever attempts it has left.
+    """
 
-    def __init__(self, namespace: str, holds: Sequence[Hold], error: str | None) -> None:
+    __slots__ = ("error", "final")
+
+    def __init__(self, namespace: str, holds: Sequence[Hold], error: str | None, *, final: bool = False) -> None:
         super().__init__(namespace, holds)
         self.error = error
+        self.final = final
 
 
 class Renew(Settlement):
@@ -123,12 +127,13 @@ async def fail(_engine: Engine, work: Work, commands: Sequence[Fail]) -> None:
 
     def count(command: Fail, _index: int, job: Job) -> None:
         work.failed += 1
-        arrow, run_at = after_failure(job, work.now_ms)
+        arrow, run_at = after_failure(job, work.now_ms, final=command.final)
+        reason = DeathReason.UNRECOVERABLE if command.final else DeathReason.MAX_ATTEMPTS
         details = details_of(job)
         details.error = None if command.error is None else command.error[: limits.error_chars_max]
-        details.reason = DeathReason.MAX_ATTEMPTS if arrow is Arrow.BURY else None
+        details.reason = reason if arrow is Arrow.BURY else None
         put_details(job, details)
-        work.move(job, arrow, run_at, error=details.error, note=DeathReason.MAX_ATTEMPTS)
+        work.move(job, arrow, run_at, error=details.error, note=reason)
 
     await _settle(work, commands, count)
 

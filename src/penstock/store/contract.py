@@ -210,8 +210,8 @@ class Transaction(Protocol):
     async def log_append(self, job_id: int, entry: LogEntry, keep: int) -> None:
         """Add a line to a job's log and drop the oldest beyond ``keep``."""
 
-    async def log_clear(self, job_id: int) -> None:
-        """Empty a job's log."""
+    async def log_clear(self, job_id: int, keep: int = 0) -> None:
+        """Empty a job's log, but for the last ``keep`` lines."""
 
     # Crons, in batches.
 

@@ -113,7 +113,8 @@ class JobHandlers(JobsDoor):
 
     async def fail(self, req: Request, id: str) -> wire.Ok:
         body = await FAIL.read_optional(req)
-        await self.settle(Fail(self.namespace(req), (hold(id, body.token),), body.error), id, NOT_ACTIVE)
+        failure = Fail(self.namespace(req), (hold(id, body.token),), body.error, final=body.unrecoverable)
+        await self.settle(failure, id, NOT_ACTIVE)
         return wire.Ok()
 
     async def report_progress(self, req: Request, id: str) -> wire.Ok:

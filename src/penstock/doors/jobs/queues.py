@@ -145,7 +145,7 @@ class QueueHandlers(JobsDoor):
         body = await DLQ_RETRY.read_optional(req)
         if body.job_id is not None:
             return wire.CountReply(count=await self._bring_back(key, body.job_id, Arrow.REVIVE))
-        return wire.CountReply(count=await admin.revive(self.engine, key))
+        return wire.CountReply(count=await admin.revive(self.engine, key, body.count))
 
     async def purge_dlq(self, req: Request, queue: str) -> wire.CountReply:
         return wire.CountReply(count=await admin.purge(self.engine, self.queue_key(req, queue)))

@@ -126,6 +126,7 @@ class FailBody(In):
 
     error: Text | None = None
     token: str | None = None
+    unrecoverable: bool = False  #: trying again is no use: straight to the dead letters
 
 
 class DataBody(In):
@@ -249,9 +250,10 @@ class DlqQuery(In):
 
 
 class DlqRetryBody(In):
-    """Which dead job to bring back; none means all."""
+    """Which dead job to bring back; none means all, or as many as ``count`` says, oldest first."""
 
     job_id: str | None = None
+    count: Annotated[int, Meta(ge=1, le=limits.offset_max)] | None = None
 
 
 class LimitBody(In):

@@ -20,6 +20,8 @@ from penstock.doors.ops.memory import (
 from penstock.doors.ops.metrics import CONTENT_TYPE, Metrics
 
 if TYPE_CHECKING:
+    from collections.abc import Sized
+
     from penstock.core.clock import Clock
     from penstock.core.queue import Counts
     from penstock.doors.http.request import Request
@@ -183,6 +185,7 @@ class OpsHandlers:
         self._readiness = readiness
         self._metrics = metrics
         self._uptime = uptime
+        self.tcp_connections: Sized = ()  #: those that are open; set by who listens
 
     async def health(self, _req: Request) -> HealthReply:
         status = self._engine.store.status()
@@ -192,7 +195,7 @@ class OpsHandlers:
             uptime=self._uptime.seconds(),
             version=__version__,
             queues=_queues_view(self._engine.store.totals()),
-            connections=Connections(),
+            connections=Connections(tcp=len(self.tcp_connections)),
             memory=read_memory(),
             reason=status.error,
         )

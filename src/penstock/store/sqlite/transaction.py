@@ -346,9 +346,11 @@ class SqliteTransaction:
         )
         self._db.execute("delete from logs where job = ? and line <= ?", (job_id, last + 1 - keep))
 
-    async def log_clear(self, job_id: int) -> None:
+    async def log_clear(self, job_id: int, keep: int = 0) -> None:
         self._begin()
-        self._db.execute("delete from logs where job = ?", (job_id,))
+        self._db.execute(
+            "delete from logs where job = ?1 and line <= (select max(line) from logs where job = ?1) - ?2", (job_id, keep)
+        )
 
     # Crons.
 

@@ -1,0 +1,112 @@
+"""A command as the handlers of the jobs door see it, and the table of all commands.
+
+The doors differ in how a question arrives, not in what is asked. A ``Call`` answers the same questions as an HTTP request, so
+that one handler, with one set of limits and error texts, serves HTTP, TCP and WebSocket.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
+
+from penstock.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.doors.http.body import Reader
+    from penstock.doors.http.request import Request
+    from penstock.doors.http.route import Handler
+    from penstock.doors.jobs.session import Session
+    from penstock.engine.engine import Engine
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Call:
+    """One command, on its way through a session. Its fields are what a request has in its path, query and body."""
+
+    __slots__ = ("message", "session")
+
+    def __init__(self, session: Session, message: Mapping[str, Any]) -> None:
+        self.session = session
+        self.message = message
+
+    @property
+    def request(self) -> Request:
+        """Return this call as what handlers take: it answers everything they ask of a request."""
+        return cast("Request", self)
+
+    def header(self, name: str, default: str | None = None) -> str | None:
+        """Return what a request would have as a header: the namespace, and nothing else."""
+        return self.session.namespace if name == "x-namespace" else default
+
+    async def body(self) -> bytes:
+        """Return the fields as JSON."""
+        try:
+            return _encode(self.message)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            raise InvalidInput("Invalid command format") from None
+
+    def query(self) -> dict[str, str]:
+        """Return the fields as the parameters of a query string; a list is written with commas."""
+        return {name: _text(value) for name, value in self.message.items() if value is not None}
+
+    async def disconnected(self) -> None:
+        """Return when the client has hung up."""
+        await self.session.gone.wait()
+
+    def field(self, name: str) -> str:
+        """Return a field that names a queue or a job. One that is missing is empty: the handler knows the words for it."""
+        value = self.message.get(name)
+        if value is None and name != "queue":
+            raise InvalidInput(f"{name} is required")
+        if not isinstance(value, str | None):
+            raise InvalidInput(f"{name} must be a string")
+        return value or ""
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+class Entry(NamedTuple):
+    """One command. ``handler`` takes the call and its parameters, as the handler of a route does."""
+
+    handler: Handler
+    shape: Reader[Any] | None = None  #: its optional and required fields, besides those in ``params``
+    params: Mapping[str, str] = {}  #: which field gives which parameter of the handler
+    public: bool = False  #: may be used before the client has shown a token
+    takes: bool = False  #: hands jobs to the client, which go back when it hangs up
+    settles: bool = False  #: the job, or jobs, of the command are no longer the client's afterwards
+
+    def fields(self) -> list[str]:
+        """Return the names of all fields it knows."""
+        shape = [] if self.shape is None else [each.encode_name for each in msgspec.structs.fields(self.shape.shape)]
+        return [*self.params.values(), *shape]
+
+    async def __call__(self, call: Call) -> Any:
+        """Answer a call."""
+        return await self.handler(call, **{name: call.field(field) for name, field in self.params.items()})
+
+
+class CommandTable:
+    """All commands by name. Adding one is adding an entry to a group."""
+
+    def __init__(self, engine: Engine, *groups: Mapping[str, Entry]) -> None:
+        self.engine = engine
+        self._entries: dict[str, Entry] = {}
+        for group in groups:
+            assert not self._entries.keys() & group.keys(), "a command is there twice"
+            self._entries |= group
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __getitem__(self, name: str) -> Entry:
+        return self._entries[name]
+
+    def get(self, name: str) -> Entry | None:
+        """Return a command, or None if there is none of that name."""
+        return self._entries.get(name)

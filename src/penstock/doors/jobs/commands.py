@@ -1,0 +1,229 @@
+"""The commands of the jobs door, each with the handler that answers it and the fields it takes. docs/tcp.md explains them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from penstock import __version__
+from penstock.core import limits
+from penstock.core.errors import InvalidInput
+from penstock.core.lifecycle import Arrow, State
+from penstock.doors.http.body import Reader
+from penstock.doors.jobs import jobs as j
+from penstock.doors.jobs import queues as q
+from penstock.doors.jobs import wire
+from penstock.doors.jobs.call import Entry
+from penstock.doors.jobs.door import hold
+from penstock.doors.jobs.views import STATE_NAMES, job_ref
+from penstock.engine.change import ClearLog
+from penstock.engine.settle import Release
+
+if TYPE_CHECKING:
+    from penstock.doors.jobs.call import Call
+    from penstock.doors.jobs.jobs import JobHandlers
+    from penstock.doors.jobs.queues import QueueHandlers
+    from penstock.doors.ops.health import OpsHandlers
+
+QUEUE: Final = {"queue": "queue"}
+ID: Final = {"id": "id"}
+PROTOCOL_VERSION: Final = 2
+
+
+class PullFields(wire.PullQuery):
+    """How to pull one job. ``detach``: it stays leased when the connection ends."""
+
+    detach: bool = False
+
+
+class PullBatchFields(wire.PullBatchBody):
+    """How to pull several jobs. ``detach``: they stay leased when the connection ends."""
+
+    detach: bool = False
+
+
+class LogsFields(wire.In):
+    """Which lines of a log, counted from 0; ``end`` is the first that is left out."""
+
+    start: Annotated[int, Meta(ge=0, le=limits.offset_max)] = 0
+    end: Annotated[int, Meta(ge=0, le=limits.offset_max)] | None = None
+
+
+class ClearLogsFields(wire.In):
+    """How many of the last lines stay."""
+
+    keep_logs: Annotated[int, Meta(ge=0, le=limits.logs_per_job_max)] = 0
+
+
+class AuthFields(wire.In):
+    """A token."""
+
+    token: str
+
+
+class HelloReply(wire.Reply, kw_only=True):
+    """What the server speaks."""
+
+    protocol_version: int = PROTOCOL_VERSION
+    capabilities: list[str]
+    server: str = "penstock"
+    version: str = __version__
+
+
+class DataReply(wire.Reply, kw_only=True):
+    """Something wrapped in ``data``, as the protocol has it for some commands."""
+
+    data: dict[str, Any]
+
+
+PULL = Reader(PullFields)
+PULL_BATCH = Reader(PullBatchFields)
+LOGS = Reader(LogsFields)
+CLEAR_LOGS = Reader(ClearLogsFields)
+AUTH = Reader(AuthFields)
+
+
+def job_commands(jobs: JobHandlers) -> dict[str, Entry]:
+    """Return the commands about jobs."""
+
+    async def move_to_wait(call: Call, id: str) -> wire.Ok:
+        """Make a job ready from wherever it is, as long as it has not completed."""
+        job, _ = await jobs.job(call.request, id)
+        if job.state == State.ACTIVE:
+            await jobs.settle(Release(call.session.namespace, (hold(id, None),)), id, j.NOT_ACTIVE)
+        elif job.state != State.WAITING:
+            refusal = f"Cannot move job from state '{STATE_NAMES[job.state]}' to waiting"
+            await jobs.move(call.request, id, Arrow.REVIVE if job.state == State.DEAD else Arrow.PROMOTE, refusal)
+        return wire.Ok()
+
+    async def get_logs(call: Call, id: str) -> wire.LogsReply:
+        reply = await jobs.get_logs(call.request, id)
+        which = LOGS.parse(await call.body())
+        return wire.LogsReply(data=wire.LogData(reply.data.logs[which.start : which.end]))
+
+    async def clear_logs(call: Call, id: str) -> wire.Ok:
+        which = CLEAR_LOGS.parse(await call.body())
+        await jobs.engine.run(ClearLog(call.session.namespace, job_ref(id), which.keep_logs))
+        return wire.Ok()
+
+    async def pull(call: Call, queue: str) -> wire.PulledReply | wire.NothingReply:
+        _check_detach(call)
+        return await jobs.pull(call.request, queue)
+
+    async def pull_batch(call: Call, queue: str) -> wire.PulledBatchReply:
+        _check_detach(call)
+        return await jobs.pull_batch(call.request, queue)
+
+    return {
+        # Producers.
+        "PUSH": Entry(jobs.push, j.PUSH, QUEUE),
+        "PUSHB": Entry(jobs.push_bulk, j.BULK, QUEUE),
+        # Workers.
+        "PULL": Entry(pull, PULL, QUEUE, takes=True),
+        "PULLB": Entry(pull_batch, PULL_BATCH, QUEUE, takes=True),
+        "ACK": Entry(jobs.ack, j.ACK, ID, settles=True),
+        "ACKB": Entry(jobs.ack_batch, j.ACK_BATCH, settles=True),
+        "FAIL": Entry(jobs.fail, j.FAIL, ID, settles=True),
+        "Progress": Entry(jobs.report_progress, j.PROGRESS, ID),
+        "JobHeartbeat": Entry(jobs.heartbeat, j.HEARTBEAT, ID),
+        "JobHeartbeatB": Entry(jobs.heartbeat_batch, j.HEARTBEAT_BATCH),
+        "ExtendLock": Entry(jobs.extend_lock, j.EXTEND, ID),
+        "ExtendLocks": Entry(jobs.extend_locks, j.EXTEND_BATCH),
+        # Looking.
+        "GetJob": Entry(jobs.get, None, ID),
+        "GetJobByCustomId": Entry(jobs.get, None, {"id": "customId"}),
+        "GetState": Entry(jobs.get_state, None, ID),
+        "GetResult": Entry(jobs.get_result, None, ID),
+        "GetProgress": Entry(jobs.get_progress, None, ID),
+        "WaitJob": Entry(jobs.wait, j.WAIT, ID),
+        # Intervening.
+        "Cancel": Entry(jobs.cancel, None, ID, settles=True),
+        "Update": Entry(jobs.update_data, j.DATA, ID),
+        "ChangePriority": Entry(jobs.change_priority, j.PRIORITY, ID),
+        "Promote": Entry(jobs.promote, None, ID),
+        "MoveToDelayed": Entry(jobs.move_to_delayed, j.DELAY, ID, settles=True),
+        "ChangeDelay": Entry(jobs.change_delay, j.DELAY, ID),
+        "MoveToWait": Entry(move_to_wait, None, ID, settles=True),
+        "Discard": Entry(jobs.discard, None, ID, settles=True),
+        # Logs.
+        "AddLog": Entry(jobs.add_log, j.LOG, ID),
+        "GetLogs": Entry(get_logs, LOGS, ID),
+        "ClearLogs": Entry(clear_logs, CLEAR_LOGS, ID),
+    }
+
+
+def _check_detach(call: Call) -> None:
+    """Raise InvalidInput before anything is pulled: afterwards it would be too late."""
+    if not isinstance(call.message.get("detach"), bool | None):
+        raise InvalidInput("detach must be a boolean")
+
+
+def queue_commands(queues: QueueHandlers) -> dict[str, Entry]:
+    """Return the commands about queues."""
+    return {
+        # Looking.
+        "ListQueues": Entry(queues.list_queues),
+        "GetJobs": Entry(queues.list_jobs, q.LIST, QUEUE),
+        "GetJobCounts": Entry(queues.counts, None, QUEUE),
+        "GetCountsPerPriority": Entry(queues.priority_counts, None, QUEUE),
+        "Count": Entry(queues.count, None, QUEUE),
+        "IsPaused": Entry(queues.paused, None, QUEUE),
+        # Control.
+        "Pause": Entry(queues.pause, None, QUEUE),
+        "Resume": Entry(queues.resume, None, QUEUE),
+        "Drain": Entry(queues.drain, None, QUEUE),
+        "Obliterate": Entry(queues.obliterate, None, QUEUE),
+        "Clean": Entry(queues.clean, q.CLEAN, QUEUE),
+        "PromoteJobs": Entry(queues.promote_jobs, q.COUNT, QUEUE),
+        "RetryCompleted": Entry(queues.retry_completed, q.RETRY_COMPLETED, QUEUE),
+        # Dead letters.
+        "Dlq": Entry(queues.list_dlq, q.DLQ_LIST, QUEUE),
+        "RetryDlq": Entry(queues.retry_dlq, q.DLQ_RETRY, QUEUE),
+        "PurgeDlq": Entry(queues.purge_dlq, None, QUEUE),
+        # Limits and settings.
+        "RateLimit": Entry(queues.set_rate_limit, q.LIMIT, QUEUE),
+        "RateLimitClear": Entry(queues.clear_rate_limit, None, QUEUE),
+        "SetConcurrency": Entry(queues.set_concurrency, q.LIMIT, QUEUE),
+        "ClearConcurrency": Entry(queues.clear_concurrency, None, QUEUE),
+        "SetStallConfig": Entry(queues.set_stall_config, q.STALL, QUEUE),
+        "GetStallConfig": Entry(queues.get_stall_config, None, QUEUE),
+        "SetDlqConfig": Entry(queues.set_dlq_config, q.DLQ, QUEUE),
+        "GetDlqConfig": Entry(queues.get_dlq_config, None, QUEUE),
+    }
+
+
+def ops_commands(ops: OpsHandlers) -> dict[str, Entry]:
+    """Return the commands for operators."""
+
+    async def prometheus(call: Call) -> DataReply:
+        page = await ops.prometheus(call.request)
+        return DataReply(data={"metrics": page.body.decode()})
+
+    async def storage(call: Call) -> DataReply:
+        status: dict[str, Any] = msgspec.to_builtins(await ops.storage(call.request))
+        del status["ok"]
+        return DataReply(data={"error": None, "since": None} | status)
+
+    return {
+        "Ping": Entry(ops.ping),
+        "Stats": Entry(ops.stats),
+        "Metrics": Entry(ops.metrics),
+        "Prometheus": Entry(prometheus),
+        "StorageStatus": Entry(storage),
+        "CompactMemory": Entry(ops.collect_garbage),
+    }
+
+
+def session_commands() -> dict[str, Entry]:
+    """Return the commands about the session itself."""
+
+    async def auth(call: Call) -> wire.Ok:
+        call.session.show_token(AUTH.parse(await call.body()).token)
+        return wire.Ok()
+
+    async def hello(_call: Call) -> HelloReply:
+        return HelloReply(capabilities=["pipelining"])
+
+    return {"Auth": Entry(auth, AUTH, public=True), "Hello": Entry(hello)}

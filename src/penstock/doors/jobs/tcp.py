@@ -1,0 +1,286 @@
+"""The jobs door over TCP: connections that carry frames to sessions and replies back. docs/tcp.md is the protocol.
+
+A connection takes no more from its client than it can work on: at most so many commands are under way, and nothing is read
+while the client does not read its replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, PenstockError, TooMany
+from penstock.doors.jobs import frames
+from penstock.doors.jobs.session import Session
+
+if TYPE_CHECKING:
+    from penstock.access.tokens import TokenGate
+    from penstock.core.clock import Alarm, Clock
+    from penstock.doors.jobs.call import CommandTable
+
+log = structlog.get_logger("penstock.tcp")
+
+
+class TcpListener:
+    """Accepts connections. ``start`` it, and ``stop`` it before the engine is closed."""
+
+    def __init__(
+        self, table: CommandTable, gate: TokenGate, clock: Clock, *, connections_max: int = limits.tcp_connections_max
+    ) -> None:
+        self.table = table
+        self.gate = gate
+        self.clock = clock
+        self.connections: set[Connection] = set()
+        self.bytes = 0  #: of all frames that arrive or are being worked on
+        self._connections_max = connections_max
+        self._server: asyncio.Server | None = None
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
+
+    async def start(self, host: str, port: int, *, backlog: int = 1_024) -> None:
+        """Begin to accept. Raises OSError if somebody else listens there."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=backlog)
+
+    @property
+    def port(self) -> int:
+        """Return where it listens."""
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def stop(self) -> None:
+        """Accept nothing more, answer what is under way, and let everybody go."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.stop()
+        await self._all_closed.wait()
+
+    def enter(self, connection: Connection) -> None:
+        """Count a connection in. Raises TooMany."""
+        if len(self.connections) >= self._connections_max:
+            raise TooMany("Too many TCP connections")
+        self.connections.add(connection)
+        self._all_closed.clear()
+
+    def leave(self, connection: Connection) -> None:
+        """Count a connection out."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self._all_closed.set()
+
+    def hold(self, size: int) -> None:
+        """Make room for frames, or give it back. Raises TooMany if there is none."""
+        if size > 0 and self.bytes + size > limits.frames_bytes_max:
+            raise TooMany("Too many large requests at once. Retry in a moment.")
+        self.bytes += size
+
+
+class Connection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, listener: TcpListener) -> None:
+        self._listener = listener
+        self._session = Session(listener.table, listener.gate, authenticated=False)
+        self._parser = frames.Parser()
+        self._transport: asyncio.Transport
+        self._frames: deque[bytes] = deque()  #: complete, and not begun
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._kept_bytes = 0  #: of frames that wait or are being worked on
+        self._counted_bytes = 0  #: what the listener knows of
+        self._writable = True
+        self._reading = True
+        self._ending = False  #: no more frames are taken; it closes when the last command is answered
+        self._lost = False
+        self._heard_at = 0
+        self._alarm: Alarm | None = None
+
+    # What the event loop tells.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
+        self._transport = cast("asyncio.Transport", transport)
+        _keep_alive(transport.get_extra_info("socket"))
+        try:
+            self._listener.enter(self)
+        except TooMany as error:
+            self._refuse(error)
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes arrived."""
+        if self._ending:
+            return
+        self._heard_at = self._listener.clock.steady_ms()
+        # Who has not shown a token cannot make the server keep much.
+        stranger = not self._session.authenticated
+        self._parser.bytes_max = limits.stranger_frame_bytes_max if stranger else limits.frame_bytes_max
+        for frame in self._parser.receive(data):
+            self._frames.append(frame)
+            self._kept_bytes += len(frame)
+        self._proceed()
+        if self._parser.partial and self._alarm is None:
+            self._watch()
+
+    def eof_received(self) -> bool:
+        """The client sends no more. What it has sent is answered, but nobody waits on its behalf any more."""
+        self.finish()
+        return True
+
+    def pause_writing(self) -> None:
+        """The client does not read its replies: take no more commands."""
+        self._writable = False
+        self._proceed()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._writable = True
+        self._proceed()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """The client is gone. What it had sent completely is still done: an acknowledgement may be among it."""
+        self._lost = True
+        self._writable = True
+        self.finish()
+
+    # What follows.
+
+    def stop(self) -> None:
+        """The server stops: finish, but do not wait for a client that does not read."""
+        self.finish()
+        if not self._writable:
+            self._transport.abort()
+
+    def finish(self) -> None:
+        """Take nothing more, finish what is here, then close."""
+        self._ending = True
+        self._session.hang_up()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._proceed()
+
+    def _proceed(self) -> None:
+        """Begin what can be begun, and read on only if there is room."""
+        while self._frames and self._writable and len(self._tasks) < limits.connection_commands_max:
+            self._begin(self._frames.popleft())
+        if self._parser.broken is not None and not self._frames and not self._ending:
+            self._refuse(self._parser.broken)
+            return
+        try:
+            self._account()
+        except TooMany as error:
+            self._refuse(error)
+            return
+        if self._ending:
+            if not self._frames and not self._tasks:
+                self._end()
+            return
+        # One chunk beyond what can be begun is taken, so that hanging up is noticed while all commands wait.
+        room = self._writable and len(self._frames) < limits.connection_commands_max
+        if room != self._reading:
+            self._reading = room
+            if room:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _account(self) -> None:
+        """Have the listener count what this connection keeps in memory."""
+        size = self._kept_bytes + (0 if self._ending else self._parser.announced)
+        self._listener.hold(size - self._counted_bytes)
+        self._counted_bytes = size
+
+    def _begin(self, frame: bytes) -> None:
+        try:
+            message = frames.decode(frame)
+        except InvalidInput as error:
+            self._kept_bytes -= len(frame)
+            self._write({"ok": False, "error": str(error)})
+            return
+        task = asyncio.get_running_loop().create_task(self._work(message, len(frame)))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    async def _work(self, message: dict[str, Any], size: int) -> None:
+        try:
+            try:
+                frames.check(message)
+            except InvalidInput as error:
+                reply: dict[str, Any] = {"ok": False, "error": str(error)}
+                if isinstance(message.get("reqId"), str | int):
+                    reply["reqId"] = message["reqId"]
+            else:
+                reply = await self._session.handle(message)
+            self._write(reply)
+        finally:
+            self._kept_bytes -= size
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a reply could not be sent", exc_info=task.exception())
+        self._proceed()
+
+    def _write(self, reply: dict[str, Any]) -> None:
+        if self._lost or self._transport.is_closing():
+            return
+        if self._transport.get_write_buffer_size() > limits.connection_write_bytes_max:
+            log.warning("a client does not read its replies; its connection is closed")
+            self._transport.abort()
+            return
+        self._transport.write(frames.encode(reply))
+
+    def _refuse(self, error: PenstockError) -> None:
+        """Say why, and close."""
+        self._write({"ok": False, "error": str(error)})
+        while self._frames:
+            self._kept_bytes -= len(self._frames.popleft())
+        self.finish()
+
+    def _end(self) -> None:
+        """Everything is answered: close, and once that has happened, give back what the client held."""
+        if not self._lost:
+            self._transport.close()
+            return
+        if self in self._listener.connections:
+            task = asyncio.get_running_loop().create_task(self._close())
+            self._tasks.add(task)
+
+    async def _close(self) -> None:
+        try:
+            await self._session.close()
+        finally:
+            self._listener.leave(self)
+
+    # A frame that does not go on.
+
+    def _watch(self) -> None:
+        """Look again when the frame that is arriving should be complete, or at least have gone on."""
+        until = self._heard_at + limits.frame_idle_ms_max
+        self._alarm = self._listener.clock.call_at(until, self._look)
+
+    def _look(self) -> None:
+        self._alarm = None
+        if self._ending or not self._parser.partial:
+            return
+        silent_ms = self._listener.clock.steady_ms() - self._heard_at
+        if self._reading and silent_ms >= limits.frame_idle_ms_max:
+            self._transport.abort()
+        elif self._reading:
+            self._watch()
+        else:  # it is us who do not read: count from now
+            self._heard_at = self._listener.clock.steady_ms()
+            self._watch()
+
+
+def _keep_alive(link: socket.socket) -> None:
+    """Have the system find out about clients that are gone without a word, so that what they hold goes back."""
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.keepalive_s)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.keepalive_s // 4)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)

@@ -1,0 +1,482 @@
+"""Every command of the table over a real socket: what it answers when it works, and when it does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.doors.api import UNKNOWN_ID
+from tests.support.tcp import TcpClient, all_commands
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.server import ServerProcess
+
+NO_QUEUE = "Queue name is required"
+NOT_ACTIVE = "Job not found or not active"
+NOT_ALIVE = "Job not found or not active (or invalid token)"
+NOT_LOCKED = "Lock not found or invalid token"
+NOT_FOUND = "Job not found"
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[TcpClient]:
+    with TcpClient(server.tcp_port) as opened:
+        yield opened
+
+
+# How each command works. Each function is named after its command.
+
+
+def push(c: TcpClient) -> None:
+    assert c.push({"a": 1}, jobId=f"{c.queue}-own") == f"{c.queue}-own"
+
+
+def pushb(c: TcpClient) -> None:
+    jobs = [{"data": 1, "customId": f"{c.queue}-1"}, {"data": 2, "jobId": f"{c.queue}-2"}, {"data": 3}]
+    ids = c.ok("PUSHB", queue=c.queue, jobs=jobs)["ids"]
+    assert ids[:2] == [f"{c.queue}-1", f"{c.queue}-2"]
+    assert len(ids) == 3
+
+
+def pull(c: TcpClient) -> None:
+    assert c.ok("PULL", queue=c.queue) == {"ok": True, "job": None}
+    pushed = c.push({"n": [1, 2.5, None]}, priority=3)
+    reply = c.ok("PULL", queue=c.queue, owner="me", lockTtl=5_000.0, timeout=10)
+    job = reply["job"]
+    assert (job["id"], job["data"], job["priority"], job["state"]) == (pushed, {"n": [1, 2.5, None]}, 3, "active")
+    assert reply["token"]
+
+
+def pullb(c: TcpClient) -> None:
+    pushed = [c.push(n) for n in range(3)]
+    reply = c.ok("PULLB", queue=c.queue, count=10, timeout=10)
+    assert [job["id"] for job in reply["jobs"]] == pushed
+    assert len(reply["tokens"]) == 3
+    assert c.ok("PULLB", queue=c.queue, count=1) == {"ok": True, "jobs": [], "tokens": []}
+
+
+def ack(c: TcpClient) -> None:
+    job_id, token = c.active()
+    assert c.ok("ACK", id=job_id, token=token, result={"r": 1}) == {"ok": True}
+    assert c.ok("GetResult", id=job_id)["result"] == {"r": 1}
+
+
+def ackb(c: TcpClient) -> None:
+    (a, token_a), (b, token_b) = c.active(), c.active()
+    reply = c.ok("ACKB", ids=[a, UNKNOWN_ID, b], tokens=[token_a, None, token_b], results=[1, 2, None])
+    assert reply["count"] == 2
+    assert reply["errors"] == [{"id": UNKNOWN_ID, "error": NOT_ACTIVE}]
+    assert c.ok("GetResult", id=a)["result"] == 1
+
+
+def fail(c: TcpClient) -> None:
+    job_id, token = c.active(maxAttempts=5, backoff=60_000)
+    c.ok("FAIL", id=job_id, token=token, error="oops", stack=["line 1"])
+    assert c.state(job_id) == "delayed"
+    hopeless, token = c.active(maxAttempts=5)
+    c.ok("FAIL", id=hopeless, token=token, error="no use", unrecoverable=True)
+    (dead,) = c.ok("Dlq", queue=c.queue)["jobs"]
+    assert (dead["id"], dead["attempts"], dead["error"], dead["reason"]) == (hopeless, 1, "no use", "explicit_fail")
+
+
+def progress(c: TcpClient) -> None:
+    job_id, token = c.active()
+    c.ok("Progress", id=job_id, progress=140, message="nearly", token=token)
+    reply = c.ok("GetProgress", id=job_id)
+    assert (reply["progress"], reply["message"]) == (100, "nearly")
+
+
+def job_heartbeat(c: TcpClient) -> None:
+    job_id, token = c.active()
+    assert c.ok("JobHeartbeat", id=job_id, token=token, duration=1_000)["data"] == {"ok": True}
+
+
+def job_heartbeat_b(c: TcpClient) -> None:
+    job_id, token = c.active()
+    assert c.ok("JobHeartbeatB", ids=[job_id], tokens=[token])["data"]["count"] == 1
+
+
+def extend_lock(c: TcpClient) -> None:
+    job_id, token = c.active()
+    c.ok("ExtendLock", id=job_id, token=token, duration=60_000)
+
+
+def extend_locks(c: TcpClient) -> None:
+    job_id, token = c.active()
+    assert c.ok("ExtendLocks", ids=[job_id], tokens=[token], durations=[60_000])["count"] == 1
+
+
+def get_job(c: TcpClient) -> None:
+    job_id = c.push({"x": "ü"})
+    job = c.ok("GetJob", id=job_id)["job"]
+    assert (job["id"], job["queue"], job["data"], job["state"]) == (job_id, c.queue, {"x": "ü"}, "waiting")
+
+
+def get_job_by_custom_id(c: TcpClient) -> None:
+    c.push(jobId=f"{c.queue}-mine")
+    assert c.ok("GetJobByCustomId", customId=f"{c.queue}-mine")["job"]["customId"] == f"{c.queue}-mine"
+
+
+def get_state(c: TcpClient) -> None:
+    assert c.ok("GetState", id=c.push())["state"] == "waiting"
+    assert c.ok("GetState", id=UNKNOWN_ID) == {"ok": True, "id": UNKNOWN_ID, "state": "unknown"}
+
+
+def get_result(c: TcpClient) -> None:
+    job_id = c.completed([1, "two"])
+    assert c.ok("GetResult", id=job_id) == {"ok": True, "id": job_id, "result": [1, "two"]}
+    assert c.ok("GetResult", id=UNKNOWN_ID) == {"ok": True, "id": UNKNOWN_ID}
+
+
+def get_progress(c: TcpClient) -> None:
+    assert c.ok("GetProgress", id=c.push()) == {"ok": True, "progress": 0, "message": None}
+
+
+def wait_job(c: TcpClient) -> None:
+    assert c.ok("WaitJob", id=c.completed({"r": 1}), timeout=10) == {"ok": True, "completed": True, "result": {"r": 1}}
+    assert c.ok("WaitJob", id=c.push(), timeout=0) == {"ok": True, "completed": False}
+
+
+def cancel(c: TcpClient) -> None:
+    job_id = c.push()
+    c.ok("Cancel", id=job_id)
+    assert c.state(job_id) == "unknown"
+
+
+def update(c: TcpClient) -> None:
+    job_id = c.push(1)
+    c.ok("Update", id=job_id, data={"new": True})
+    assert c.ok("GetJob", id=job_id)["job"]["data"] == {"new": True}
+
+
+def change_priority(c: TcpClient) -> None:
+    job_id = c.push()
+    c.ok("ChangePriority", id=job_id, priority=7.0)
+    assert c.ok("GetJob", id=job_id)["job"]["priority"] == 7
+
+
+def promote(c: TcpClient) -> None:
+    job_id = c.push(delay=60_000)
+    c.ok("Promote", id=job_id)
+    assert c.state(job_id) == "waiting"
+
+
+def move_to_delayed(c: TcpClient) -> None:
+    job_id, _ = c.active()
+    c.ok("MoveToDelayed", id=job_id, delay=60_000)
+    assert c.state(job_id) == "delayed"
+
+
+def change_delay(c: TcpClient) -> None:
+    job_id = c.push(delay=60_000)
+    before = c.ok("GetJob", id=job_id)["job"]["runAt"]
+    c.ok("ChangeDelay", id=job_id, delay=31_000_000_000.0)
+    assert c.ok("GetJob", id=job_id)["job"]["runAt"] > before
+
+
+def move_to_wait(c: TcpClient) -> None:
+    for job_id in (c.active()[0], c.dead(), c.push(delay=60_000), c.push()):
+        c.ok("MoveToWait", id=job_id)
+        assert c.state(job_id) == "waiting"
+        c.ok("Cancel", id=job_id)
+    assert c.refused("MoveToWait", id=c.completed()) == "Cannot move job from state 'completed' to waiting"
+
+
+def discard(c: TcpClient) -> None:
+    job_id = c.push()
+    c.ok("Discard", id=job_id)
+    assert c.state(job_id) == "failed"
+
+
+def add_log(c: TcpClient) -> None:
+    assert c.ok("AddLog", id=c.push(), message="hello", level="warn")["data"] == {"added": True}
+
+
+def get_logs(c: TcpClient) -> None:
+    job_id = c.push()
+    for word in ("a", "b", "c"):
+        c.ok("AddLog", id=job_id, message=word)
+    assert [line["message"] for line in c.ok("GetLogs", id=job_id)["data"]["logs"]] == ["a", "b", "c"]
+    assert [line["message"] for line in c.ok("GetLogs", id=job_id, start=1, end=2)["data"]["logs"]] == ["b"]
+
+
+def clear_logs(c: TcpClient) -> None:
+    job_id = c.push()
+    for word in ("a", "b", "c"):
+        c.ok("AddLog", id=job_id, message=word)
+    c.ok("ClearLogs", id=job_id, keepLogs=1)
+    assert [line["message"] for line in c.ok("GetLogs", id=job_id)["data"]["logs"]] == ["c"]
+    c.ok("ClearLogs", id=job_id)
+    assert c.ok("GetLogs", id=job_id)["data"]["logs"] == []
+
+
+def list_queues(c: TcpClient) -> None:
+    c.push()
+    assert c.queue in c.ok("ListQueues")["queues"]
+
+
+def get_jobs(c: TcpClient) -> None:
+    waiting, delayed = c.push(), c.push(delay=60_000)
+    both = c.ok("GetJobs", queue=c.queue, state=["waiting", "delayed"])["jobs"]
+    assert {job["id"] for job in both} == {waiting, delayed}
+    assert [job["id"] for job in c.ok("GetJobs", queue=c.queue, state="delayed", limit=5.0)["jobs"]] == [delayed]
+    assert len(c.ok("GetJobs", queue=c.queue, offset=1, limit=10)["jobs"]) == 1
+
+
+def get_job_counts(c: TcpClient) -> None:
+    c.dead()
+    c.push()
+    counts = c.ok("GetJobCounts", queue=c.queue)["counts"]
+    assert {"waiting": 1, "active": 0, "delayed": 0, "completed": 0, "failed": 1}.items() <= counts.items()
+
+
+def get_counts_per_priority(c: TcpClient) -> None:
+    c.push(priority=2)
+    assert c.ok("GetCountsPerPriority", queue=c.queue) == {"ok": True, "queue": c.queue, "counts": {"2": 1}}
+
+
+def count(c: TcpClient) -> None:
+    c.push()
+    assert c.ok("Count", queue=c.queue)["count"] == 1
+
+
+def is_paused(c: TcpClient) -> None:
+    assert c.ok("IsPaused", queue=c.queue)["paused"] is False
+
+
+def pause(c: TcpClient) -> None:
+    c.push()
+    c.ok("Pause", queue=c.queue)
+    assert c.ok("IsPaused", queue=c.queue)["paused"] is True
+    assert c.ok("PULL", queue=c.queue)["job"] is None
+
+
+def resume(c: TcpClient) -> None:
+    pause(c)
+    c.ok("Resume", queue=c.queue)
+    assert c.ok("PULL", queue=c.queue)["job"] is not None
+
+
+def drain(c: TcpClient) -> None:
+    c.push()
+    assert c.ok("Drain", queue=c.queue)["count"] == 1
+
+
+def obliterate(c: TcpClient) -> None:
+    c.push()
+    c.ok("Obliterate", queue=c.queue)
+    assert c.queue not in c.ok("ListQueues")["queues"]
+
+
+def clean(c: TcpClient) -> None:
+    job_id = c.completed()
+    reply = c.ok("Clean", queue=c.queue, grace=0, state="completed", limit=10)
+    assert (reply["count"], reply["ids"]) == (1, [job_id])
+
+
+def promote_jobs(c: TcpClient) -> None:
+    for _ in range(3):
+        c.push(delay=60_000)
+    assert c.ok("PromoteJobs", queue=c.queue, count=2)["count"] == 2
+
+
+def retry_completed(c: TcpClient) -> None:
+    job_id = c.completed()
+    assert c.ok("RetryCompleted", queue=c.queue, id=job_id)["count"] == 1
+    assert c.state(job_id) == "waiting"
+
+
+def dlq(c: TcpClient) -> None:
+    job_id = c.dead()
+    (dead,) = c.ok("Dlq", queue=c.queue, count=5)["jobs"]
+    assert (dead["id"], dead["error"], dead["reason"]) == (job_id, "broken", "max_attempts_exceeded")
+
+
+def retry_dlq(c: TcpClient) -> None:
+    one, two, three = c.dead(), c.dead(), c.dead()
+    assert c.ok("RetryDlq", queue=c.queue, jobId=two)["count"] == 1
+    assert c.ok("RetryDlq", queue=c.queue, count=1)["count"] == 1
+    assert [c.state(job_id) for job_id in (one, two, three)] == ["waiting", "waiting", "failed"]
+    assert c.ok("RetryDlq", queue=c.queue)["count"] == 1
+
+
+def purge_dlq(c: TcpClient) -> None:
+    c.dead()
+    assert c.ok("PurgeDlq", queue=c.queue)["count"] == 1
+
+
+def rate_limit(c: TcpClient) -> None:
+    c.ok("RateLimit", queue=c.queue, limit=1)
+    c.push()
+    c.push()
+    assert len(c.ok("PULLB", queue=c.queue, count=2)["jobs"]) == 1
+
+
+def rate_limit_clear(c: TcpClient) -> None:
+    c.ok("RateLimit", queue=c.queue, limit=1)
+    c.ok("RateLimitClear", queue=c.queue)
+    c.push()
+    c.push()
+    assert len(c.ok("PULLB", queue=c.queue, count=2)["jobs"]) == 2
+
+
+def set_concurrency(c: TcpClient) -> None:
+    c.ok("SetConcurrency", queue=c.queue, limit=1)
+    c.push()
+    c.push()
+    assert len(c.ok("PULLB", queue=c.queue, count=2)["jobs"]) == 1
+
+
+def clear_concurrency(c: TcpClient) -> None:
+    set_concurrency(c)
+    c.ok("ClearConcurrency", queue=c.queue)
+    assert c.ok("PULL", queue=c.queue)["job"] is not None
+
+
+def set_stall_config(c: TcpClient) -> None:
+    c.ok("SetStallConfig", queue=c.queue, config={"stallInterval": 7_000})
+    assert c.ok("GetStallConfig", queue=c.queue)["config"]["stallInterval"] == 7_000
+
+
+def get_stall_config(c: TcpClient) -> None:
+    config = {"enabled": True, "stallInterval": 30_000, "maxStalls": 3, "gracePeriod": 5_000}
+    assert c.ok("GetStallConfig", queue=c.queue)["config"] == config
+
+
+def set_dlq_config(c: TcpClient) -> None:
+    c.ok("SetDlqConfig", queue=c.queue, config={"maxAge": None, "maxEntries": 5})
+    config = c.ok("GetDlqConfig", queue=c.queue)["config"]
+    assert (config["maxAge"], config["maxEntries"]) == (None, 5)
+
+
+def get_dlq_config(c: TcpClient) -> None:
+    assert c.ok("GetDlqConfig", queue=c.queue)["config"]["maxEntries"] == 10_000
+
+
+def ping(c: TcpClient) -> None:
+    assert c.ok("Ping")["data"]["pong"] is True
+
+
+def stats(c: TcpClient) -> None:
+    c.push()
+    found = c.ok("Stats")["stats"]
+    assert found["waiting"] >= 1
+    assert {"active", "delayed", "dlq", "completed", "uptime"} <= found.keys()
+
+
+def metrics(c: TcpClient) -> None:
+    c.push()
+    assert c.ok("Metrics")["metrics"]["totalPushed"] >= 1
+
+
+def prometheus(c: TcpClient) -> None:
+    assert "penstock_" in c.ok("Prometheus")["data"]["metrics"]
+
+
+def storage_status(c: TcpClient) -> None:
+    assert {"diskFull": False, "error": None, "since": None}.items() <= c.ok("StorageStatus")["data"].items()
+
+
+def compact_memory(c: TcpClient) -> None:
+    c.ok("CompactMemory")
+
+
+def auth(c: TcpClient) -> None:
+    c.ok("Auth", token="whatever, for nobody needs one here")
+
+
+def hello(c: TcpClient) -> None:
+    reply = c.ok("Hello", protocolVersion=2, capabilities=["pipelining"])
+    assert (reply["protocolVersion"], reply["capabilities"], reply["server"]) == (2, ["pipelining"], "penstock")
+
+
+def _by_command() -> dict[str, Callable[[TcpClient], None]]:
+    """Find the function of each command: GetJobs is get_jobs, PUSHB is pushb."""
+    functions = {name.replace("_", ""): item for name, item in globals().items() if callable(item)}
+    return {name: functions[name.lower()] for name in all_commands() if name.lower() in functions}
+
+
+WORKS = _by_command()
+#: Commands that take nothing cannot be used wrongly.
+NEVER_REFUSED = {"Ping", "Stats", "Metrics", "Prometheus", "StorageStatus", "CompactMemory", "Hello", "ListQueues"}
+#: One wrong use of each other command, and the words it is refused with.
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "PUSH": ({"queue": "q", "data": 1, "priority": 0.5}, "priority must be an integer"),
+    "PUSHB": ({"queue": "q", "jobs": [{"data": 1}, {"data": 2, "delay": -1}]}, "jobs[1]: delay must be at least 0"),
+    "PULL": ({"queue": "q", "timeout": 60_001}, "timeout must be at most 60000"),
+    "PULLB": ({"queue": "q", "count": 1_001}, "count must be at most 1000"),
+    "ACK": ({"id": UNKNOWN_ID}, NOT_ACTIVE),
+    "ACKB": ({"ids": [UNKNOWN_ID]}, NOT_ACTIVE),
+    "FAIL": ({"id": UNKNOWN_ID, "error": "x"}, NOT_ACTIVE),
+    "Progress": ({"id": UNKNOWN_ID, "progress": 1}, NOT_ACTIVE),
+    "JobHeartbeat": ({"id": UNKNOWN_ID}, NOT_ALIVE),
+    "JobHeartbeatB": ({"ids": [UNKNOWN_ID]}, NOT_ALIVE),
+    "ExtendLock": ({"id": UNKNOWN_ID, "duration": 1}, NOT_LOCKED),
+    "ExtendLocks": ({"ids": [UNKNOWN_ID], "durations": [1]}, NOT_LOCKED),
+    "GetJob": ({"id": UNKNOWN_ID}, NOT_FOUND),
+    "GetJobByCustomId": ({}, "customId is required"),
+    "GetState": ({"id": 5}, "id must be a string"),
+    "GetResult": ({}, "id is required"),
+    "GetProgress": ({"id": UNKNOWN_ID}, NOT_FOUND),
+    "WaitJob": ({"id": UNKNOWN_ID}, NOT_FOUND),
+    "Cancel": ({"id": UNKNOWN_ID}, NOT_FOUND),
+    "Update": ({"id": UNKNOWN_ID, "data": 1}, "Job not found or cannot be updated"),
+    "ChangePriority": ({"id": UNKNOWN_ID, "priority": 1}, "Job not found or not in queue"),
+    "Promote": ({"id": UNKNOWN_ID}, "Job not found or not delayed"),
+    "MoveToDelayed": ({"id": UNKNOWN_ID, "delay": 1}, NOT_ACTIVE),
+    "ChangeDelay": ({"id": UNKNOWN_ID, "delay": 1}, "Job not found or cannot change delay"),
+    "MoveToWait": ({"id": UNKNOWN_ID}, NOT_FOUND),
+    "Discard": ({"id": UNKNOWN_ID}, NOT_FOUND),
+    "AddLog": ({"id": UNKNOWN_ID, "message": "x"}, NOT_FOUND),
+    "GetLogs": ({"id": UNKNOWN_ID}, NOT_FOUND),
+    "ClearLogs": ({"id": UNKNOWN_ID}, NOT_FOUND),
+    "GetJobs": ({"queue": "q", "state": "gone"}, "state must be one of: waiting, delayed, active, completed, failed"),
+    "GetJobCounts": ({"queue": "q" * 257}, "Queue name too long (max 256 characters)"),
+    "GetCountsPerPriority": ({"queue": "a b"}, "Queue name contains invalid characters"),
+    "Clean": ({"queue": "q", "grace": "soon"}, "grace must be a number"),
+    "PromoteJobs": ({"queue": "q", "count": 0}, "count must be at least 1"),
+    "RetryCompleted": ({"queue": "q", "id": 5}, "id must be a string"),
+    "Dlq": ({"queue": "q", "count": -1}, "count must be at least 0"),
+    "RetryDlq": ({"queue": "q", "jobId": 5}, "jobId must be a string"),
+    "RateLimit": ({"queue": "q"}, "limit is required"),
+    "SetConcurrency": ({"queue": "q", "limit": 0}, "limit must be at least 1"),
+    "SetStallConfig": ({"queue": "q", "config": {"maxStalls": 0}}, "config.maxStalls must be at least 1"),
+    "SetDlqConfig": ({"queue": "q", "config": 5}, "config must be an object"),
+    "Auth": ({}, "token is required"),
+    **{
+        name: ({}, NO_QUEUE)
+        for name in (
+            "Count", "IsPaused", "Pause", "Resume", "Drain", "Obliterate", "PurgeDlq", "RateLimitClear", "ClearConcurrency",
+            "GetStallConfig", "GetDlqConfig",
+        )
+    },
+}  # fmt: skip
+
+
+def test_no_command_is_without_a_test() -> None:
+    names = set(all_commands())
+    assert WORKS.keys() == names
+    assert REFUSED.keys() == names - NEVER_REFUSED
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_it_works(client: TcpClient, name: str) -> None:
+    WORKS[name](client)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_in_the_words_of_the_contract(client: TcpClient, name: str) -> None:
+    fields, error = REFUSED[name]
+    assert client.refused(name, **fields) == error
+
+
+@pytest.mark.parametrize("name", sorted(WORKS.keys() - {"Auth", "Hello"}))
+def test_fields_nobody_knows_are_ignored(client: TcpClient, name: str) -> None:
+    if name in REFUSED:
+        fields, error = REFUSED[name]
+        assert client.refused(name, **fields, nonsense={"a": [1]}) == error
+    else:
+        client.ok(name, nonsense={"a": [1]})

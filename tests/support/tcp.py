@@ -1,0 +1,115 @@
+"""A small client of the TCP protocol, with a MessagePack library the server does not use."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import struct
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import msgpack  # type: ignore[import-untyped]
+
+from penstock.doors.jobs.call import CommandTable
+from penstock.doors.jobs.commands import job_commands, ops_commands, queue_commands, session_commands
+from penstock.doors.jobs.jobs import JobHandlers
+from penstock.doors.jobs.queues import QueueHandlers
+from penstock.doors.ops.health import OpsHandlers, Readiness
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_numbers = itertools.count()
+
+
+def all_commands(engine: Any = None) -> CommandTable:
+    """Return the table of the server; without an engine it can be looked at, not used."""
+    engine = engine or SimpleNamespace(store=None)
+    ops = OpsHandlers(engine, Readiness(), cast("Any", None), cast("Any", None))
+    return CommandTable(
+        engine,
+        job_commands(JobHandlers(engine)),
+        queue_commands(QueueHandlers(engine)),
+        ops_commands(ops),
+        session_commands(),
+    )
+
+
+def frame(message: Any) -> bytes:
+    body: bytes = msgpack.packb(message)
+    return struct.pack(">I", len(body)) + body
+
+
+class TcpClient:
+    """One connection, and a queue of its own. ``ok`` and ``refused`` insist on the outcome."""
+
+    def __init__(self, port: int, queue: str | None = None) -> None:
+        self.queue = queue or f"t{os.getpid()}-{next(_numbers)}"
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.socket.close()
+
+    def send(self, cmd: str, **fields: Any) -> None:
+        self.socket.sendall(frame({"cmd": cmd, **fields}))
+
+    def read(self) -> Any:
+        """Return the next reply, or None at the end."""
+        header = self._exactly(4)
+        return None if header is None else msgpack.unpackb(self._exactly(struct.unpack(">I", header)[0]))
+
+    def _exactly(self, size: int) -> bytes | None:
+        chunks = b""
+        while len(chunks) < size:
+            chunk = self.socket.recv(size - len(chunks))
+            if not chunk:
+                return None
+            chunks += chunk
+        return chunks
+
+    def call(self, cmd: str, **fields: Any) -> Any:
+        self.send(cmd, **fields)
+        return self.read()
+
+    def ok(self, cmd: str, **fields: Any) -> Any:
+        reply = self.call(cmd, **fields)
+        assert reply["ok"] is True, reply
+        return reply
+
+    def refused(self, cmd: str, **fields: Any) -> str:
+        reply = self.call(cmd, **fields)
+        assert set(reply) == {"ok", "error"}, reply
+        assert reply["ok"] is False
+        error: str = reply["error"]
+        return error
+
+    # Jobs in all states.
+
+    def push(self, data: Any = None, **options: Any) -> str:
+        job_id: str = self.ok("PUSH", queue=self.queue, data=data, **options)["id"]
+        return job_id
+
+    def active(self, **options: Any) -> tuple[str, str]:
+        """Push a job and pull it; return its id and token."""
+        pushed = self.push(**options)
+        reply = self.ok("PULL", queue=self.queue)
+        assert reply["job"]["id"] == pushed
+        return pushed, reply["token"]
+
+    def completed(self, result: Any = None) -> str:
+        job_id, token = self.active()
+        self.ok("ACK", id=job_id, token=token, result=result)
+        return job_id
+
+    def dead(self) -> str:
+        job_id, _ = self.active(maxAttempts=1)
+        self.ok("FAIL", id=job_id, error="broken")
+        return job_id
+
+    def state(self, job_id: str) -> str:
+        state: str = self.ok("GetState", id=job_id)["state"]
+        return state
