@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 from granian.constants import Interfaces
@@ -19,15 +19,23 @@ from penstock.access.rate_limit import ClientAddress, SlidingWindow
 from penstock.access.tokens import TokenGate
 from penstock.core.clock import SystemClock
 from penstock.core.errors import ConfigInvalid, PenstockError
+from penstock.core.events import EventKind
 from penstock.doors.http.app import HttpApp
 from penstock.doors.http.openapi import OpenApi
 from penstock.doors.http.route import Route
+from penstock.doors.jobs.baresession import BareSession
+from penstock.doors.jobs.hub import Hub
 from penstock.doors.jobs.jobs import JobHandlers
 from penstock.doors.jobs.queues import QueueHandlers
-from penstock.doors.ops.health import OpsHandlers, Readiness, Uptime
+from penstock.doors.jobs.sockets import SocketDoor
+from penstock.doors.jobs.streams import StreamHandlers
+from penstock.doors.jobs.watch import Thresholds, Watch
+from penstock.doors.jobs.workers import WorkerHandlers
+from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.metrics import Metrics
 from penstock.engine.engine import Engine
 from penstock.engine.keeper import Retention
+from penstock.engine.workers import Workers
 from penstock.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -61,12 +69,14 @@ async def serve(config: Config, on_ready: Callable[[], None]) -> None:
     )
     engine.start()
     readiness, uptime = Readiness(), Uptime(clock)
-    metrics = Metrics(engine, uptime)
-    ops = OpsHandlers(engine, readiness, metrics, uptime)
-    routes = [*JobHandlers(engine).routes(), *QueueHandlers(engine).routes(), *ops.routes(metrics_auth=config.metrics_auth)]
-    routes += OpenApi(list(routes)).routes()
     gate = TokenGate(config.auth_tokens)
-    listeners = [_listen(_app(config, clock, gate, routes), config.http)]
+    live = _live(config, engine, gate, uptime)
+    metrics = Metrics(engine, uptime, live.workers, live.hub)
+    ops = OpsHandlers(engine, readiness, metrics, uptime, live.connections)
+    routes = [*JobHandlers(engine).routes(), *QueueHandlers(engine).routes(), *ops.routes(metrics_auth=config.metrics_auth)]
+    routes += [*WorkerHandlers(engine, live.workers).routes(), *live.streams.routes()]
+    routes += OpenApi(list(routes)).routes()
+    listeners = [_listen(_app(config, clock, gate, routes, live.sockets), config.http)]
     if config.metrics is not None and _wanted(config, "metrics", config.metrics):
         scrape = [
             Route("GET", path, ops.prometheus, "Prometheus metrics", "Monitoring", public=not config.metrics_auth)
@@ -81,12 +91,16 @@ async def serve(config: Config, on_ready: Callable[[], None]) -> None:
     readiness.ready = True
     log.info("ready", version=__version__, http=str(config.http), data=str(config.data), durability=config.durability.value)
     on_ready()
+    engine.feed.pass_on(EventKind.SERVER_STARTED, {"version": __version__, "startedAt": clock.now_ms()}, clock.now_ms())
 
     await asyncio.wait({stop, *running}, return_when=asyncio.FIRST_COMPLETED)
-    log.info("stopping", reason=stop.result() if stop.done() else "a listener ended")
+    reason = stop.result() if stop.done() else "a listener ended"
+    log.info("stopping", reason=reason)
     ended_by_itself = not stop.done()
     readiness.ready = False
     engine.stop_waiting()
+    engine.feed.pass_on(EventKind.SERVER_SHUTDOWN, {"reason": reason}, clock.now_ms())
+    await live.close()
     for listener in listeners:
         listener.stop()  # type: ignore[no-untyped-call]
     reserve = min(CLOSE_RESERVE_MS, config.shutdown_timeout_ms // 5)
@@ -101,7 +115,46 @@ async def serve(config: Config, on_ready: Callable[[], None]) -> None:
         raise PenstockError("A listener ended by itself; the log says why.")
 
 
-def _app(config: Config, clock: SystemClock, gate: TokenGate, routes: list[Route]) -> HttpApp:
+class _Live(NamedTuple):
+    """What has to do with connections that stay."""
+
+    workers: Workers
+    hub: Hub
+    streams: StreamHandlers
+    sockets: SocketDoor
+
+    def connections(self) -> Connections:
+        return Connections(ws=len(self.sockets), sse=len(self.streams))
+
+    async def close(self) -> None:
+        """End the connections that stay: the listener would not wait for them."""
+        await asyncio.gather(self.sockets.close(), self.streams.close())
+        self.workers.close()
+
+
+def _live(config: Config, engine: Engine, gate: TokenGate, uptime: Uptime) -> _Live:
+    clock, hub = engine.clock, Hub(engine.feed)
+    sockets = SocketDoor(
+        clock,
+        hub,
+        gate,
+        lambda authenticated: BareSession(gate, clock, authenticated=authenticated),
+        allow_origin=config.cors_allow_origin,
+    )
+    workers = Workers(
+        clock, engine.feed, timeout_ms=config.worker_timeout_ms, overload_ms=config.worker_overload_threshold_ms
+    )
+    live = _Live(workers, hub, StreamHandlers(engine, hub), sockets)
+    thresholds = Thresholds(
+        config.queue_idle_threshold_ms, config.queue_size_threshold, config.memory_warning_mb, config.storage_warning_mb
+    )
+    Watch(engine, hub, uptime, workers, thresholds, connections=live.connections)
+    return live
+
+
+def _app(
+    config: Config, clock: SystemClock, gate: TokenGate, routes: list[Route], sockets: SocketDoor | None = None
+) -> HttpApp:
     window = None
     if config.rate_limit_max_requests is not None:
         window = SlidingWindow(
@@ -116,6 +169,7 @@ def _app(config: Config, clock: SystemClock, gate: TokenGate, routes: list[Route
         allow_origin=config.cors_allow_origin,
         window=window,
         address=ClientAddress(config.trusted_proxies),
+        websocket=None if sockets is None else sockets.serve,
     )
 
 

@@ -65,6 +65,12 @@ class JobNotFound(PenstockError):
     code = "job_not_found"
 
 
+class WorkerNotFound(PenstockError):
+    """Worker not found"""  # noqa: D400 - the contract's own text
+
+    code = "worker_not_found"
+
+
 class RouteNotFound(PenstockError):
     """Not found"""  # noqa: D400 - the contract's own text
 

@@ -90,7 +90,9 @@ class Workers:
         now, steady = self._clock.now_ms(), self._clock.steady_ms()
         key = (namespace, worker_id or to_uuid(self._ids.next(now)))
         if self._take(key) is None and len(self) >= limits.workers_max:
-            raise TooMany(f"Too many workers (max {limits.workers_max}). Unregister some, or wait until silent ones are gone.")
+            raise TooMany(
+                f"Too many workers (max {limits.workers_max}). Unregister some, or wait until silent ones are gone."
+            )
         worker = Worker(
             key[1], namespace, name, list(queues), concurrency, hostname, pid, started_at, now, now, steady
         )  # fmt: skip

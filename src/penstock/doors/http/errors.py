@@ -16,6 +16,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.Unauthorized: 401,
     errors.JobNotFound: 404,
     errors.JobQuarantined: 404,
+    errors.WorkerNotFound: 404,
     errors.RouteNotFound: 404,
     errors.LengthRequired: 411,
     errors.BodyTooLarge: 413,

@@ -137,7 +137,8 @@ class Told:
         self._event: Sequence[Any] = event
         self._forms: dict[Callable[[Told], Any], Any] = {}
         #: Whom it is about: None and "" = everybody.
-        self.namespace, self.queue = block.queues.get(event[1], (None, ""))
+        about: tuple[str | None, str] = block.queues.get(event[1]) or (None, "")
+        self.namespace, self.queue = about
         if not self.queue and self.kind in PAYLOAD_KINDS:
             self.queue = event[4].get("queue", "")
 
@@ -165,7 +166,8 @@ class Told:
 
 
 def _wait_ms(told: Told) -> int:
-    return max(0, told.field("run_at") - told.at)
+    run_at: int = told.field("run_at")
+    return max(0, run_at - told.at)
 
 
 def _cleaned(told: Told) -> Mapping[str, Any]:
@@ -183,9 +185,7 @@ _VALUES: Final[dict[str, Callable[[Told], Any]]] = {
     "newPriority": lambda told: told.field("priority"),
     "ttl": lambda told: told.field("expires_at") - told.field("created_at"),
     "age": lambda told: told.at - told.field("created_at"),
-    "count": lambda told: (
-        _cleaned(told)["count"] if told.kind is Kind.QUEUE_CLEANED else told.field("count")
-    ),
+    "count": lambda told: _cleaned(told)["count"] if told.kind is Kind.QUEUE_CLEANED else told.field("count"),
     "state": lambda told: ",".join(STATE_NAMES[state] for state in _cleaned(told)["states"]),
     "reason": lambda told: told.field("reason"),
     "max": lambda told: told.field("max"),

@@ -21,7 +21,7 @@ class Outbox(Generic[M]):
 
     def __init__(self, clock: Clock, send: Callable[[list[M]], Awaitable[None]], broken: Callable[[], None]) -> None:
         self._clock = clock
-        self._send = send
+        self._send: Callable[[list[M]], Awaitable[None]] = send
         self._broken = broken
         self._waiting: deque[M] = deque()
         self._bytes = 0
