@@ -175,6 +175,9 @@ class Socket:
         self._proto.close(GOING_AWAY)
         if receiving is not None:
             receiving.cancel()
+        # The connection is closed when nobody holds these any more, and that should not wait for the garbage collector.
+        self._transport = None
+        del self._proto
         try:
             await self._session.close()
         except PenstockError as error:

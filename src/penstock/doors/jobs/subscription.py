@@ -38,7 +38,7 @@ class Subscription:
             self._left_out -= PATTERNS[name]
 
     def remove(self, names: object) -> None:
-        """Subscribe to less: a name is taken back, or left out of the wildcards that mean it too. No name given: all of them."""
+        """Subscribe to less: a name is taken back, or left out of the wildcards that mean it too. No name given: to nothing."""
         if not names:
             self.names.clear()
             self._left_out.clear()
