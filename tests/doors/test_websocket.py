@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -264,7 +265,6 @@ def test_a_slow_reader_misses_events_and_keeps_its_connection(server: ServerProc
             if missed:
                 break
         assert missed
-        api.push(maxAttempts=1)
         seen = 0
         slow.socket.send(json.dumps({"cmd": "Ping"}))
         while "ok" not in slow.receive():
@@ -280,8 +280,8 @@ def figure(api: Api, name: str) -> float:
 
 
 def test_there_is_a_limit_of_connections_and_a_shutdown_ends_them_all(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data") as running:
-        sockets = [connect(f"ws://127.0.0.1:{running.port}/ws") for _ in range(1_000)]
+    with ServerProcess(tmp_path / "data") as running, ExitStack() as stack:
+        sockets = [stack.enter_context(connect(f"ws://127.0.0.1:{running.port}/ws")) for _ in range(1_000)]
         with pytest.raises(InvalidStatus) as refused, ear(running):
             pass
         assert refused.value.response.status_code == 503
@@ -297,6 +297,5 @@ def test_there_is_a_limit_of_connections_and_a_shutdown_ends_them_all(tmp_path: 
         for socket in sockets:
             with pytest.raises(ConnectionClosed):
                 socket.recv(timeout=20)
-            socket.close()
         stopping.join()
         assert codes == [0]

@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from penstock.core import limits
+from penstock.core.clock import pause
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -52,10 +53,12 @@ class Outbox(Generic[M]):
         if self._waiting and self._task is None:
             self._begin()
 
-    async def flush(self) -> None:
-        """Return when everything is sent, or the reader is gone."""
+    async def flush_within(self, ms: int) -> None:
+        """Return when everything is sent, or the reader is gone, or that time has passed."""
         if self._task is not None:
-            await asyncio.wait({self._task})
+            late = asyncio.ensure_future(pause(self._clock, ms))
+            await asyncio.wait({self._task, late}, return_when=asyncio.FIRST_COMPLETED)
+            late.cancel()
 
     def close(self) -> None:
         """Send nothing any more."""

@@ -13,7 +13,6 @@ import msgspec
 import structlog
 
 from penstock.core import limits
-from penstock.core.clock import pause
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.jobs import events
@@ -39,7 +38,6 @@ _PREFIX: Final = "/ws/queues/"
 _CLOSE = 0  #: the kind of the message that ends a connection
 _TEXT = 2
 GOING_AWAY: Final = 1001
-FLUSH_MS_MAX: Final = 1_000
 
 
 class CommandSession(Protocol):
@@ -166,11 +164,7 @@ class Socket:
         for task in self._commands:
             task.cancel()
         if self._over.done():  # the client is still there, and gets what was meant for it
-            flushed = asyncio.ensure_future(self._outbox.flush())
-            late = asyncio.ensure_future(pause(self._clock, FLUSH_MS_MAX))
-            await asyncio.wait({flushed, late}, return_when=asyncio.FIRST_COMPLETED)
-            flushed.cancel()
-            late.cancel()
+            await self._outbox.flush_within(limits.goodbye_ms_max)
         self._outbox.close()
         self._proto.close(GOING_AWAY)
         if receiving is not None:

@@ -101,7 +101,7 @@ class EventStream:
         self._reader = Reader(render, self._take, namespace=namespace, queue=queue)
         self._transport: Any = None
         self._outbox: Outbox[bytes] = Outbox(self._clock, self._send, self.end)
-        self._unseen_bytes = 0
+        self._unseen_bytes = 0  #: sent since it was last seen that the client takes what it is sent
         self._heartbeat: Alarm | None = None
 
     def end(self) -> None:
@@ -117,9 +117,9 @@ class EventStream:
         catching_up = asyncio.ensure_future(self._begin(client_id))
         try:
             await self._over
-            if not gone.done():
-                catching_up.cancel()
-                await asyncio.wait({asyncio.ensure_future(self._outbox.flush()), gone}, return_when=asyncio.FIRST_COMPLETED)
+            catching_up.cancel()
+            if not gone.done() and not self._reader.missed:
+                await self._outbox.flush_within(limits.goodbye_ms_max)
         finally:
             self._door.hub.want(self._reader, frozenset())
             if self._heartbeat is not None:
@@ -127,6 +127,7 @@ class EventStream:
             catching_up.cancel()
             self._outbox.close()
             gone.cancel()
+            self._transport = None  # it ends when nobody holds it any more, which should not wait for the garbage collector
             self.ended.set_result(None)
 
     async def _begin(self, client_id: str) -> None:
