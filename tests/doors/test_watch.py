@@ -55,12 +55,13 @@ def desk(engine: Engine, clock: ManualClock) -> Desk:
 
 
 async def test_the_feed_is_heard_only_while_there_are_readers(engine: Engine, desk: Desk) -> None:
-    assert not engine.feed.is_heard
+    heard = [engine.feed.is_heard]
     desk.want("job:*")
-    assert engine.feed.is_heard
+    heard.append(engine.feed.is_heard)
     await push(engine)
     desk.want()
-    assert not engine.feed.is_heard
+    heard.append(engine.feed.is_heard)
+    assert heard == [False, True, False]
     assert [each["event"] for each in desk.heard] == ["job:pushed"]
 
 

@@ -148,8 +148,8 @@ def test_a_subscription_is_cumulative_and_can_be_taken_back(server: ServerProces
             "ok": True, "subscribed": ["job:pushed"], "reqId": "1",
         }  # fmt: skip
         assert events.ask("Subscribe", events=["dlq:*"])["subscribed"] == ["job:pushed", "dlq:*"]
-        for wrong in ([], None, "job:*"):
-            reply = events.ask("Subscribe", events=wrong)
+        for no_list in ([], None, "job:*"):
+            reply = events.ask("Subscribe", events=no_list)
             assert reply == {"ok": False, "error": "events must be a non-empty array"}
         wrong = ["job:completed", "nonsense", "job:nonsense"]
         assert events.ask("Subscribe", events=wrong) == {"ok": False, "error": "Invalid: nonsense, job:nonsense"}

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from penstock.engine.workers import Workers
     from penstock.store.contract import JournalBlock
 
-#: A queue's counts are told at most this often; with many readers less often, so that telling them never takes over.
+#: Counts are told at most this often; less often where many readers follow many queues, so that telling them never takes over.
 COUNTS_EVERY_MS: Final = 100
-COUNTS_MS_PER_READER: Final = 1
+COUNTS_EVERY_MS_MAX: Final = 5_000
+COUNTS_MESSAGES_PER_MS: Final = 4
 STATS_EVERY_MS: Final = 5_000
 HEALTH_EVERY_MS: Final = 10_000
 STORAGE_EVERY_MS: Final = 30_000
@@ -101,6 +102,7 @@ class Watch:
         self._crons = crons
         self._changed: dict[int, None] = {}  #: queues whose counts may have changed since they were last told
         self._counts_alarm: Alarm | None = None
+        self._counts_pause_ms = COUNTS_EVERY_MS
         self._told: dict[int, Mapping[str, int]] = {}  #: the counts that were told last
         self._touched: dict[int, int] = {}  #: when something last happened in a queue (steady ms), longest ago first
         self._above: dict[str | int, None] = {}  #: thresholds that are passed already: queues by number, others by name
@@ -143,8 +145,7 @@ class Watch:
                 _note(self._changed, number, None)
             if self._counts_alarm is None:
                 clock = self.engine.clock
-                pause = max(COUNTS_EVERY_MS, counts * COUNTS_MS_PER_READER)
-                self._counts_alarm = clock.call_at(clock.steady_ms() + pause, self._tell_counts)
+                self._counts_alarm = clock.call_at(clock.steady_ms() + self._counts_pause_ms, self._tell_counts)
         if self._thresholds.idle_ms and self.hub.wanted(Kind.QUEUE_IDLE):
             steady = self.engine.clock.steady_ms()
             for number in block.queues:
@@ -154,6 +155,8 @@ class Watch:
     def _tell_counts(self) -> None:
         self._counts_alarm = None
         changed, self._changed = self._changed, {}
+        messages = len(changed) * self.hub.wanted(Kind.QUEUE_COUNTS)
+        self._counts_pause_ms = min(COUNTS_EVERY_MS_MAX, max(COUNTS_EVERY_MS, messages // COUNTS_MESSAGES_PER_MS))
         for number in changed:
             queue = self._queue(number)
             if queue is None:
