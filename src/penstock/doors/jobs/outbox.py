@@ -29,6 +29,7 @@ class Outbox(Generic[M]):
         self._task: asyncio.Task[None] | None = None
         self._held = False
         self._closed = False
+        self._sent = asyncio.Event()  #: set whenever something was sent
 
     def put(self, message: M, *, must: bool = False) -> bool:
         """Have a message sent; False if there is no room for it. What ``must`` be sent is bounded by whoever puts it."""
@@ -42,6 +43,12 @@ class Outbox(Generic[M]):
         if self._task is None and not self._held:
             self._begin()
         return True
+
+    async def room(self) -> None:
+        """Return when there is room: for who answers only those who take the answers."""
+        while self._bytes > limits.reader_buffer_bytes_max and not self._closed:
+            self._sent.clear()
+            await self._sent.wait()
 
     def hold(self) -> None:
         """Keep what comes until ``release``."""
@@ -64,6 +71,7 @@ class Outbox(Generic[M]):
         """Send nothing any more."""
         self._closed = True
         self._waiting.clear()
+        self._sent.set()
         if self._task is not None:
             self._task.cancel()
 
@@ -80,6 +88,7 @@ class Outbox(Generic[M]):
                 await self._send(batch)
                 stuck.cancel()
                 self._bytes -= sum(map(len, batch))
+                self._sent.set()
         except RuntimeError:  # what the server underneath raises when the connection is gone
             self._give_up()
         finally:

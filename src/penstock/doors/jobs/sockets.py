@@ -199,6 +199,7 @@ class Socket:
                 self.end()
                 return
             await self._hear(message.data)
+            await self._outbox.room()
 
     async def _hear(self, data: bytes | str) -> None:
         try:
