@@ -35,7 +35,7 @@ class WorkerBody(In):
     started_at: Number | None = None
 
 
-class HeartbeatBody(In):
+class WorkerHeartbeatBody(In):
     """What a worker is doing, and has done since it started."""
 
     active_jobs: Number | None = None
@@ -86,13 +86,13 @@ class WorkersView(Out):
     stats: WorkerStats
 
 
-class RemovedView(Out):
+class WorkerRemovedView(Out):
     """What was done."""
 
     removed: bool = True
 
 
-class HeardView(Out):
+class WorkerHeardView(Out):
     """What was done."""
 
     ok: bool = True
@@ -115,19 +115,19 @@ class WorkersReply(Out):
 class WorkerRemovedReply(Out):
     """A worker was unregistered."""
 
-    data: RemovedView = msgspec.field(default_factory=RemovedView)
+    data: WorkerRemovedView = msgspec.field(default_factory=WorkerRemovedView)
     ok: bool = True
 
 
 class WorkerHeardReply(Out):
     """A worker was heard."""
 
-    data: HeardView = msgspec.field(default_factory=HeardView)
+    data: WorkerHeardView = msgspec.field(default_factory=WorkerHeardView)
     ok: bool = True
 
 
 REGISTER = Reader(WorkerBody)
-HEARTBEAT = Reader(HeartbeatBody)
+HEARTBEAT = Reader(WorkerHeartbeatBody)
 
 
 def register(workers: Workers, namespace: str, body: WorkerBody) -> RegisteredView:
@@ -147,7 +147,7 @@ def register(workers: Workers, namespace: str, body: WorkerBody) -> RegisteredVi
     return RegisteredView(worker.id, worker.name, worker.queues, worker.concurrency, "active", worker.registered_at)
 
 
-def heartbeat(workers: Workers, namespace: str, worker_id: str, body: HeartbeatBody) -> None:
+def heartbeat(workers: Workers, namespace: str, worker_id: str, body: WorkerHeartbeatBody) -> None:
     """Hear from a worker: for the route, and for the command Heartbeat. Raises WorkerNotFound."""
     heard = workers.heartbeat(
         namespace, worker_id, active_jobs=body.active_jobs, processed=body.processed, failed=body.failed
