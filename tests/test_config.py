@@ -41,7 +41,9 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
         "trusted_proxies": "10.0.0.0/8", "rate_limit_window_ms": "1", "rate_limit_max_requests": "7",
         "rate_limit_cleanup_ms": "9", "shutdown_timeout_ms": "5000", "completed_max": "1", "completed_age_ms": "2",
         "journal_bytes_max": "5000", "journal_age_ms": "3", "ballast_bytes": "0", "log_level": "debug", "log_format": "json",
-        "webhook_allowed_hosts": "hooks.corp,10.0.0.1", "accept_loss": "yes",
+        "webhook_allowed_hosts": "hooks.corp,10.0.0.1", "accept_loss": "yes", "queue_idle_threshold_ms": "4",
+        "queue_size_threshold": "6", "memory_warning_mb": "7", "storage_warning_mb": "8", "worker_timeout_ms": "9",
+        "worker_overload_threshold_ms": "10",
     }  # fmt: skip
     assert set(good) == set(SETTINGS)
     from_flags = load(good, {})

@@ -66,6 +66,12 @@ class Config(msgspec.Struct, frozen=True):
     journal_bytes_max: int = 256 * limits.MEBIBYTE
     journal_age_ms: int = 7 * limits.DAY_MS
     ballast_bytes: int = 64 * limits.MEBIBYTE
+    queue_idle_threshold_ms: int = 30_000
+    queue_size_threshold: int = 0
+    memory_warning_mb: int = 0
+    storage_warning_mb: int = 0
+    worker_timeout_ms: int = 30_000
+    worker_overload_threshold_ms: int = 30_000
     log_level: str = "info"
     log_format: str = "auto"
     webhook_allowed_hosts: tuple[str, ...] = ()
@@ -213,6 +219,20 @@ SETTINGS: dict[str, Setting] = {
     "journal_age_ms": Setting(_number(0, _LONG), ("PENSTOCK_JOURNAL_AGE_MS",), "how long the journal is kept"),
     "ballast_bytes": Setting(
         _number(0, 10**12), ("PENSTOCK_BALLAST_BYTES",), "disk space reserved so that acks go on when the disk is full"
+    ),
+    "queue_idle_threshold_ms": Setting(
+        _number(0, _LONG), ("QUEUE_IDLE_THRESHOLD_MS",), "a queue without jobs for this long is told to be idle; 0: never"
+    ),
+    "queue_size_threshold": Setting(
+        _number(0, 10**12), ("QUEUE_SIZE_THRESHOLD",), "more jobs than this in a queue are told; 0: never"
+    ),
+    "memory_warning_mb": Setting(_number(0, 10**9), ("MEMORY_WARNING_MB",), "a larger heap than this is told; 0: never"),
+    "storage_warning_mb": Setting(_number(0, 10**9), ("STORAGE_WARNING_MB",), "a larger store than this is told; 0: never"),
+    "worker_timeout_ms": Setting(
+        _number(1, limits.DAY_MS), ("WORKER_TIMEOUT_MS",), "a worker silent for this long counts as disconnected"
+    ),
+    "worker_overload_threshold_ms": Setting(
+        _number(0, limits.DAY_MS), ("WORKER_OVERLOAD_THRESHOLD_MS",), "a worker that is full for this long is told"
     ),
     "log_level": Setting(_one_of("debug", "info", "warning", "error"), ("LOG_LEVEL",), "debug, info, warning or error"),
     "log_format": Setting(_log_format, ("LOG_FORMAT",), "auto (plain on a terminal, else JSON), plain or json"),

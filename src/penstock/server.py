@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-import socket
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
-from granian.constants import Interfaces
-from granian.http import HTTP1Settings
-from granian.server.embed import Server as Granian
 
-from penstock import __version__
+from penstock import __version__, listeners
 from penstock.access.rate_limit import ClientAddress, SlidingWindow
 from penstock.access.tokens import TokenGate
 from penstock.core.clock import SystemClock
-from penstock.core.errors import ConfigInvalid, PenstockError
+from penstock.core.errors import PenstockError
+from penstock.core.events import EventKind
 from penstock.doors.http.app import HttpApp
 from penstock.doors.http.openapi import OpenApi
 from penstock.doors.http.route import Route
+from penstock.doors.jobs import commands
 from penstock.doors.jobs.call import CommandTable
-from penstock.doors.jobs.commands import job_commands, ops_commands, queue_commands, session_commands
 from penstock.doors.jobs.crons import CronHandlers
+from penstock.doors.jobs.hub import Hub
 from penstock.doors.jobs.jobs import JobHandlers
 from penstock.doors.jobs.queues import QueueHandlers
+from penstock.doors.jobs.session import Session
+from penstock.doors.jobs.sockets import SocketDoor
+from penstock.doors.jobs.streams import StreamHandlers
 from penstock.doors.jobs.tcp import TcpListener
+from penstock.doors.jobs.watch import Thresholds, Watch
 from penstock.doors.jobs.webhooks import WebhookHandlers
-from penstock.doors.ops.health import OpsHandlers, Readiness, Uptime
+from penstock.doors.jobs.workers import WorkerHandlers
+from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.metrics import Metrics
 from penstock.engine.engine import Engine
 from penstock.engine.keeper import Retention
+from penstock.engine.workers import Workers
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
 from penstock.outbound.webhooks import PostOffice
@@ -42,15 +45,10 @@ from penstock.store.sqlite import SqliteStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.config import Config, Listener
+    from penstock.config import Config
 
 log = structlog.get_logger("penstock")
 
-#: Connections that may be waiting to be accepted, and requests that may be under way.
-BACKLOG: Final = 4_096
-REQUESTS_MAX: Final = 60_000
-#: A client that does not finish its headers within this time is cut off.
-HEADER_TIMEOUT_MS: Final = 10_000
 #: What is left of the shutdown time for closing the store.
 CLOSE_RESERVE_MS: Final = 2_000
 
@@ -62,7 +60,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     """
     stop = _on_signals()
     clock = SystemClock()
-    _check_free(config.http, "http")
+    listeners.check_free(config.http, "http")
     store = await SqliteStore.open(config.data, clock, accept_loss=config.accept_loss, ballast_bytes=config.ballast_bytes)
     engine = Engine(
         store,
@@ -72,39 +70,138 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
         retention=Retention(config.completed_max, config.completed_age_ms, config.journal_bytes_max, config.journal_age_ms),
     )
     engine.start()
-    guard = Guard(config.webhook_allowed_hosts)
-    post_office = PostOffice(engine, Sender(clock, guard))
-    post_office.start()
-    readiness, uptime = Readiness(), Uptime(clock)
-    metrics = Metrics(engine, uptime)
-    ops = OpsHandlers(engine, readiness, metrics, uptime)
-    jobs, queues, crons, webhooks = (
-        JobHandlers(engine),
-        QueueHandlers(engine),
-        CronHandlers(engine),
-        WebhookHandlers(engine, guard),
-    )
-    routes = [*jobs.routes(), *queues.routes(), *ops.routes(metrics_auth=config.metrics_auth)]
-    routes += [*crons.routes(), *webhooks.routes()]
-    routes += OpenApi(list(routes)).routes()
-    gate = TokenGate(config.auth_tokens)
-    commands = CommandTable(engine, job_commands(jobs), queue_commands(queues), ops_commands(ops), session_commands())
-    listeners = [_listen(_app(config, clock, gate, routes), config.http)]
-    if config.metrics is not None and _wanted(config, "metrics", config.metrics):
-        scrape = [
-            Route("GET", path, ops.prometheus, "Prometheus metrics", "Monitoring", public=not config.metrics_auth)
-            for path in ("/metrics", "/prometheus")
-        ]
-        listeners.append(_listen(_app(config, clock, gate, scrape), config.metrics))
+    doors = Doors(config, engine)
+    servers = [listeners.listen(doors.app(), config.http)]
+    if config.metrics is not None and listeners.wanted(config, "metrics", config.metrics):
+        servers.append(listeners.listen(doors.metrics_app(), config.metrics))
     if config.resp is not None:
         log.warning("this version has no such listener yet; it is not started", listener="resp")
-    running = [asyncio.get_running_loop().create_task(listener.serve()) for listener in listeners]
-    await _until_listening(config.http, running[0])
-    tcp = TcpListener(commands, gate, clock)
-    ops.tcp_connections = tcp.connections
-    if not await _start_tcp(tcp, config):
+    running = [asyncio.get_running_loop().create_task(server.serve()) for server in servers]
+    await listeners.until_listening(config.http, running[0])
+    if not await listeners.start_tcp(doors.tcp, config):
         config = msgspec.structs.replace(config, tcp=None)
-    readiness.ready = True
+    _tell_ready(config, engine, doors)
+    on_ready(config)
+
+    await asyncio.wait({stop, *running}, return_when=asyncio.FIRST_COMPLETED)
+    reason = stop.result() if stop.done() else "a listener ended"
+    ended_by_itself = not stop.done()
+    log.info("stopping", reason=reason)
+    doors.readiness.ready = False
+    engine.stop_waiting()
+    engine.feed.pass_on(EventKind.SERVER_SHUTDOWN, {"reason": reason}, clock.now_ms())
+    await doors.end_streams()
+    for server in servers:
+        server.stop()  # type: ignore[no-untyped-call]
+    reserve = min(CLOSE_RESERVE_MS, config.shutdown_timeout_ms // 5)
+    timeout = (config.shutdown_timeout_ms - reserve) / 1000
+    _, unfinished = await asyncio.wait([*running, asyncio.create_task(doors.tcp.stop())], timeout=timeout)
+    if unfinished:
+        log.warning("some requests did not finish in time")
+    await doors.post_office.stop()
+    await engine.close()
+    await store.close()
+    log.info("stopped")
+    if ended_by_itself:
+        raise PenstockError("A listener ended by itself; the log says why.")
+
+
+class Doors:
+    """All ways in and out of one engine."""
+
+    def __init__(self, config: Config, engine: Engine) -> None:
+        self._config = config
+        self._clock = engine.clock
+        self._gate = TokenGate(config.auth_tokens)
+        self.readiness = Readiness()
+        uptime = Uptime(engine.clock)
+        guard = Guard(config.webhook_allowed_hosts)
+        self.post_office = PostOffice(engine, Sender(engine.clock, guard))
+        self.post_office.start()
+        self.workers = Workers(
+            engine.clock, engine.feed, timeout_ms=config.worker_timeout_ms, overload_ms=config.worker_overload_threshold_ms
+        )
+        hub = Hub(engine.feed)
+        self.ops = OpsHandlers(engine, self.readiness, Metrics(engine, uptime, self.workers, hub), uptime, self.connections)
+        jobs, queues = JobHandlers(engine), QueueHandlers(engine)
+        crons, webhooks = CronHandlers(engine), WebhookHandlers(engine, guard)
+        workers = WorkerHandlers(engine, self.workers)
+        self._streams = StreamHandlers(engine, hub)
+        table = CommandTable(
+            engine,
+            commands.job_commands(jobs),
+            commands.queue_commands(queues),
+            commands.ops_commands(self.ops),
+            commands.session_commands(),
+        )
+        self._sockets = SocketDoor(
+            engine.clock,
+            hub,
+            self._gate,
+            lambda authenticated: Session(table, self._gate, authenticated=authenticated),
+            allow_origin=config.cors_allow_origin,
+        )
+        self.tcp = TcpListener(table, self._gate, engine.clock)
+        self._routes = [
+            *jobs.routes(),
+            *queues.routes(),
+            *crons.routes(),
+            *webhooks.routes(),
+            *workers.routes(),
+            *self._streams.routes(),
+            *self.ops.routes(metrics_auth=config.metrics_auth),
+        ]
+        self._routes += OpenApi(list(self._routes)).routes()
+        thresholds = Thresholds(
+            config.queue_idle_threshold_ms, config.queue_size_threshold, config.memory_warning_mb, config.storage_warning_mb
+        )
+        Watch(engine, hub, uptime, self.workers, thresholds, connections=self.connections)
+
+    def connections(self) -> Connections:
+        """Count the connections that stay."""
+        return Connections(tcp=len(self.tcp.connections), ws=len(self._sockets), sse=len(self._streams))
+
+    def app(self) -> HttpApp:
+        """Return what answers on the main listener."""
+        return self._app(self._routes, websocket=True)
+
+    def metrics_app(self) -> HttpApp:
+        """Return what answers on the listener for Prometheus."""
+        public = not self._config.metrics_auth
+        return self._app(
+            [
+                Route("GET", path, self.ops.prometheus, "Prometheus metrics", "Monitoring", public=public)
+                for path in ("/metrics", "/prometheus")
+            ],
+            websocket=False,
+        )
+
+    async def end_streams(self) -> None:
+        """End the connections that stay: the listener would not wait for them."""
+        await asyncio.gather(self._sockets.close(), self._streams.close())
+        self.workers.close()
+
+    def _app(self, routes: list[Route], *, websocket: bool) -> HttpApp:
+        config, window = self._config, None
+        if config.rate_limit_max_requests is not None:
+            window = SlidingWindow(
+                self._clock,
+                window_ms=config.rate_limit_window_ms,
+                requests_max=config.rate_limit_max_requests,
+                cleanup_ms=config.rate_limit_cleanup_ms,
+            )
+        return HttpApp(
+            routes,
+            self._gate,
+            allow_origin=config.cors_allow_origin,
+            window=window,
+            address=ClientAddress(config.trusted_proxies),
+            websocket=self._sockets.serve if websocket else None,
+        )
+
+
+def _tell_ready(config: Config, engine: Engine, doors: Doors) -> None:
+    doors.readiness.ready = True
     log.info(
         "ready",
         version=__version__,
@@ -113,121 +210,8 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
         data=str(config.data),
         durability=config.durability.value,
     )
-    on_ready(config)
-
-    await asyncio.wait({stop, *running}, return_when=asyncio.FIRST_COMPLETED)
-    log.info("stopping", reason=stop.result() if stop.done() else "a listener ended")
-    ended_by_itself = not stop.done()
-    readiness.ready = False
-    engine.stop_waiting()
-    for listener in listeners:
-        listener.stop()  # type: ignore[no-untyped-call]
-    reserve = min(CLOSE_RESERVE_MS, config.shutdown_timeout_ms // 5)
-    timeout = (config.shutdown_timeout_ms - reserve) / 1000
-    _, unfinished = await asyncio.wait([*running, asyncio.create_task(tcp.stop())], timeout=timeout)
-    if unfinished:
-        log.warning("some requests did not finish in time")
-    await post_office.stop()
-    await engine.close()
-    await store.close()
-    log.info("stopped")
-    if ended_by_itself:
-        raise PenstockError("A listener ended by itself; the log says why.")
-
-
-def _app(config: Config, clock: SystemClock, gate: TokenGate, routes: list[Route]) -> HttpApp:
-    window = None
-    if config.rate_limit_max_requests is not None:
-        window = SlidingWindow(
-            clock,
-            window_ms=config.rate_limit_window_ms,
-            requests_max=config.rate_limit_max_requests,
-            cleanup_ms=config.rate_limit_cleanup_ms,
-        )
-    return HttpApp(
-        routes,
-        gate,
-        allow_origin=config.cors_allow_origin,
-        window=window,
-        address=ClientAddress(config.trusted_proxies),
-    )
-
-
-def _listen(app: HttpApp, listener: Listener) -> Granian:
-    return Granian(
-        app,
-        address=_address(listener),
-        port=listener.port,
-        interface=Interfaces.RSGI,
-        backlog=BACKLOG,
-        backpressure=REQUESTS_MAX,
-        http1_settings=HTTP1Settings(header_read_timeout=HEADER_TIMEOUT_MS),
-        log_enabled=False,
-    )
-
-
-def _address(listener: Listener) -> str:
-    """Return the IP address of a listener's host."""
-    try:
-        found = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise ConfigInvalid(
-            f"Cannot listen on {listener}: {listener.host} is not the address of this machine ({error})."
-        ) from None
-    addresses = sorted({str(each[4][0]) for each in found}, key=lambda address: ":" in address)  # 127.0.0.1 before ::1
-    return addresses[0]
-
-
-def _check_free(listener: Listener, name: str) -> None:
-    """Raise ConfigInvalid if somebody else listens there."""
-    address = _address(listener)
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, listener.port))
-        except OSError as error:
-            raise ConfigInvalid(
-                f"Cannot listen on {listener}: {os.strerror(error.errno or 0)}. Stop what listens there, or choose another "
-                f"address with --{name}."
-            ) from None
-
-
-def _wanted(config: Config, name: str, listener: Listener) -> bool:
-    """Tell whether a listener can be started. One that nobody asked for never keeps the server from starting."""
-    try:
-        _check_free(listener, name)
-    except ConfigInvalid as error:
-        if name in config.origins:
-            raise
-        log.warning("going on without a listener", listener=name, reason=str(error))
-        return False
-    return True
-
-
-async def _start_tcp(tcp: TcpListener, config: Config) -> bool:
-    """Start the TCP listener if it is wanted and possible, and tell whether it runs."""
-    if config.tcp is None or not _wanted(config, "tcp", config.tcp):
-        return False
-    try:
-        await tcp.start(_address(config.tcp), config.tcp.port, backlog=BACKLOG)
-    except OSError as error:  # somebody was faster
-        if "tcp" in config.origins:
-            raise ConfigInvalid(f"Cannot listen on {config.tcp}: {error.strerror}.") from None
-        log.warning("going on without a listener", listener="tcp", reason=str(error))
-        return False
-    return True
-
-
-async def _until_listening(listener: Listener, running: asyncio.Task[None]) -> None:
-    """Return once connections are accepted."""
-    while not running.done():
-        with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_connection(listener.host, listener.port)
-            writer.close()
-            return
-        await asyncio.sleep(0.01)
-    running.result()
+    now = engine.clock.now_ms()
+    engine.feed.pass_on(EventKind.SERVER_STARTED, {"version": __version__, "startedAt": now}, now)
 
 
 def _on_signals() -> asyncio.Future[str]:

@@ -10,6 +10,7 @@ import click
 from penstock import config
 from penstock.cli.serve import serve
 from penstock.core import lifecycle
+from penstock.doors.jobs.events import PAYLOADS
 
 ROOT = Path(__file__).parents[2]
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -45,7 +46,12 @@ def serve_help() -> str:
     return f"```\n{serve.get_help(context)}\n```"
 
 
-PARTS = {"lifecycle": lifecycle_part, "settings": settings, "serve": serve_help}
+def events() -> str:
+    rows = [f"| `{kind.wire_name}` | {', '.join(fields)} |" for kind, fields in PAYLOADS.items()]
+    return "\n".join(["| event | data |", "|---|---|", *rows])
+
+
+PARTS = {"lifecycle": lifecycle_part, "settings": settings, "serve": serve_help, "events": events}
 
 
 def renew(text: str) -> str:

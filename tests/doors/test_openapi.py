@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from tests.doors.api import Api
     from tests.support.server import ServerProcess
 
-#: The contract's summary of endpoints, but for those that come with webhooks, workers, flows and live events.
-#: The contract's summary of endpoints, but for those that come with crons, workers, flows and live events.
+#: The contract's summary of endpoints, and what goes beyond it.
 CONTRACT = """
 POST /queues/:q/jobs
 POST /queues/:q/jobs/bulk
@@ -90,6 +89,13 @@ GET /prometheus
 GET /storage
 POST /gc
 GET /heapstats
+GET /workers
+POST /workers
+DELETE /workers/:id
+POST /workers/:id/heartbeat
+GET /queues/:q/workers
+GET /events
+GET /events/queues/:q
 """
 
 
@@ -127,7 +133,7 @@ def test_no_call_that_can_be_made_breaks_the_server(server: ServerProcess) -> No
     for result in schema.get_all_operations():
         assert isinstance(result, schemathesis.core.result.Ok), result
         operation = result.ok()
-        if operation.path == "/gc":
+        if operation.path == "/gc" or operation.path.startswith("/events"):  # one is slow, the others never end
             continue
 
         @settings(

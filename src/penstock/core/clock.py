@@ -129,6 +129,21 @@ class _ManualAlarm:
         self.callback = None
 
 
+async def pause(clock: Clock, ms: int) -> None:
+    """Wait for a while by a clock; given up like anything else that is awaited."""
+    rung: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def ring() -> None:
+        if not rung.done():
+            rung.set_result(None)
+
+    alarm = clock.call_at(clock.steady_ms() + ms, ring)
+    try:
+        await rung
+    finally:
+        alarm.cancel()
+
+
 async def settle(rounds: int = 25) -> None:
     """Give the event loop a few turns, so that what is already under way can happen. No time passes."""
     for _ in range(rounds):

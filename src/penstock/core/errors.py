@@ -83,6 +83,12 @@ class WebhookNotFound(PenstockError):
     code = "webhook_not_found"
 
 
+class WorkerNotFound(PenstockError):
+    """Worker not found"""  # noqa: D400 - the contract's own text
+
+    code = "worker_not_found"
+
+
 class RouteNotFound(PenstockError):
     """Not found"""  # noqa: D400 - the contract's own text
 

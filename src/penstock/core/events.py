@@ -129,7 +129,7 @@ NOTES: Final[dict[EventKind, str]] = {
     EventKind.DLQ_RETRY_ALL: "count",
     EventKind.DLQ_PURGED: "count",
     EventKind.QUEUE_DRAINED: "count",
-    EventKind.QUEUE_CLEANED: "count",
+    EventKind.QUEUE_CLEANED: "cleaned",  # which states, by number, and how many jobs
     EventKind.RATELIMIT_SET: "max",
     EventKind.CONCURRENCY_SET: "concurrency",
     EventKind.CONFIG_STALL_CHANGED: "config",

@@ -92,6 +92,22 @@ webhook_reply_lines_max: Final = 256
 webhook_addresses_max: Final = 4  # addresses of one name that are tried in one attempt
 webhook_lookups_max: Final = 16  # names looked up at the same time
 
+# Live events and workers.
+websockets_max: Final = 1_000
+event_streams_max: Final = 1_000
+message_bytes_max: Final = MEBIBYTE  # that comes in over a WebSocket
+socket_commands_max: Final = 50  # under way on one WebSocket
+reader_buffer_bytes_max: Final = MEBIBYTE
+reader_buffer_messages_max: Final = 10_000
+reader_stuck_ms_max: Final = 120 * SECOND_MS  # a reader that takes nothing for this long is gone
+auth_wait_ms_max: Final = 10 * SECOND_MS
+goodbye_ms_max: Final = SECOND_MS  # for what is on its way to a reader when its connection is ended
+subscribe_names_max: Final = 1_000
+replay_blocks: Final = 64  # of the journal, at once
+watched_queues_max: Final = 100_000
+workers_max: Final = 10_000
+worker_queues_max: Final = 1_000
+
 # How much is done at once, so that nothing holds the event loop for long.
 batch_commands_max: Final = 4_096
 pending_commands_max: Final = 100_000

@@ -203,7 +203,8 @@ async def clean(engine: Engine, queue: QueueKey, grace_ms: int, states: tuple[St
     before = engine.clock.now_ms() - grace_ms if grace_ms > 0 else None
     removed: list[Job] = []
     await move_many(engine, queue, Arrow.CLEAN, states=states, limit=limit, before_ms=before, moved=removed.extend)
-    await engine.run(Announce(queue, EventKind.QUEUE_CLEANED, len(removed)))
+    note = {"states": [state.value for state in states], "count": len(removed)}
+    await engine.run(Announce(queue, EventKind.QUEUE_CLEANED, note))
     return removed
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from penstock.core import limits
 from penstock.core.errors import TooMany
+from penstock.core.events import EventKind
+from penstock.core.ids import to_uuid
 from penstock.core.job import Delivery, Job, Payload, details_of, put_details
 from penstock.core.lifecycle import Arrow
 from penstock.engine.command import Command
@@ -187,6 +189,8 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
             work.after_commit.append(partial(room.enter, newcomer))
         else:
             work.answer(newcomer, [])
+    if queue is not None and not jobs:
+        await _tell_hit(engine, work, queue)
     if queue is not None:
         work.after_commit.append(partial(_look_again, engine, work, queue, given, more=more))
 
@@ -216,6 +220,18 @@ async def _next_jobs(
     # What a batch hands out is bounded, in jobs and in bytes, and expired jobs may have stood in front of good ones.
     size = sum(job.size for job, _ in jobs)
     return jobs, expired or len(jobs) == limits.claim_batch_jobs_max or size >= limits.claim_batch_bytes_max
+
+
+async def _tell_hit(engine: Engine, work: Work, queue: Queue) -> None:
+    """Tell who listens that the rate limit holds back the next job."""
+    if engine.feed.is_heard and work.tx.counts(queue).waiting and engine.throttle.tells_hit(work, queue):
+        for job, _ in await work.tx.job_ready(queue, 1):
+            payload = {"queue": queue.key.name, "jobId": job.custom_id or to_uuid(job.id)}
+            namespace, name = queue.key
+            tell = partial(
+                engine.feed.pass_on, EventKind.RATELIMIT_HIT, payload, work.now_ms, namespace=namespace, queue=name
+            )
+            work.after_commit.append(tell)
 
 
 def _lease(work: Work, queue: Queue, caller: Claim, job: Job, payload: Payload) -> Delivery:

@@ -53,10 +53,13 @@ class Feed:
         if self._listeners and work.tx.block is not None:
             self._tell(work.tx.block)
 
-    def pass_on(self, kind: EventKind, payload: Mapping[str, object], now_ms: int) -> None:
-        """Tell something that is not kept."""
+    def pass_on(
+        self, kind: EventKind, payload: Mapping[str, object], now_ms: int, *, namespace: str | None = None, queue: str = ""
+    ) -> None:
+        """Tell something that is not kept. ``namespace`` and ``queue``: whom it is about, if not everybody."""
         if self._listeners:
-            self._tell(JournalBlock(UNNUMBERED, now_ms, [queue_event(kind, 0, payload)], {}))
+            about = {} if namespace is None else {0: (namespace, queue)}
+            self._tell(JournalBlock(UNNUMBERED, now_ms, [queue_event(kind, 0, payload)], about))
 
     def _tell(self, block: JournalBlock) -> None:
         for listener in tuple(self._listeners):

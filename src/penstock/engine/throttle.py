@@ -42,6 +42,7 @@ class Throttle:
 
     def __init__(self) -> None:
         self._buckets: dict[QueueKey, TokenBucket] = {}
+        self._hit_told_ms: dict[QueueKey, int] = {}  #: of queues with a bucket: when it was last told that it is empty
 
     def allowance(self, work: Work, queue: Queue) -> int:
         """Return how many jobs may be claimed from a queue within this transaction."""
@@ -65,6 +66,7 @@ class Throttle:
     def forget(self, queue: QueueKey) -> None:
         """Forget a queue that is gone."""
         self._buckets.pop(queue, None)
+        self._hit_told_ms.pop(queue, None)
 
     def again_at(self, work: Work, queue: Queue) -> int | None:
         """Return the steady moment from which the rate limit allows more; None if it is not what holds the queue back."""
@@ -73,12 +75,22 @@ class Throttle:
             return None
         return bucket.next_ms(work.steady_ms)
 
+    def tells_hit(self, work: Work, queue: Queue) -> bool:
+        """Tell whether the rate limit holds a queue back and this should be told: at most once a second."""
+        if self.again_at(work, queue) is None:
+            return False
+        told = self._hit_told_ms.get(queue.key)
+        if told is not None and work.steady_ms - told < limits.SECOND_MS:
+            return False
+        self._hit_told_ms[queue.key] = work.steady_ms
+        return True
+
     def _bucket(self, work: Work, queue: Queue) -> TokenBucket | None:
         limit = queue.settings.rate_limit
         bucket = self._buckets.get(queue.key)
         if limit is None:
             if bucket is not None:
-                del self._buckets[queue.key]
+                self.forget(queue.key)
             return None
         if bucket is None or bucket.per_second != limit:
             bucket = self._buckets[queue.key] = TokenBucket(limit, work.steady_ms)

@@ -14,11 +14,11 @@ import structlog
 from penstock.core.errors import PenstockError, RateLimited, RouteNotFound, Unauthorized
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
 from penstock.doors.http.request import Bodies, Request
-from penstock.doors.http.route import JSON, Plain, Route
+from penstock.doors.http.route import JSON, Plain, Route, Stream
 from penstock.doors.http.router import Router
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from granian._granian import RSGIHTTPProtocol as HTTPProtocol
     from granian._granian import RSGIWebsocketProtocol
@@ -45,7 +45,7 @@ class HttpApp:
     """Answers the routes it is given.
 
     ``gate`` asks for tokens, ``window`` limits how often a client may ask (None: not at all), ``allow_origin`` is the web page
-    that may call from a browser (empty: none).
+    that may call from a browser (empty: none). ``websocket`` serves WebSockets (None: there are none).
     """
 
     def __init__(
@@ -56,11 +56,13 @@ class HttpApp:
         allow_origin: str,
         window: SlidingWindow | None,
         address: ClientAddress,
+        websocket: Callable[[Scope, RSGIWebsocketProtocol], Awaitable[None]] | None = None,
     ) -> None:
         self._router = Router(routes)
         self._gate = gate
         self._window = window
         self._address = address
+        self._websocket = websocket
         self._guarded = window is not None or not gate.is_open
         self._origin: Headers = [("access-control-allow-origin", allow_origin)] if allow_origin else []
         self._json: Headers = [("content-type", JSON), *self._origin]
@@ -71,7 +73,7 @@ class HttpApp:
     async def __rsgi__(self, scope: Scope, proto: HTTPProtocol) -> None:
         """Answer one request."""
         if scope.proto != "http":
-            cast("RSGIWebsocketProtocol", proto).close(404)  # nothing here speaks anything else
+            await self._serve_websocket(scope, cast("RSGIWebsocketProtocol", proto))
             return
         request = Request(scope, proto, self._bodies)
         try:
@@ -94,20 +96,50 @@ class HttpApp:
         if type(answer) is Plain:
             headers = [("content-type", answer.content_type), *self._origin]
             proto.response_bytes(answer.status, headers, answer.body)
+        elif type(answer) is Stream:
+            await self._go_on(method, proto, answer)
         else:
             proto.response_bytes(200, self._json, self._encode(answer))
+
+    async def _go_on(self, method: str, proto: HTTPProtocol, answer: Stream) -> None:
+        """Give an answer that goes on."""
+        headers = [("content-type", answer.content_type), ("cache-control", "no-cache"), *self._origin]
+        try:
+            if method == "HEAD":
+                proto.response_empty(200, headers)
+            else:
+                await answer.run(proto.response_stream(200, headers))
+        finally:
+            answer.done()
+
+    async def _serve_websocket(self, scope: Scope, proto: RSGIWebsocketProtocol) -> None:
+        if self._websocket is None:
+            proto.close(404)
+            return
+        try:
+            self._check_pace(scope)
+        except RateLimited as error:
+            proto.close(status_of(error))
+            return
+        try:
+            await self._websocket(scope, proto)
+        except Exception:
+            log.exception("a WebSocket failed unexpectedly")
 
     def _check(self, scope: Scope, route: Route | None) -> None:
         if route is not None and route.probe:
             return
+        self._check_pace(scope)
+        if (route is None or not route.public) and not self._gate.admits(scope.headers.get("authorization", "")):
+            raise Unauthorized
+
+    def _check_pace(self, scope: Scope) -> None:
         if self._window is not None:
             peer = scope.client.rpartition(":")[0].strip("[]")
             headers: Any = scope.headers  # the type stubs do not know all of its methods
             wait_ms = self._window.retry_after_ms(self._address.of(peer, headers))
             if wait_ms:
                 raise RateLimited(retry_after_ms=wait_ms)
-        if (route is None or not route.public) and not self._gate.admits(scope.headers.get("authorization", "")):
-            raise Unauthorized
 
     def _answer_error(self, proto: HTTPProtocol, error: Exception) -> None:
         if not isinstance(error, PenstockError):

@@ -17,6 +17,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.JobNotFound: 404,
     errors.CronNotFound: 404,
     errors.JobQuarantined: 404,
+    errors.WorkerNotFound: 404,
     errors.RouteNotFound: 404,
     errors.WebhookNotFound: 404,
     errors.LengthRequired: 411,

@@ -161,7 +161,8 @@ def _query_parameters(reader: Reader[Any]) -> list[dict[str, Any]]:
 
 def _reply(route: Route) -> dict[str, Any]:
     if route.reply is None:
-        return {"description": "Plain text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+        text = "Plain text." if route.media == "text/plain" else "A stream that goes on."
+        return {"description": text, "content": {route.media: {"schema": {"type": "string"}}}}
     schemas = [{"$ref": _REF.format(name=reply.__name__)} for reply in route.replies]
     text = " Or: ".join(map(_first_line, route.replies))
     return {"description": text, "content": {JSON: {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}}}

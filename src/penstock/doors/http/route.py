@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from penstock.doors.http.body import Reader
 
     Handler = Callable[..., Awaitable[Any]]
+
+
+class StreamTransport(Protocol):
+    """What an answer that goes on is written to. Raises RuntimeError when the client is gone."""
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Send some more."""
+
 
 JSON: Final = "application/json"
 
@@ -35,6 +43,7 @@ class Route(NamedTuple):
     probe: bool = False  #: answered to everybody, always: needs no token and counts against no limit
     public: bool = False  #: needs no token
     namespaced: bool = False  #: the header X-Namespace says whose queues and jobs are meant
+    media: str = "text/plain"  #: what an answer without a shape is
     also: tuple[tuple[int, type[msgspec.Struct]], ...] = ()  #: other statuses that have a shape of their own
 
     @property
@@ -51,3 +60,11 @@ class Plain(NamedTuple):
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
     status: int = 200
+
+
+class Stream(NamedTuple):
+    """An answer that goes on: ``run`` writes it until it ends, then ``done`` is called, also if it never began."""
+
+    content_type: str
+    run: Callable[[StreamTransport], Awaitable[None]]
+    done: Callable[[], None]

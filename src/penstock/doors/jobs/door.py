@@ -52,9 +52,7 @@ class JobsDoor:
         name: str | None = req.header("x-namespace")
         if name is None and "x-namespace" not in req.scope.headers:  # it is there, but unreadable, if it is not ASCII
             return DEFAULT_NAMESPACE
-        if name is None or not 0 < len(name) <= limits.namespace_chars_max or _NAME.match(name) is None:
-            raise InvalidInput("X-Namespace contains invalid characters or is too long")
-        return name
+        return check_namespace(name)
 
     def queue_key(self, req: Request, name: str) -> QueueKey:
         """Return the queue a request is about. A queue that exists has a valid name."""
@@ -155,6 +153,13 @@ async def in_other_words(answer: Awaitable[T], refusal: str) -> T:
         return await answer
     except (JobNotFound, WrongState):
         raise Refused(refusal) from None
+
+
+def check_namespace(name: str | None) -> str:
+    """Return what can be the name of a namespace; raises InvalidInput for anything else."""
+    if name is None or not 0 < len(name) <= limits.namespace_chars_max or _NAME.match(name) is None:
+        raise InvalidInput("X-Namespace contains invalid characters or is too long")
+    return name
 
 
 def check_queue_name(name: str) -> None:

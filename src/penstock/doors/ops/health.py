@@ -20,7 +20,7 @@ from penstock.doors.ops.memory import (
 from penstock.doors.ops.metrics import CONTENT_TYPE, Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
+    from collections.abc import Callable
 
     from penstock.core.clock import Clock
     from penstock.core.queue import Counts
@@ -180,12 +180,19 @@ class HeapReply(_Out):
 class OpsHandlers:
     """One method per route."""
 
-    def __init__(self, engine: Engine, readiness: Readiness, metrics: Metrics, uptime: Uptime) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        readiness: Readiness,
+        metrics: Metrics,
+        uptime: Uptime,
+        connections: Callable[[], Connections] = Connections,
+    ) -> None:
         self._engine = engine
+        self._connections = connections
         self._readiness = readiness
         self._metrics = metrics
         self._uptime = uptime
-        self.tcp_connections: Sized = ()  #: those that are open; set by who listens
 
     async def health(self, _req: Request) -> HealthReply:
         status = self._engine.store.status()
@@ -195,7 +202,7 @@ class OpsHandlers:
             uptime=self._uptime.seconds(),
             version=__version__,
             queues=_queues_view(self._engine.store.totals()),
-            connections=Connections(tcp=len(self.tcp_connections)),
+            connections=self._connections(),
             memory=read_memory(),
             reason=status.error,
         )
@@ -214,7 +221,7 @@ class OpsHandlers:
         jobs, totals = _queues_view(self._engine.store.totals()), self._totals()
         figures = msgspec.structs.asdict(jobs) | msgspec.structs.asdict(totals)
         view = StatsView(**figures, uptime=self._uptime.seconds())
-        return StatsReply(ok=True, stats=view, memory=read_full_memory(), collections=self._collections())
+        return StatsReply(ok=True, stats=view, memory=read_full_memory(), collections=collections_of(self._engine))
 
     async def metrics(self, req: Request) -> MetricsReply | Plain:
         accept = req.header("accept", "")
@@ -237,24 +244,11 @@ class OpsHandlers:
         return GcReply(ok=True, before=before, after=read_memory())
 
     async def heap(self, _req: Request) -> HeapReply:
-        return HeapReply(ok=True, memory=read_full_memory(), heap=read_heap(), collections=self._collections())
+        return HeapReply(ok=True, memory=read_full_memory(), heap=read_heap(), collections=collections_of(self._engine))
 
     def _totals(self) -> Totals:
         stats = self._engine.stats
         return Totals(stats.pushed, stats.pulled, stats.completed, stats.failed)
-
-    def _collections(self) -> Collections:
-        store = self._engine.store
-        jobs = store.totals()
-        return Collections(
-            job_index=jobs.waiting + jobs.delayed + jobs.active,
-            completed_jobs=jobs.completed,
-            processing_total=jobs.active,
-            queued_total=jobs.waiting,
-            temporal_index_total=jobs.delayed,
-            queues=len(store.queues()),
-            waiting_callers=self._engine.room.size,
-        )
 
     def routes(self, *, metrics_auth: bool = False) -> list[Route]:
         """Return what operators may ask for. ``metrics_auth``: ask for a token at /prometheus too."""
@@ -277,3 +271,18 @@ class OpsHandlers:
 
 def _queues_view(counts: Counts) -> QueuesView:
     return QueuesView(counts.waiting, counts.active, counts.delayed, counts.completed, counts.dead)
+
+
+def collections_of(engine: Engine) -> Collections:
+    """Count what the server keeps."""
+    store = engine.store
+    jobs = store.totals()
+    return Collections(
+        job_index=jobs.waiting + jobs.delayed + jobs.active,
+        completed_jobs=jobs.completed,
+        processing_total=jobs.active,
+        queued_total=jobs.waiting,
+        temporal_index_total=jobs.delayed,
+        queues=len(store.queues()),
+        waiting_callers=engine.room.size,
+    )

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
+    from penstock.doors.jobs.hub import Hub
     from penstock.doors.ops.health import Uptime
     from penstock.engine.engine import Engine
     from penstock.engine.stats import Histogram
+    from penstock.engine.workers import Workers
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: Queues beyond this number get no metrics of their own; how many were left out is a metric itself.
@@ -29,8 +31,10 @@ __all__ = ["CONTENT_TYPE", "CONTENT_TYPE_LATEST", "Metrics"]
 class Metrics:
     """Renders everything the engine and its store can tell."""
 
-    def __init__(self, engine: Engine, uptime: Uptime) -> None:
+    def __init__(self, engine: Engine, uptime: Uptime, workers: Workers, hub: Hub) -> None:
         self._engine = engine
+        self._workers = workers
+        self._hub = hub
         self._uptime = uptime
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -49,6 +53,15 @@ class Metrics:
         yield from self._webhooks()
         yield from self._work()
         yield from self._queues()
+        yield from self._registered()
+
+    def _registered(self) -> Iterator[Metric]:
+        workers = self._workers
+        yield GaugeMetricFamily("bunqueue_workers_total", "Workers that are registered.", len(workers))
+        yield GaugeMetricFamily("bunqueue_workers_active", "Workers that were heard lately.", workers.active)
+        yield CounterMetricFamily("bunqueue_workers_processed_total", "Jobs that workers reported done.", workers.processed)
+        yield CounterMetricFamily("bunqueue_workers_failed_total", "Jobs that workers reported failed.", workers.failed)
+        yield CounterMetricFamily("penstock_events_missed_total", "Events slow readers had no room for.", self._hub.missed)
 
     def _jobs(self) -> Iterator[Metric]:
         totals, stats = self._engine.store.totals(), self._engine.stats

@@ -1,0 +1,97 @@
+"""The hub: hears the engine's feed once and passes each event on to the readers that want it.
+
+Readers are found by the kind of an event, so those who wait for something else cost nothing. While there is no reader, the
+feed is not listened to at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.job import DEFAULT_NAMESPACE
+from penstock.doors.jobs.events import Told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.events import EventKind
+    from penstock.engine.feed import Feed
+    from penstock.store.contract import JournalBlock
+
+
+class Reader:
+    """One connection that wants events of some kinds, of one namespace, perhaps of one queue.
+
+    ``render`` is the form it wants them in; ``take`` is given each, and the number it has, and tells whether it had room.
+    """
+
+    __slots__ = ("kinds", "missed", "namespace", "queue", "render", "take")
+
+    def __init__(
+        self,
+        render: Callable[[Told], Any],
+        take: Callable[[Any, int], bool],
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        queue: str = "",
+    ) -> None:
+        self.render = render
+        self.take = take
+        self.namespace = namespace
+        self.queue = queue
+        self.kinds: frozenset[EventKind] = frozenset()
+        self.missed = 0  #: events it had no room for
+
+    def concerns(self, told: Told) -> bool:
+        """Tell whether an event is about what this reader looks at. What is about no queue concerns everybody."""
+        if told.namespace is not None and told.namespace != self.namespace:
+            return False
+        return not self.queue or not told.queue or told.queue == self.queue
+
+
+class Hub:
+    """Readers join with ``want`` and leave by wanting nothing."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._readers: dict[int, dict[Reader, None]] = {}  #: by kind, in the order in which they came
+        self._end: Callable[[], None] | None = None
+        self.missed = 0  #: events that readers had no room for, since the server started
+        self.on_block: list[Callable[[JournalBlock], None]] = []  #: who else looks at what happens, while somebody reads
+        self.on_wish: list[Callable[[], None]] = []  #: who is told when the wishes of readers change
+
+    def want(self, reader: Reader, kinds: frozenset[EventKind]) -> None:
+        """Change which events a reader gets."""
+        for kind in reader.kinds - kinds:
+            readers = self._readers[kind]
+            del readers[reader]
+            if not readers:
+                del self._readers[kind]
+        for kind in kinds - reader.kinds:
+            self._readers.setdefault(kind.value, {})[reader] = None
+        reader.kinds = kinds
+        if self._readers and self._end is None:
+            self._end = self._feed.listen(self._hear)
+        elif not self._readers and self._end is not None:
+            self._end()
+            self._end = None
+        for tell in self.on_wish:
+            tell()
+
+    def wanted(self, kind: EventKind) -> int:
+        """Return how many readers want a kind. Who would have to compute something asks this first."""
+        return len(self._readers.get(kind.value, ()))
+
+    def _hear(self, block: JournalBlock) -> None:
+        for index, event in enumerate(block.events):
+            readers = self._readers.get(event[0])
+            if readers:
+                self._pass_on(Told(block, index), tuple(readers))
+        for look in self.on_block:
+            look(block)
+
+    def _pass_on(self, told: Told, readers: tuple[Reader, ...]) -> None:
+        for reader in readers:
+            if reader.concerns(told) and not reader.take(told.form(reader.render), told.seq):
+                reader.missed += 1
+                self.missed += 1

@@ -1,0 +1,102 @@
+"""What waits to be sent to one reader: bounded, sent in order by a task that exists only while there is something to send."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from penstock.core import limits
+from penstock.core.clock import pause
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from penstock.core.clock import Alarm, Clock
+
+M = TypeVar("M", str, bytes)
+
+
+class Outbox(Generic[M]):
+    """``send`` sends messages, oldest first; ``broken`` hears, once, that the reader is gone or takes nothing any more."""
+
+    def __init__(self, clock: Clock, send: Callable[[list[M]], Awaitable[None]], broken: Callable[[], None]) -> None:
+        self._clock = clock
+        self._send: Callable[[list[M]], Awaitable[None]] = send
+        self._broken = broken
+        self._waiting: deque[M] = deque()
+        self._bytes = 0
+        self._task: asyncio.Task[None] | None = None
+        self._held = False
+        self._closed = False
+        self._sent = asyncio.Event()  #: set whenever something was sent
+
+    def put(self, message: M, *, must: bool = False) -> bool:
+        """Have a message sent; False if there is no room for it. What ``must`` be sent is bounded by whoever puts it."""
+        if self._closed:
+            return False
+        full = self._bytes + len(message) > limits.reader_buffer_bytes_max
+        if not must and (full or len(self._waiting) >= limits.reader_buffer_messages_max):
+            return False
+        self._waiting.append(message)
+        self._bytes += len(message)
+        if self._task is None and not self._held:
+            self._begin()
+        return True
+
+    async def room(self) -> None:
+        """Return when there is room: for who answers only those who take the answers."""
+        while self._bytes > limits.reader_buffer_bytes_max and not self._closed:
+            self._sent.clear()
+            await self._sent.wait()
+
+    def hold(self) -> None:
+        """Keep what comes until ``release``."""
+        self._held = True
+
+    def release(self) -> None:
+        """Send what was kept, and what comes from now on."""
+        self._held = False
+        if self._waiting and self._task is None:
+            self._begin()
+
+    async def flush_within(self, ms: int) -> None:
+        """Return when everything is sent, or the reader is gone, or that time has passed."""
+        if self._task is not None:
+            late = asyncio.ensure_future(pause(self._clock, ms))
+            await asyncio.wait({self._task, late}, return_when=asyncio.FIRST_COMPLETED)
+            late.cancel()
+
+    def close(self) -> None:
+        """Send nothing any more."""
+        self._closed = True
+        self._waiting.clear()
+        self._sent.set()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        stuck: Alarm | None = None
+        try:
+            while self._waiting:
+                batch = list(self._waiting)
+                self._waiting.clear()
+                stuck = self._clock.call_at(self._clock.steady_ms() + limits.reader_stuck_ms_max, self._give_up)
+                await self._send(batch)
+                stuck.cancel()
+                self._bytes -= sum(map(len, batch))
+                self._sent.set()
+        except RuntimeError:  # what the server underneath raises when the connection is gone
+            self._give_up()
+        finally:
+            if stuck is not None:
+                stuck.cancel()
+            self._task = None
+
+    def _give_up(self) -> None:
+        if not self._closed:
+            self.close()
+            self._broken()

@@ -1,0 +1,58 @@
+"""How far behind the reader of an event stream is.
+
+The HTTP server underneath takes everything it is given for a stream and keeps it until the socket takes it, without a limit
+and without a word. The system knows better: a socket whose send queue does not get empty belongs to a slow reader. Its table is
+read only when somebody was sent much, and at most a few times a second for all of them together.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from penstock.core.clock import Clock
+
+LOOK_EVERY_MS: Final = 100
+_TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+
+
+class SendQueues:
+    """Bytes that wait in the send queues of sockets, by the address of the other side."""
+
+    def __init__(self, clock: Clock, tables: tuple[Path, ...] = _TABLES) -> None:
+        self._clock = clock
+        self._tables = tables
+        self._read_at: int | None = None
+        self._bytes: dict[str, int] = {}
+
+    def waiting(self, client: str) -> int:
+        """Return what waits for a client, spelled ``address:port``; 0 if the system does not tell."""
+        steady = self._clock.steady_ms()
+        if self._read_at is None or steady - self._read_at >= LOOK_EVERY_MS:
+            self._read_at = steady
+            self._bytes = self._look()
+        return self._bytes.get(_key(client), 0)
+
+    def _look(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for table in self._tables:
+            if table.exists():
+                for line in table.read_text(encoding="ascii").splitlines()[1:]:
+                    columns = line.split()
+                    queued = int(columns[4].partition(":")[0], 16)
+                    if queued:
+                        found[columns[2]] = queued
+        return found
+
+
+def _key(client: str) -> str:
+    """Spell an address as the system's table does: words of four bytes, each with its lowest byte first."""
+    host, _, port = client.rpartition(":")
+    try:
+        packed = ipaddress.ip_address(host.strip("[]")).packed
+    except ValueError:
+        return ""
+    words = (packed[start : start + 4][::-1].hex().upper() for start in range(0, len(packed), 4))
+    return f"{''.join(words)}:{int(port):04X}"

@@ -1,0 +1,197 @@
+"""Server-sent events: a stream of what happens, which a client that was away can take up where it left it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core import limits
+from penstock.core.clock import pause
+from penstock.core.ids import IdSource, to_uuid
+from penstock.doors.http.route import Plain, Route, Stream
+from penstock.doors.jobs import events
+from penstock.doors.jobs.door import JobsDoor
+from penstock.doors.jobs.hub import Hub, Reader
+from penstock.doors.jobs.outbox import Outbox
+from penstock.doors.jobs.sendqueue import LOOK_EVERY_MS, SendQueues
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.clock import Alarm
+    from penstock.core.events import EventKind
+    from penstock.doors.http.request import Request
+    from penstock.doors.http.route import StreamTransport
+    from penstock.doors.jobs.events import Told
+    from penstock.engine.engine import Engine
+
+EVENT_STREAM: Final = "text/event-stream"
+RETRY_MS: Final = 3_000
+HEARTBEAT_MS: Final = 30_000
+_HEARTBEAT: Final = b":heartbeat\n\n"
+#: After so many bytes it is looked whether the client has taken them.
+_LOOK_AFTER_BYTES: Final = limits.reader_buffer_bytes_max // 4
+
+
+class StreamHandlers(JobsDoor):
+    """``GET /events`` and ``GET /events/queues/{queue}``."""
+
+    def __init__(self, engine: Engine, hub: Hub) -> None:
+        super().__init__(engine)
+        self.hub = hub
+        self.queues = SendQueues(engine.clock)
+        self._ids = IdSource()
+        self._open: set[EventStream] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def everything(self, req: Request) -> Stream | Plain:
+        return self._stream(req, "")
+
+    async def of_queue(self, req: Request, queue: str) -> Stream | Plain:
+        return self._stream(req, self.queue_key(req, queue).name)
+
+    def _stream(self, req: Request, queue: str) -> Stream | Plain:
+        namespace = self.namespace(req)
+        if self._closed or len(self._open) >= limits.event_streams_max:
+            return Plain(b"Too many SSE connections", status=503)
+        query = req.query()
+        last = req.header("last-event-id") or query.get("lastEventId", "")
+        typed = query.get("format") == "typed"
+        stream = EventStream(self, req, namespace, queue, last=_number(last), typed=typed)
+        # It counts from here on, so that the limit holds however many come in one moment.
+        self._open.add(stream)
+        client_id = to_uuid(self._ids.next(self.engine.clock.now_ms()))
+        return Stream(EVENT_STREAM, lambda transport: stream.run(transport, client_id), lambda: self._open.discard(stream))
+
+    async def close(self) -> None:
+        """End all streams, after what is already on its way to them."""
+        self._closed = True
+        streams = list(self._open)
+        for stream in streams:
+            stream.end()
+        if streams:
+            await asyncio.wait([stream.ended for stream in streams])
+
+    def routes(self) -> list[Route]:
+        """Return what this part of the contract answers."""
+        tag = "Real-time"
+        return self.namespaced(
+            Route("GET", "/events", self.everything, "All events", tag, media=EVENT_STREAM),
+            Route("GET", "/events/queues/{queue}", self.of_queue, "Events of a queue", tag, media=EVENT_STREAM),
+        )
+
+
+class EventStream:
+    """One client's stream. ``last`` is the number of the last event it has seen (None: begin with what happens now)."""
+
+    def __init__(
+        self, door: StreamHandlers, req: Request, namespace: str, queue: str, *, last: int | None, typed: bool
+    ) -> None:
+        self._door = door
+        self._clock = door.engine.clock
+        self._req = req
+        self._last = last
+        self._over = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._kinds: frozenset[EventKind] = events.ALL_KINDS if typed else events.LEGACY_KINDS
+        render: Callable[[Told], bytes] = events.stream_typed if typed else events.stream_legacy
+        self._reader = Reader(render, self._take, namespace=namespace, queue=queue)
+        self._transport: Any = None
+        self._outbox: Outbox[bytes] = Outbox(self._clock, self._send, self.end)
+        self._unseen_bytes = 0  #: sent since it was last seen that the client takes what it is sent
+        self._heartbeat: Alarm | None = None
+
+    def end(self) -> None:
+        """Have it end soon; ending twice is fine."""
+        if not self._over.done():
+            self._over.set_result(None)
+
+    async def run(self, transport: StreamTransport, client_id: str) -> None:
+        """Send until the client hangs up, is too slow, or the server stops."""
+        self._transport = transport
+        gone = asyncio.ensure_future(self._req.disconnected())
+        gone.add_done_callback(lambda _: self.end())
+        catching_up = asyncio.ensure_future(self._begin(client_id))
+        try:
+            await self._over
+            catching_up.cancel()
+            if not gone.done() and not self._reader.missed:
+                await self._outbox.flush_within(limits.goodbye_ms_max)
+        finally:
+            self._door.hub.want(self._reader, frozenset())
+            if self._heartbeat is not None:
+                self._heartbeat.cancel()
+            catching_up.cancel()
+            self._outbox.close()
+            gone.cancel()
+            self._transport = None  # it ends when nobody holds it any more, which should not wait for the garbage collector
+            self.ended.set_result(None)
+
+    async def _begin(self, client_id: str) -> None:
+        try:
+            hello = f'retry: {RETRY_MS}\ndata: {{"connected":true,"clientId":"{client_id}"}}\n\n'
+            if self._last is None:
+                self._door.hub.want(self._reader, self._kinds)
+                self._outbox.put(hello.encode(), must=True)
+            else:
+                await self._send([hello.encode()])
+                await self._catch_up()
+            self._beat()
+        except RuntimeError:  # the client is gone
+            self.end()
+
+    async def _catch_up(self) -> None:
+        """Send what the client has missed, then go on with what happens, without a gap and without a repetition.
+
+        Most of it is read before listening begins. What is committed before that moment is in the journal when it is read once
+        more; what is committed later is held back until then, and what of it was read already is left out.
+        """
+        await self._replay()
+        self._outbox.hold()
+        self._door.hub.want(self._reader, self._kinds)
+        await self._replay()
+        self._outbox.release()
+
+    async def _replay(self) -> None:
+        while True:
+            assert self._last is not None
+            blocks = await self._door.store.journal_read(self._last + 1, limits.replay_blocks)
+            found: list[bytes] = []
+            for block in blocks:
+                some = events.told_of(block, self._kinds, self._last)
+                found += [self._reader.render(told) for told in some if self._reader.concerns(told)]
+                self._last = max(self._last, block.seq + len(block.events) - 1)
+            if found:
+                await self._send(found)
+            if not blocks:
+                return
+
+    def _take(self, message: bytes, seq: int) -> bool:
+        if seq and self._last is not None and seq <= self._last:
+            return True  # it was read from the journal
+        if self._outbox.put(message):
+            return True
+        self.end()  # too slow: the client comes back with the number it has seen, and misses nothing
+        return False
+
+    async def _send(self, messages: list[bytes]) -> None:
+        data = b"".join(messages)
+        await self._transport.send_bytes(data)
+        self._unseen_bytes += len(data)
+        if self._unseen_bytes >= _LOOK_AFTER_BYTES:
+            while self._door.queues.waiting(self._req.scope.client):
+                await pause(self._clock, LOOK_EVERY_MS)
+            self._unseen_bytes = 0
+
+    def _beat(self) -> None:
+        """Send a comment now and then, so that nobody on the way takes the silence for the end."""
+        if self._heartbeat is not None:
+            self._outbox.put(_HEARTBEAT)
+        self._heartbeat = self._clock.call_at(self._clock.steady_ms() + HEARTBEAT_MS, self._beat)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None

@@ -1,0 +1,230 @@
+"""Handlers about workers: who is there, what they do, and their signs of life."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from penstock.core import limits
+from penstock.core.errors import WorkerNotFound
+from penstock.doors.http.body import Reader
+from penstock.doors.http.errors import ErrorReply
+from penstock.doors.http.route import Route
+from penstock.doors.jobs.door import JobsDoor, check_queue_name
+from penstock.doors.jobs.wire import In, Key, Out
+
+if TYPE_CHECKING:
+    from penstock.doors.http.request import Request
+    from penstock.engine.engine import Engine
+    from penstock.engine.workers import Worker, Workers
+
+Number = Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class WorkerBody(In):
+    """A worker that introduces itself. ``startedAt`` in ms since 1970."""
+
+    name: Key
+    queues: Annotated[list[str], Meta(max_length=limits.worker_queues_max)]
+    concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    worker_id: Key | None = None
+    hostname: Key | None = None
+    pid: Number | None = None
+    started_at: Number | None = None
+
+
+class WorkerHeartbeatBody(In):
+    """What a worker is doing, and has done since it started."""
+
+    active_jobs: Number | None = None
+    processed: Number | None = None
+    failed: Number | None = None
+
+
+class RegisteredView(Out):
+    """A worker that was registered."""
+
+    worker_id: str
+    name: str
+    queues: list[str]
+    concurrency: int
+    status: str
+    registered_at: int
+
+
+class WorkerView(Out):
+    """A worker. ``status`` is active or disconnected; times in ms since 1970."""
+
+    id: str
+    name: str
+    queues: list[str]
+    concurrency: int
+    status: str
+    last_seen: int
+    active_jobs: int
+    processed_jobs: int
+    failed_jobs: int
+    registered_at: int
+    hostname: str | None
+    pid: int | None
+    started_at: int | None
+
+
+class WorkerStats(Out):
+    """How many there are, and how many were heard lately."""
+
+    total: int
+    active: int
+
+
+class WorkersView(Out):
+    """Workers, and how many there are."""
+
+    workers: list[WorkerView]
+    stats: WorkerStats
+
+
+class WorkerRemovedView(Out):
+    """What was done."""
+
+    removed: bool = True
+
+
+class WorkerHeardView(Out):
+    """What was done."""
+
+    ok: bool = True
+
+
+class RegisteredReply(Out):
+    """A worker was registered."""
+
+    data: RegisteredView
+    ok: bool = True
+
+
+class WorkersReply(Out):
+    """Workers."""
+
+    data: WorkersView
+    ok: bool = True
+
+
+class WorkerRemovedReply(Out):
+    """A worker was unregistered."""
+
+    data: WorkerRemovedView = msgspec.field(default_factory=WorkerRemovedView)
+    ok: bool = True
+
+
+class WorkerHeardReply(Out):
+    """A worker was heard."""
+
+    data: WorkerHeardView = msgspec.field(default_factory=WorkerHeardView)
+    ok: bool = True
+
+
+REGISTER = Reader(WorkerBody)
+HEARTBEAT = Reader(WorkerHeartbeatBody)
+
+
+def register(workers: Workers, namespace: str, body: WorkerBody) -> RegisteredView:
+    """Register a worker: for the route, and for the command RegisterWorker."""
+    for queue in body.queues:
+        check_queue_name(queue)
+    worker = workers.register(
+        namespace,
+        body.name,
+        body.queues,
+        concurrency=body.concurrency,
+        worker_id=body.worker_id,
+        hostname=body.hostname,
+        pid=body.pid,
+        started_at=body.started_at,
+    )
+    return RegisteredView(worker.id, worker.name, worker.queues, worker.concurrency, "active", worker.registered_at)
+
+
+def heartbeat(workers: Workers, namespace: str, worker_id: str, body: WorkerHeartbeatBody) -> None:
+    """Hear from a worker: for the route, and for the command Heartbeat. Raises WorkerNotFound."""
+    heard = workers.heartbeat(
+        namespace, worker_id, active_jobs=body.active_jobs, processed=body.processed, failed=body.failed
+    )
+    if heard is None:
+        raise WorkerNotFound
+
+
+def unregister(workers: Workers, namespace: str, worker_id: str) -> None:
+    """Forget a worker: for the route, and for the command UnregisterWorker. Raises WorkerNotFound."""
+    if not workers.unregister(namespace, worker_id):
+        raise WorkerNotFound
+
+
+def listing(workers: Workers, namespace: str, queue: str | None = None) -> WorkersView:
+    """Show the workers of a namespace or queue: for the routes, and for the command ListWorkers."""
+    shown = [_view(workers, worker) for worker in workers.listing(namespace, queue)]
+    return WorkersView(shown, WorkerStats(len(shown), sum(view.status == "active" for view in shown)))
+
+
+def _view(workers: Workers, worker: Worker) -> WorkerView:
+    return WorkerView(
+        worker.id,
+        worker.name,
+        worker.queues,
+        worker.concurrency,
+        "active" if workers.is_active(worker) else "disconnected",
+        worker.last_seen,
+        worker.active_jobs,
+        worker.processed_jobs,
+        worker.failed_jobs,
+        worker.registered_at,
+        worker.hostname,
+        worker.pid,
+        worker.started_at,
+    )
+
+
+class WorkerHandlers(JobsDoor):
+    """One method per route."""
+
+    def __init__(self, engine: Engine, workers: Workers) -> None:
+        super().__init__(engine)
+        self.workers = workers
+
+    async def list_workers(self, req: Request) -> WorkersReply:
+        return WorkersReply(listing(self.workers, self.namespace(req)))
+
+    async def list_of_queue(self, req: Request, queue: str) -> WorkersReply:
+        key = self.queue_key(req, queue)
+        return WorkersReply(listing(self.workers, key.namespace, key.name))
+
+    async def register(self, req: Request) -> RegisteredReply:
+        namespace = self.namespace(req)
+        return RegisteredReply(register(self.workers, namespace, await REGISTER.read(req)))
+
+    async def unregister(self, req: Request, id: str) -> WorkerRemovedReply:
+        unregister(self.workers, self.namespace(req), id)
+        return WorkerRemovedReply()
+
+    async def heartbeat(self, req: Request, id: str) -> WorkerHeardReply | ErrorReply:
+        namespace = self.namespace(req)
+        try:
+            heartbeat(self.workers, namespace, id, await HEARTBEAT.read_optional(req))
+        except WorkerNotFound as error:
+            return ErrorReply(ok=False, error=str(error))  # the contract answers this one with 200
+        return WorkerHeardReply()
+
+    def routes(self) -> list[Route]:
+        """Return what this part of the contract answers."""
+        tag = "Workers"
+        heard = (WorkerHeardReply, ErrorReply)
+        required: dict[str, Any] = {"body_required": True}
+        return self.namespaced(
+            Route("GET", "/workers", self.list_workers, "List workers", tag, WorkersReply),
+            Route("POST", "/workers", self.register, "Register worker", tag, RegisteredReply, body=REGISTER, **required),
+            Route("DELETE", "/workers/{id}", self.unregister, "Unregister worker", tag, WorkerRemovedReply),
+            Route("POST", "/workers/{id}/heartbeat", self.heartbeat, "Worker heartbeat", tag, heard, body=HEARTBEAT),
+            Route("GET", "/queues/{queue}/workers", self.list_of_queue, "Workers of a queue", tag, WorkersReply),
+        )

@@ -1,0 +1,107 @@
+"""Where the server listens: names turned into addresses, and clear words when an address cannot be had."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from granian.constants import Interfaces
+from granian.http import HTTP1Settings
+from granian.server.embed import Server as Granian
+
+from penstock.core.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from penstock.config import Config, Listener
+    from penstock.doors.http.app import HttpApp
+    from penstock.doors.jobs.tcp import TcpListener
+
+log = structlog.get_logger("penstock")
+
+#: Connections that may be waiting to be accepted, and requests that may be under way.
+BACKLOG: Final = 4_096
+REQUESTS_MAX: Final = 60_000
+#: A client that does not finish its headers within this time is cut off.
+HEADER_TIMEOUT_MS: Final = 10_000
+
+
+def listen(app: HttpApp, listener: Listener) -> Granian:
+    """Return an HTTP server for an application, ready to serve."""
+    return Granian(
+        app,
+        address=_address(listener),
+        port=listener.port,
+        interface=Interfaces.RSGI,
+        backlog=BACKLOG,
+        backpressure=REQUESTS_MAX,
+        http1_settings=HTTP1Settings(header_read_timeout=HEADER_TIMEOUT_MS),
+        log_enabled=False,
+    )
+
+
+def _address(listener: Listener) -> str:
+    """Return the IP address of a listener's host."""
+    try:
+        found = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigInvalid(
+            f"Cannot listen on {listener}: {listener.host} is not the address of this machine ({error})."
+        ) from None
+    addresses = sorted({str(each[4][0]) for each in found}, key=lambda address: ":" in address)  # 127.0.0.1 before ::1
+    return addresses[0]
+
+
+def check_free(listener: Listener, name: str) -> None:
+    """Raise ConfigInvalid if somebody else listens there."""
+    address = _address(listener)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, listener.port))
+        except OSError as error:
+            raise ConfigInvalid(
+                f"Cannot listen on {listener}: {os.strerror(error.errno or 0)}. Stop what listens there, or choose another "
+                f"address with --{name}."
+            ) from None
+
+
+def wanted(config: Config, name: str, listener: Listener) -> bool:
+    """Tell whether a listener can be started. One that nobody asked for never keeps the server from starting."""
+    try:
+        check_free(listener, name)
+    except ConfigInvalid as error:
+        if name in config.origins:
+            raise
+        log.warning("going on without a listener", listener=name, reason=str(error))
+        return False
+    return True
+
+
+async def start_tcp(tcp: TcpListener, config: Config) -> bool:
+    """Start the TCP listener if it is wanted and possible, and tell whether it runs."""
+    if config.tcp is None or not wanted(config, "tcp", config.tcp):
+        return False
+    try:
+        await tcp.start(_address(config.tcp), config.tcp.port, backlog=BACKLOG)
+    except OSError as error:  # somebody was faster
+        if "tcp" in config.origins:
+            raise ConfigInvalid(f"Cannot listen on {config.tcp}: {error.strerror}.") from None
+        log.warning("going on without a listener", listener="tcp", reason=str(error))
+        return False
+    return True
+
+
+async def until_listening(listener: Listener, running: asyncio.Task[None]) -> None:
+    """Return once connections are accepted."""
+    while not running.done():
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection(listener.host, listener.port)
+            writer.close()
+            return
+        await asyncio.sleep(0.01)
+    running.result()
