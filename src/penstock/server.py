@@ -19,7 +19,7 @@ from penstock.core.events import EventKind
 from penstock.doors.http.app import HttpApp
 from penstock.doors.http.openapi import OpenApi
 from penstock.doors.http.route import Route
-from penstock.doors.jobs import commands
+from penstock.doors.jobs import commands, more_commands
 from penstock.doors.jobs.call import CommandTable
 from penstock.doors.jobs.crons import CronHandlers
 from penstock.doors.jobs.hub import Hub
@@ -133,6 +133,10 @@ class Doors:
             commands.queue_commands(queues),
             commands.ops_commands(self.ops),
             commands.session_commands(),
+            more_commands.flow_commands(jobs),
+            more_commands.cron_commands(crons),
+            more_commands.webhook_commands(webhooks),
+            more_commands.worker_commands(workers),
         )
         self._sockets = SocketDoor(
             engine.clock,
@@ -155,7 +159,7 @@ class Doors:
         thresholds = Thresholds(
             config.queue_idle_threshold_ms, config.queue_size_threshold, config.memory_warning_mb, config.storage_warning_mb
         )
-        Watch(engine, hub, uptime, self.workers, thresholds, connections=self.connections)
+        Watch(engine, hub, uptime, self.workers, thresholds, connections=self.connections, crons=engine.store.cron_count)
 
     def connections(self) -> Connections:
         """Count the connections that stay."""

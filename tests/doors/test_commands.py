@@ -384,6 +384,112 @@ def compact_memory(c: TcpClient) -> None:
     c.ok("CompactMemory")
 
 
+def _flow(c: TcpClient, **options: Any) -> tuple[str, str]:
+    """Push a child and a parent that needs it."""
+    child = c.ok("PUSH", queue=c.queue, data=1, maxAttempts=1, **options)["id"]
+    parent = c.ok("PUSH", queue=c.queue, data=2, dependsOn=[child], childrenIds=[child])["id"]
+    assert c.ok("UpdateParent", childId=child, parentId=parent)["ok"] is True
+    return child, parent
+
+
+def get_children_values(c: TcpClient) -> None:
+    child, parent = _flow(c)
+    c.ok("ACK", id=c.ok("PULL", queue=c.queue)["job"]["id"], result={"a": 1})
+    assert c.ok("GetChildrenValues", id=parent)["data"]["values"] == {child: {"a": 1}}
+
+
+def get_failed_children_values(c: TcpClient) -> None:
+    child, parent = _flow(c)
+    c.ok("FAIL", id=c.ok("PULL", queue=c.queue)["job"]["id"], error="no")
+    assert c.ok("GetFailedChildrenValues", id=parent)["values"] == {child: "no"}
+
+
+def get_ignored_children_failures(c: TcpClient) -> None:
+    child, parent = _flow(c, ignoreDependencyOnFailure=True)
+    c.ok("FAIL", id=c.ok("PULL", queue=c.queue)["job"]["id"], error="no")
+    assert c.ok("GetIgnoredChildrenFailures", id=parent)["values"] == {child: "no"}
+    assert c.ok("GetState", id=parent)["state"] == "waiting"
+
+
+def update_parent(c: TcpClient) -> None:
+    child, parent = _flow(c)
+    assert c.ok("GetJob", id=child)["job"]["parentId"] == parent
+
+
+def remove_child_dependency(c: TcpClient) -> None:
+    child, parent = _flow(c)
+    assert c.ok("RemoveChildDependency", id=child)["removed"] is True
+    assert c.ok("GetState", id=parent)["state"] == "waiting"
+
+
+def remove_unprocessed_children(c: TcpClient) -> None:
+    child, parent = _flow(c)
+    assert c.ok("RemoveUnprocessedChildren", id=parent)["count"] == 1
+    assert [c.ok("GetState", id=each)["state"] for each in (child, parent)] == ["unknown", "waiting"]
+
+
+def cron(c: TcpClient) -> None:
+    reply = c.ok("Cron", name=c.queue, queue=c.queue, data={"a": 1}, schedule="0 2 * * *", timezone="Europe/Berlin")
+    assert (reply["cron"]["schedule"], reply["cron"]["timezone"]) == ("0 2 * * *", "Europe/Berlin")
+
+
+def cron_get(c: TcpClient) -> None:
+    cron(c)
+    assert c.ok("CronGet", name=c.queue)["cron"]["executions"] == 0
+
+
+def cron_list(c: TcpClient) -> None:
+    cron(c)
+    assert c.queue in [each["name"] for each in c.ok("CronList")["crons"]]
+
+
+def cron_delete(c: TcpClient) -> None:
+    cron(c)
+    c.ok("CronDelete", name=c.queue)
+    assert c.refused("CronGet", name=c.queue) == "Cron job not found"
+
+
+def add_webhook(c: TcpClient) -> str:
+    webhook: str = c.ok("AddWebhook", url="https://example.com/hook", events=["failed"], queue=c.queue)["data"]["webhookId"]
+    return webhook
+
+
+def remove_webhook(c: TcpClient) -> None:
+    assert c.ok("RemoveWebhook", webhookId=add_webhook(c))["data"]["removed"] is True
+
+
+def list_webhooks(c: TcpClient) -> None:
+    webhook = add_webhook(c)
+    assert webhook in [each["id"] for each in c.ok("ListWebhooks")["data"]["webhooks"]]
+    c.ok("RemoveWebhook", webhookId=webhook)
+
+
+def set_webhook_enabled(c: TcpClient) -> None:
+    webhook = add_webhook(c)
+    c.ok("SetWebhookEnabled", id=webhook, enabled=False)
+    (found,) = [each for each in c.ok("ListWebhooks")["data"]["webhooks"] if each["id"] == webhook]
+    assert found["enabled"] is False
+    c.ok("RemoveWebhook", webhookId=webhook)
+
+
+def register_worker(c: TcpClient) -> str:
+    worker: str = c.ok("RegisterWorker", name="w", queues=[c.queue], concurrency=3)["data"]["workerId"]
+    return worker
+
+
+def heartbeat(c: TcpClient) -> None:
+    c.ok("Heartbeat", id=register_worker(c), activeJobs=1, processed=5, failed=0)
+
+
+def unregister_worker(c: TcpClient) -> None:
+    assert c.ok("UnregisterWorker", workerId=register_worker(c))["data"]["removed"] is True
+
+
+def list_workers(c: TcpClient) -> None:
+    worker = register_worker(c)
+    assert worker in [each["id"] for each in c.ok("ListWorkers")["data"]["workers"]]
+
+
 def auth(c: TcpClient) -> None:
     c.ok("Auth", token="whatever, for nobody needs one here")
 
@@ -401,7 +507,10 @@ def _by_command() -> dict[str, Callable[[TcpClient], None]]:
 
 WORKS = _by_command()
 #: Commands that take nothing cannot be used wrongly.
-NEVER_REFUSED = {"Ping", "Stats", "Metrics", "Prometheus", "StorageStatus", "CompactMemory", "Hello", "ListQueues"}
+NEVER_REFUSED = {
+    "Ping", "Stats", "Metrics", "Prometheus", "StorageStatus", "CompactMemory", "Hello", "ListQueues", "CronList",
+    "ListWebhooks", "ListWorkers",
+}  # fmt: skip
 #: One wrong use of each other command, and the words it is refused with.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "PUSH": ({"queue": "q", "data": 1, "priority": 0.5}, "priority must be an integer"),
@@ -433,7 +542,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "AddLog": ({"id": UNKNOWN_ID, "message": "x"}, NOT_FOUND),
     "GetLogs": ({"id": UNKNOWN_ID}, NOT_FOUND),
     "ClearLogs": ({"id": UNKNOWN_ID}, NOT_FOUND),
-    "GetJobs": ({"queue": "q", "state": "gone"}, "state must be one of: waiting, delayed, active, completed, failed"),
+    "GetJobs": (
+        {"queue": "q", "state": "gone"},
+        "state must be one of: waiting, delayed, active, completed, failed, waiting-children",
+    ),
     "GetJobCounts": ({"queue": "q" * 257}, "Queue name too long (max 256 characters)"),
     "GetCountsPerPriority": ({"queue": "a b"}, "Queue name contains invalid characters"),
     "Clean": ({"queue": "q", "grace": "soon"}, "grace must be a number"),
@@ -446,6 +558,21 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "SetStallConfig": ({"queue": "q", "config": {"maxStalls": 0}}, "config.maxStalls must be at least 1"),
     "SetDlqConfig": ({"queue": "q", "config": 5}, "config must be an object"),
     "Auth": ({}, "token is required"),
+    "GetChildrenValues": ({"id": UNKNOWN_ID}, NOT_FOUND),
+    "GetFailedChildrenValues": ({"id": UNKNOWN_ID}, NOT_FOUND),
+    "GetIgnoredChildrenFailures": ({"id": UNKNOWN_ID}, NOT_FOUND),
+    "UpdateParent": ({"childId": UNKNOWN_ID, "parentId": UNKNOWN_ID}, NOT_FOUND),
+    "RemoveChildDependency": ({"id": UNKNOWN_ID}, NOT_FOUND),
+    "RemoveUnprocessedChildren": ({"id": UNKNOWN_ID}, NOT_FOUND),
+    "Cron": ({"name": "x", "queue": "q", "data": 1}, "Cron job must have either schedule or repeatEvery"),
+    "CronGet": ({"name": "nobody"}, "Cron job not found"),
+    "CronDelete": ({"name": "nobody"}, "Cron job not found"),
+    "AddWebhook": ({"url": "http://127.0.0.1/", "events": ["failed"]}, "Webhook URL cannot point to loopback IP"),
+    "RemoveWebhook": ({"webhookId": UNKNOWN_ID}, "Webhook not found"),
+    "SetWebhookEnabled": ({"id": UNKNOWN_ID, "enabled": True}, "Webhook not found"),
+    "RegisterWorker": ({"queues": []}, "name is required"),
+    "Heartbeat": ({"id": "nobody"}, "Worker not found"),
+    "UnregisterWorker": ({"workerId": "nobody"}, "Worker not found"),
     **{
         name: ({}, NO_QUEUE)
         for name in (

@@ -13,8 +13,12 @@ import msgpack  # type: ignore[import-untyped]
 
 from penstock.doors.jobs.call import CommandTable
 from penstock.doors.jobs.commands import job_commands, ops_commands, queue_commands, session_commands
+from penstock.doors.jobs.crons import CronHandlers
 from penstock.doors.jobs.jobs import JobHandlers
+from penstock.doors.jobs.more_commands import cron_commands, flow_commands, webhook_commands, worker_commands
 from penstock.doors.jobs.queues import QueueHandlers
+from penstock.doors.jobs.webhooks import WebhookHandlers
+from penstock.doors.jobs.workers import WorkerHandlers
 from penstock.doors.ops.health import OpsHandlers, Readiness
 
 if TYPE_CHECKING:
@@ -33,6 +37,10 @@ def all_commands(engine: Any = None) -> CommandTable:
         queue_commands(QueueHandlers(engine)),
         ops_commands(ops),
         session_commands(),
+        flow_commands(JobHandlers(engine)),
+        cron_commands(CronHandlers(engine)),
+        webhook_commands(WebhookHandlers(engine, cast("Any", None))),
+        worker_commands(WorkerHandlers(engine, cast("Any", None))),
     )
 
 

@@ -22,7 +22,7 @@ from penstock.doors.jobs.views import job_ref, token_value
 from penstock.engine.settle import Hold, Release
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from penstock.access.tokens import TokenGate
     from penstock.doors.jobs.call import CommandTable, Entry
@@ -48,6 +48,7 @@ class Session:
         self._gate = gate
         self.authenticated = authenticated or gate.is_open
         self._held: dict[int | str, int | None] = {}
+        self.at_end: dict[str, Callable[[], object]] = {}  #: what to undo when the client is gone, by a name of its own
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -83,6 +84,9 @@ class Session:
         """
         self.hang_up()
         await self._idle.wait()
+        for undo in self.at_end.values():
+            undo()
+        self.at_end.clear()
         held, self._held = self._held, {}
         if held:
             holds = [Hold(ref, token) for ref, token in held.items()]

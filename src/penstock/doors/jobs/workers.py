@@ -43,7 +43,7 @@ class WorkerHeartbeatBody(In):
     failed: Number | None = None
 
 
-class RegisteredView(Out):
+class WorkerRegisteredView(Out):
     """A worker that was registered."""
 
     worker_id: str
@@ -98,10 +98,10 @@ class WorkerHeardView(Out):
     ok: bool = True
 
 
-class RegisteredReply(Out):
+class WorkerRegisteredReply(Out):
     """A worker was registered."""
 
-    data: RegisteredView
+    data: WorkerRegisteredView
     ok: bool = True
 
 
@@ -130,7 +130,7 @@ REGISTER = Reader(WorkerBody)
 HEARTBEAT = Reader(WorkerHeartbeatBody)
 
 
-def register(workers: Workers, namespace: str, body: WorkerBody) -> RegisteredView:
+def register(workers: Workers, namespace: str, body: WorkerBody) -> WorkerRegisteredView:
     """Register a worker: for the route, and for the command RegisterWorker."""
     for queue in body.queues:
         check_queue_name(queue)
@@ -144,7 +144,7 @@ def register(workers: Workers, namespace: str, body: WorkerBody) -> RegisteredVi
         pid=body.pid,
         started_at=body.started_at,
     )
-    return RegisteredView(worker.id, worker.name, worker.queues, worker.concurrency, "active", worker.registered_at)
+    return WorkerRegisteredView(worker.id, worker.name, worker.queues, worker.concurrency, "active", worker.registered_at)
 
 
 def heartbeat(workers: Workers, namespace: str, worker_id: str, body: WorkerHeartbeatBody) -> None:
@@ -200,9 +200,9 @@ class WorkerHandlers(JobsDoor):
         key = self.queue_key(req, queue)
         return WorkersReply(listing(self.workers, key.namespace, key.name))
 
-    async def register(self, req: Request) -> RegisteredReply:
+    async def register(self, req: Request) -> WorkerRegisteredReply:
         namespace = self.namespace(req)
-        return RegisteredReply(register(self.workers, namespace, await REGISTER.read(req)))
+        return WorkerRegisteredReply(register(self.workers, namespace, await REGISTER.read(req)))
 
     async def unregister(self, req: Request, id: str) -> WorkerRemovedReply:
         unregister(self.workers, self.namespace(req), id)
@@ -223,7 +223,9 @@ class WorkerHandlers(JobsDoor):
         required: dict[str, Any] = {"body_required": True}
         return self.namespaced(
             Route("GET", "/workers", self.list_workers, "List workers", tag, WorkersReply),
-            Route("POST", "/workers", self.register, "Register worker", tag, RegisteredReply, body=REGISTER, **required),
+            Route(
+                "POST", "/workers", self.register, "Register worker", tag, WorkerRegisteredReply, body=REGISTER, **required
+            ),
             Route("DELETE", "/workers/{id}", self.unregister, "Unregister worker", tag, WorkerRemovedReply),
             Route("POST", "/workers/{id}/heartbeat", self.heartbeat, "Worker heartbeat", tag, heard, body=HEARTBEAT),
             Route("GET", "/queues/{queue}/workers", self.list_of_queue, "Workers of a queue", tag, WorkersReply),

@@ -1,0 +1,133 @@
+"""The commands about flows, crons, webhooks and workers. docs/tcp.md explains them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from penstock.core.flow import Need
+from penstock.doors.jobs import crons as c
+from penstock.doors.jobs import webhooks as h
+from penstock.doors.jobs import wire
+from penstock.doors.jobs import workers as w
+from penstock.doors.jobs.call import Entry
+from penstock.doors.jobs.commands import ID
+from penstock.doors.jobs.door import in_other_words
+from penstock.doors.jobs.views import job_ref
+from penstock.engine.flows import Adopt, CancelChildren, Unneed
+
+if TYPE_CHECKING:
+    from penstock.doors.jobs.call import Call
+    from penstock.doors.jobs.crons import CronHandlers
+    from penstock.doors.jobs.jobs import JobHandlers
+    from penstock.doors.jobs.webhooks import WebhookHandlers
+    from penstock.doors.jobs.workers import WorkerHandlers
+
+NAME: Final = {"id": "name"}
+NOT_FOUND: Final = "Job not found"
+
+
+class ValuesData(wire.Out):
+    """What children answered, or why they failed, by their ids."""
+
+    values: dict[str, Raw]
+
+
+class ValuesReply(wire.Reply, kw_only=True):
+    """The same, twice: some clients look for it in ``data``, some beside ``ok``."""
+
+    values: dict[str, Raw]
+    data: ValuesData
+
+
+class RemovedReply(wire.Reply, kw_only=True):
+    """Whether there was something to remove."""
+
+    removed: bool
+
+
+def flow_commands(jobs: JobHandlers) -> dict[str, Entry]:
+    """Return the commands about jobs that wait for other jobs."""
+
+    async def values(call: Call, id: str, *states: Need) -> ValuesReply:
+        job, _ = await jobs.job(call.request, id)
+        found = {
+            each.name: Raw(each.result or b"null") if each.state is Need.DONE else Raw(msgspec.json.encode(each.error))
+            for each in await jobs.store.need_list(job.id)
+            if each.state in states
+        }
+        return ValuesReply(values=found, data=ValuesData(found))
+
+    async def answered(call: Call, id: str) -> ValuesReply:
+        return await values(call, id, Need.DONE)
+
+    async def failed(call: Call, id: str) -> ValuesReply:
+        return await values(call, id, Need.FAILED)
+
+    async def ignored(call: Call, id: str) -> ValuesReply:
+        return await values(call, id, Need.IGNORED)
+
+    async def adopt(call: Call, child: str, parent: str) -> wire.Ok:
+        command = Adopt(call.session.namespace, job_ref(child), job_ref(parent))
+        await in_other_words(jobs.engine.run(command), NOT_FOUND)
+        return wire.Ok()
+
+    async def unneed(call: Call, id: str) -> RemovedReply:
+        command = Unneed(call.session.namespace, job_ref(id))
+        return RemovedReply(removed=await in_other_words(jobs.engine.run(command), NOT_FOUND))
+
+    async def cancel_children(call: Call, id: str) -> wire.CountReply:
+        command = CancelChildren(call.session.namespace, job_ref(id))
+        return wire.CountReply(count=await in_other_words(jobs.engine.run(command), NOT_FOUND))
+
+    return {
+        "GetChildrenValues": Entry(answered, None, ID),
+        "GetFailedChildrenValues": Entry(failed, None, ID),
+        "GetIgnoredChildrenFailures": Entry(ignored, None, ID),
+        "UpdateParent": Entry(adopt, None, {"child": "childId", "parent": "parentId"}),
+        "RemoveChildDependency": Entry(unneed, None, ID),
+        "RemoveUnprocessedChildren": Entry(cancel_children, None, ID),
+    }
+
+
+def cron_commands(crons: CronHandlers) -> dict[str, Entry]:
+    """Return the commands about crons."""
+    return {
+        "Cron": Entry(crons.save, c.CRON),
+        "CronGet": Entry(crons.get, None, NAME),
+        "CronList": Entry(crons.list_crons),
+        "CronDelete": Entry(crons.delete, None, NAME),
+    }
+
+
+def webhook_commands(webhooks: WebhookHandlers) -> dict[str, Entry]:
+    """Return the commands about webhooks."""
+    return {
+        "AddWebhook": Entry(webhooks.add, h.ADD),
+        "RemoveWebhook": Entry(webhooks.remove, None, {"id": "webhookId"}),
+        "ListWebhooks": Entry(webhooks.list_webhooks),
+        "SetWebhookEnabled": Entry(webhooks.set_enabled, h.ENABLED, ID),
+    }
+
+
+def worker_commands(workers: WorkerHandlers) -> dict[str, Entry]:
+    """Return the commands about workers. A worker goes when the connection that registered it does."""
+
+    async def register(call: Call) -> Any:
+        reply = await workers.register(call.request)
+        worker_id, namespace = reply.data.worker_id, call.session.namespace
+        call.session.at_end[worker_id] = lambda: workers.workers.unregister(namespace, worker_id)
+        return reply
+
+    async def unregister(call: Call, id: str) -> Any:
+        call.session.at_end.pop(id, None)
+        return await workers.unregister(call.request, id)
+
+    return {
+        "RegisterWorker": Entry(register, w.REGISTER),
+        "Heartbeat": Entry(workers.heartbeat, w.HEARTBEAT, ID),
+        "UnregisterWorker": Entry(unregister, None, {"id": "workerId"}),
+        "ListWorkers": Entry(workers.list_workers),
+    }
