@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bunqueue import CommandError, CommandTimeoutError, Queue, UnrecoverableError, Worker
+from bunqueue import CommandError, CommandTimeoutError, FlowProducer, Queue, UnrecoverableError, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -248,3 +248,59 @@ def test_a_worker_that_is_gone_gives_its_job_back(queue: Any, server: ServerProc
     go_on.set()
     assert worker.close(WAIT_S)
     assert queue.get_state(job.id) == "active"  # what the worker says now is refused: its token is stale
+
+
+def test_a_flow_runs_children_before_their_parent(queue: Any, server: ServerProcess, work: Callable[..., Any]) -> None:
+    flows = FlowProducer(host="127.0.0.1", port=server.tcp_port)
+    tree = {
+        "name": "parent", "queueName": queue.name, "data": {"what": "sum"},
+        "children": [
+            {"name": "child", "queueName": queue.name, "data": {"what": 1}},
+            {"name": "child", "queueName": queue.name, "data": {"what": 2}},
+        ],
+    }  # fmt: skip
+    node = flows.add(tree)
+    assert queue.get_state(node.job.id) == "waiting-children"
+    done = Heard(3)
+    order: list[Any] = []
+
+    def process(job: Any) -> Any:
+        order.append(job.data["what"])
+        return {"did": job.data["what"]}
+
+    work(process, concurrency=1).on("completed", done)
+    done.wait()
+    assert order == [1, 2, "sum"]
+    values = queue.get_children_values(node.job.id)
+    assert sorted(value["did"] for value in values.values()) == [1, 2]
+    flows.connection.close()
+
+
+def test_a_scheduler_fires_and_is_updated_listed_and_removed(queue: Any, work: Callable[..., Any]) -> None:
+    fired = Heard(2)
+    queue.every(f"tick-{queue.name}", 50, {"n": 1}, prevent_overlap=False)
+    work(lambda job: job.data).on("completed", fired)
+    fired.wait()
+    queue.add_cron(f"night-{queue.name}", "0 3 * * *", {"n": 2}, tz="Europe/Berlin")
+    assert queue.get_job_schedulers_count() == 2
+    found = queue.get_job_scheduler(f"night-{queue.name}")
+    assert (found["schedule"], found["timezone"]) == ("0 3 * * *", "Europe/Berlin")
+    for name in ("tick", "night"):
+        queue.remove_job_scheduler(f"{name}-{queue.name}")
+    assert queue.get_job_schedulers() == []
+
+
+def test_workers_are_registered_as_long_as_they_are_there(queue: Any, work: Callable[..., Any]) -> None:
+    worker = work(lambda _job: None)
+    worker.wait_until_ready(WAIT_S)
+    assert worker.worker_id in [each["id"] for each in queue.get_workers()]
+    assert worker.close(WAIT_S)
+    assert worker.worker_id not in [each["id"] for each in queue.get_workers()]
+
+
+def test_webhooks_are_added_listed_and_removed(queue: Any) -> None:
+    webhook = queue.add_webhook("https://example.com/hook", ["completed", "job.failed"], queue=queue.name)
+    assert webhook in [each["id"] for each in queue.list_webhooks()]
+    queue.set_webhook_enabled(webhook, False)
+    queue.remove_webhook(webhook)
+    assert webhook not in [each["id"] for each in queue.list_webhooks()]

@@ -178,6 +178,6 @@ def job_events(kind: EventKind, jobs: list[Job]) -> list[Event]:
     return [(number, *read(job)) for job in jobs]
 
 
-def queue_event(kind: EventKind, queue: int, note: object = None) -> Event:
-    """Describe what has just happened to a queue."""
-    return (_number[kind], queue, 0, None, note) if kind in NOTES else (_number[kind], queue, 0, None)
+def queue_event(kind: EventKind, queue: int, note: object = None, *, namespace: str | None = None) -> Event:
+    """Describe what has just happened to a queue; or, with queue 0, to a namespace."""
+    return (_number[kind], queue, 0, namespace, note) if kind in NOTES else (_number[kind], queue, 0, namespace)

@@ -81,7 +81,7 @@ async def add_webhook(engine: Engine, work: Work, commands: Sequence[AddWebhook]
             cursor=engine.store.journal_next,
         )
         await work.tx.webhook_save([webhook])
-        _tell(work, EventKind.WEBHOOK_ADDED, webhook.id, url=webhook.url, events=list(webhook.events))
+        _tell(work, EventKind.WEBHOOK_ADDED, command.namespace, webhook.id, url=webhook.url, events=list(webhook.events))
         _changed(engine, work)
         work.answer(command, webhook)
 
@@ -93,7 +93,7 @@ async def remove_webhook(engine: Engine, work: Work, commands: Sequence[RemoveWe
             work.refuse(command, WebhookNotFound())
             continue
         await work.tx.webhook_remove([command.webhook_id])
-        _tell(work, EventKind.WEBHOOK_REMOVED, command.webhook_id)
+        _tell(work, EventKind.WEBHOOK_REMOVED, command.namespace, command.webhook_id)
         _changed(engine, work)
         work.answer(command, None)
 
@@ -135,8 +135,8 @@ def find(engine: Engine, namespace: str, webhook_id: int) -> Webhook | None:
     return None if webhook is None or webhook.namespace != namespace else webhook
 
 
-def _tell(work: Work, kind: EventKind, webhook_id: int, **more: object) -> None:
-    work.tx.journal([queue_event(kind, 0, {"id": ids.to_uuid(webhook_id), **more})])
+def _tell(work: Work, kind: EventKind, namespace: str, webhook_id: int, **more: object) -> None:
+    work.tx.journal([queue_event(kind, 0, {"id": ids.to_uuid(webhook_id), **more}, namespace=namespace)])
 
 
 def _changed(engine: Engine, work: Work) -> None:

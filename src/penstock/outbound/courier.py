@@ -202,4 +202,4 @@ class Courier:
     def _tell(self, kind: EventKind, letter: Letter, **more: object) -> None:
         now_ms = self._done.last_triggered = self._engine.clock.now_ms()
         payload = {"id": ids.to_uuid(self.webhook.id), "event": letter.event, **more}
-        self._engine.feed.pass_on(kind, payload, now_ms)
+        self._engine.feed.pass_on(kind, payload, now_ms, namespace=self.webhook.namespace)

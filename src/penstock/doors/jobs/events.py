@@ -140,6 +140,7 @@ class Told:
         about: tuple[str | None, str] = block.queues.get(event[1]) or (None, "")
         self.namespace, self.queue = about
         if not self.queue and self.kind in PAYLOAD_KINDS:
+            self.namespace = self.namespace or event[3]
             self.queue = event[4].get("queue", "")
 
     def form(self, render: Callable[[Told], Any]) -> Any:
