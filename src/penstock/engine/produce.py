@@ -140,7 +140,7 @@ def _make(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
     """Make jobs and bring them to life."""
     made = _build(work, queue, jobs)
     for new in jobs:
-        if new.delay > 0 or new.flags & JobFlag.LIFO:
+        if new.delay or new.flags:  # a flag may be LIFO
             _start_apart(work, made, jobs)
             break
     else:

@@ -76,17 +76,23 @@ class Reader(Generic[T]):
         return built
 
 
+#: What is not longer than this cannot be nested too deeply.
+SHALLOW_BYTES: Final = 2 * limits.payload_depth_max
+
+
 def take_json(raw: msgspec.Raw) -> bytes:
     """Take a JSON value out of a body, byte for byte. Raises InvalidInput if it is nested deeper than anybody can read back."""
     value = bytes(raw)
     # Each level takes two bytes, and an opening bracket: as long as there are too few of either, nothing can be too deep.
-    if (
-        len(value) > 2 * limits.payload_depth_max
-        and value.count(b"[") + value.count(b"{") > limits.payload_depth_max
-        and _deeper_than(value, limits.payload_depth_max)
-    ):
-        raise InvalidInput(f"JSON nested too deeply (max {limits.payload_depth_max} levels)")
+    if len(value) > SHALLOW_BYTES and value.count(b"[") + value.count(b"{") > limits.payload_depth_max:
+        check_depth(value)
     return value
+
+
+def check_depth(value: bytes) -> None:
+    """Raise InvalidInput for JSON that is nested deeper than anybody can read back."""
+    if _deeper_than(value, limits.payload_depth_max):
+        raise InvalidInput(f"JSON nested too deeply (max {limits.payload_depth_max} levels)")
 
 
 def _deeper_than(body: bytes, levels: int) -> bool:

@@ -6,11 +6,11 @@ is written and compared whenever it is read, because SQLite itself does not noti
 
 from __future__ import annotations
 
-import zlib
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from xxhash import xxh3_64_intdigest as digest
 
 from penstock.core.flow import Dependency, Need
 from penstock.core.job import FIRST_LIVE_FIELD, Job, Payload
@@ -56,13 +56,13 @@ class DamagedRow(Exception):
 
 def head_checksum(job: Job) -> int:
     """Return the checksum of a head: all of its fields, in order."""
-    return zlib.crc32(_encode(job))
+    return digest(_encode(job)) >> 1  # SQLite's integers have a sign
 
 
 def payload_checksum(job_id: int, payload: Payload) -> int:
     """Return the checksum of a payload, tied to its job so that swapped payloads are noticed too."""
-    seed = job_id & 0xFFFFFFFF
-    return zlib.crc32(payload.data, seed if payload.options is None else zlib.crc32(payload.options, seed))
+    seed = job_id if payload.options is None else digest(payload.options, job_id)
+    return digest(payload.data, seed) >> 1
 
 
 @cache
@@ -82,12 +82,12 @@ def insert_parameters(jobs: Sequence[tuple[Job, Payload]]) -> tuple[list[Any], l
     """Return the parameters of ``insert_jobs`` and ``insert_payloads``."""
     heads: list[Any] = []
     bodies: list[Any] = []
-    as_tuple, crc32, encode = _as_tuple, zlib.crc32, _encode  # this is the innermost loop of a push
+    as_tuple, encode = _as_tuple, _encode  # this is the innermost loop of a push
     for job, payload in jobs:
         heads += as_tuple(job)
-        heads += (crc32(encode(job)), 0 if job.group_id is None else 1)
+        heads += (digest(encode(job)) >> 1, 0 if job.group_id is None else 1)
         job_id, data, options = job.id, payload.data, payload.options
-        checksum = crc32(data, job_id & 0xFFFFFFFF) if options is None else payload_checksum(job_id, payload)
+        checksum = digest(data, job_id) >> 1 if options is None else payload_checksum(job_id, payload)
         bodies += (job_id, checksum, options, data)
     return heads, bodies
 
@@ -100,7 +100,7 @@ def update_row(job: Job, old_state: int, old_token: int) -> Row:
 def read_job(row: Row) -> Job:
     """Make a job from the columns HEAD. Raises DamagedRow."""
     job = Job(*row[:FIELD_COUNT])
-    if zlib.crc32(_encode(job)) != row[FIELD_COUNT]:
+    if digest(_encode(job)) >> 1 != row[FIELD_COUNT]:
         raise DamagedRow("the job's row does not match its checksum", row)
     return job
 
