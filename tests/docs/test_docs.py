@@ -108,7 +108,7 @@ def test_the_tour_of_the_readme_runs(server: ServerProcess) -> None:
             assert len(examples) == len(replies)
             for reply, example in zip(replies, examples, strict=True):
                 assert fits(reply, example), (shape(reply), shape(example))
-    assert ran == 9
+    assert ran == 10
 
 
 def test_the_worker_of_the_examples_works(server: ServerProcess) -> None:
