@@ -67,7 +67,7 @@ async def test_the_log_is_moved_into_the_main_file_and_starts_again(
     log = tmp_path / "data" / f"{FILE_NAME}-wal"
     for _ in range(60):
         await push_many(engine, 50)
-        while store.checkpointer.finishing:
+        while store.checkpointer._task is not None:  # however slow its thread is here
             await asyncio.sleep(0)
     assert log.stat().st_size < 400 * 4120
     assert (tmp_path / "data" / FILE_NAME).stat().st_size > 300_000
