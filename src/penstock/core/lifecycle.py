@@ -37,6 +37,10 @@ class State(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
+#: All states a stored job can be in, by their numbers.
+STORED_STATES: Final = tuple(state for state in State if state is not State.NOWHERE)
+
+
 class Arrow(StrEnum):
     """What can happen to a job."""
 
@@ -223,7 +227,7 @@ def _rows(
 _NOWHERE, _WAITING, _DELAYED = State.NOWHERE, State.WAITING, State.DELAYED
 _ACTIVE, _COMPLETED, _DEAD = State.ACTIVE, State.COMPLETED, State.DEAD
 _CHILDREN = State.WAITING_CHILDREN
-_STORED = (_WAITING, _DELAYED, _ACTIVE, _COMPLETED, _DEAD, _CHILDREN)
+_STORED = STORED_STATES
 
 # fmt: off
 TABLE: Final[dict[tuple[int, Arrow], Transition]] = {

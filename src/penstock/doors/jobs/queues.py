@@ -9,7 +9,7 @@ import msgspec
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, WrongState
 from penstock.core.events import EventKind
-from penstock.core.lifecycle import Arrow, State, sources
+from penstock.core.lifecycle import STORED_STATES, Arrow, State, sources
 from penstock.core.queue import Counts, QueueSettings
 from penstock.doors.http.body import Reader
 from penstock.doors.http.errors import Refused
@@ -37,15 +37,6 @@ LIMIT = Reader(wire.LimitBody)
 STALL = Reader(wire.StallBody)
 DLQ = Reader(wire.DlqBody)
 
-ALL_STATES = (
-    State.WAITING,
-    State.DELAYED,
-    State.ACTIVE,
-    State.COMPLETED,
-    State.DEAD,
-    State.WAITING_CHILDREN,
-)
-
 
 class QueueHandlers(JobsDoor):
     """One method per route."""
@@ -60,7 +51,7 @@ class QueueHandlers(JobsDoor):
     async def list_jobs(self, req: Request, queue: str) -> wire.JobsReply:
         query = LIST.parse_query(req)
         found = self.queue(req, queue)
-        states = _states(query.state, ALL_STATES)
+        states = _states(query.state, STORED_STATES)
         limit = min(query.limit, limits.list_jobs_max)
         if found is None or limit == 0:
             return wire.JobsReply(jobs=[])

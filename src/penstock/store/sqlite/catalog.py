@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.core import limits
 from penstock.core.errors import TooMany
-from penstock.core.lifecycle import State
+from penstock.core.lifecycle import STORED_STATES, State
 from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
 from penstock.store.contract import Horizon
 
@@ -26,14 +26,6 @@ encode_settings = msgspec.msgpack.Encoder().encode
 
 #: Number of jobs in each state, indexed by State.
 Tally = list[int]
-STORED_STATES = (
-    State.WAITING,
-    State.DELAYED,
-    State.ACTIVE,
-    State.COMPLETED,
-    State.DEAD,
-    State.WAITING_CHILDREN,
-)
 _EXPIRING = (State.WAITING, State.DELAYED, State.WAITING_CHILDREN)
 
 

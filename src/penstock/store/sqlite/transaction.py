@@ -12,11 +12,12 @@ from penstock.core import limits
 from penstock.core.errors import RowChanged, TooMany
 from penstock.core.events import Event, EventKind
 from penstock.core.job import Job, Payload
+from penstock.core.lifecycle import STORED_STATES
 from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
 from penstock.store.contract import JournalBlock
 from penstock.store.sqlite import crons as cron_rows
 from penstock.store.sqlite import groups, rows
-from penstock.store.sqlite.catalog import STORED_STATES, Tally, as_counts, encode_settings
+from penstock.store.sqlite.catalog import Tally, as_counts, encode_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
