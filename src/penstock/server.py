@@ -19,9 +19,11 @@ from penstock.core.events import EventKind
 from penstock.doors.http.app import HttpApp
 from penstock.doors.http.openapi import OpenApi
 from penstock.doors.http.route import Route
-from penstock.doors.jobs import commands, more_commands
+from penstock.doors.jobs import commands
 from penstock.doors.jobs.call import CommandTable
+from penstock.doors.jobs.cron_commands import cron_commands
 from penstock.doors.jobs.crons import CronHandlers
+from penstock.doors.jobs.flow_commands import flow_commands
 from penstock.doors.jobs.hub import Hub
 from penstock.doors.jobs.jobs import JobHandlers
 from penstock.doors.jobs.queues import QueueHandlers
@@ -30,7 +32,9 @@ from penstock.doors.jobs.sockets import SocketDoor
 from penstock.doors.jobs.streams import StreamHandlers
 from penstock.doors.jobs.tcp import TcpListener
 from penstock.doors.jobs.watch import Thresholds, Watch
+from penstock.doors.jobs.webhook_commands import webhook_commands
 from penstock.doors.jobs.webhooks import WebhookHandlers
+from penstock.doors.jobs.worker_commands import worker_commands
 from penstock.doors.jobs.workers import WorkerHandlers
 from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.metrics import Metrics
@@ -133,10 +137,10 @@ class Doors:
             commands.queue_commands(queues),
             commands.ops_commands(self.ops),
             commands.session_commands(),
-            more_commands.flow_commands(jobs),
-            more_commands.cron_commands(crons),
-            more_commands.webhook_commands(webhooks),
-            more_commands.worker_commands(workers),
+            flow_commands(jobs),
+            cron_commands(crons),
+            webhook_commands(webhooks),
+            worker_commands(workers),
         )
         self._sockets = SocketDoor(
             engine.clock,

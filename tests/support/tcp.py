@@ -13,11 +13,14 @@ import msgpack  # type: ignore[import-untyped]
 
 from penstock.doors.jobs.call import CommandTable
 from penstock.doors.jobs.commands import job_commands, ops_commands, queue_commands, session_commands
+from penstock.doors.jobs.cron_commands import cron_commands
 from penstock.doors.jobs.crons import CronHandlers
+from penstock.doors.jobs.flow_commands import flow_commands
 from penstock.doors.jobs.jobs import JobHandlers
-from penstock.doors.jobs.more_commands import cron_commands, flow_commands, webhook_commands, worker_commands
 from penstock.doors.jobs.queues import QueueHandlers
+from penstock.doors.jobs.webhook_commands import webhook_commands
 from penstock.doors.jobs.webhooks import WebhookHandlers
+from penstock.doors.jobs.worker_commands import worker_commands
 from penstock.doors.jobs.workers import WorkerHandlers
 from penstock.doors.ops.health import OpsHandlers, Readiness
 

@@ -86,7 +86,7 @@ def take_result(raw: Raw) -> bytes:
 
 
 def new_job(body: PushBody) -> NewJob:
-    """Turn a body into what the engine pushes. Raises InvalidInput for what this version cannot keep its word on."""
+    """Turn a body into what the engine pushes. Raises InvalidInput."""
     data = take_payload(body.data)
     in_flow = body.depends_on or body.children_ids or body.parent_id
     repeat = None if body.repeat is None else _repeat(body.repeat)

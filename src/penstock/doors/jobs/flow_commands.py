@@ -1,17 +1,14 @@
-"""The commands about flows, crons, webhooks and workers. docs/tcp.md explains them."""
+"""The commands about flows. docs/tcp.md explains them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Raw
 
 from penstock.core.flow import Need
-from penstock.doors.jobs import crons as c
-from penstock.doors.jobs import webhooks as h
 from penstock.doors.jobs import wire
-from penstock.doors.jobs import workers as w
 from penstock.doors.jobs.call import Entry
 from penstock.doors.jobs.commands import ID
 from penstock.doors.jobs.door import in_other_words
@@ -20,12 +17,8 @@ from penstock.engine.flows import Adopt, CancelChildren, Unneed
 
 if TYPE_CHECKING:
     from penstock.doors.jobs.call import Call
-    from penstock.doors.jobs.crons import CronHandlers
     from penstock.doors.jobs.jobs import JobHandlers
-    from penstock.doors.jobs.webhooks import WebhookHandlers
-    from penstock.doors.jobs.workers import WorkerHandlers
 
-NAME: Final = {"id": "name"}
 NOT_FOUND: Final = "Job not found"
 
 
@@ -89,45 +82,4 @@ def flow_commands(jobs: JobHandlers) -> dict[str, Entry]:
         "UpdateParent": Entry(adopt, None, {"child": "childId", "parent": "parentId"}),
         "RemoveChildDependency": Entry(unneed, None, ID),
         "RemoveUnprocessedChildren": Entry(cancel_children, None, ID),
-    }
-
-
-def cron_commands(crons: CronHandlers) -> dict[str, Entry]:
-    """Return the commands about crons."""
-    return {
-        "Cron": Entry(crons.save, c.CRON),
-        "CronGet": Entry(crons.get, None, NAME),
-        "CronList": Entry(crons.list_crons),
-        "CronDelete": Entry(crons.delete, None, NAME),
-    }
-
-
-def webhook_commands(webhooks: WebhookHandlers) -> dict[str, Entry]:
-    """Return the commands about webhooks."""
-    return {
-        "AddWebhook": Entry(webhooks.add, h.ADD),
-        "RemoveWebhook": Entry(webhooks.remove, None, {"id": "webhookId"}),
-        "ListWebhooks": Entry(webhooks.list_webhooks),
-        "SetWebhookEnabled": Entry(webhooks.set_enabled, h.ENABLED, ID),
-    }
-
-
-def worker_commands(workers: WorkerHandlers) -> dict[str, Entry]:
-    """Return the commands about workers. A worker goes when the connection that registered it does."""
-
-    async def register(call: Call) -> Any:
-        reply = await workers.register(call.request)
-        worker_id, namespace = reply.data.worker_id, call.session.namespace
-        call.session.at_end[worker_id] = lambda: workers.workers.unregister(namespace, worker_id)
-        return reply
-
-    async def unregister(call: Call, id: str) -> Any:
-        call.session.at_end.pop(id, None)
-        return await workers.unregister(call.request, id)
-
-    return {
-        "RegisterWorker": Entry(register, w.REGISTER),
-        "Heartbeat": Entry(workers.heartbeat, w.HEARTBEAT, ID),
-        "UnregisterWorker": Entry(unregister, None, {"id": "workerId"}),
-        "ListWorkers": Entry(workers.list_workers),
     }

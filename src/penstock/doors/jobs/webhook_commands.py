@@ -1,0 +1,22 @@
+"""The commands about webhooks. docs/tcp.md explains them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.doors.jobs import webhooks as h
+from penstock.doors.jobs.call import Entry
+from penstock.doors.jobs.commands import ID
+
+if TYPE_CHECKING:
+    from penstock.doors.jobs.webhooks import WebhookHandlers
+
+
+def webhook_commands(webhooks: WebhookHandlers) -> dict[str, Entry]:
+    """Return the commands about webhooks."""
+    return {
+        "AddWebhook": Entry(webhooks.add, h.ADD),
+        "RemoveWebhook": Entry(webhooks.remove, None, {"id": "webhookId"}),
+        "ListWebhooks": Entry(webhooks.list_webhooks),
+        "SetWebhookEnabled": Entry(webhooks.set_enabled, h.ENABLED, ID),
+    }

@@ -1,0 +1,34 @@
+"""The commands about workers. docs/tcp.md explains them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.doors.jobs import workers as w
+from penstock.doors.jobs.call import Entry
+from penstock.doors.jobs.commands import ID
+
+if TYPE_CHECKING:
+    from penstock.doors.jobs.call import Call
+    from penstock.doors.jobs.workers import WorkerHandlers
+
+
+def worker_commands(workers: WorkerHandlers) -> dict[str, Entry]:
+    """Return the commands about workers. A worker goes when the connection that registered it does."""
+
+    async def register(call: Call) -> Any:
+        reply = await workers.register(call.request)
+        worker_id, namespace = reply.data.worker_id, call.session.namespace
+        call.session.at_end[worker_id] = lambda: workers.workers.unregister(namespace, worker_id)
+        return reply
+
+    async def unregister(call: Call, id: str) -> Any:
+        call.session.at_end.pop(id, None)
+        return await workers.unregister(call.request, id)
+
+    return {
+        "RegisterWorker": Entry(register, w.REGISTER),
+        "Heartbeat": Entry(workers.heartbeat, w.HEARTBEAT, ID),
+        "UnregisterWorker": Entry(unregister, None, {"id": "workerId"}),
+        "ListWorkers": Entry(workers.list_workers),
+    }
