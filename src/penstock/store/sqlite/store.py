@@ -13,9 +13,10 @@ import structlog
 
 from penstock.core.errors import JobQuarantined, OutcomeUnknown, PenstockError, StorageFailed, StorageFull, StoreIncompatible
 from penstock.core.limits import MEBIBYTE
+from penstock.store.catalog import as_counts
 from penstock.store.contract import Capabilities, Horizon, JournalBlock, LogEntry, Page, Place, Selection, StoreStatus
 from penstock.store.sqlite import crons, readers, rows, schema, waltail
-from penstock.store.sqlite.catalog import Catalog, as_counts
+from penstock.store.sqlite.catalog import Catalog
 from penstock.store.sqlite.checkpoint import Checkpointer
 from penstock.store.sqlite.disk import (
     BALLAST_BYTES_MAX,

@@ -12,12 +12,12 @@ from penstock.core import limits
 from penstock.core.errors import RowChanged, TooMany
 from penstock.core.events import Event, EventKind
 from penstock.core.job import Job, Payload
-from penstock.core.lifecycle import STORED_STATES
 from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
+from penstock.store.catalog import Tally, as_counts, empty_tally
 from penstock.store.contract import JournalBlock
 from penstock.store.sqlite import crons as cron_rows
 from penstock.store.sqlite import groups, rows
-from penstock.store.sqlite.catalog import Tally, as_counts, encode_settings
+from penstock.store.sqlite.catalog import encode_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -478,7 +478,7 @@ class SqliteTransaction:
     def _tally(self, queue: int) -> Tally:
         tally = self._deltas.get(queue)
         if tally is None:
-            tally = self._deltas[queue] = [0] * len(STORED_STATES)
+            tally = self._deltas[queue] = empty_tally()
         return tally
 
     def _written(self, job: Job) -> None:

@@ -1,0 +1,84 @@
+"""What a store keeps in memory: its queues, how many jobs are in which state, and what falls due next.
+
+Everything else stays in the database: ten million jobs cost no memory here.
+"""
+
+from __future__ import annotations
+
+from penstock.core import limits
+from penstock.core.cron import Cron
+from penstock.core.errors import TooMany
+from penstock.core.job import Job
+from penstock.core.lifecycle import STORED_STATES, State
+from penstock.core.queue import Counts, Queue, QueueKey
+from penstock.store.contract import Horizon
+
+#: Number of jobs in each state, indexed by State.
+Tally = list[int]
+_EXPIRING = (State.WAITING, State.DELAYED, State.WAITING_CHILDREN)
+
+
+class Catalog:
+    """Filled when a store is opened, kept in step by committed transactions."""
+
+    def __init__(self) -> None:
+        self.namespaces: dict[str, int] = {}
+        self.by_key: dict[QueueKey, Queue] = {}
+        self.by_number: dict[int, Queue] = {}
+        self.tallies: dict[int, Tally] = {}
+        self.total: Tally = empty_tally()
+        self.horizon = Horizon()
+        self.crons = 0
+
+    def add(self, queue: Queue) -> None:
+        """Know a queue."""
+        if len(self.by_key) >= limits.queues_max:
+            raise TooMany(f"There are already {limits.queues_max} queues. Obliterate some that are not used any more.")
+        self.by_key[queue.key] = queue
+        self.by_number[queue.number] = queue
+        self.tallies[queue.number] = empty_tally()
+
+    def remove(self, queue: Queue) -> None:
+        """Forget a queue."""
+        del self.by_key[queue.key], self.by_number[queue.number], self.tallies[queue.number]
+
+    def apply(self, deltas: dict[int, Tally]) -> None:
+        """Take over what a committed transaction changed."""
+        for number, delta in deltas.items():
+            tally = self.tallies.get(number)
+            if tally is None:  # the queue was removed in the same transaction
+                tally = empty_tally()
+            for state, change in enumerate(delta):
+                tally[state] += change
+                self.total[state] += change
+
+    def book(self, job: Job) -> None:
+        """Note when a job that has just been written will need attention."""
+        horizon = self.horizon
+        if job.state == State.ACTIVE:
+            if job.lease_until is not None and (horizon.lapse_ms is None or job.lease_until < horizon.lapse_ms):
+                horizon.lapse_ms = job.lease_until
+            return
+        if job.state == State.DELAYED and (horizon.due_ms is None or job.run_at < horizon.due_ms):
+            horizon.due_ms = job.run_at
+        if (
+            job.expires_at is not None
+            and job.state in _EXPIRING
+            and (horizon.expiry_ms is None or job.expires_at < horizon.expiry_ms)
+        ):
+            horizon.expiry_ms = job.expires_at
+
+    def book_cron(self, cron: Cron) -> None:
+        """Note the next tick of a cron that has just been written."""
+        if self.horizon.cron_ms is None or cron.next_run < self.horizon.cron_ms:
+            self.horizon.cron_ms = cron.next_run
+
+
+def empty_tally() -> Tally:
+    """Return a tally of nothing."""
+    return [0] * len(STORED_STATES)
+
+
+def as_counts(tally: Tally) -> Counts:
+    """Name the numbers of a tally."""
+    return Counts(*tally)
