@@ -15,6 +15,7 @@ somebody else's job.
 
 from __future__ import annotations
 
+import os
 import struct
 from functools import lru_cache
 from typing import Final
@@ -160,3 +161,8 @@ def from_decimal(text: str) -> int | None:
         return None
     job_id = int(text)
     return job_id if job_id <= ID_MAX else None
+
+
+def random_name() -> int:
+    """Return a number that nobody else has chosen: 63 random bits."""
+    return int.from_bytes(os.urandom(8)) >> 1

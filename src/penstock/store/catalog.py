@@ -5,13 +5,17 @@ Everything else stays in the database: ten million jobs cost no memory here.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from penstock.core import limits
-from penstock.core.cron import Cron
 from penstock.core.errors import TooMany
-from penstock.core.job import Job
 from penstock.core.lifecycle import STORED_STATES, State
 from penstock.core.queue import Counts, Queue, QueueKey
 from penstock.store.contract import Horizon
+
+if TYPE_CHECKING:
+    from penstock.core.cron import Cron
+    from penstock.core.job import Job
 
 #: Number of jobs in each state, indexed by State.
 Tally = list[int]

@@ -33,6 +33,7 @@ class Capabilities(NamedTuple):
 
     name: str
     commit_is_durable: bool  #: a commit needs no further ``sync`` to survive a power cut
+    is_shared: bool = False  #: other servers write too: counts lag behind them, and what is ready must be asked for
 
 
 class Horizon(msgspec.Struct):

@@ -1,0 +1,105 @@
+"""The catalog of a PostgreSQL shard, as one of its servers knows it.
+
+Queues and their settings are as new as the transaction that looks at them: each one compares the catalog's version first.
+Counts follow the journal and are a moment behind what other servers do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.core.lifecycle import STORED_STATES
+from penstock.core.queue import Queue, QueueKey, QueueSettings
+from penstock.store import catalog
+from penstock.store.catalog import empty_tally
+from penstock.store.postgres import webhooks
+from penstock.store.postgres.news import News, bring_forward
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from penstock.core.job import Job
+    from penstock.core.webhook import Webhook
+    from penstock.store.contract import Horizon
+
+_decode_settings = msgspec.msgpack.Decoder(QueueSettings).decode
+encode_settings = msgspec.msgpack.Encoder().encode
+
+
+class Catalog(catalog.Catalog):
+    """Filled by ``load``, kept in step by our own commits and by what the journal tells of those of others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.version = -1
+        self.webhooks: dict[int, Webhook] = {}
+
+    async def load(self, db: asyncpg.Connection[Any]) -> None:
+        """Read everything. To be called in a transaction that sees one state of the database throughout."""
+        await self.refresh(db)
+        self.crons = await db.fetchval("select count(*) from crons")
+        await self.load_webhooks(db)
+        self.total = empty_tally()
+        for number in self.tallies:
+            self.tallies[number] = empty_tally()
+        for number, state, count in await db.fetch(_COUNT):
+            if number in self.tallies and state in STORED_STATES:
+                self.tallies[number][state] = count
+                self.total[state] += count
+        await self.look_ahead(db)
+
+    async def load_webhooks(self, db: asyncpg.Connection[Any]) -> None:
+        """Read all webhooks."""
+        self.webhooks = {each.id: each for each in await webhooks.read(db)}
+
+    async def refresh(self, db: asyncpg.Connection[Any]) -> None:
+        """Read what has changed among the queues since the last time."""
+        version = await db.fetchval("select version from catalog")
+        for number, namespace, key, created_at, settings, removed in await db.fetch(_CHANGED, self.version):
+            known = self.by_number.get(number)
+            if removed:
+                if known is not None:
+                    self.remove(known)
+            elif known is not None:
+                known.settings, known.created_at = _decode_settings(settings), created_at
+            else:
+                self.namespaces[key[0]] = namespace
+                self.add(Queue(number, namespace, QueueKey(*key), created_at, _decode_settings(settings)))
+        self.version = version
+
+    async def look_ahead(self, db: asyncpg.Connection[Any]) -> None:
+        """Find out from the database what falls due next."""
+        horizon = self.horizon
+        horizon.due_ms, horizon.expiry_ms, horizon.lapse_ms, horizon.cron_ms = await db.fetchrow(_NEXT_MOMENTS)
+
+    def hear(self, told: News) -> None:
+        """Take over what another server has committed."""
+        self.apply(told.tallies)
+        self.crons += told.crons
+        bring_forward(self.horizon, told)
+
+    def bring_forward(self, booked: Horizon) -> None:
+        """Remember what our own commit has booked, should a look at the database have come in between."""
+        moments = booked.due_ms, booked.expiry_ms, booked.lapse_ms, booked.cron_ms
+        bring_forward(self.horizon, News(horizon=moments))
+
+    def book_in(self, horizon: Horizon, job: Job) -> None:
+        """Note in another horizon when a job will need attention."""
+        mine, self.horizon = self.horizon, horizon
+        self.book(job)
+        self.horizon = mine
+
+
+_CHANGED = (
+    "select q.number, q.namespace, array[n.name, q.name], q.created_at, q.settings, q.removed"
+    " from queues q join namespaces n on n.number = q.namespace where q.version > $1"
+)
+_COUNT = "select queue, state, count(*) from jobs group by queue, state"
+_NEXT_MOMENTS = """
+select (select min(run_at)      from jobs where state = 1),
+       (select min(expires_at)  from jobs where expires_at is not null and state in (0, 1, 5)),
+       (select min(lease_until) from jobs where state = 2),
+       (select min(next_run)    from crons)
+"""

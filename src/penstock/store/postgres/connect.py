@@ -1,0 +1,59 @@
+"""Connections to a shard, set up for many small transactions."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import asyncpg
+
+from penstock.core.errors import ConfigInvalid, StorageFailed
+from penstock.store.postgres.errors import is_lost
+from penstock.store.postgres.schema import SCHEMA
+
+CONNECT_S: Final = 5.0
+STATEMENT_S: Final = 30.0
+#: A server that stands still in the middle of a transaction (stopped, swapped out) must not stop the others for long.
+IDLE_IN_TRANSACTION_MS: Final = 5_000
+LOCK_WAIT_MS: Final = 10_000
+
+_SETTINGS: Final = {
+    "application_name": "penstock",
+    "search_path": SCHEMA,
+    "timezone": "UTC",
+    "jit": "off",
+    "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_MS),
+    "lock_timeout": str(LOCK_WAIT_MS),
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+#: Every statement of the writer finds its rows by an index, whatever the statistics say of a table that was empty a moment
+#: ago; and planning one anew for each batch would cost more than running it.
+_WRITER: Final = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
+    "synchronous_commit": "on",
+}
+
+
+async def connect(url: str, *, writer: bool = False) -> asyncpg.Connection[Any]:
+    """Open a connection. Raises StorageFailed if the database cannot be reached, ConfigInvalid if it does not let us in."""
+    settings = _SETTINGS | _WRITER if writer else _SETTINGS
+    try:
+        return await asyncpg.connect(
+            url, timeout=CONNECT_S, command_timeout=STATEMENT_S, server_settings=settings, statement_cache_size=256
+        )
+    except (
+        asyncpg.InvalidAuthorizationSpecificationError,
+        asyncpg.InvalidCatalogNameError,
+        asyncpg.ClientConfigurationError,
+        ValueError,
+    ) as error:
+        raise ConfigInvalid(f"The database does not let us in: {error}. Check the address given by --store.") from error
+    except Exception as error:
+        if is_lost(error):
+            raise StorageFailed(f"The database cannot be reached ({error}). The server tries again by itself.") from error
+        raise

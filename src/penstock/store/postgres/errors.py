@@ -1,0 +1,51 @@
+"""From the errors of PostgreSQL and its connections to ours."""
+
+from __future__ import annotations
+
+import asyncpg
+
+from penstock.core.errors import InvalidInput, PenstockError, RowChanged, StorageFailed, StorageFull
+from penstock.store.postgres.schema import CHANGED_STATE
+
+#: What happens when servers get in each other's way. Nothing was stored, and trying again helps.
+_IN_THE_WAY = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.UniqueViolationError,
+    asyncpg.LockNotAvailableError,
+)
+
+
+def translate(error: BaseException) -> PenstockError | None:
+    """Return our own error for one of the database; None for what has nothing to do with it."""
+    if isinstance(error, _IN_THE_WAY) or getattr(error, "sqlstate", None) == CHANGED_STATE:
+        return RowChanged(f"Another server was faster: {error}")
+    if isinstance(error, (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)):
+        return StorageFull()
+    if isinstance(error, (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)):
+        return InvalidInput("A name contains a zero character, which PostgreSQL cannot keep.")
+    if is_lost(error):
+        return StorageFailed("The database cannot be reached: nothing was stored. The server tries again by itself.")
+    if isinstance(error, asyncpg.PostgresError):
+        return PenstockError(f"The database refused a statement: {error}")
+    return None
+
+
+def is_lost(error: BaseException) -> bool:
+    """Tell whether an error means that the connection is of no use any more."""
+    return isinstance(
+        error,
+        (
+            OSError,
+            TimeoutError,
+            asyncpg.InterfaceError,
+            asyncpg.PostgresConnectionError,
+            asyncpg.AdminShutdownError,
+            asyncpg.CrashShutdownError,
+            asyncpg.CannotConnectNowError,
+            asyncpg.IdleInTransactionSessionTimeoutError,
+            asyncpg.TooManyConnectionsError,
+            asyncpg.QueryCanceledError,
+            asyncpg.ReadOnlySQLTransactionError,
+        ),
+    )

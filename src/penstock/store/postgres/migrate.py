@@ -1,0 +1,71 @@
+"""Bringing a database to the current version: ``penstock migrate up``, and by itself where there is nothing yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.core.errors import StoreIncompatible
+from penstock.store.postgres.schema import LOCK_MIGRATE, MIGRATIONS, SCHEMA, SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    import asyncpg
+
+
+class Status(NamedTuple):
+    """Where a database stands."""
+
+    version: int  #: 0 = nothing there yet
+    current: int = SCHEMA_VERSION
+
+    @property
+    def is_new(self) -> bool:
+        """Tell whether there is nothing yet."""
+        return self.version == 0
+
+
+async def status(db: asyncpg.Connection[Any]) -> Status:
+    """Tell which version a database has."""
+    if await db.fetchval("select to_regclass($1)", f"{SCHEMA}.migrations") is None:
+        return Status(0)
+    return Status(await db.fetchval(f"select coalesce(max(version), 0) from {SCHEMA}.migrations"))  # noqa: S608
+
+
+async def up(db: asyncpg.Connection[Any]) -> Status:
+    """Bring a database to the current version, in one transaction; two servers that try at once wait for each other.
+
+    Raises StoreIncompatible for one that is newer than this Penstock.
+    """
+    async with db.transaction():
+        await db.execute("select pg_advisory_xact_lock($1, 0)", LOCK_MIGRATE)
+        before = await status(db)
+        if before.version > SCHEMA_VERSION:
+            raise StoreIncompatible(
+                f"The database has schema version {before.version}, this Penstock knows up to {SCHEMA_VERSION}. Upgrade "
+                "Penstock; nothing was changed."
+            )
+        for version in range(before.version, SCHEMA_VERSION):
+            await db.execute(sql_of(version + 1))
+    return before
+
+
+async def check(db: asyncpg.Connection[Any]) -> None:
+    """Make the tables where there is nothing yet, and refuse what is older or newer. Raises StoreIncompatible.
+
+    An older database is not changed by merely starting a server: others of the old version may still be working on it.
+    """
+    found = await status(db)
+    if found.is_new or found.version > SCHEMA_VERSION:
+        await up(db)
+    elif found.version < SCHEMA_VERSION:
+        raise StoreIncompatible(
+            f"The database has schema version {found.version}, this Penstock needs {SCHEMA_VERSION}. Stop the servers of the "
+            "old version and run: penstock migrate up"
+        )
+
+
+def sql_of(version: int) -> str:
+    """Return the statements that take a database from the version before to this one."""
+    first = f"create schema if not exists {SCHEMA};\nset local search_path = {SCHEMA};\n"
+    if version == 1:
+        first += "create table migrations (version int primary key, applied_at timestamptz not null default now());\n"
+    return f"{first}{MIGRATIONS[version - 1].strip()}\ninsert into migrations (version) values ({version});\n"  # noqa: S608

@@ -1,0 +1,44 @@
+"""What a commit tells the other servers of a shard: how counts changed, and what falls due earlier than they know.
+
+It travels in the journal, next to the events, so that whoever has read the journal up to a block has all of it, exactly once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock.store.contract import Horizon
+
+
+class News(msgspec.Struct, array_like=True, omit_defaults=True):
+    """Of one commit."""
+
+    tallies: dict[int, list[int]] = {}
+    """By queue: how many jobs more or fewer there are in each state."""
+    horizon: tuple[int | None, int | None, int | None, int | None] = (None, None, None, None)
+    """The earliest moments this commit has booked: due, expiry, lapse, cron."""
+    crons: int = 0
+    """How many crons there are more or fewer."""
+    webhooks: bool = False
+    """Whether webhooks were changed."""
+
+
+encode: Final = msgspec.msgpack.Encoder().encode
+decode: Final = msgspec.msgpack.Decoder(News).decode
+
+
+def bring_forward(horizon: Horizon, news: News) -> None:
+    """Take over the moments of a commit that are earlier than what was known."""
+    due, expiry, lapse, cron = news.horizon
+    horizon.due_ms = _earlier(horizon.due_ms, due)
+    horizon.expiry_ms = _earlier(horizon.expiry_ms, expiry)
+    horizon.lapse_ms = _earlier(horizon.lapse_ms, lapse)
+    horizon.cron_ms = _earlier(horizon.cron_ms, cron)
+
+
+def _earlier(known: int | None, new: int | None) -> int | None:
+    if new is None:
+        return known
+    return new if known is None or new < known else known

@@ -1,0 +1,142 @@
+"""Reads that change nothing: single jobs, listings, counts over many rows, the journal. They see what is committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.core import ids, limits
+from penstock.core.errors import InvalidInput
+from penstock.core.job import Delivery, Job, Payload
+from penstock.core.lifecycle import State
+from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection
+from penstock.store.postgres import rows
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from penstock.core.flow import Dependency
+
+    Db = asyncpg.Connection[Any]
+
+_BODY = f"select {rows.HEAD}, p.options, p.data from jobs j join payloads p on p.id = j.id"  # noqa: S608
+_BY_ID = f"{_BODY} where j.id = $1 and j.namespace = $2"
+_BY_NAME = f"{_BODY} where j.id = (select job from names where custom_id = $1 and namespace = $2) and j.namespace = $2"
+_IN_LINE = """
+select id, priority, position from (
+  (select id, priority, position from jobs where queue = $1 and state = 0 and blocked = 0
+   order by priority desc, position limit $2::bigint + $3::bigint)
+  union all
+  (select id, priority, position from jobs where queue = $1 and state = 0 and blocked = 1
+   order by priority desc, position limit $2::bigint + $3::bigint)) as line
+"""
+# What was taken by a worker since has a token above the bound, and is passed over.
+_SELECT_BY_ID = (
+    "select 0::bigint, id from jobs where queue = $1 and state = {} and id > $3 and id <= $4 and id < $6"
+    " and $2::bigint is not null and $5::bigint is not null order by id limit $7"
+)
+_SELECT_BY_FINISH = (
+    "select finished_at, id from jobs where queue = $1 and state = {} and (finished_at, id) > ($2, $3)"
+    " and finished_at < $5 and id <= $4 and token <= $4 and $6::bigint is not null order by finished_at, id limit $7"
+)
+_SELECT = {
+    State.WAITING: _SELECT_BY_ID.format(0),
+    State.DELAYED: (
+        "select run_at, id from jobs where queue = $1 and state = 1 and (run_at, id) > ($2, $3) and id <= $4"
+        " and id < $6 and token <= $4 and $5::bigint is not null order by run_at, id limit $7"
+    ),
+    State.ACTIVE: _SELECT_BY_ID.format(2),
+    State.COMPLETED: _SELECT_BY_FINISH.format(3),
+    State.DEAD: _SELECT_BY_FINISH.format(4),
+    State.WAITING_CHILDREN: _SELECT_BY_ID.format(5),
+}
+_JOURNAL = (
+    "select seq, at, body from journal where count > 0 and seq >="
+    " coalesce((select max(seq) from journal where count > 0 and seq <= $1), 0) order by seq limit $2"
+)
+decode_body = msgspec.msgpack.Decoder(tuple[dict[int, tuple[str, str]], list[list[object]]]).decode
+
+
+async def job(db: Db, namespace: int, ref: int | str) -> tuple[Job, Payload] | None:
+    """Read one job with its payload."""
+    row = await db.fetchrow(_BY_ID if isinstance(ref, int) else _BY_NAME, ref, namespace)
+    return None if row is None else rows.read_job_body(row)
+
+
+async def payload(db: Db, job_id: int) -> Payload | None:
+    """Read a job's payload."""
+    row = await db.fetchrow("select options, data from payloads where id = $1", job_id)
+    return None if row is None else Payload(row[1], row[0])
+
+
+async def result(db: Db, job_id: int) -> bytes | None:
+    """Read what a worker answered."""
+    data: bytes | None = await db.fetchval("select data from results where id = $1", job_id)
+    return data
+
+
+async def needs(db: Db, job_id: int) -> list[Dependency]:
+    """Read all dependencies of a job."""
+    statement = "select job, needs, state, name, result, error from dependencies where job = $1 order by needs"
+    return [rows.read_dependency(row) for row in await db.fetch(statement, job_id)]
+
+
+async def logs(db: Db, job_id: int) -> list[LogEntry]:
+    """Read the log of a job, oldest first."""
+    found = await db.fetch("select at, level, message from logs where job = $1 order by line", job_id)
+    return [LogEntry(at, level, message.decode()) for at, level, message in found]
+
+
+async def select(db: Db, wanted: Selection) -> list[Place]:
+    """Find jobs, in order."""
+    before = ids.ID_MAX if wanted.before_ms is None else wanted.before_ms
+    young = ids.ID_MAX if wanted.before_ms is None else ids.first_of(before)  # ids grow with time
+    found = await db.fetch(
+        _SELECT[wanted.state], wanted.queue.number, wanted.after.at, wanted.after.id, wanted.up_to_id, before, young,
+        wanted.limit,
+    )  # fmt: skip
+    return [Place(*row) for row in found]
+
+
+async def page(db: Db, wanted: Page) -> list[Delivery]:
+    """Read a page of jobs, highest priority first, then in line."""
+    if wanted.states == (State.WAITING,):
+        source = _IN_LINE
+    else:
+        states = ", ".join(str(state.value) for state in wanted.states)
+        source = f"select id, priority, position from jobs where queue = $1 and state in ({states})"  # noqa: S608
+    found: list[Delivery] = []
+    size = 0
+    statement = (
+        f"with page as materialized (select id, priority, position from ({source}) as s"  # noqa: S608
+        " order by priority desc, position, id limit $2 offset $3)"
+        f" select {rows.HEAD}, p.options, p.data from page join jobs j on j.id = page.id join payloads p on p.id = j.id"
+        " order by page.priority desc, page.position, page.id"
+    )
+    async with db.transaction(readonly=True):
+        async for row in db.cursor(statement, wanted.queue.number, wanted.limit, wanted.offset, prefetch=100):
+            head, body = rows.read_job_body(row)
+            size += head.size
+            if size > limits.list_bytes_max and found:
+                raise InvalidInput(
+                    f"These {wanted.limit} jobs are larger than {limits.list_bytes_max // limits.MEBIBYTE} MiB. Ask for "
+                    f"fewer: the first {len(found)} would fit."
+                )
+            found.append(Delivery(head, body))
+    return found
+
+
+async def priority_counts(db: Db, queue: int) -> dict[int, int]:
+    """Count waiting and delayed jobs per priority."""
+    statement = "select priority, count(*) from jobs where queue = $1 and state in (0, 1) group by priority order by priority"
+    return {priority: count for priority, count in await db.fetch(statement, queue)}
+
+
+async def journal(db: Db, seq: int, limit: int) -> list[JournalBlock]:
+    """Read blocks of the journal, from the one that holds the given number on."""
+    blocks = []
+    for first, at, body in await db.fetch(_JOURNAL, seq, limit):
+        queues, events = decode_body(body)
+        blocks.append(JournalBlock(first, at, events, queues))
+    return blocks

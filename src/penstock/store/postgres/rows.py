@@ -1,0 +1,147 @@
+"""Between jobs and rows: columns, and the statements that carry whole batches of them in one round trip.
+
+A batch travels as one array per column and is put together again by ``unnest``: one statement, however many jobs, which the
+database has planned once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.core.flow import Dependency, Need
+from penstock.core.job import FIRST_LIVE_FIELD, Job, Payload
+from penstock.store.postgres.schema import LOCK_GROUP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from asyncpg import Record
+
+FIELDS: Final = Job.__struct_fields__
+FIELD_COUNT: Final = len(FIELDS)
+_SHORT: Final = {"state": "smallint", "details": "bytea"} | dict.fromkeys(("group_id", "unique_key", "custom_id"), "text")
+_INTS: Final = ("namespace", "queue", "max_attempts", "priority", "attempts", "stalls", "progress", "size")
+
+
+def _type_of(field: str) -> str:
+    return _SHORT.get(field) or ("int" if field in _INTS else "bigint")
+
+
+def _arrays(fields: Sequence[str], first: int = 1) -> str:
+    """Spell one array parameter per column."""
+    return ", ".join(f"${number}::{_type_of(field)}[]" for number, field in enumerate(fields, first))
+
+
+HEAD: Final = ", ".join(f"j.{name}" for name in FIELDS)
+_LIVE: Final = FIELDS[FIRST_LIVE_FIELD:]
+
+INSERT_JOBS: Final = f"""
+with bodies as (
+  insert into payloads (id, options, data)
+  select * from unnest($1::bigint[], ${FIELD_COUNT + 1}::bytea[], ${FIELD_COUNT + 2}::bytea[])
+)
+insert into jobs ({", ".join(FIELDS)}, blocked)
+select {", ".join(f"u.{name}" for name in FIELDS)}, (u.group_id is not null)::int
+from unnest({_arrays(FIELDS)}) as u ({", ".join(FIELDS)})
+"""  # noqa: S608 - put together from names in this file
+INSERT_NAMES: Final = (
+    "insert into names (namespace, custom_id, job) select * from unnest($1::int[], $2::text[], $3::bigint[])"
+)
+# A grouped job that enters the line waits behind its group until put_right lets it forward.
+UPDATE_JOBS: Final = f"""
+update jobs j set {", ".join(f"{name} = u.{name}" for name in _LIVE)}, blocked = (j.group_id is not null)::int
+from unnest($1::bigint[], $2::smallint[], $3::bigint[], {_arrays(_LIVE, 4)})
+  as u (id, old_state, old_token, {", ".join(_LIVE)})
+where j.id = u.id and j.state = u.old_state and j.token = u.old_token
+"""  # noqa: S608
+DELETE_JOBS: Final = """
+delete from jobs j using unnest($1::bigint[], $2::smallint[], $3::bigint[]) as u (id, old_state, old_token)
+where j.id = u.id and j.state = u.old_state and j.token = u.old_token
+"""
+#: All that hangs on jobs whose heads are gone.
+FORGET: Final = (
+    "with ids as materialized (select unnest($1::bigint[]) as id),"
+    " a as (delete from payloads where id in (select id from ids)),"
+    " b as (delete from results where id in (select id from ids)),"
+    " c as (delete from logs where job in (select id from ids))"
+    " delete from dependencies where job in (select id from ids)"
+)
+FORGET_NAMES: Final = (
+    "delete from names n using unnest($1::int[], $2::text[]) as u (namespace, custom_id)"
+    " where n.namespace = u.namespace and n.custom_id = u.custom_id"
+)
+
+# In order of id, so that two servers that want the same jobs wait for each other instead of blocking each other.
+LOAD: Final = f"select {HEAD} from jobs j where j.id = any ($1::bigint[]) order by j.id for update"  # noqa: S608
+# The newest bytes of a claim are left to the next one: the sum is over the jobs in front. What belongs to a group that
+# somebody else is busy with right now is left alone, too: waiting for it could end in a deadlock.
+READY: Final = f"""
+with line as materialized (
+  select * from jobs where queue = $1 and blocked = 0 and state = 0 order by priority desc, position limit $2
+  for update skip locked
+), cut as (
+  select line.*, sum(size) over (order by priority desc, position) - size as ahead from line
+)
+select {HEAD}, p.options, p.data from cut j join payloads p on p.id = j.id
+where j.ahead < $3 and (j.group_id is null or pg_try_advisory_xact_lock({LOCK_GROUP}, hashtext(j.queue || '/' || j.group_id)))
+order by j.priority desc, j.position
+"""  # noqa: S608
+_FIND = f"select {HEAD} from jobs j"  # noqa: S608
+FIND_CUSTOM: Final = (
+    f"{_FIND} where j.id = (select job from names where namespace = $1 and custom_id = $2) for update"
+)
+FIND_UNIQUE: Final = f"{_FIND} where j.queue = $1 and j.unique_key = $2 and j.state in (0, 1, 2, 5) for update"
+DUE: Final = f"{_FIND} where j.state = 1 and j.run_at <= $1 order by j.run_at, j.id limit $2 for update skip locked"
+LAPSED: Final = f"{_FIND} where j.state = 2 and j.lease_until <= $1 order by j.lease_until limit $2 for update skip locked"
+EXPIRED: Final = (
+    f"{_FIND} where j.expires_at is not null and j.state in (0, 1, 5) and j.expires_at <= $1 order by j.expires_at limit $2"
+    " for update skip locked"
+)
+NEXT_DUE: Final = "select min(run_at) from jobs where state = 1 and run_at > $1"
+NEXT_LAPSE: Final = "select min(lease_until) from jobs where state = 2 and lease_until > $1"
+NEXT_EXPIRY: Final = "select min(expires_at) from jobs where expires_at is not null and state in (0, 1, 5) and expires_at > $1"
+
+_as_tuple = msgspec.structs.astuple
+
+Changed = tuple[Job, int, int]
+"""A job with the state and the token it was read with."""
+
+
+def insert_arrays(jobs: Sequence[tuple[Job, Payload]]) -> list[Any]:
+    """Return the parameters of INSERT_JOBS."""
+    columns: list[Any] = list(zip(*[_as_tuple(job) for job, _ in jobs], strict=True))
+    return [*columns, [payload.options for _, payload in jobs], [payload.data for _, payload in jobs]]
+
+
+def update_arrays(jobs: Sequence[Changed]) -> list[Any]:
+    """Return the parameters of UPDATE_JOBS, guarded by what was read."""
+    live = list(zip(*[_as_tuple(job)[FIRST_LIVE_FIELD:] for job, _, _ in jobs], strict=True))
+    return [*guard_arrays(jobs), *live]
+
+
+def guard_arrays(jobs: Sequence[Changed]) -> list[Any]:
+    """Return the ids of jobs with the states and tokens they were read with."""
+    return [[job.id for job, _, _ in jobs], [state for _, state, _ in jobs], [token for _, _, token in jobs]]
+
+
+def read_job(row: Record) -> Job:
+    """Make a job from the columns HEAD."""
+    return Job(*row[:FIELD_COUNT])
+
+
+def read_jobs(rows: Iterable[Record]) -> list[Job]:
+    """Make jobs from rows of the columns HEAD."""
+    return [Job(*row) for row in rows]
+
+
+def read_job_body(row: Record) -> tuple[Job, Payload]:
+    """Make a job and its payload from the columns HEAD, options, data."""
+    return Job(*row[:FIELD_COUNT]), Payload(row[FIELD_COUNT + 1], row[FIELD_COUNT])
+
+
+def read_dependency(row: Record) -> Dependency:
+    """Make a dependency from its columns."""
+    job, needs, state, name, result, error = row
+    return Dependency(job, needs, Need(state), name, result, None if error is None else error.decode())

@@ -1,0 +1,240 @@
+"""The tables of a PostgreSQL shard, their version, and the functions that a transaction calls.
+
+The same split as in the SQLite store: a job's head is narrow and rewritten at every step, its payload is written once. Beyond
+that, ``jobs`` is partitioned by state: what is alive is in a small hot partition, what has finished moves to a cold one by
+itself, because an update of ``state`` moves the row. So claims never wade through history, and vacuum has little to do.
+
+All commits of a shard pass through ``finish``, one after the other: it numbers the events of the journal without gaps, and
+because nobody else can commit meanwhile it can check what no lock of a single row can: that the settings of the queues it
+touched are still the ones it went by, and that a queue it removes is still empty.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Where all tables are: the same database can be shared with other programs.
+SCHEMA: Final = "penstock"
+#: Classes of advisory locks.
+LOCK_COMMIT: Final = 0x504E5300
+LOCK_GROUP: Final = 0x504E5301
+LOCK_QUEUE: Final = 0x504E5302
+LOCK_MIGRATE: Final = 0x504E5303
+#: What ``finish`` raises when the world has changed since the transaction began: it is tried again.
+CHANGED_STATE: Final = "PN001"
+CHANNEL: Final = "penstock"
+
+_VERSION_1 = f"""
+create table namespaces (
+  number      int generated always as identity primary key,
+  name        text not null unique
+);
+create table queues (
+  number      int generated always as identity primary key,
+  namespace   int not null references namespaces,
+  name        text not null,
+  created_at  bigint,
+  settings    bytea not null,
+  removed     boolean not null default false,
+  version     bigint not null,           -- of the catalog, when this row was last changed
+  unique (namespace, name)
+);
+create index queues_version on queues (version);
+-- One row. Every transaction reads it first; whoever changes a queue or a webhook makes it grow.
+create table catalog (
+  version     bigint not null
+);
+insert into catalog values (0);
+
+create table jobs (
+  id           bigint not null,
+  namespace    int not null,
+  queue        int not null,
+  created_at   bigint not null,
+  max_attempts int not null,
+  backoff      bigint not null,
+  timeout      bigint,
+  group_id     text,
+  unique_key   text,
+  custom_id    text,
+  expires_at   bigint,
+  flags        bigint not null,
+  state        smallint not null,
+  priority     int not null,
+  position     bigint not null,
+  run_at       bigint not null,
+  attempts     int not null,
+  stalls       int not null,
+  token        bigint not null,
+  lease_ms     bigint not null,
+  lease_until  bigint,
+  deadline     bigint,
+  started_at   bigint,
+  finished_at  bigint,
+  progress     int not null,
+  size         int not null,
+  details      bytea,
+  blocked      smallint not null         -- 1: waits behind its group; derived, see put_right
+) partition by list (state);
+-- The numbers are State: 0 waiting, 1 delayed, 2 active, 3 completed, 4 dead, 5 waiting-children.
+create table jobs_live partition of jobs for values in (0, 1, 2, 5) with (
+  fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
+  autovacuum_analyze_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0
+);
+create table jobs_done partition of jobs for values in (3, 4);
+create unique index jobs_live_id  on jobs_live (id);
+create index jobs_ready           on jobs_live (queue, blocked, priority desc, position) where state = 0;
+create index jobs_delayed         on jobs_live (queue, run_at, id)  where state = 1;
+create index jobs_due             on jobs_live (run_at)             where state = 1;
+create index jobs_leased          on jobs_live (lease_until)        where state = 2;
+create index jobs_active          on jobs_live (queue, id)          where state = 2;
+create index jobs_awaiting        on jobs_live (queue, id)          where state = 5;
+create index jobs_expiring        on jobs_live (expires_at)         where expires_at is not null and state in (0, 1, 5);
+create index jobs_grouped         on jobs_live (queue, group_id, blocked, priority desc, position)
+                                                                    where group_id is not null and state = 0;
+create index jobs_group_active    on jobs_live (queue, group_id)    where group_id is not null and state = 2;
+create unique index jobs_unique   on jobs_live (queue, unique_key)  where unique_key is not null;
+create unique index jobs_done_id  on jobs_done (id);
+create index jobs_finished        on jobs_done (queue, state, finished_at, id);
+
+-- Producers' own ids: unique in a namespace, whatever state their jobs are in.
+create table names (
+  namespace    int not null,
+  custom_id    text not null,
+  job          bigint not null,
+  primary key (namespace, custom_id)
+);
+create table payloads (
+  id           bigint primary key,
+  options      bytea,
+  data         bytea not null
+);
+create table results (
+  id           bigint primary key,
+  data         bytea not null
+);
+create table logs (
+  job          bigint not null,
+  line         bigint not null,
+  at           bigint not null,
+  level        text not null,
+  message      bytea not null,           -- UTF-8; a text could not hold a zero
+  primary key (job, line)
+);
+create table dependencies (
+  job          bigint not null,          -- waits for
+  needs        bigint not null,          -- this one
+  state        smallint not null,        -- core.flow.Need: 0 and 1 keep it waiting
+  name         text not null,
+  result       bytea,
+  error        bytea,                    -- UTF-8
+  primary key (job, needs)
+);
+create index dependencies_needs on dependencies (needs) where state <= 1;
+create table crons (
+  number       int generated always as identity primary key,
+  namespace    int not null references namespaces,
+  name         text not null,
+  next_run     bigint not null,
+  executions   bigint not null,
+  plan         bytea not null,           -- see core.cron.CronPlan
+  data         bytea not null,           -- what its jobs carry
+  unique (namespace, name)
+);
+create index crons_due on crons (next_run);
+create table webhooks (
+  id             bigint primary key,
+  namespace      int not null references namespaces,
+  url            text not null,
+  events         text not null,          -- names, separated by commas
+  queue          text,
+  secret         text,
+  created_at     bigint not null,
+  cursor         bigint not null,        -- number of the first event of the journal it has not dealt with
+  enabled        boolean not null,
+  successes      bigint not null,
+  failures       bigint not null,
+  last_triggered bigint
+);
+-- Rate limits: how many a queue may still hand out. Only queues with a limit have a row.
+create table buckets (
+  queue        int primary key,
+  tokens       double precision not null,
+  at           bigint not null
+) with (fillfactor = 50);
+
+create table journal (
+  block        bigint primary key,       -- counts the commits, without gaps
+  seq          bigint not null,          -- number of the block's first event
+  count        int not null,             -- events in the block; none if only counts changed
+  at           bigint not null,          -- ms, by the database's clock
+  id_mark      bigint not null,          -- highest id its server had handed out by then
+  server       bigint not null,          -- who committed it
+  total        bigint not null,          -- bytes of all blocks ever written, this one included
+  news         bytea not null,           -- for the other servers: counts, what falls due; see news.py
+  body         bytea not null
+);
+create index journal_seq on journal (seq) where count > 0;
+
+-- What must be done by one server at a time. Whoever holds a lease shows its term with what it writes.
+create table leases (
+  name         text primary key,
+  holder       bigint not null,
+  term         bigint not null,
+  until        bigint not null           -- ms, by the database's clock
+);
+-- Servers that share this shard, each with the number that keeps its ids apart from those of the others.
+create table nodes (
+  node         int primary key,
+  server       bigint not null,
+  until        bigint not null           -- ms, by the database's clock
+);
+
+create function clock_ms() returns bigint language sql volatile as
+$$ select (extract(epoch from clock_timestamp()) * 1000)::bigint $$;
+
+-- Have as many waiting jobs of each touched group unblocked as the group has free places, and no others.
+create function put_right(in_queues int[], in_groups text[], places int) returns void language plpgsql as $$
+declare
+  one record;
+  busy int;
+begin
+  for one in select q, g from unnest(in_queues, in_groups) as u (q, g) order by q, g loop
+    perform pg_advisory_xact_lock({LOCK_GROUP}, hashtext(one.q || '/' || one.g));
+    select count(*) into busy from jobs where state = 2 and queue = one.q and group_id = one.g;
+    update jobs set blocked = 1 where state = 0 and queue = one.q and group_id = one.g and blocked = 0;
+    if busy < places then
+      update jobs set blocked = 0 where state = 0 and id in (
+        select id from jobs where state = 0 and queue = one.q and group_id = one.g and blocked = 1
+        order by priority desc, position limit places - busy);
+    end if;
+  end loop;
+end $$;
+
+-- The last words of every transaction that wrote something; see the head of schema.py.
+create function finish(
+  touched int[], known_version bigint, emptied int[], events int, at_ms bigint, mark bigint, by_server bigint, in_news bytea,
+  in_body bytea, out new_block bigint, out new_seq bigint, out new_total bigint, out xid text
+) language plpgsql as $$
+begin
+  perform pg_advisory_xact_lock({LOCK_COMMIT}, 0);
+  if exists (select from queues where number = any (touched) and version > known_version) then
+    raise exception 'a queue was changed meanwhile' using errcode = '{CHANGED_STATE}';
+  end if;
+  if exists (select from jobs where queue = any (emptied)) then
+    raise exception 'a queue is not empty any more' using errcode = '{CHANGED_STATE}';
+  end if;
+  select j.block + 1, j.seq + j.count, j.total into new_block, new_seq, new_total
+    from journal j order by j.block desc limit 1;
+  new_block := coalesce(new_block, 1);
+  new_seq := coalesce(new_seq, 1);
+  new_total := coalesce(new_total, 0) + length(in_body);
+  insert into journal values (new_block, new_seq, events, at_ms, mark, by_server, new_total, in_news, in_body);
+  perform pg_notify('{CHANNEL}', by_server || ' ' || new_block);
+  xid := pg_current_xact_id()::text;
+end $$;
+"""
+
+#: Migration number n (counting from 1) takes a database from version n-1 to n. Never edit one that was released; append.
+MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1,)
+SCHEMA_VERSION: Final = len(MIGRATIONS)

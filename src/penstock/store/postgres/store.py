@@ -1,0 +1,331 @@
+"""The PostgreSQL store: a shard in a database that operators already run, shared by as many servers as they like.
+
+A server has one connection that writes, one after the other, everything its batcher has gathered; one that follows the journal;
+and a few that read. The database is the truth: what is in memory here is a copy that is checked (queues), or that only says
+where to look (counts, horizon).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import asyncpg
+import structlog
+
+from penstock.core.errors import OutcomeUnknown, PenstockError, StorageFailed, StorageFull, TooMany
+from penstock.core.ids import NODES_MAX, random_name
+from penstock.core.queue import Counts
+from penstock.store.catalog import as_counts
+from penstock.store.contract import Capabilities, Horizon, StoreStatus
+from penstock.store.postgres import crons, migrate, reads
+from penstock.store.postgres.catalog import Catalog
+from penstock.store.postgres.clock import ShardClock
+from penstock.store.postgres.connect import connect
+from penstock.store.postgres.errors import is_lost, translate
+from penstock.store.postgres.follower import Follower
+from penstock.store.postgres.transaction import PostgresTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from penstock.core.clock import Clock
+    from penstock.core.cron import Cron, CronKey
+    from penstock.core.flow import Dependency
+    from penstock.core.job import Delivery, Job, Payload
+    from penstock.core.queue import Queue, QueueKey
+    from penstock.core.webhook import Webhook
+    from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection
+
+log = structlog.get_logger("penstock.store")
+
+READERS: Final = 4
+#: How long a server's number is its own without a sign of life.
+NODE_LEASE_MS: Final = 60_000
+#: How long to look for out whether a commit happened when its answer was lost.
+DOUBT_S: Final = 10.0
+
+
+class PostgresStore:
+    """See ``contract.Store`` for what each method promises. Open it with ``open``."""
+
+    capabilities = Capabilities(name="postgres", commit_is_durable=True, is_shared=True)
+
+    def __init__(self, url: str, clock: Clock, *, shard: int = 0, database_clock: bool = True) -> None:
+        self._url = url
+        self.shard = shard
+        self.clock = ShardClock(clock, follow=database_clock)
+        self.server = random_name()  #: tells our own commits from those of others
+        self.node = 0
+        self.catalog = Catalog()
+        self.follower = Follower(self)
+        self.reads = reads
+        self.journal_next = 1
+        self.journal_bytes = 0
+        self.id_floor = 0
+        self._status = StoreStatus()
+        self._size_bytes = 0
+        self._writer: asyncpg.Connection[Any] | None = None
+        self._listener: asyncpg.Connection[Any] | None = None
+        self._readers: asyncpg.Pool[Any] | None = None
+        self._turn = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, url: str, clock: Clock, *, shard: int = 0, database_clock: bool = True) -> PostgresStore:
+        """Open a shard, making its tables if there are none.
+
+        ``shard``: its number, part of every id. ``database_clock``: go by the database's clock, or by the given one.
+        Raises StoreIncompatible, ConfigInvalid, StorageFailed.
+        """
+        store = cls(url, clock, shard=shard, database_clock=database_clock)
+        try:
+            await store._connect_all()
+        except BaseException:
+            await store._disconnect_all()
+            raise
+        return store
+
+    async def _connect_all(self) -> None:
+        self._writer = await connect(self._url, writer=True)
+        await migrate.check(self._writer)
+        self._listener = await connect(self._url)
+        await self.follower.listen(self._listener)  # before looking, so that nothing falls in between
+        self._readers = await asyncpg.create_pool(
+            self._url, min_size=0, max_size=READERS, connect=lambda *_, **__: connect(self._url)
+        )
+        self.catalog = Catalog()
+        async with self._listener.transaction(isolation="repeatable_read", readonly=True):
+            await self.catalog.load(self._listener)
+            block, seq, count, total = await self._listener.fetchrow(_LAST_BLOCK) or (0, 1, 0, 0)
+            mark = await self._listener.fetchval(_ID_FLOOR)
+        self.journal_next, self.journal_bytes = seq + count, total
+        self.id_floor = max(self.id_floor, mark)
+        self.follower.start(self._listener, block)
+        await self.keep_node()
+
+    async def _disconnect_all(self) -> None:
+        await self.follower.stop()
+        writer, listener, readers = self._writer, self._listener, self._readers
+        self._writer = self._listener = self._readers = None
+        for connection in (writer, listener):
+            if connection is not None:
+                connection.terminate()
+        if readers is not None:
+            readers.terminate()
+
+    async def close(self) -> None:
+        """Let go of the shard; what was committed is durable already."""
+        async with self._turn:
+            if self._writer is not None:
+                with contextlib.suppress(Exception):
+                    await self._writer.execute("delete from nodes where server = $1", self.server)
+            await self._disconnect_all()
+
+    async def keep_node(self) -> None:
+        """Take a number for this server's ids, or show that it is still in use. Raises TooMany."""
+        assert self._writer is not None
+        node = await self._writer.fetchval(_TAKE_NODE, self.server, NODE_LEASE_MS, NODES_MAX)
+        if node is None:
+            raise TooMany(f"There are already {NODES_MAX} servers on this shard. Stop some of them.")
+        self.node = node
+
+    # Transactions and durability.
+
+    @property
+    def horizon(self) -> Horizon:
+        return self.catalog.horizon
+
+    def transaction(self, id_mark: Callable[[], int]) -> PostgresTransaction:
+        return PostgresTransaction(self, id_mark)
+
+    async def begin(self) -> asyncpg.Connection[Any]:
+        """Hand out the writer's connection, to one transaction at a time."""
+        await self._turn.acquire()
+        if self._writer is None or self._writer.is_closed():
+            self._turn.release()
+            if self._writer is not None:
+                self.lost(StorageFailed())
+            self.check_writable(grows=False)
+            raise StorageFailed
+        return self._writer
+
+    def end(self, _db: asyncpg.Connection[Any]) -> None:
+        """Take the connection back after a commit."""
+        self._turn.release()
+
+    async def roll_back(self, db: asyncpg.Connection[Any], error: BaseException) -> None:
+        """Take the connection back after a failure, ready for the next transaction."""
+        try:
+            if isinstance(error, asyncio.CancelledError) or is_lost(error):
+                self.lost(error)
+            else:
+                await db.execute("rollback")
+                await self.catalog.look_ahead(db)
+        except Exception as failure:  # noqa: BLE001 - then the connection is of no use any more
+            self.lost(failure)
+        finally:
+            self._turn.release()
+
+    async def was_committed(self, xid: str | None, error: BaseException) -> bool:
+        """Find out, over a new connection, whether a commit happened whose answer was lost."""
+        if xid is None or not is_lost(error):
+            return False
+        self.lost(error)
+        try:
+            async with asyncio.timeout(DOUBT_S):
+                return await self._ask_for(xid)
+        except (TimeoutError, PenstockError):
+            return False
+
+    async def _ask_for(self, xid: str) -> bool:
+        while True:
+            try:
+                db = await connect(self._url)
+            except StorageFailed:
+                await asyncio.sleep(0.1)
+                continue
+            try:
+                state = await db.fetchval("select pg_xact_status($1::text::xid8)", xid)
+            finally:
+                db.terminate()
+            if state != "in progress":
+                return bool(state == "committed")
+            await asyncio.sleep(0.1)
+
+    async def sync(self) -> None:
+        """Nothing to do: a commit is durable."""
+
+    # Trouble.
+
+    def failed(self, error: BaseException, *, unknown: bool = False) -> BaseException:
+        """Turn an error of the database into one of ours; others stay what they are."""
+        ours = translate(error)
+        if ours is None:
+            return error
+        if isinstance(ours, StorageFull):
+            self._trouble("the database has no room left", full=True)
+        if isinstance(ours, StorageFailed) and unknown:
+            return OutcomeUnknown("The database was lost while this was being committed: it may or may not have happened.")
+        return ours
+
+    def lost(self, error: BaseException) -> None:
+        """Hear that a connection is of no use any more: nothing is written until ``heal`` has made new ones."""
+        self._trouble(f"the database cannot be reached: {error or type(error).__name__}", full=False)
+
+    def _trouble(self, reason: str, *, full: bool) -> None:
+        if self._status.error is None:
+            log.error("storage failed: writes are refused until it works again", reason=reason, shard=self.shard)
+            self._status = StoreStatus(writable=full, full=full, error=reason, since_ms=self.clock.now_ms())
+
+    async def heal(self) -> bool:
+        if self._status.error is None:
+            return True
+        async with self._turn:
+            try:
+                if not self._status.full:
+                    await self._disconnect_all()
+                    await self._connect_all()
+                self._status = StoreStatus()
+                log.info("storage works again", shard=self.shard)
+            except (PenstockError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+                log.warning("storage still fails", error=str(error), shard=self.shard)
+        return self._status.error is None
+
+    def status(self) -> StoreStatus:
+        return self._status
+
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def check_writable(self, *, grows: bool) -> None:
+        if self._status.error is not None and not self._status.full:
+            raise StorageFailed(f"Storage failed ({self._status.error}): nothing was stored. The server retries by itself.")
+        if grows and self._status.full:
+            raise StorageFull
+
+    # Reads.
+
+    def queue_find(self, key: QueueKey) -> Queue | None:
+        return self.catalog.by_key.get(key)
+
+    def queues(self) -> list[Queue]:
+        return list(self.catalog.by_key.values())
+
+    def queue_by_number(self, number: int) -> Queue:
+        return self.catalog.by_number[number]
+
+    def counts(self, queue: Queue) -> Counts:
+        return as_counts(self.catalog.tallies[queue.number])
+
+    def totals(self) -> Counts:
+        return as_counts(self.catalog.total)
+
+    async def _read(self, read: Callable[[asyncpg.Connection[Any]], Awaitable[Any]]) -> Any:
+        if self._readers is None:
+            raise StorageFailed
+        try:
+            async with self._readers.acquire() as db:
+                return await read(db)
+        except Exception as error:
+            ours = translate(error)
+            if ours is None:
+                raise
+            raise ours from error
+
+    async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
+        number = self.catalog.namespaces.get(namespace)
+        return None if number is None else await self._read(lambda db: reads.job(db, number, ref))
+
+    async def job_select(self, selection: Selection) -> list[Place]:
+        return await self._read(lambda db: reads.select(db, selection))  # type: ignore[no-any-return]
+
+    async def job_page(self, page: Page) -> list[Delivery]:
+        return await self._read(lambda db: reads.page(db, page))  # type: ignore[no-any-return]
+
+    async def priority_counts(self, queue: Queue) -> dict[int, int]:
+        return await self._read(lambda db: reads.priority_counts(db, queue.number))  # type: ignore[no-any-return]
+
+    async def result_get(self, job_id: int) -> bytes | None:
+        return await self._read(lambda db: reads.result(db, job_id))  # type: ignore[no-any-return]
+
+    async def need_list(self, job_id: int) -> list[Dependency]:
+        return await self._read(lambda db: reads.needs(db, job_id))  # type: ignore[no-any-return]
+
+    async def log_get(self, job_id: int) -> list[LogEntry]:
+        return await self._read(lambda db: reads.logs(db, job_id))  # type: ignore[no-any-return]
+
+    async def cron_get(self, key: CronKey) -> Cron | None:
+        found = crons.read(await self._read(lambda db: db.fetch(crons.FIND, *key)))
+        return next(iter(found), None)
+
+    async def cron_list(self, namespace: str) -> list[Cron]:
+        return crons.read(await self._read(lambda db: db.fetch(crons.LIST, namespace)))
+
+    def cron_count(self) -> int:
+        return self.catalog.crons
+
+    def webhook_list(self) -> list[Webhook]:
+        return sorted(self.catalog.webhooks.values(), key=lambda each: each.id)
+
+    def webhook_find(self, webhook_id: int) -> Webhook | None:
+        return self.catalog.webhooks.get(webhook_id)
+
+    async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
+        return await self._read(lambda db: reads.journal(db, seq, limit))  # type: ignore[no-any-return]
+
+
+_LAST_BLOCK = "select block, seq, count, total from journal order by block desc limit 1"
+_ID_FLOOR = """
+select greatest(coalesce((select max(id_mark) from (select id_mark from journal order by block desc limit 1000) as recent), 0),
+                coalesce((select max(id) from jobs), 0))
+"""
+# The number of a server that has been silent for long is free again.
+_TAKE_NODE = """
+insert into nodes (node, server, until)
+select coalesce((select node from nodes where server = $1),
+                (select min(n) from generate_series(0, $3 - 1) as n
+                 where not exists (select from nodes where node = n and until > clock_ms()))), $1, clock_ms() + $2
+on conflict (node) do update set server = excluded.server, until = excluded.until
+returning node
+"""

