@@ -15,6 +15,7 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import Counts, QueueKey
 from penstock.engine import admin
 from penstock.engine.settle import Ack, Fail, Hold
+from penstock.store.sqlite import SqliteStore
 from tests.support.engines import QUEUE, ack, claim_all, claim_job, fail, push, push_many, state
 
 if TYPE_CHECKING:
@@ -184,7 +185,8 @@ async def test_a_queue_that_is_gone_leaves_nothing_behind_in_memory(engine: Engi
         admin.Configure(QUEUE, EventKind.RATELIMIT_SET, lambda old: msgspec.structs.replace(old, rate_limit=5), None)
     )
     await claim_job(engine)
-    assert engine.throttle._buckets
+    assert isinstance(engine.store, SqliteStore)
+    assert engine.store.catalog.buckets
     await admin.obliterate(engine, QUEUE)
-    assert not engine.throttle._buckets
+    assert not engine.store.catalog.buckets
     assert engine.store.queues() == []

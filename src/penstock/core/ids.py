@@ -55,6 +55,10 @@ class IdSource:
         self._ms = floor >> TIME_SHIFT
         self._count = COUNT_MAX - 1  # whatever the floor's count was, its millisecond counts as used up
 
+    def use(self, *, node: int) -> None:
+        """Go on as another node: somebody else has taken our number."""
+        self._fixed = self._fixed >> SHARD_SHIFT << SHARD_SHIFT | node << NODE_SHIFT
+
     def next(self, now_ms: int) -> int:
         """Return a fresh id for the given wall-clock time."""
         ms = now_ms - EPOCH_MS

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from penstock.core.clock import Alarm
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.engine import Engine
+    from penstock.engine.throttle import Allowance
     from penstock.engine.work import Work
+    from penstock.store.contract import Capabilities
 
 
 class Claim(Command[list[Delivery]]):
@@ -116,6 +118,11 @@ class WaitingRoom:
         for claim in [claim for line in self._lines.values() for claim in line]:
             self._tired(claim)
 
+    def nudge_all(self) -> None:
+        """Have a look at every line, should nobody have told us that there is something to claim."""
+        for queue in list(self._lines):
+            self.nudge_at(queue, self._engine.clock.steady_ms())
+
     def nudge_at(self, queue: QueueKey, steady_ms: int) -> None:
         """Book another look at a line."""
         if queue not in self._nudges:
@@ -164,11 +171,15 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
     """Serve the line of one queue: those who wait already, then the newcomers."""
     room = engine.room
     queue = work.tx.queue_find(key)
+    if queue is None:
+        _turn_away(engine, work, newcomers)
+        return
+    allowance = await engine.throttle.allowance(work, queue)
+    jobs, more = await _next_jobs(work, queue, allowance.jobs, chain(room.line(key), newcomers), engine.store.capabilities)
     line = chain(room.line(key), newcomers)
-    jobs, more = ([], False) if queue is None else await _next_jobs(engine, work, queue, chain(room.line(key), newcomers))
     served: set[Claim] = set()
     given = 0
-    while queue is not None and given < len(jobs):
+    while given < len(jobs):
         caller = next(line, None)
         if caller is None:
             break
@@ -180,26 +191,33 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
         work.after_commit.append(partial(room.leave, caller))
         served.add(caller)
     work.pulled += given
+    await engine.throttle.claimed(work, queue, allowance, given)
+    unserved = [newcomer for newcomer in newcomers if newcomer not in served]
+    if more:
+        work.deferred += unserved
+    else:
+        _turn_away(engine, work, unserved)
+    if not jobs:
+        await _tell_hit(engine, work, queue, allowance)
+    again_at = work.steady_ms if more else allowance.again_at(work.steady_ms)
+    work.after_commit.append(partial(_look_again, engine, queue, again_at, newcomers=bool(unserved)))
+
+
+def _turn_away(engine: Engine, work: Work, newcomers: Iterable[Claim]) -> None:
+    """There is nothing for them: those who want to wait do, the others are told."""
     for newcomer in newcomers:
-        if newcomer in served:
-            continue
-        if more:
-            work.deferred.append(newcomer)
-        elif newcomer.wait_ms > 0:
-            work.after_commit.append(partial(room.enter, newcomer))
+        if newcomer.wait_ms > 0:
+            work.after_commit.append(partial(engine.room.enter, newcomer))
         else:
             work.answer(newcomer, [])
-    if queue is not None and not jobs:
-        await _tell_hit(engine, work, queue)
-    if queue is not None:
-        work.after_commit.append(partial(_look_again, engine, work, queue, given, more=more))
 
 
 async def _next_jobs(
-    engine: Engine, work: Work, queue: Queue, callers: Iterable[Claim]
+    work: Work, queue: Queue, limit: int, callers: Iterable[Claim], store: Capabilities
 ) -> tuple[list[tuple[Job, Payload]], bool]:
     """Read as many jobs as the callers want and the queue may give, and tell whether the next batch should look for more."""
-    limit = min(engine.throttle.allowance(work, queue), work.tx.counts(queue).waiting)
+    if not store.is_shared:  # otherwise another server may have pushed what our counts do not know yet
+        limit = min(limit, work.tx.counts(queue).waiting)
     wanted = 0
     for caller in callers:
         if wanted >= limit:
@@ -222,9 +240,9 @@ async def _next_jobs(
     return jobs, expired or len(jobs) == limits.claim_batch_jobs_max or size >= limits.claim_batch_bytes_max
 
 
-async def _tell_hit(engine: Engine, work: Work, queue: Queue) -> None:
+async def _tell_hit(engine: Engine, work: Work, queue: Queue, allowance: Allowance) -> None:
     """Tell who listens that the rate limit holds back the next job."""
-    if engine.feed.is_heard and work.tx.counts(queue).waiting and engine.throttle.tells_hit(work, queue):
+    if engine.feed.is_heard and work.tx.counts(queue).waiting and engine.throttle.tells_hit(work, queue, allowance):
         for job, _ in await work.tx.job_ready(queue, 1):
             payload = {"queue": queue.key.name, "jobId": job.custom_id or to_uuid(job.id)}
             namespace, name = queue.key
@@ -248,13 +266,14 @@ def _lease(work: Work, queue: Queue, caller: Claim, job: Job, payload: Payload) 
     return Delivery(job, payload)
 
 
-def _look_again(engine: Engine, work: Work, queue: Queue, given: int, *, more: bool) -> None:
-    """After the commit: count against the rate limit, and book the next look at a line that is not empty yet."""
-    engine.throttle.claimed(queue, given)
+def _look_again(engine: Engine, queue: Queue, again_at: int | None, *, newcomers: bool) -> None:
+    """After the commit: book the next look at a line that is not empty yet."""
     if engine.room.waiting(queue.key):
-        again_at = work.steady_ms if more else engine.throttle.again_at(work, queue)
         if again_at is not None:
             engine.room.nudge_at(queue.key, again_at)
+        elif newcomers and engine.store.capabilities.is_shared and engine.may_have_waiting(queue):
+            # Another server pushed between our look and now, and told us before the newcomers had lined up.
+            engine.room.nudge_at(queue.key, engine.clock.steady_ms())
 
 
 def abandon(engine: Engine, claim: Claim) -> None:

@@ -7,11 +7,29 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
 from penstock.core.errors import JobNotFound, TooMany
+from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.job import Job
     from penstock.engine.engine import Engine
     from penstock.engine.work import JobRef, Work
+    from penstock.store.contract import JournalBlock
+
+#: Events after which a job may have ended.
+_ENDS = frozenset(
+    kind.value
+    for kind in (
+        EventKind.JOB_COMPLETED,
+        EventKind.JOB_FAILED,
+        EventKind.JOB_REMOVED,
+        EventKind.JOB_DISCARDED,
+        EventKind.JOB_EXPIRED,
+        EventKind.DLQ_ADDED,
+    )
+)
 
 
 class Ending(NamedTuple):
@@ -27,6 +45,8 @@ class Completions:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiting: dict[int, list[asyncio.Future[Ending | None]]] = {}
+        self._namespaces: dict[int, str] = {}
+        self._looks: set[asyncio.Task[None]] = set()
         self.size = 0
 
     async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> Ending | None:
@@ -35,16 +55,16 @@ class Completions:
         if found is None:
             raise JobNotFound
         job = found[0]
-        # Between this reading and lining up nothing suspends, so an end cannot slip through.
-        if job.state == State.COMPLETED:
-            return Ending(completed=True, result=await self._engine.store.result_get(job.id))
-        if job.state == State.DEAD:
-            return Ending(completed=False)
+        if (ending := await self._ending(job)) is not None:
+            return ending
         if self.size >= limits.waiters_max:
             raise TooMany("Too many callers wait for jobs to end. Ask for the job's state instead.")
         future: asyncio.Future[Ending | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(job.id, []).append(future)
+        self._namespaces[job.id] = namespace
         self.size += 1
+        if self._engine.store.capabilities.is_shared:
+            await self._look(job.id)  # it may have ended between that reading and now; a file is read without suspending
         clock = self._engine.clock
         alarm = clock.call_at(clock.steady_ms() + timeout_ms, lambda: _give_up(future))
         try:
@@ -63,6 +83,29 @@ class Completions:
                     completed = arrow in (Arrow.COMPLETE, Arrow.COMPLETE_REMOVE)
                     future.set_result(Ending(completed, work.results.get(job.id)))
 
+    def heard(self, blocks: Sequence[JournalBlock]) -> None:
+        """Look into the jobs that somebody waits for and another server may have ended."""
+        if self._waiting:
+            for job_id in {event[2] for block in blocks for event in block.events if event[0] in _ENDS}:
+                if job_id in self._waiting:
+                    task = asyncio.get_running_loop().create_task(self._look(job_id), name="penstock-completion")
+                    self._looks.add(task)
+                    task.add_done_callback(self._looks.discard)
+
+    async def _look(self, job_id: int) -> None:
+        """Read what has become of a job, and tell those who wait if it has ended."""
+        namespace = self._namespaces.get(job_id)
+        found = None if namespace is None else await self._engine.store.job_get(namespace, job_id)
+        ending = Ending(completed=False) if found is None else await self._ending(found[0])
+        for future in self._waiting.get(job_id, ()):
+            if ending is not None and not future.done():
+                future.set_result(ending)
+
+    async def _ending(self, job: Job) -> Ending | None:
+        if job.state == State.COMPLETED:
+            return Ending(completed=True, result=await self._engine.store.result_get(job.id))
+        return Ending(completed=False) if job.state == State.DEAD else None
+
     def send_everybody_home(self) -> None:
         """Let everybody's time run out, because the server is closing."""
         for futures in self._waiting.values():
@@ -74,7 +117,7 @@ class Completions:
         futures.remove(future)
         self.size -= 1
         if not futures:
-            del self._waiting[job_id]
+            del self._waiting[job_id], self._namespaces[job_id]
 
 
 def _give_up(future: asyncio.Future[Ending | None]) -> None:

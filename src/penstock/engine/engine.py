@@ -14,19 +14,20 @@ from penstock.engine.batcher import Batcher
 from penstock.engine.claim import WaitingRoom
 from penstock.engine.completions import Completions
 from penstock.engine.feed import Feed
-from penstock.engine.keeper import Archivist, Healer, Keeper, Retention, Undertaker
+from penstock.engine.keeper import Archivist, Healer, Keeper, Neighbour, Retention, Undertaker
 from penstock.engine.stats import Stats
 from penstock.engine.sweep import Timer
 from penstock.engine.throttle import Throttle
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from penstock.core.clock import Clock
+    from penstock.core.queue import Queue
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.work import Work
-    from penstock.store.contract import Store
+    from penstock.store.contract import JournalBlock, Store
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ class Engine:
     """Create it inside the event loop, ``start`` it, and ``await engine.run(command)``.
 
     ``durability``: what an answer means, see Durability. ``sync_interval_ms``: with ``interval``, how much a power cut may
-    take at most. ``retention``: what is kept of the past.
+    take at most. ``retention``: what is kept of the past. ``node``: keeps its ids apart from those of other servers.
     """
 
     def __init__(
@@ -46,11 +47,12 @@ class Engine:
         durability: Durability = Durability.ALWAYS,
         sync_interval_ms: int = 100,
         retention: Retention | None = None,
+        node: int = 0,
     ) -> None:
         self.store = store
         self.clock = clock
         self.began_at = clock.steady_ms()  #: what fell due before this was nobody's to do
-        self.ids = IdSource(floor=store.id_floor)
+        self.ids = IdSource(shard=store.shard, node=node, floor=store.id_floor)
         self.stats = Stats()
         self.throttle = Throttle()
         self.room = WaitingRoom(self)
@@ -71,6 +73,9 @@ class Engine:
         self._batcher.after_commit += [self._count, self.feed.committed]
         self._batcher.when_answered.append(self.completions.answered)
         self._keepers: list[Keeper] = [Healer(self), Archivist(self), Undertaker(self)]
+        if store.capabilities.is_shared:
+            store.follow(self._hear)
+            self._keepers.append(Neighbour(self))
 
     def start(self) -> None:
         """Begin to watch the time and to keep house."""
@@ -103,6 +108,26 @@ class Engine:
         """Run a command whose outcome nobody waits for."""
         with contextlib.suppress(PenstockError):
             self._batcher.submit(command).add_done_callback(_ignore)
+
+    def may_have_waiting(self, queue: Queue) -> bool:
+        """Tell whether, as far as this server knows, there is something to claim."""
+        found = self.store.queue_find(queue.key)
+        return found is not None and self.store.counts(found).waiting > 0
+
+    def _hear(self, blocks: Sequence[JournalBlock], ready: set[int]) -> None:
+        """Take note of what other servers have committed."""
+        for block in blocks:
+            self.feed.hear(block)
+        self.completions.heard(blocks)
+        for queue in [queue for number in ready if (queue := self._queue_or_none(number)) is not None]:
+            self.room.nudge_at(queue.key, self.clock.steady_ms())
+        self.timer.arm()
+
+    def _queue_or_none(self, number: int) -> Queue | None:
+        try:
+            return self.store.queue_by_number(number)
+        except KeyError:  # made by another server a moment ago, so nobody waits at it here
+            return None
 
     def _count(self, work: Work) -> None:
         stats = self.stats

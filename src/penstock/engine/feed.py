@@ -50,8 +50,13 @@ class Feed:
 
     def committed(self, work: Work) -> None:
         """Pass on what a commit has put into the journal."""
-        if self._listeners and work.tx.block is not None:
-            self._tell(work.tx.block)
+        if work.tx.block is not None:
+            self.hear(work.tx.block)
+
+    def hear(self, block: JournalBlock) -> None:
+        """Pass on a block of the journal, whoever has committed it."""
+        if self._listeners:
+            self._tell(block)
 
     def pass_on(
         self, kind: EventKind, payload: Mapping[str, object], now_ms: int, *, namespace: str | None = None, queue: str = ""

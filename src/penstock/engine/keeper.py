@@ -123,6 +123,23 @@ class Healer(Keeper):
             self._engine.timer.arm()
 
 
+class Neighbour(Keeper):
+    """On a store that other servers use too: shows them that this one lives, and looks for what nobody told us of.
+
+    A wake-up can be lost with the connection that carries it, and a job is passed over while a server holds it that dies.
+    """
+
+    every_ms = 1_000
+
+    async def run_once(self) -> None:
+        """Keep our number, and look at every line."""
+        engine = self._engine
+        if engine.store.status().error is None:
+            engine.ids.use(node=await engine.store.keep_node())
+            engine.room.nudge_all()
+            engine.timer.arm()
+
+
 class Archivist(Keeper):
     """Forgets completed jobs and journal blocks that are too many or too old."""
 

@@ -33,6 +33,7 @@ class Catalog:
         self.total: Tally = empty_tally()
         self.horizon = Horizon()
         self.crons = 0
+        self.buckets: dict[int, tuple[float, int]] = {}  #: what rate limits have left, unless the database keeps it
 
     def add(self, queue: Queue) -> None:
         """Know a queue."""
@@ -45,6 +46,7 @@ class Catalog:
     def remove(self, queue: Queue) -> None:
         """Forget a queue."""
         del self.by_key[queue.key], self.by_number[queue.number], self.tallies[queue.number]
+        self.buckets.pop(queue.number, None)
 
     def apply(self, deltas: dict[int, Tally]) -> None:
         """Take over what a committed transaction changed."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractAsyncContextManager
 
+    from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
     from penstock.core.events import Event
     from penstock.core.flow import Dependency
@@ -89,6 +90,13 @@ class JournalBlock(msgspec.Struct, frozen=True):
     queues: dict[int, tuple[str, str]]  #: namespace and name of every queue the events mention
 
 
+class Follower(Protocol):
+    """Hears of what other servers have committed to the same store, in order and each once."""
+
+    def __call__(self, blocks: Sequence[JournalBlock], ready: set[int]) -> None:
+        """Take note of some blocks, and of the numbers of queues in which something may have become claimable."""
+
+
 class StoreStatus(msgspec.Struct):
     """How the store is doing, for health checks and metrics."""
 
@@ -136,6 +144,18 @@ class Transaction(Protocol):
 
     def counts(self, queue: Queue) -> Counts:
         """Return how many jobs are in each state, including what this transaction has written."""
+
+    async def count_active(self, queue: Queue) -> int:
+        """Return how many jobs of a queue are active, exactly, and until the end of the transaction nobody else adds one.
+
+        Provided that everybody asks this before they claim, which they do for a queue with a concurrency limit.
+        """
+
+    async def bucket_load(self, queue: Queue) -> tuple[float, int] | None:
+        """Read how many jobs a rate limit had left, and when (steady ms); held like ``count_active``. None: not used yet."""
+
+    async def bucket_save(self, queue: Queue, tokens: float, at_ms: int) -> None:
+        """Write how many jobs a rate limit has left. Forgotten with the limit or the queue."""
 
     def queue_by_number(self, number: int) -> Queue:
         """Return the queue that jobs refer to by this number."""
@@ -264,6 +284,11 @@ class Store(Protocol):
     """A place where jobs are safe."""
 
     capabilities: Capabilities
+    shard: int  #: its number among the shards, part of every id
+
+    @property
+    def clock(self) -> Clock:
+        """What everything in it is timed by."""
 
     @property
     def horizon(self) -> Horizon:
@@ -275,6 +300,12 @@ class Store(Protocol):
 
     def transaction(self, id_mark: Callable[[], int]) -> AbstractAsyncContextManager[Transaction]:
         """Begin a transaction. ``id_mark`` tells at its end the highest id handed out so far, kept for the next start."""
+
+    def follow(self, listener: Follower) -> None:
+        """Call back with what other servers commit. Never called by a store that is not shared."""
+
+    async def keep_node(self) -> int:
+        """Show the other servers that this one lives, and return the number that keeps its ids apart from theirs."""
 
     async def sync(self) -> None:
         """Return once everything committed before the call survives a power cut.

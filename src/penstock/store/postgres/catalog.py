@@ -6,7 +6,7 @@ Counts follow the journal and are a moment behind what other servers do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,7 +18,7 @@ from penstock.store.postgres import webhooks
 from penstock.store.postgres.news import News, bring_forward
 
 if TYPE_CHECKING:
-    import asyncpg
+    from asyncpg import Connection
 
     from penstock.core.job import Job
     from penstock.core.webhook import Webhook
@@ -36,7 +36,7 @@ class Catalog(catalog.Catalog):
         self.version = -1
         self.webhooks: dict[int, Webhook] = {}
 
-    async def load(self, db: asyncpg.Connection[Any]) -> None:
+    async def load(self, db: Connection) -> None:
         """Read everything. To be called in a transaction that sees one state of the database throughout."""
         await self.refresh(db)
         self.crons = await db.fetchval("select count(*) from crons")
@@ -50,11 +50,11 @@ class Catalog(catalog.Catalog):
                 self.total[state] += count
         await self.look_ahead(db)
 
-    async def load_webhooks(self, db: asyncpg.Connection[Any]) -> None:
+    async def load_webhooks(self, db: Connection) -> None:
         """Read all webhooks."""
         self.webhooks = {each.id: each for each in await webhooks.read(db)}
 
-    async def refresh(self, db: asyncpg.Connection[Any]) -> None:
+    async def refresh(self, db: Connection) -> None:
         """Read what has changed among the queues since the last time."""
         version = await db.fetchval("select version from catalog")
         for number, namespace, key, created_at, settings, removed in await db.fetch(_CHANGED, self.version):
@@ -69,7 +69,7 @@ class Catalog(catalog.Catalog):
                 self.add(Queue(number, namespace, QueueKey(*key), created_at, _decode_settings(settings)))
         self.version = version
 
-    async def look_ahead(self, db: asyncpg.Connection[Any]) -> None:
+    async def look_ahead(self, db: Connection) -> None:
         """Find out from the database what falls due next."""
         horizon = self.horizon
         horizon.due_ms, horizon.expiry_ms, horizon.lapse_ms, horizon.cron_ms = await db.fetchrow(_NEXT_MOMENTS)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import asyncpg
+from asyncpg import Connection
 
 from penstock.core.errors import ConfigInvalid, StorageFailed
 from penstock.store.postgres.errors import is_lost
@@ -39,7 +40,7 @@ _WRITER: Final = {
 }
 
 
-async def connect(url: str, *, writer: bool = False) -> asyncpg.Connection[Any]:
+async def connect(url: str, *, writer: bool = False) -> Connection:
     """Open a connection. Raises StorageFailed if the database cannot be reached, ConfigInvalid if it does not let us in."""
     settings = _SETTINGS | _WRITER if writer else _SETTINGS
     try:

@@ -18,10 +18,9 @@ from penstock.store.postgres.reads import decode_body
 from penstock.store.postgres.schema import CHANNEL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from asyncpg import Connection
 
-    import asyncpg
-
+    from penstock.store import contract
     from penstock.store.postgres.store import PostgresStore
 
 log = structlog.get_logger("penstock.store")
@@ -39,20 +38,20 @@ class Follower:
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
         self.known = 0
-        self.listeners: list[Callable[[Sequence[JournalBlock], set[int]], None]] = []
+        self.listeners: list[contract.Follower] = []
         self._ours: dict[int, JournalBlock] = {}  #: our own commits that must wait for earlier ones of others
         self._held = False
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, db: asyncpg.Connection[Any], known: int) -> None:
+    def start(self, db: Connection, known: int) -> None:
         """Begin to listen on a connection, knowing everything up to a block."""
         self.known = known
         self._held = False
         self._ours.clear()
         self._task = asyncio.get_running_loop().create_task(self._run(db), name="penstock-follower")
 
-    async def listen(self, db: asyncpg.Connection[Any]) -> None:
+    async def listen(self, db: Connection) -> None:
         """Have the database wake us up."""
         await db.add_listener(CHANNEL, self._woken)
 
@@ -81,7 +80,7 @@ class Follower:
         if int(server) != self._store.server and int(block) > self.known:
             self._wanted.set()
 
-    async def _run(self, db: asyncpg.Connection[Any]) -> None:
+    async def _run(self, db: Connection) -> None:
         try:
             while True:
                 await self._wanted.wait()
@@ -97,7 +96,7 @@ class Follower:
         """Look for news although nobody woke us up."""
         self._wanted.set()
 
-    async def _read(self, db: asyncpg.Connection[Any]) -> bool:
+    async def _read(self, db: Connection) -> bool:
         """Read some blocks; True if there may be more."""
         found = await db.fetch(_READ, self.known, BLOCKS_AT_ONCE, self._store.server)
         blocks: list[JournalBlock] = []

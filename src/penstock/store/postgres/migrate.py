@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.errors import StoreIncompatible
 from penstock.store.postgres.schema import LOCK_MIGRATE, MIGRATIONS, SCHEMA, SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    import asyncpg
+    from asyncpg import Connection
 
 
 class Status(NamedTuple):
@@ -23,14 +23,14 @@ class Status(NamedTuple):
         return self.version == 0
 
 
-async def status(db: asyncpg.Connection[Any]) -> Status:
+async def status(db: Connection) -> Status:
     """Tell which version a database has."""
     if await db.fetchval("select to_regclass($1)", f"{SCHEMA}.migrations") is None:
         return Status(0)
     return Status(await db.fetchval(f"select coalesce(max(version), 0) from {SCHEMA}.migrations"))  # noqa: S608
 
 
-async def up(db: asyncpg.Connection[Any]) -> Status:
+async def up(db: Connection) -> Status:
     """Bring a database to the current version, in one transaction; two servers that try at once wait for each other.
 
     Raises StoreIncompatible for one that is newer than this Penstock.
@@ -48,7 +48,7 @@ async def up(db: asyncpg.Connection[Any]) -> Status:
     return before
 
 
-async def check(db: asyncpg.Connection[Any]) -> None:
+async def check(db: Connection) -> None:
     """Make the tables where there is nothing yet, and refuse what is older or newer. Raises StoreIncompatible.
 
     An older database is not changed by merely starting a server: others of the old version may still be working on it.
@@ -68,4 +68,4 @@ def sql_of(version: int) -> str:
     first = f"create schema if not exists {SCHEMA};\nset local search_path = {SCHEMA};\n"
     if version == 1:
         first += "create table migrations (version int primary key, applied_at timestamptz not null default now());\n"
-    return f"{first}{MIGRATIONS[version - 1].strip()}\ninsert into migrations (version) values ({version});\n"  # noqa: S608
+    return f"{first}{MIGRATIONS[version - 1].strip()}\ninsert into migrations (version) values ({version});\n"

@@ -5,11 +5,12 @@ It travels in the journal, next to the events, so that whoever has read the jour
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.store.contract import Horizon
+if TYPE_CHECKING:
+    from penstock.store.contract import Horizon
 
 
 class News(msgspec.Struct, array_like=True, omit_defaults=True):

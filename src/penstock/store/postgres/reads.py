@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,15 +14,14 @@ from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selecti
 from penstock.store.postgres import rows
 
 if TYPE_CHECKING:
-    import asyncpg
+    from asyncpg import Connection
 
     from penstock.core.flow import Dependency
 
-    Db = asyncpg.Connection[Any]
 
 _BODY = f"select {rows.HEAD}, p.options, p.data from jobs j join payloads p on p.id = j.id"  # noqa: S608
 _BY_ID = f"{_BODY} where j.id = $1 and j.namespace = $2"
-_BY_NAME = f"{_BODY} where j.id = (select job from names where custom_id = $1 and namespace = $2) and j.namespace = $2"
+_BY_NAME = f"{_BODY} where j.id = (select job from names where custom_id = $1 and namespace = $2) and j.namespace = $2"  # noqa: S608
 _IN_LINE = """
 select id, priority, position from (
   (select id, priority, position from jobs where queue = $1 and state = 0 and blocked = 0
@@ -58,37 +57,37 @@ _JOURNAL = (
 decode_body = msgspec.msgpack.Decoder(tuple[dict[int, tuple[str, str]], list[list[object]]]).decode
 
 
-async def job(db: Db, namespace: int, ref: int | str) -> tuple[Job, Payload] | None:
+async def job(db: Connection, namespace: int, ref: int | str) -> tuple[Job, Payload] | None:
     """Read one job with its payload."""
     row = await db.fetchrow(_BY_ID if isinstance(ref, int) else _BY_NAME, ref, namespace)
     return None if row is None else rows.read_job_body(row)
 
 
-async def payload(db: Db, job_id: int) -> Payload | None:
+async def payload(db: Connection, job_id: int) -> Payload | None:
     """Read a job's payload."""
     row = await db.fetchrow("select options, data from payloads where id = $1", job_id)
     return None if row is None else Payload(row[1], row[0])
 
 
-async def result(db: Db, job_id: int) -> bytes | None:
+async def result(db: Connection, job_id: int) -> bytes | None:
     """Read what a worker answered."""
     data: bytes | None = await db.fetchval("select data from results where id = $1", job_id)
     return data
 
 
-async def needs(db: Db, job_id: int) -> list[Dependency]:
+async def needs(db: Connection, job_id: int) -> list[Dependency]:
     """Read all dependencies of a job."""
     statement = "select job, needs, state, name, result, error from dependencies where job = $1 order by needs"
     return [rows.read_dependency(row) for row in await db.fetch(statement, job_id)]
 
 
-async def logs(db: Db, job_id: int) -> list[LogEntry]:
+async def logs(db: Connection, job_id: int) -> list[LogEntry]:
     """Read the log of a job, oldest first."""
     found = await db.fetch("select at, level, message from logs where job = $1 order by line", job_id)
     return [LogEntry(at, level, message.decode()) for at, level, message in found]
 
 
-async def select(db: Db, wanted: Selection) -> list[Place]:
+async def select(db: Connection, wanted: Selection) -> list[Place]:
     """Find jobs, in order."""
     before = ids.ID_MAX if wanted.before_ms is None else wanted.before_ms
     young = ids.ID_MAX if wanted.before_ms is None else ids.first_of(before)  # ids grow with time
@@ -99,7 +98,7 @@ async def select(db: Db, wanted: Selection) -> list[Place]:
     return [Place(*row) for row in found]
 
 
-async def page(db: Db, wanted: Page) -> list[Delivery]:
+async def page(db: Connection, wanted: Page) -> list[Delivery]:
     """Read a page of jobs, highest priority first, then in line."""
     if wanted.states == (State.WAITING,):
         source = _IN_LINE
@@ -127,13 +126,15 @@ async def page(db: Db, wanted: Page) -> list[Delivery]:
     return found
 
 
-async def priority_counts(db: Db, queue: int) -> dict[int, int]:
+async def priority_counts(db: Connection, queue: int) -> dict[int, int]:
     """Count waiting and delayed jobs per priority."""
-    statement = "select priority, count(*) from jobs where queue = $1 and state in (0, 1) group by priority order by priority"
-    return {priority: count for priority, count in await db.fetch(statement, queue)}
+    statement = (
+        "select priority, count(*) from jobs where queue = $1 and state in (0, 1) group by priority order by priority"
+    )
+    return dict(await db.fetch(statement, queue))
 
 
-async def journal(db: Db, seq: int, limit: int) -> list[JournalBlock]:
+async def journal(db: Connection, seq: int, limit: int) -> list[JournalBlock]:
     """Read blocks of the journal, from the one that holds the given number on."""
     blocks = []
     for first, at, body in await db.fetch(_JOURNAL, seq, limit):

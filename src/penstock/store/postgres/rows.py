@@ -89,9 +89,7 @@ where j.ahead < $3 and (j.group_id is null or pg_try_advisory_xact_lock({LOCK_GR
 order by j.priority desc, j.position
 """  # noqa: S608
 _FIND = f"select {HEAD} from jobs j"  # noqa: S608
-FIND_CUSTOM: Final = (
-    f"{_FIND} where j.id = (select job from names where namespace = $1 and custom_id = $2) for update"
-)
+FIND_CUSTOM: Final = f"{_FIND} where j.id = (select job from names where namespace = $1 and custom_id = $2) for update"  # noqa: S608
 FIND_UNIQUE: Final = f"{_FIND} where j.queue = $1 and j.unique_key = $2 and j.state in (0, 1, 2, 5) for update"
 DUE: Final = f"{_FIND} where j.state = 1 and j.run_at <= $1 order by j.run_at, j.id limit $2 for update skip locked"
 LAPSED: Final = f"{_FIND} where j.state = 2 and j.lease_until <= $1 order by j.lease_until limit $2 for update skip locked"
@@ -101,7 +99,9 @@ EXPIRED: Final = (
 )
 NEXT_DUE: Final = "select min(run_at) from jobs where state = 1 and run_at > $1"
 NEXT_LAPSE: Final = "select min(lease_until) from jobs where state = 2 and lease_until > $1"
-NEXT_EXPIRY: Final = "select min(expires_at) from jobs where expires_at is not null and state in (0, 1, 5) and expires_at > $1"
+NEXT_EXPIRY: Final = (
+    "select min(expires_at) from jobs where expires_at is not null and state in (0, 1, 5) and expires_at > $1"
+)
 
 _as_tuple = msgspec.structs.astuple
 

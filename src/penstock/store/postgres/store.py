@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 import structlog
+from asyncpg import Connection, Pool
 
 from penstock.core.errors import OutcomeUnknown, PenstockError, StorageFailed, StorageFull, TooMany
 from penstock.core.ids import NODES_MAX, random_name
-from penstock.core.queue import Counts
 from penstock.store.catalog import as_counts
 from penstock.store.contract import Capabilities, Horizon, StoreStatus
 from penstock.store.postgres import crons, migrate, reads
@@ -28,14 +28,15 @@ from penstock.store.postgres.follower import Follower
 from penstock.store.postgres.transaction import PostgresTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
     from penstock.core.flow import Dependency
     from penstock.core.job import Delivery, Job, Payload
-    from penstock.core.queue import Queue, QueueKey
+    from penstock.core.queue import Counts, Queue, QueueKey
     from penstock.core.webhook import Webhook
+    from penstock.store import contract
     from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection
 
 log = structlog.get_logger("penstock.store")
@@ -57,18 +58,16 @@ class PostgresStore:
         self.shard = shard
         self.clock = ShardClock(clock, follow=database_clock)
         self.server = random_name()  #: tells our own commits from those of others
-        self.node = 0
         self.catalog = Catalog()
         self.follower = Follower(self)
-        self.reads = reads
         self.journal_next = 1
         self.journal_bytes = 0
         self.id_floor = 0
         self._status = StoreStatus()
         self._size_bytes = 0
-        self._writer: asyncpg.Connection[Any] | None = None
-        self._listener: asyncpg.Connection[Any] | None = None
-        self._readers: asyncpg.Pool[Any] | None = None
+        self._writer: Connection | None = None
+        self._listener: Connection | None = None
+        self._readers: Pool | None = None
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -122,13 +121,14 @@ class PostgresStore:
                     await self._writer.execute("delete from nodes where server = $1", self.server)
             await self._disconnect_all()
 
-    async def keep_node(self) -> None:
+    async def keep_node(self) -> int:
         """Take a number for this server's ids, or show that it is still in use. Raises TooMany."""
-        assert self._writer is not None
-        node = await self._writer.fetchval(_TAKE_NODE, self.server, NODE_LEASE_MS, NODES_MAX)
+        node, size = await self._read(lambda db: db.fetchrow(_TAKE_NODE, self.server, NODE_LEASE_MS, NODES_MAX)) or (None, 0)
         if node is None:
             raise TooMany(f"There are already {NODES_MAX} servers on this shard. Stop some of them.")
-        self.node = node
+        self._size_bytes = size
+        self.follower.catch_up()  # should a wake-up have been lost
+        return int(node)
 
     # Transactions and durability.
 
@@ -139,7 +139,7 @@ class PostgresStore:
     def transaction(self, id_mark: Callable[[], int]) -> PostgresTransaction:
         return PostgresTransaction(self, id_mark)
 
-    async def begin(self) -> asyncpg.Connection[Any]:
+    async def begin(self) -> Connection:
         """Hand out the writer's connection, to one transaction at a time."""
         await self._turn.acquire()
         if self._writer is None or self._writer.is_closed():
@@ -150,11 +150,11 @@ class PostgresStore:
             raise StorageFailed
         return self._writer
 
-    def end(self, _db: asyncpg.Connection[Any]) -> None:
+    def end(self, _db: Connection) -> None:
         """Take the connection back after a commit."""
         self._turn.release()
 
-    async def roll_back(self, db: asyncpg.Connection[Any], error: BaseException) -> None:
+    async def roll_back(self, db: Connection, error: BaseException) -> None:
         """Take the connection back after a failure, ready for the next transaction."""
         try:
             if isinstance(error, asyncio.CancelledError) or is_lost(error):
@@ -193,6 +193,9 @@ class PostgresStore:
                 return bool(state == "committed")
             await asyncio.sleep(0.1)
 
+    def follow(self, listener: contract.Follower) -> None:
+        self.follower.listeners.append(listener)
+
     async def sync(self) -> None:
         """Nothing to do: a commit is durable."""
 
@@ -211,7 +214,7 @@ class PostgresStore:
 
     def lost(self, error: BaseException) -> None:
         """Hear that a connection is of no use any more: nothing is written until ``heal`` has made new ones."""
-        self._trouble(f"the database cannot be reached: {error or type(error).__name__}", full=False)
+        self._trouble(f"the database cannot be reached: {str(error) or type(error).__name__}", full=False)
 
     def _trouble(self, reason: str, *, full: bool) -> None:
         if self._status.error is None:
@@ -261,7 +264,7 @@ class PostgresStore:
     def totals(self) -> Counts:
         return as_counts(self.catalog.total)
 
-    async def _read(self, read: Callable[[asyncpg.Connection[Any]], Awaitable[Any]]) -> Any:
+    async def _read(self, read: Callable[[Connection], Awaitable[Any]]) -> Any:
         if self._readers is None:
             raise StorageFailed
         try:
@@ -327,5 +330,6 @@ select coalesce((select node from nodes where server = $1),
                 (select min(n) from generate_series(0, $3 - 1) as n
                  where not exists (select from nodes where node = n and until > clock_ms()))), $1, clock_ms() + $2
 on conflict (node) do update set server = excluded.server, until = excluded.until
-returning node
+returning node, (select sum(pg_total_relation_size(c.oid))::bigint from pg_class c
+                 where c.relnamespace = 'penstock'::regnamespace and c.relkind = 'r')
 """

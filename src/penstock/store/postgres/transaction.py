@@ -12,7 +12,7 @@ from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
 from penstock.store.catalog import Tally, as_counts, empty_tally
 from penstock.store.contract import Horizon, JournalBlock
 from penstock.store.postgres import crons as cron_rows
-from penstock.store.postgres import news, rows, webhooks
+from penstock.store.postgres import news, reads, rows, webhooks
 from penstock.store.postgres.catalog import encode_settings
 from penstock.store.postgres.schema import LOCK_QUEUE
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
-    import asyncpg
+    from asyncpg import Connection
 
     from penstock.core.cron import Cron, CronKey
     from penstock.core.events import Event
@@ -59,7 +59,7 @@ class PostgresTransaction:
 
     async def __aenter__(self) -> Self:
         store = self._store
-        self._db: asyncpg.Connection[Any] = await store.begin()
+        self._db: Connection = await store.begin()
         self._catalog = store.catalog
         try:
             await self._db.execute("begin")
@@ -176,6 +176,8 @@ class PostgresTransaction:
             "update queues set settings = $1, created_at = $2, version = $3 where number = $4",
             encode_settings(settings), created_at, version, queue.number,
         )  # fmt: skip
+        if queue.settings.rate_limit is not None and settings.rate_limit is None:
+            await self._db.execute("delete from buckets where queue = $1", queue.number)
         queue.settings, queue.created_at = settings, created_at
 
         def undo() -> None:
@@ -186,9 +188,7 @@ class PostgresTransaction:
     async def queue_remove(self, queue: Queue) -> None:
         tally = self._catalog.tallies[queue.number]
         version = await self._next_version()
-        await self._db.execute(
-            "update queues set removed = true, version = $1 where number = $2", version, queue.number
-        )
+        await self._db.execute("update queues set removed = true, version = $1 where number = $2", version, queue.number)
         await self._db.execute("delete from buckets where queue = $1", queue.number)
         self._catalog.remove(queue)
         self._removed[queue.number] = queue
@@ -287,9 +287,7 @@ class PostgresTransaction:
         await self._db.execute(rows.FORGET, [job.id for job, _, _ in jobs])
         named = [job for job, _, _ in jobs if job.custom_id is not None]
         if named:
-            await self._db.execute(
-                rows.FORGET_NAMES, [job.namespace for job in named], [job.custom_id for job in named]
-            )
+            await self._db.execute(rows.FORGET_NAMES, [job.namespace for job in named], [job.custom_id for job in named])
         for job, old_state, _ in jobs:
             self._tally(job.queue)[old_state] -= 1
             if job.group_id is not None:
@@ -302,7 +300,7 @@ class PostgresTransaction:
         )
 
     async def payload_load(self, job_id: int) -> Payload | None:
-        return await self._store.reads.payload(self._db, job_id)
+        return await reads.payload(self._db, job_id)
 
     async def result_save(self, results: Iterable[tuple[int, bytes]]) -> None:
         self.wrote = True
@@ -314,7 +312,7 @@ class PostgresTransaction:
         await self._db.execute("delete from results where id = any ($1::bigint[])", list(ids))
 
     async def result_load(self, job_id: int) -> bytes | None:
-        return await self._store.reads.result(self._db, job_id)
+        return await reads.result(self._db, job_id)
 
     # Dependencies.
 
@@ -334,7 +332,7 @@ class PostgresTransaction:
         return [rows.read_dependency(row) for row in await self._db.fetch(_OPEN_NEEDS, list(needed))]
 
     async def need_list(self, job_id: int) -> list[Dependency]:
-        return await self._store.reads.needs(self._db, job_id)
+        return await reads.needs(self._db, job_id)
 
     async def need_save(self, needs: Sequence[Dependency]) -> None:
         self.wrote = True
@@ -407,10 +405,7 @@ class PostgresTransaction:
 
     async def cron_data_load(self, crons: Sequence[Cron]) -> dict[int, bytes]:
         numbers = [cron.number for cron in crons]
-        found = {
-            number: data
-            for number, data in await self._db.fetch(cron_rows.SELECT_DATA, numbers, limits.claim_batch_bytes_max)
-        }
+        found = dict(await self._db.fetch(cron_rows.SELECT_DATA, numbers, limits.claim_batch_bytes_max))
         for cron in crons:
             if cron.number not in found:
                 self._book_cron(cron)
@@ -538,8 +533,7 @@ _SAVE_BUCKET = (
     "insert into buckets values ($1, $2, $3) on conflict (queue) do update set tokens = excluded.tokens, at = excluded.at"
 )
 _SAVE_RESULTS = (
-    "insert into results select * from unnest($1::bigint[], $2::bytea[])"
-    " on conflict (id) do update set data = excluded.data"
+    "insert into results select * from unnest($1::bigint[], $2::bytea[]) on conflict (id) do update set data = excluded.data"
 )
 _ADD_NEEDS = (
     "insert into dependencies (job, needs, state, name, result, error)"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.core.webhook import Webhook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import asyncpg
+    from asyncpg import Connection
 
 _ALL = """
 select w.id, n.name, w.url, w.events, w.queue, w.secret, w.created_at, w.cursor, w.enabled, w.successes, w.failures,
@@ -23,7 +23,7 @@ on conflict (id) do update set url = $3, events = $4, queue = $5, secret = $6, c
 """
 
 
-async def read(db: asyncpg.Connection[Any]) -> list[Webhook]:
+async def read(db: Connection) -> list[Webhook]:
     """Read all webhooks."""
     return [
         Webhook(webhook_id, namespace, url, tuple(events.split(",")), *others)
@@ -31,15 +31,25 @@ async def read(db: asyncpg.Connection[Any]) -> list[Webhook]:
     ]
 
 
-async def save(db: asyncpg.Connection[Any], webhooks: Iterable[tuple[int, Webhook]]) -> None:
+async def save(db: Connection, webhooks: Iterable[tuple[int, Webhook]]) -> None:
     """Write webhooks, each with the number of its namespace."""
     await db.executemany(
         _SAVE,
         [
             (
-                each.id, namespace, each.url, ",".join(each.events), each.queue, each.secret, each.created_at, each.cursor,
-                each.enabled, each.successes, each.failures, each.last_triggered,
-            )  # fmt: skip
+                each.id,
+                namespace,
+                each.url,
+                ",".join(each.events),
+                each.queue,
+                each.secret,
+                each.created_at,
+                each.cursor,
+                each.enabled,
+                each.successes,
+                each.failures,
+                each.last_triggered,
+            )
             for namespace, each in webhooks
         ],
     )

@@ -14,7 +14,17 @@ import structlog
 from penstock.core.errors import JobQuarantined, OutcomeUnknown, PenstockError, StorageFailed, StorageFull, StoreIncompatible
 from penstock.core.limits import MEBIBYTE
 from penstock.store.catalog import as_counts
-from penstock.store.contract import Capabilities, Horizon, JournalBlock, LogEntry, Page, Place, Selection, StoreStatus
+from penstock.store.contract import (
+    Capabilities,
+    Follower,
+    Horizon,
+    JournalBlock,
+    LogEntry,
+    Page,
+    Place,
+    Selection,
+    StoreStatus,
+)
 from penstock.store.sqlite import crons, readers, rows, schema, waltail
 from penstock.store.sqlite.catalog import Catalog
 from penstock.store.sqlite.checkpoint import Checkpointer
@@ -62,6 +72,7 @@ class SqliteStore:
     """
 
     capabilities = Capabilities(name="sqlite", commit_is_durable=False)
+    shard = 0
 
     def __init__(
         self,
@@ -76,7 +87,7 @@ class SqliteStore:
         self._directory = directory
         self._path = directory / FILE_NAME
         self._log_path = directory / f"{FILE_NAME}-wal"
-        self._clock = clock
+        self.clock = clock
         self._vfs = vfs
         self._fdatasync = fdatasync
         self._read_inline = read_inline
@@ -245,7 +256,13 @@ class SqliteStore:
         return self.catalog.horizon
 
     def transaction(self, id_mark: Callable[[], int]) -> SqliteTransaction:
-        return SqliteTransaction(self, self._clock, id_mark)
+        return SqliteTransaction(self, self.clock, id_mark)
+
+    def follow(self, _listener: Follower) -> None:
+        """Nobody else writes to the file."""
+
+    async def keep_node(self) -> int:
+        return 0
 
     async def sync(self) -> None:
         try:
@@ -343,7 +360,7 @@ class SqliteStore:
             self.checkpointer.every(CHECKPOINT_PAGES_FULL)
             self._status.full = True
             self._status.error = "disk full"
-            self._status.since_ms = self._clock.now_ms()
+            self._status.since_ms = self.clock.now_ms()
 
     def _stop_writes(self, reason: str) -> None:
         if self._status.error is None or self._status.full:
@@ -351,7 +368,7 @@ class SqliteStore:
             self._status.writable = False
             self._status.full = False
             self._status.error = reason
-            self._status.since_ms = self._clock.now_ms()
+            self._status.since_ms = self.clock.now_ms()
 
     def _recovered(self) -> None:
         log.info("storage works again")

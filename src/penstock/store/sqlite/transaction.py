@@ -167,6 +167,8 @@ class SqliteTransaction:
             (encode_settings(settings), created_at, queue.number),
         )
         queue.settings, queue.created_at = settings, created_at
+        if settings.rate_limit is None:
+            self._catalog.buckets.pop(queue.number, None)
 
         def undo() -> None:
             queue.settings, queue.created_at = before
@@ -190,6 +192,24 @@ class SqliteTransaction:
         tally = self._catalog.tallies[queue.number]
         delta = self._deltas.get(queue.number)
         return as_counts(tally if delta is None else [a + b for a, b in zip(tally, delta, strict=True)])
+
+    async def count_active(self, queue: Queue) -> int:
+        return self.counts(queue).active
+
+    async def bucket_load(self, queue: Queue) -> tuple[float, int] | None:
+        return self._catalog.buckets.get(queue.number)
+
+    async def bucket_save(self, queue: Queue, tokens: float, at_ms: int) -> None:
+        before = self._catalog.buckets.get(queue.number)
+        self._catalog.buckets[queue.number] = tokens, at_ms
+
+        def undo() -> None:
+            if before is None:
+                self._catalog.buckets.pop(queue.number, None)
+            else:
+                self._catalog.buckets[queue.number] = before
+
+        self._undo.append(undo)
 
     def queue_by_number(self, number: int) -> Queue:
         return self._catalog.by_number.get(number) or self._removed[number]
