@@ -10,6 +10,7 @@ import ipaddress
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 import yaml
@@ -46,6 +47,7 @@ class Config(msgspec.Struct, frozen=True):
     """All settings. A listener that is None is off."""
 
     data: Path = Path("data")
+    stores: tuple[str, ...] = ()
     http: Listener = Listener("127.0.0.1", 6790)
     tcp: Listener | None = Listener("127.0.0.1", 6789)
     resp: Listener | None = None
@@ -157,6 +159,17 @@ def _tokens(text: str) -> tuple[str, ...]:
     return tokens
 
 
+def _stores(text: str) -> tuple[str, ...]:
+    stores = tuple(each.strip() for each in text.split(",") if each.strip())
+    for each in stores:
+        parts = urlsplit(each)
+        if parts.scheme not in ("postgresql", "postgres") or not parts.path.strip("/"):
+            raise ValueError("expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
+    if len(stores) > 1:
+        raise ValueError("this version works on one database; give one address")
+    return stores
+
+
 def _origin(text: str) -> str:
     return "" if text.lower() == "none" else text
 
@@ -179,9 +192,14 @@ def _log_format(text: str) -> str:
     return _one_of("auto", "plain", "json")({"text": "plain", "pretty": "plain"}.get(text, text))
 
 
+#: Settings whose values are never shown.
+SECRETS = frozenset({"auth_tokens", "stores"})
 _LONG = 100 * limits.YEAR_MS
 SETTINGS: dict[str, Setting] = {
     "data": Setting(Path, ("PENSTOCK_DATA", "DATA_PATH"), "directory that holds the queue"),
+    "stores": Setting(
+        _stores, ("PENSTOCK_STORES",), "PostgreSQL database to keep the queue in, instead of the directory (--store)"
+    ),
     "http": Setting(_main_listener, ("PENSTOCK_HTTP",), "where the doors listen (HTTP_PORT and HOST work too)"),
     "tcp": Setting(
         _listener, ("PENSTOCK_TCP",), "where the jobs door's TCP protocol listens, or off (TCP_PORT and HOST work too)"
@@ -257,7 +275,7 @@ def load(flags: Mapping[str, str], env: Mapping[str, str], file: Path | None = N
         try:
             values[name] = SETTINGS[name].read(text.strip())
         except ValueError as error:
-            shown = "***" if name == "auth_tokens" else repr(text)
+            shown = "***" if name in SECRETS else repr(text)
             raise ConfigInvalid(f"{name} (from {origin}) is {shown}: {error}.") from None
     config = Config(**values, origins={name: origin for name, (_, origin) in texts.items()})
     _check_listeners(config)
@@ -339,3 +357,10 @@ def _check_listeners(config: Config) -> None:
             f"Listening on {', '.join(exposed)} would let everybody who can reach this machine in. Set AUTH_TOKENS, listen on "
             "127.0.0.1, or say --insecure if that is what you want."
         )
+
+
+def without_password(url: str) -> str:
+    """Spell an address so that it can be shown."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=f"{parts.username}@{host}" if parts.username else host, query="").geturl()

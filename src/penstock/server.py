@@ -44,12 +44,15 @@ from penstock.engine.workers import Workers
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
 from penstock.outbound.webhooks import PostOffice
+from penstock.store.postgres import PostgresStore
 from penstock.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.config import Config
+    from penstock.core.clock import Clock
+    from penstock.store.contract import Store
 
 log = structlog.get_logger("penstock")
 
@@ -65,13 +68,14 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     stop = _on_signals()
     clock = SystemClock()
     listeners.check_free(config.http, "http")
-    store = await SqliteStore.open(config.data, clock, accept_loss=config.accept_loss, ballast_bytes=config.ballast_bytes)
+    store = await _open_store(config, clock)
     engine = Engine(
         store,
-        clock,
+        store.clock,
         durability=config.durability,
         sync_interval_ms=config.sync_interval_ms,
         retention=Retention(config.completed_max, config.completed_age_ms, config.journal_bytes_max, config.journal_age_ms),
+        node=await store.keep_node(),
     )
     engine.start()
     doors = Doors(config, engine)
@@ -108,6 +112,12 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     log.info("stopped")
     if ended_by_itself:
         raise PenstockError("A listener ended by itself; the log says why.")
+
+
+async def _open_store(config: Config, clock: Clock) -> Store:
+    if config.stores:
+        return await PostgresStore.open(config.stores[0], clock)
+    return await SqliteStore.open(config.data, clock, accept_loss=config.accept_loss, ballast_bytes=config.ballast_bytes)
 
 
 class Doors:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx2
 
+from tests.support import stores
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -20,7 +22,7 @@ START_TIMEOUT_S = 60
 #: Variables of the developer's own shell that would change what the server does.
 _CLEARED = (
     "AUTH_TOKENS", "HTTP_PORT", "TCP_PORT", "HOST", "DATA_PATH", "CORS_ALLOW_ORIGIN", "RATE_LIMIT_MAX_REQUESTS", "LOG_FORMAT",
-    "WEBHOOK_ALLOWED_HOSTS",
+    "WEBHOOK_ALLOWED_HOSTS", "PENSTOCK_STORES",
 )  # fmt: skip
 
 
@@ -45,7 +47,8 @@ class ServerProcess:
     ) -> None:
         self.data = data
         self.args = args
-        self.env = {name: value for name, value in os.environ.items() if name not in _CLEARED} | dict(env or {})
+        self.env = {name: value for name, value in os.environ.items() if name not in _CLEARED}
+        self.env |= stores.environment(data) | dict(env or {})
         self.launcher = launcher
         self.port = port or free_port()
         self.tcp_port = tcp_port or free_port()

@@ -15,6 +15,7 @@ import uvloop
 
 from penstock import config as configuration
 from penstock import logs, server
+from penstock.config import without_password
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,6 +26,7 @@ def _option(name: str, metavar: str) -> Callable[[F], F]:
 
 @click.command()
 @_option("data", "DIR")
+@click.option("--store", "stores", metavar="URL", multiple=True, help=configuration.SETTINGS["stores"].help)
 @_option("http", "HOST:PORT")
 @_option("tcp", "HOST:PORT|off")
 @_option("resp", "HOST:PORT|off")
@@ -35,10 +37,12 @@ def _option(name: str, metavar: str) -> Callable[[F], F]:
 @click.option("--config", "config_file", metavar="FILE", type=click.Path(path_type=Path), help="YAML file with settings")
 @click.option("--insecure", is_flag=True, help=configuration.SETTINGS["insecure"].help)
 @click.option("--accept-loss", is_flag=True, help=configuration.SETTINGS["accept_loss"].help)
-def serve(config_file: Path | None, insecure: bool, accept_loss: bool, **flags: str | None) -> None:
+def serve(config_file: Path | None, stores: tuple[str, ...], insecure: bool, accept_loss: bool, **flags: str | None) -> None:
     """Run the server until it is told to stop (Ctrl-C or SIGTERM)."""
     given = {name: text for name, text in flags.items() if text is not None}
     given |= {name: "yes" for name, on in (("insecure", insecure), ("accept_loss", accept_loss)) if on}
+    if stores:
+        given["stores"] = ",".join(stores)
     config = configuration.load(given, os.environ, config_file)
     logs.set_up(config.log_level, config.log_format)
 
@@ -63,4 +67,7 @@ def _greet(config: configuration.Config) -> None:
     if config.tcp is not None:
         click.echo(f"  TCP      {config.tcp}")
     click.echo(f"  metrics  {base}/prometheus")
-    click.echo(f"  data     {config.data}  (durability: {config.durability})")
+    if config.stores:
+        click.echo(f"  data     {', '.join(map(without_password, config.stores))}")
+    else:
+        click.echo(f"  data     {config.data}  (durability: {config.durability})")

@@ -1,0 +1,31 @@
+"""Which store the servers of a test run on: PENSTOCK_TEST_STORE, which ``make test`` sets to each in turn.
+
+A server is told by its data directory; two servers on one directory, or one that is started again, share the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import cache
+from typing import TYPE_CHECKING
+
+from tests.support import postgres
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VARIABLE = "PENSTOCK_TEST_STORE"
+
+
+def chosen() -> str:
+    """Return the name of the store: sqlite or postgres."""
+    return os.environ.get(VARIABLE, "sqlite")
+
+
+@cache
+def environment(data: Path) -> dict[str, str]:
+    """Return the variables that make a server use the chosen store."""
+    if chosen() == "sqlite":
+        return {}
+    return {"PENSTOCK_STORES": asyncio.run(postgres.make_database())}
