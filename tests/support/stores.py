@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -28,4 +29,5 @@ def environment(data: Path) -> dict[str, str]:
     """Return the variables that make a server use the chosen store."""
     if chosen() == "sqlite":
         return {}
-    return {"PENSTOCK_STORES": asyncio.run(postgres.make_database())}
+    with ThreadPoolExecutor(1) as thread:  # a test may have an event loop of its own
+        return {"PENSTOCK_STORES": thread.submit(lambda: asyncio.run(postgres.make_database())).result()}

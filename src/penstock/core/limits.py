@@ -108,6 +108,9 @@ watched_queues_max: Final = 100_000
 workers_max: Final = 10_000
 worker_queues_max: Final = 1_000
 
+# Servers that share a store.
+lead_ms: Final = 5 * SECOND_MS  # without a sign of life, the lead goes to another server
+
 # How much is done at once, so that nothing holds the event loop for long.
 batch_commands_max: Final = 4_096
 pending_commands_max: Final = 100_000

@@ -63,11 +63,11 @@ class Completions:
         self._waiting.setdefault(job.id, []).append(future)
         self._namespaces[job.id] = namespace
         self.size += 1
-        if self._engine.store.capabilities.is_shared:
-            await self._look(job.id)  # it may have ended between that reading and now; a file is read without suspending
         clock = self._engine.clock
         alarm = clock.call_at(clock.steady_ms() + timeout_ms, lambda: _give_up(future))
         try:
+            if self._engine.store.capabilities.is_shared:
+                await self._look(job.id)  # it may have ended between that reading and now; a file is read without suspending
             return await future
         finally:
             alarm.cancel()

@@ -6,6 +6,8 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import structlog
+
 from penstock.core.durability import Durability
 from penstock.core.errors import PenstockError
 from penstock.core.ids import IdSource
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.work import Work
     from penstock.store.contract import JournalBlock, Store
+
+log = structlog.get_logger("penstock.engine")
 
 T = TypeVar("T")
 
@@ -60,6 +64,10 @@ class Engine:
         self.timer = Timer(self)
         self.feed = Feed()
         self.when_webhooks_change: list[Callable[[], None]] = []  #: called after the commit of a registration
+        self.when_lead_changes: list[
+            Callable[[], None]
+        ] = []  #: called when this server becomes the leader, or is it no more
+        self.leads = not store.capabilities.is_shared  #: nobody to share the work with
         self.retention = retention or Retention()
         self._batcher = Batcher(
             store,
@@ -94,6 +102,8 @@ class Engine:
         for keeper in self._keepers:
             await keeper.stop()
         self.timer.stop()
+        if self.store.capabilities.is_shared:
+            self.take_lead(None)
 
     def stop_waiting(self) -> None:
         """Answer everybody who waits for something, because the server is closing."""
@@ -114,8 +124,19 @@ class Engine:
         found = self.store.queue_find(queue.key)
         return found is not None and self.store.counts(found).waiting > 0
 
-    def _hear(self, blocks: Sequence[JournalBlock], ready: set[int]) -> None:
+    def take_lead(self, term: int | None) -> None:
+        """Hear whether this server leads: whoever does looks after what one server at a time should do. None: it does not."""
+        if self.leads != (term is not None):
+            self.leads = term is not None
+            log.info("this server leads now" if self.leads else "another server leads now", term=term)
+            for changed in self.when_lead_changes:
+                changed()
+
+    def _hear(self, blocks: Sequence[JournalBlock], ready: set[int], *, webhooks: bool) -> None:
         """Take note of what other servers have committed."""
+        if webhooks:
+            for changed in self.when_webhooks_change:
+                changed()
         for block in blocks:
             self.feed.hear(block)
         self.completions.heard(blocks)

@@ -132,10 +132,13 @@ class Neighbour(Keeper):
     every_ms = 1_000
 
     async def run_once(self) -> None:
-        """Keep our number, and look at every line."""
+        """Keep our number, take the lead if nobody has it, and look at every line."""
         engine = self._engine
-        if engine.store.status().error is None:
+        if engine.store.status().error is not None:
+            engine.take_lead(None)
+        else:
             engine.ids.use(node=await engine.store.keep_node())
+            engine.take_lead(await engine.store.lead("housekeeping", limits.lead_ms))
             engine.room.nudge_all()
             engine.timer.arm()
 
@@ -148,6 +151,8 @@ class Archivist(Keeper):
     async def run_once(self) -> None:
         """Trim every queue and the journal."""
         engine, keep = self._engine, self._engine.retention
+        if not engine.leads:
+            return
         for queue in engine.store.queues():
             completed = engine.store.counts(queue).completed
             if completed > keep.completed_max:
@@ -170,6 +175,8 @@ class Undertaker(Keeper):
 
     async def run_once(self) -> None:
         """Go through every queue that has dead jobs."""
+        if not self._engine.leads:
+            return
         dead = [queue for queue in self._engine.store.queues() if self._engine.store.counts(queue).dead]
         self._seen = {queue.key: self._seen[queue.key] for queue in dead if queue.key in self._seen}
         for queue in dead:

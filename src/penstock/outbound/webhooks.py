@@ -50,6 +50,7 @@ class PostOffice(Keeper):
         """Begin to deliver; starting twice is fine."""
         if self._look not in self._engine.when_webhooks_change:
             self._engine.when_webhooks_change.append(self._look)
+            self._engine.when_lead_changes.append(self._look)
             self._look()
         super().start()
 
@@ -58,6 +59,7 @@ class PostOffice(Keeper):
         await super().stop()
         if self._look in self._engine.when_webhooks_change:
             self._engine.when_webhooks_change.remove(self._look)
+            self._engine.when_lead_changes.remove(self._look)
         for webhook_id in list(self._couriers):
             self._dismiss(webhook_id)
         self._listen()
@@ -84,8 +86,9 @@ class PostOffice(Keeper):
                 courier.hear(block, subjects)
 
     def _look(self) -> None:
-        """See which webhooks there are now, and have a courier for each that is enabled."""
-        wanted = {webhook.id: webhook for webhook in self._engine.store.webhook_list() if webhook.enabled}
+        """See which webhooks there are now, and have a courier for each that is enabled, if delivering is up to us."""
+        webhooks = self._engine.store.webhook_list() if self._engine.leads else []
+        wanted = {webhook.id: webhook for webhook in webhooks if webhook.enabled}
         for webhook_id, courier in list(self._couriers.items()):
             # One whose place has jumped ahead of its courier was switched off and on again.
             if webhook_id not in wanted or wanted[webhook_id].cursor > courier.cursor:

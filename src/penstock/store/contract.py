@@ -93,8 +93,11 @@ class JournalBlock(msgspec.Struct, frozen=True):
 class Follower(Protocol):
     """Hears of what other servers have committed to the same store, in order and each once."""
 
-    def __call__(self, blocks: Sequence[JournalBlock], ready: set[int]) -> None:
-        """Take note of some blocks, and of the numbers of queues in which something may have become claimable."""
+    def __call__(self, blocks: Sequence[JournalBlock], ready: set[int], *, webhooks: bool) -> None:
+        """Take note of some blocks.
+
+        ``ready``: the numbers of queues in which something may have become claimable. ``webhooks``: they were changed.
+        """
 
 
 class StoreStatus(msgspec.Struct):
@@ -306,6 +309,12 @@ class Store(Protocol):
 
     async def keep_node(self) -> int:
         """Show the other servers that this one lives, and return the number that keeps its ids apart from theirs."""
+
+    async def lead(self, name: str, for_ms: int) -> int | None:
+        """Take or renew the lead in something that one server at a time should do; None if another one has it.
+
+        Returns the term: it grows whenever the lead changes hands.
+        """
 
     async def sync(self) -> None:
         """Return once everything committed before the call survives a power cut.

@@ -74,6 +74,10 @@ class Catalog(catalog.Catalog):
         horizon = self.horizon
         horizon.due_ms, horizon.expiry_ms, horizon.lapse_ms, horizon.cron_ms = await db.fetchrow(_NEXT_MOMENTS)
 
+    async def look_further(self, db: Connection) -> None:
+        """Find out what falls due earlier than we know, without forgetting what we know."""
+        bring_forward(self.horizon, News(horizon=tuple(await db.fetchrow(_NEXT_MOMENTS))))
+
     def hear(self, told: News) -> None:
         """Take over what another server has committed."""
         self.apply(told.tallies)

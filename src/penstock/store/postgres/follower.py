@@ -127,9 +127,9 @@ class Follower:
                 self._store.journal_next = max(self._store.journal_next, seq + count)
         if webhooks:
             await self._store.catalog.load_webhooks(db)
-        if blocks or ready:
+        if blocks or ready or webhooks:
             for listener in self.listeners:
-                listener(blocks, ready)
+                listener(blocks, ready, webhooks=webhooks)
         return len(found) >= BLOCKS_AT_ONCE
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -54,11 +54,15 @@ _JOURNAL = (
     "select seq, at, body from journal where count > 0 and seq >="
     " coalesce((select max(seq) from journal where count > 0 and seq <= $1), 0) order by seq limit $2"
 )
+#: The one character that PostgreSQL cannot keep in a text.
+ZERO: Final = "\0"
 decode_body = msgspec.msgpack.Decoder(tuple[dict[int, tuple[str, str]], list[list[object]]]).decode
 
 
 async def job(db: Connection, namespace: int, ref: int | str) -> tuple[Job, Payload] | None:
     """Read one job with its payload."""
+    if isinstance(ref, str) and ZERO in ref:  # nobody could have stored it
+        return None
     row = await db.fetchrow(_BY_ID if isinstance(ref, int) else _BY_NAME, ref, namespace)
     return None if row is None else rows.read_job_body(row)
 

@@ -128,7 +128,12 @@ class PostgresStore:
             raise TooMany(f"There are already {NODES_MAX} servers on this shard. Stop some of them.")
         self._size_bytes = size
         self.follower.catch_up()  # should a wake-up have been lost
+        await self._read(self.catalog.look_further)  # should a server have died that was about to do what is due
         return int(node)
+
+    async def lead(self, name: str, for_ms: int) -> int | None:
+        term: int | None = await self._read(lambda db: db.fetchval(_LEAD, name, self.server, for_ms))
+        return term
 
     # Transactions and durability.
 
@@ -322,6 +327,13 @@ _LAST_BLOCK = "select block, seq, count, total from journal order by block desc 
 _ID_FLOOR = """
 select greatest(coalesce((select max(id_mark) from (select id_mark from journal order by block desc limit 1000) as recent), 0),
                 coalesce((select max(id) from jobs), 0))
+"""
+# Whoever holds the lead keeps it by asking again in time; a new holder is a new term.
+_LEAD = """
+insert into leases as l (name, holder, term, until) values ($1, $2, 1, clock_ms() + $3)
+on conflict (name) do update set holder = $2, until = clock_ms() + $3, term = l.term + (l.holder <> $2)::int
+where l.holder = $2 or l.until < clock_ms()
+returning term
 """
 # The number of a server that has been silent for long is free again.
 _TAKE_NODE = """

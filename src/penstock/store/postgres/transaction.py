@@ -246,6 +246,8 @@ class PostgresTransaction:
         return rows.read_jobs(await self._db.fetch(rows.LOAD, list(ids)))
 
     async def job_find_custom(self, namespace: int, custom_id: str) -> Job | None:
+        if reads.ZERO in custom_id:
+            return None
         row = await self._db.fetchrow(rows.FIND_CUSTOM, namespace, custom_id)
         return None if row is None else rows.read_job(row)
 

@@ -264,6 +264,9 @@ class SqliteStore:
     async def keep_node(self) -> int:
         return 0
 
+    async def lead(self, _name: str, _for_ms: int) -> int | None:
+        return 1
+
     async def sync(self) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(self._sync_thread, self._fdatasync, self._wal_fd)
