@@ -109,6 +109,7 @@ workers_max: Final = 10_000
 worker_queues_max: Final = 1_000
 
 # Servers that share a store.
+clock_apart_ms: Final = 100  # how far their ideas of the database's clock may be apart
 lead_ms: Final = 5 * SECOND_MS  # without a sign of life, the lead goes to another server
 
 # How much is done at once, so that nothing holds the event loop for long.

@@ -123,8 +123,7 @@ async def forget(engine: Engine, work: Work, commands: Sequence[Forget]) -> None
         queue = work.tx.queue_find(command.queue)
         if queue is not None:
             work.tell(EventKind.QUEUE_OBLITERATED, queue)
-            counts = work.tx.counts(queue)
-            if not any(counts.of(state) for state in State if state is not State.NOWHERE):
+            if await work.tx.is_empty(queue):
                 work.tell(EventKind.QUEUE_REMOVED, queue)
                 work.ready.discard(queue.number)
                 await work.tx.queue_remove(queue)
@@ -176,12 +175,12 @@ async def _old_jobs(
     Each place is passed once, and a job that a worker has had since is not among them: what is brought back and finished again
     meanwhile is not brought back for ever.
     """
-    up_to_id = engine.ids.mark()
+    up_to_id = engine.highest_id()
     for state in states:
         after = Place(0, 0)
         while True:
             found = engine.store.queue_find(queue)
-            if found is None or not engine.store.counts(found).of(state):
+            if found is None or not (engine.store.capabilities.is_shared or engine.store.counts(found).of(state)):
                 break
             page = await engine.store.job_select(Selection(found, state, limits.select_jobs_max, up_to_id, before_ms, after))
             for start in range(0, len(page), limits.slice_jobs_max):

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
+from penstock.core import limits
 from penstock.core.durability import Durability
 from penstock.core.errors import PenstockError
-from penstock.core.ids import IdSource
+from penstock.core.ids import IdSource, first_of
 from penstock.engine import verbs
 from penstock.engine.batcher import Batcher
 from penstock.engine.claim import WaitingRoom
@@ -118,6 +119,12 @@ class Engine:
         """Run a command whose outcome nobody waits for."""
         with contextlib.suppress(PenstockError):
             self._batcher.submit(command).add_done_callback(_ignore)
+
+    def highest_id(self) -> int:
+        """Return an id that nothing stored so far is above, whichever server has stored it."""
+        if not self.store.capabilities.is_shared:
+            return self.ids.mark()
+        return max(self.ids.mark(), first_of(self.clock.now_ms() + limits.clock_apart_ms))
 
     def may_have_waiting(self, queue: Queue) -> bool:
         """Tell whether, as far as this server knows, there is something to claim."""

@@ -199,7 +199,7 @@ class Undertaker(Keeper):
         rested = engine.clock.now_ms() - rule.auto_retry_interval + 1
         resume = None
         while self.goes_on():
-            chosen = Selection(queue, State.DEAD, limits.slice_jobs_max, engine.ids.mark(), rested, place)
+            chosen = Selection(queue, State.DEAD, limits.slice_jobs_max, engine.highest_id(), rested, place)
             page = await engine.store.job_select(chosen)
             if not page:
                 break

@@ -148,6 +148,9 @@ class Transaction(Protocol):
     def counts(self, queue: Queue) -> Counts:
         """Return how many jobs are in each state, including what this transaction has written."""
 
+    async def is_empty(self, queue: Queue) -> bool:
+        """Tell whether a queue has no jobs, exactly."""
+
     async def count_active(self, queue: Queue) -> int:
         """Return how many jobs of a queue are active, exactly, and until the end of the transaction nobody else adds one.
 

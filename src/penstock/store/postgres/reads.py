@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 _BODY = f"select {rows.HEAD}, p.options, p.data from jobs j join payloads p on p.id = j.id"  # noqa: S608
-_BY_ID = f"{_BODY} where j.id = $1 and j.namespace = $2"
-_BY_NAME = f"{_BODY} where j.id = (select job from names where custom_id = $1 and namespace = $2) and j.namespace = $2"  # noqa: S608
+_NAMESPACE = "(select number from namespaces where name = $2)"
+_BY_ID = f"{_BODY} where j.id = $1 and j.namespace = {_NAMESPACE}"
+_BY_NAME = f"{_BODY} where j.id = (select job from names where custom_id = $1 and namespace = {_NAMESPACE})"  # noqa: S608
 _IN_LINE = """
 select id, priority, position from (
   (select id, priority, position from jobs where queue = $1 and state = 0 and blocked = 0
@@ -59,7 +60,7 @@ ZERO: Final = "\0"
 decode_body = msgspec.msgpack.Decoder(tuple[dict[int, tuple[str, str]], list[list[object]]]).decode
 
 
-async def job(db: Connection, namespace: int, ref: int | str) -> tuple[Job, Payload] | None:
+async def job(db: Connection, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
     """Read one job with its payload."""
     if isinstance(ref, str) and ZERO in ref:  # nobody could have stored it
         return None

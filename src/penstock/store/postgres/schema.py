@@ -211,6 +211,16 @@ begin
   end loop;
 end $$;
 
+-- One look per state, each over an index of its own.
+create function are_empty(numbers int[]) returns boolean language sql volatile as $$
+  select not (
+       exists (select from jobs where state = 0 and queue = any (numbers))
+    or exists (select from jobs where state = 1 and queue = any (numbers))
+    or exists (select from jobs where state = 2 and queue = any (numbers))
+    or exists (select from jobs where state = 5 and queue = any (numbers))
+    or exists (select from jobs where state in (3, 4) and queue = any (numbers)))
+$$;
+
 -- The last words of every transaction that wrote something; see the head of schema.py.
 create function finish(
   touched int[], known_version bigint, emptied int[], events int, at_ms bigint, mark bigint, by_server bigint, in_news bytea,
@@ -221,12 +231,7 @@ begin
   if exists (select from queues where number = any (touched) and version > known_version) then
     raise exception 'a queue was changed meanwhile' using errcode = '{CHANGED_STATE}';
   end if;
-  if cardinality(emptied) > 0 and (  -- one look per state, each over an index of its own
-       exists (select from jobs where state = 0 and queue = any (emptied))
-    or exists (select from jobs where state = 1 and queue = any (emptied))
-    or exists (select from jobs where state = 2 and queue = any (emptied))
-    or exists (select from jobs where state = 5 and queue = any (emptied))
-    or exists (select from jobs where state in (3, 4) and queue = any (emptied))) then
+  if cardinality(emptied) > 0 and not are_empty(emptied) then
     raise exception 'a queue is not empty any more' using errcode = '{CHANGED_STATE}';
   end if;
   select j.block + 1, j.seq + j.count, j.total into new_block, new_seq, new_total

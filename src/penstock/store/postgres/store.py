@@ -131,6 +131,11 @@ class PostgresStore:
         await self._read(self.catalog.look_further)  # should a server have died that was about to do what is due
         return int(node)
 
+    async def refresh(self, db: Connection) -> None:
+        """Read what has changed among the queues, while no transaction of ours is changing them."""
+        async with self._turn:
+            await self.catalog.refresh(db)
+
     async def lead(self, name: str, for_ms: int) -> int | None:
         term: int | None = await self._read(lambda db: db.fetchval(_LEAD, name, self.server, for_ms))
         return term
@@ -282,8 +287,7 @@ class PostgresStore:
             raise ours from error
 
     async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
-        number = self.catalog.namespaces.get(namespace)
-        return None if number is None else await self._read(lambda db: reads.job(db, number, ref))
+        return await self._read(lambda db: reads.job(db, namespace, ref))  # type: ignore[no-any-return]
 
     async def job_select(self, selection: Selection) -> list[Place]:
         return await self._read(lambda db: reads.select(db, selection))  # type: ignore[no-any-return]

@@ -205,6 +205,10 @@ class PostgresTransaction:
         delta = self._deltas.get(queue.number)
         return as_counts(tally if delta is None else [a + b for a, b in zip(tally, delta, strict=True)])
 
+    async def is_empty(self, queue: Queue) -> bool:
+        empty: bool = await self._db.fetchval("select are_empty(array[$1::int])", queue.number)
+        return empty
+
     async def count_active(self, queue: Queue) -> int:
         await self._db.execute(_LOCK, LOCK_QUEUE, queue.number)
         count: int = await self._db.fetchval("select count(*) from jobs where state = 2 and queue = $1", queue.number)

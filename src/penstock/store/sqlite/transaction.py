@@ -12,6 +12,7 @@ from penstock.core import limits
 from penstock.core.errors import RowChanged, TooMany
 from penstock.core.events import Event, EventKind
 from penstock.core.job import Job, Payload
+from penstock.core.lifecycle import STORED_STATES
 from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
 from penstock.store.catalog import Tally, as_counts, empty_tally
 from penstock.store.contract import JournalBlock
@@ -192,6 +193,10 @@ class SqliteTransaction:
         tally = self._catalog.tallies[queue.number]
         delta = self._deltas.get(queue.number)
         return as_counts(tally if delta is None else [a + b for a, b in zip(tally, delta, strict=True)])
+
+    async def is_empty(self, queue: Queue) -> bool:
+        counts = self.counts(queue)
+        return not any(counts.of(state) for state in STORED_STATES)
 
     async def count_active(self, queue: Queue) -> int:
         return self.counts(queue).active

@@ -1,0 +1,292 @@
+"""What holds when two servers share a shard: order, limits, names, flows, ticks, events, and who leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from penstock.core.cron import CronKey, CronPlan
+from penstock.core.events import EventKind
+from penstock.core.lifecycle import State
+from penstock.core.queue import Counts, QueueKey
+from penstock.core.schedule import parse
+from penstock.engine import admin
+from penstock.engine.claim import Claim
+from penstock.engine.crons import SaveCron
+from penstock.engine.keeper import Neighbour
+from tests.postgres.conftest import engine_on
+from tests.support.engines import QUEUE, ack, claim, claim_all, fail, push, push_many, state
+
+if TYPE_CHECKING:
+    from penstock.core.job import Job
+    from penstock.core.queue import QueueSettings
+    from penstock.engine.engine import Engine
+    from penstock.store.contract import JournalBlock
+
+    Pair = tuple[Engine, Engine]
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def told_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks by themselves: what is known was told by the database."""
+
+    async def nothing(_self: Neighbour) -> None:
+        pass
+
+    monkeypatch.setattr(Neighbour, "run_once", nothing)
+
+
+def change(**changes: object) -> admin.Configure:
+    def apply(old: QueueSettings) -> QueueSettings:
+        return msgspec.structs.replace(old, **changes)  # type: ignore[arg-type]
+
+    return admin.Configure(QUEUE, EventKind.QUEUE_PAUSED, apply)
+
+
+async def counted(engine: Engine, expected: Counts) -> None:
+    """Wait until a server's counts are what they should be."""
+    async with asyncio.timeout(10):
+        while (queue := engine.store.queue_find(QUEUE)) is None or engine.store.counts(queue) != expected:
+            await asyncio.sleep(0)
+
+
+async def test_what_one_pushes_the_other_hands_out_at_once(pair: Pair) -> None:
+    a, b = pair
+    for _ in range(20):
+        pushed = await push(a)
+        claimed = await claim(b)
+        assert claimed is not None
+        assert claimed.job.id == pushed.id
+        assert await ack(a, claimed.job, token=claimed.job.token) is None
+
+
+@pytest.mark.usefixtures("told_only")
+async def test_who_waits_at_one_server_is_woken_by_a_push_at_the_other(pair: Pair) -> None:
+    a, b = pair
+    await push(b)  # the queue exists
+    await claim(b)
+    for _ in range(20):
+        waiting = b.run(Claim(QUEUE, wait_ms=30_000))
+        pushed = await push(a)
+        (delivery,) = await waiting
+        assert delivery.job.id == pushed.id
+
+
+@pytest.mark.usefixtures("told_only")
+async def test_who_waits_at_a_queue_that_only_the_other_server_knows_is_woken_too(pair: Pair) -> None:
+    a, b = pair
+    waiting = b.run(Claim(QUEUE, wait_ms=30_000))
+    pushed = await push(a)
+    (delivery,) = await waiting
+    assert delivery.job.id == pushed.id
+
+
+@pytest.mark.usefixtures("told_only")
+async def test_a_delayed_job_of_one_server_falls_due_at_the_other(pair: Pair) -> None:
+    a, b = pair
+    await push(b)
+    await claim(b)
+    waiting = b.run(Claim(QUEUE, wait_ms=30_000))
+    a.timer.stop()
+    pushed = await push(a, delay=50)
+    (delivery,) = await waiting
+    assert delivery.job.id == pushed.id
+
+
+@pytest.mark.usefixtures("told_only")
+async def test_counts_follow_what_the_other_does(pair: Pair) -> None:
+    a, b = pair
+    jobs = await push_many(a, 5)
+    await counted(b, Counts(waiting=5))
+    claimed = await claim_all(b, 3)
+    await counted(a, Counts(waiting=2, active=3))
+    await ack(a, claimed[0])
+    await counted(b, Counts(waiting=2, active=2, completed=1))
+    assert a.store.totals() == b.store.totals()
+    assert len(jobs) == 5
+
+
+async def test_each_job_goes_to_one_of_many_claimers_in_order(pair: Pair) -> None:
+    jobs = await push_many(pair[0], 500)
+    got: list[Job] = []
+
+    async def work(engine: Engine) -> None:
+        while claimed := await claim_all(engine, 7):
+            got.extend(claimed)
+
+    await asyncio.gather(*(work(engine) for engine in pair for _ in range(4)))
+    assert Counter(job.id for job in got) == Counter(job.id for job in jobs)
+
+
+async def test_a_higher_priority_goes_first_whichever_server_it_came_by(pair: Pair) -> None:
+    a, b = pair
+    low = await push(a, priority=1)
+    high = await push(b, priority=5)
+    middle = await push(a, priority=3)
+    assert [job.id for job in await claim_all(b, 10)] == [high.id, middle.id, low.id]
+
+
+async def test_a_pause_at_one_server_holds_at_the_other_from_its_answer_on(pair: Pair) -> None:
+    a, b = pair
+    await push_many(a, 50)
+    for _ in range(10):
+        await a.run(change(paused=True))
+        assert await claim(b) is None
+        await a.run(change(paused=False))
+        assert await claim(b) is not None
+
+
+async def test_a_concurrency_limit_holds_over_both_servers(pair: Pair) -> None:
+    a, b = pair
+    await push_many(a, 100)
+    await a.run(change(concurrency=3))
+    active: set[int] = set()
+    most = 0
+
+    async def work(engine: Engine) -> None:
+        nonlocal most
+        for _ in range(15):
+            claimed = await claim_all(engine, 2)
+            active.update(job.id for job in claimed)
+            most = max(most, len(active))
+            for job in claimed:
+                active.discard(job.id)
+                await ack(engine, job)
+
+    await asyncio.gather(*(work(engine) for engine in (a, b, a, b)))
+    assert most <= 3
+    assert [len(await claim_all(engine, 10)) for engine in (a, b)] == [3, 0]
+
+
+async def test_a_rate_limit_holds_over_both_servers(pair: Pair) -> None:
+    a, b = pair
+    await push_many(a, 100)
+    await a.run(change(rate_limit=5))
+    started = a.clock.stopwatch()
+    got = sum([len(await claim_all(engine, 20)) for engine in (a, b, a, b, a, b)])
+    assert got <= 5 + 5 * (a.clock.stopwatch() - started)
+
+
+async def test_of_a_group_one_runs_at_a_time_over_both_servers(pair: Pair) -> None:
+    a, b = pair
+    for group in ("x", "y"):
+        await push_many(a, 20, group_id=group)
+    running: Counter[str | None] = Counter()
+    done: list[int] = []
+
+    async def work(engine: Engine) -> None:
+        async with asyncio.timeout(60):
+            while len(done) < 40:
+                for job in await claim_all(engine, 5):
+                    running[job.group_id] += 1
+                    assert running[job.group_id] == 1
+                    await asyncio.sleep(0)
+                    running[job.group_id] -= 1
+                    assert await ack(engine, job) is None
+                    done.append(job.id)
+
+    await asyncio.gather(work(a), work(b), work(a), work(b))
+    assert len(set(done)) == 40
+
+
+@pytest.mark.parametrize("name", ["unique_key", "job_id"])
+async def test_a_name_is_given_to_one_job_however_many_ask_at_once(pair: Pair, name: str) -> None:
+    for number in range(10):
+        jobs = await asyncio.gather(*(push(engine, **{name: f"n{number}"}) for engine in pair * 3))
+        assert len({job.id for job in jobs}) == 1
+
+
+async def test_children_that_end_at_two_servers_free_their_parent_once(pair: Pair) -> None:
+    a, b = pair
+    for _ in range(10):
+        children = await push_many(a, 2, queue=QueueKey("default", "children"))
+        parent = await push(b, needs=tuple(child.id for child in children))
+        claimed = await claim_all(a, queue=QueueKey("default", "children"))
+        await asyncio.gather(ack(a, claimed[0]), ack(b, claimed[1]))
+        assert await state(a, parent) is State.WAITING
+        assert [job.id for job in await claim_all(b)] == [parent.id]
+
+
+async def test_an_ack_and_a_failure_at_two_servers_have_one_winner(pair: Pair) -> None:
+    a, b = pair
+    for _ in range(10):
+        await push(a)
+        (job,) = await claim_all(a)
+        outcomes = await asyncio.gather(ack(a, job, token=job.token), fail(b, job, token=job.token))
+        assert outcomes.count(None) == 1
+
+
+async def test_a_tick_fires_once_although_both_servers_are_there(pair: Pair) -> None:
+    a, b = pair
+    plan = CronPlan("mail", parse(None, every_ms=100), prevent_overlap=False, max_limit=10)
+    await a.run(SaveCron(CronKey("default", "often"), plan, b"{}"))
+    got: list[Job] = []
+    async with asyncio.timeout(30):
+        while len(got) < 10:
+            got += [delivery.job for delivery in await b.run(Claim(QUEUE, wait_ms=1_000))]
+    assert await a.store.cron_get(CronKey("default", "often")) is None
+    assert await claim(a, wait_ms=300) is None
+    assert len({job.id for job in got}) == 10
+
+
+async def test_events_of_both_servers_are_heard_at_each_in_the_same_order(pair: Pair) -> None:
+    heard: list[list[JournalBlock]] = [[], []]
+    for engine, blocks in zip(pair, heard, strict=True):
+        engine.feed.listen(blocks.append)
+
+    async def work(engine: Engine) -> None:
+        for _ in range(30):
+            await push(engine)
+
+    await asyncio.gather(*(work(engine) for engine in pair for _ in range(3)))
+    async with asyncio.timeout(10):
+        while any(sum(len(block.events) for block in blocks) < 181 for blocks in heard):
+            await asyncio.sleep(0)
+    numbers = [[block.seq + offset for block in blocks for offset in range(len(block.events))] for blocks in heard]
+    assert numbers[0] == numbers[1] == list(range(1, 182))
+
+
+@pytest.mark.usefixtures("told_only")
+async def test_who_waits_for_an_end_is_told_although_it_happens_at_the_other_server(pair: Pair) -> None:
+    a, b = pair
+    pushed = await push(a)
+    waiting = asyncio.create_task(b.completions.wait("default", pushed.id, 30_000))
+    (job,) = await claim_all(a)
+    await ack(a, job, b'"done"')
+    ending = await waiting
+    assert ending is not None
+    assert (ending.completed, ending.result) == (True, b'"done"')
+
+
+async def test_one_leads_and_the_other_takes_over(shard: str) -> None:
+    async with engine_on(shard) as b:
+        async with engine_on(shard) as a:
+            async with asyncio.timeout(10):
+                while not (a.leads or b.leads):
+                    await asyncio.sleep(0)
+            assert a.leads != b.leads
+        if not b.leads:
+            async with asyncio.timeout(20):
+                while not b.leads:
+                    await asyncio.sleep(0)
+
+
+async def test_servers_have_ids_of_their_own(pair: Pair) -> None:
+    jobs = [job for engine in pair for job in await push_many(engine, 2_000)]
+    assert len({job.id for job in jobs}) == 4_000
+
+
+async def test_a_queue_removed_at_one_server_is_made_anew_by_a_push_at_the_other(pair: Pair) -> None:
+    a, b = pair
+    for _ in range(5):
+        await push(a)
+        await admin.obliterate(a, QUEUE)
+        assert a.store.queue_find(QUEUE) is None
+        pushed = await push(b)
+        assert [job.id for job in await claim_all(a)] == [pushed.id]
