@@ -71,7 +71,7 @@ async def test_a_silent_stream_is_kept_alive(engine: Engine, clock: ManualClock)
         await gone
 
     req: Any = SimpleNamespace(disconnected=disconnected, scope=SimpleNamespace(client="127.0.0.1:1"))
-    stream = EventStream(StreamHandlers(engine, Hub(engine.feed)), req, "default", "", last=None, typed=False)
+    stream = EventStream(StreamHandlers(engine, Hub(engine.feed, engine.clock)), req, "default", "", last=None, typed=False)
     transport: Any = SimpleNamespace(send_bytes=send_bytes)
     running = asyncio.ensure_future(stream.run(transport, "me"))
     await clock.advance(29_999)

@@ -139,6 +139,7 @@ class EventStream:
             else:
                 await self._send([hello.encode()])
                 await self._catch_up()
+            self._door.hub.greet(self._reader)
             self._beat()
         except RuntimeError:  # the client is gone
             self.end()
@@ -149,6 +150,10 @@ class EventStream:
         Most of it is read before listening begins. What is committed before that moment is in the journal when it is read once
         more; what is committed later is held back until then, and what of it was read already is left out.
         """
+        assert self._last is not None
+        if self._last >= self._door.store.journal_next:  # a number of another history: of another file, or of a lost one
+            oldest = await self._door.store.journal_read(1, 1)
+            await self._tell_gap(oldest[0].seq if oldest else 1)
         await self._replay()
         self._outbox.hold()
         self._door.hub.want(self._reader, self._kinds)
@@ -159,15 +164,25 @@ class EventStream:
         while True:
             assert self._last is not None
             blocks = await self._door.store.journal_read(self._last + 1, limits.replay_blocks)
+            if blocks and blocks[0].seq > self._last + 1:
+                await self._tell_gap(blocks[0].seq)
             found: list[bytes] = []
+            before = self._last
             for block in blocks:
                 some = events.told_of(block, self._kinds, self._last)
                 found += [self._reader.render(told) for told in some if self._reader.concerns(told)]
                 self._last = max(self._last, block.seq + len(block.events) - 1)
             if found:
                 await self._send(found)
-            if not blocks:
+            if self._last == before:  # the last block is read again and again, with nothing new in it
                 return
+
+    async def _tell_gap(self, first: int) -> None:
+        """Go on with an event that is not the next one, and say so, unless the client asked for the oldest there is."""
+        assert self._last is not None
+        if self._last:
+            await self._send([events.stream_gap(self._last, first)])
+        self._last = first - 1
 
     def _take(self, message: bytes, seq: int) -> bool:
         if seq and self._last is not None and seq <= self._last:
