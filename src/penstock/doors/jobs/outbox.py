@@ -30,7 +30,6 @@ class Outbox(Generic[M]):
         self._waiting: deque[M] = deque()
         self._bytes = 0
         self._task: asyncio.Task[None] | None = None
-        self._held = False
         self._closed = False
         self.broken_off = False  #: whether it was closed in the middle of sending something
         self._moves = False  #: whether something was taken since it was last looked
@@ -46,8 +45,8 @@ class Outbox(Generic[M]):
             return False
         self._waiting.append(message)
         self._bytes += len(message)
-        if self._task is None and not self._held:
-            self._begin()
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._drain())
         return True
 
     def moved(self) -> None:
@@ -59,16 +58,6 @@ class Outbox(Generic[M]):
         while self._bytes > limits.reader_buffer_bytes_max and not self._closed:
             self._sent.clear()
             await self._sent.wait()
-
-    def hold(self) -> None:
-        """Keep what comes until ``release``."""
-        self._held = True
-
-    def release(self) -> None:
-        """Send what was kept, and what comes from now on."""
-        self._held = False
-        if self._waiting and self._task is None:
-            self._begin()
 
     async def flush_within(self, ms: int) -> None:
         """Return when everything is sent, or the reader is gone, or that time has passed."""
@@ -85,9 +74,6 @@ class Outbox(Generic[M]):
         if self._task is not None:
             self.broken_off = True
             self._task.cancel()
-
-    def _begin(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
         try:
