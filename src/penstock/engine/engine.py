@@ -58,6 +58,9 @@ class Engine:
         self.timer = Timer(self)
         self.feed = Feed()
         self.when_webhooks_change: list[Callable[[], None]] = []  #: called after the commit of a registration
+        self.when_healed: list[
+            Callable[[], None]
+        ] = []  #: called when the store, read anew, may have lost its newest commits
         self.retention = retention or Retention()
         self._batcher = Batcher(
             store,
@@ -71,6 +74,23 @@ class Engine:
         self._batcher.after_commit += [self._count, self.feed.committed]
         self._batcher.when_answered.append(self.completions.answered)
         self._keepers: list[Keeper] = [Healer(self), Archivist(self), Undertaker(self)]
+
+    @property
+    def journal_vouched(self) -> int:
+        """Number of the first event of the journal that is not yet as durable as an answer promises."""
+        return self._batcher.vouched
+
+    @property
+    def when_vouched(self) -> list[Callable[[], None]]:
+        """Called when that number has grown because of an fsync."""
+        return self._batcher.when_vouched
+
+    def healed(self) -> None:
+        """Hear that the store works again: what it has now is on disk, and what it has lost never happened."""
+        for call in self.when_healed:
+            call()
+        self._batcher.vouch(self.store.journal_next)
+        self.timer.arm()
 
     def start(self) -> None:
         """Begin to watch the time and to keep house."""
