@@ -102,7 +102,9 @@ async def test_a_duplicate_puts_no_end_to_a_key_that_has_none(engine: Engine, cl
     assert (await keyed(engine)).id == first.id
 
 
-async def test_the_job_that_lost_its_key_lives_on_and_can_come_back_from_the_dead(engine: Engine, clock: ManualClock) -> None:
+async def test_the_job_that_lost_its_key_lives_on_and_can_come_back_from_the_dead(
+    engine: Engine, clock: ManualClock
+) -> None:
     first = await keyed(engine, Dedup(5_000), max_attempts=1)
     await claim_job(engine)
     await clock.advance(5_000)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from penstock.core import ids
 from penstock.core.errors import InvalidInput
@@ -105,8 +107,7 @@ def _any_special(jobs: Sequence[NewJob]) -> bool:
 
 async def _make_one(work: Work, queue: Queue, new: NewJob, names: _Names) -> Job:
     """Make a job that may have to wait for others."""
-    (job,) = _build(work, queue, (new,))
-    _follow_rules(job, new, work.now_ms)
+    job = _build_one(work, queue, new)
     needed = [found for ref in new.needs if (found := await names.resolve(queue, ref)) is not None]
     if needed and await flows.book_needs(work, job, needed):
         work.create([job], (new,), Arrow.AWAIT)
@@ -116,16 +117,37 @@ async def _make_one(work: Work, queue: Queue, new: NewJob, names: _Names) -> Job
     return job
 
 
-def _follow_rules(job: Job, new: NewJob, now_ms: int) -> None:
-    """Give a job what only few have: another time of birth, a unique key for some time only."""
-    if new.timestamp is not None:
-        job.created_at = new.timestamp
-        job.run_at = max(now_ms, new.timestamp + new.delay) if new.delay else now_ms
-        job.expires_at = None if new.ttl is None else new.timestamp + new.ttl
-    if new.dedup is not None and new.dedup.ttl is not None:
+class _Moments(NamedTuple):
+    """When a job was made, when it is ready, and when its time-to-live and its hold on its unique key end. Wall clock, ms."""
+
+    created_at: int
+    run_at: int
+    expires_at: int | None
+    unique_until: int | None
+
+
+def _moments(new: NewJob, now_ms: int) -> _Moments:
+    made = now_ms if new.timestamp is None else new.timestamp
+    return _Moments(
+        made,
+        max(now_ms, made + new.delay) if new.delay else now_ms,
+        None if new.ttl is None else made + new.ttl,
+        None if new.dedup is None or new.dedup.ttl is None else now_ms + new.dedup.ttl,
+    )
+
+
+def _build_one(work: Work, queue: Queue, new: NewJob) -> Job:
+    """The same as ``_build``, for a job that may have been made at another time, or hold its key for some time only."""
+    (job,) = _build(work, queue, (new,))
+    if new.timestamp is None and new.dedup is None:
+        return job
+    made, ready, ends, unique_until = _moments(new, work.now_ms)
+    job = msgspec.structs.replace(job, created_at=made, run_at=ready, expires_at=ends)
+    if unique_until is not None:
         details = details_of(job)
-        details.unique_until = now_ms + new.dedup.ttl
+        details.unique_until = unique_until
         put_details(job, details)
+    return job
 
 
 def _build(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
@@ -185,24 +207,24 @@ def _start_apart(work: Work, made: list[Job], jobs: Sequence[NewJob]) -> None:
 async def _replace(work: Work, job: Job, new: NewJob) -> None:
     """Make a job that nobody works on what another push says, as if it were new. Its id stays, and so do those that need it."""
     before = details_of(job)
+    moments = _moments(new, work.now_ms)
     work.move(job, Arrow.EDIT, len(new.data))
     if job.priority != new.priority:
         work.move(job, Arrow.REPRIORITIZE, new.priority)
     job.max_attempts, job.backoff, job.timeout = new.max_attempts, new.backoff, new.timeout
-    job.group_id = new.group_id
+    job.group_id, job.created_at = new.group_id, moments.created_at
     job.flags = new.flags | (job.flags & JobFlag.AWAITED)
-    job.details, job.created_at, job.run_at = new.details, work.now_ms, work.now_ms + new.delay
-    _follow_rules(job, new, work.now_ms)
+    job.details = new.details
     details = details_of(job)
     details.parent = before.parent
-    if new.dedup is None or not new.dedup.extend or new.dedup.ttl is None:
-        details.unique_until = before.unique_until  # that time goes on
+    extends = new.dedup is not None and new.dedup.extend and new.dedup.ttl is not None
+    details.unique_until = moments.unique_until if extends else before.unique_until
     put_details(job, details)
-    if job.run_at > work.now_ms:
-        work.move(job, Arrow.REPLACE_LATER, job.run_at)
+    if moments.run_at > work.now_ms:
+        work.move(job, Arrow.REPLACE_LATER, moments.run_at)
     else:
         work.move(job, Arrow.REPLACE)
-    job.expires_at = None if new.ttl is None else job.created_at + new.ttl
+    job.expires_at = moments.expires_at
     await work.flush()
     await work.tx.job_rewrite([job])
     await work.tx.payload_save(job, new)
