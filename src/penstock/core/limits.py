@@ -32,6 +32,10 @@ name_chars_max: Final = 256
 namespace_chars_max: Final = 128
 key_chars_max: Final = 1_024
 error_chars_max: Final = 65_536
+stack_lines: Final = 10  # kept of a stack unless the job says otherwise
+stack_lines_max: Final = 1_000
+stack_chars_max: Final = 65_536  # of all lines together
+timestamp_ms_max: Final = 10**13 - 1  # the year 2286
 log_message_chars_max: Final = 65_536
 progress_message_chars_max: Final = 4_096
 
@@ -78,6 +82,7 @@ links_looked_at_max: Final = 10_000  # sockets, when one is looked for
 # What the server keeps.
 queues_max: Final = 1_000_000
 logs_per_job_max: Final = 100
+keep_logs_max: Final = 1_000_000  # may be asked for; logs_per_job_max is what there is
 rate_limit_clients_max: Final = 100_000
 webhooks_max: Final = 200  # each has a delivery of its own under way, so this bounds those too
 
