@@ -835,9 +835,13 @@ WARNINGS = ("server:memory-warning", "storage:size-warning")
 
 
 @pytest.mark.slow
-def test_figures_and_warnings_come_to_who_asked_for_them(loud: ServerProcess, tmp_path: Path) -> None:
-    """Storage is told of every half a minute, so all of them are waited for together."""
+def test_figures_and_warnings_come_to_who_asked_for_them(tmp_path: Path) -> None:
+    """Storage is told of every half a minute, so all of them are waited for together.
+
+    The server is a new one: a warning is told once, and might have been told to another test.
+    """
     with (
+        ServerProcess(tmp_path / "loud", env=LOUD) as loud,
         ServerProcess(tmp_path / "calm", env=CALM) as quiet,
         loud.client() as client,
         ear(loud, *FIGURES, *WARNINGS, max_queue=None) as listening,
