@@ -223,7 +223,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "rate_limit_window_ms": Setting(_number(1, limits.DAY_MS), ("RATE_LIMIT_WINDOW_MS",), "sliding window per client"),
     "rate_limit_max_requests": Setting(
-        _request_limit, ("RATE_LIMIT_MAX_REQUESTS",), "requests per window and client; 0 or Infinity: no limit"
+        _request_limit, ("RATE_LIMIT_MAX_REQUESTS",), "requests and commands per window and client; 0 or Infinity: no limit"
     ),
     "rate_limit_cleanup_ms": Setting(
         _number(1, limits.DAY_MS), ("RATE_LIMIT_CLEANUP_MS",), "how often clients not seen for long are forgotten"

@@ -36,11 +36,11 @@ from penstock.doors.jobs.webhook_commands import webhook_commands
 from penstock.doors.jobs.webhooks import WebhookHandlers
 from penstock.doors.jobs.worker_commands import worker_commands
 from penstock.doors.jobs.workers import WorkerHandlers
+from penstock.doors.links import Links, keep_listener_alive
 from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.metrics import Metrics
 from penstock.engine.engine import Engine
 from penstock.engine.keeper import Retention
-from penstock.engine.workers import Workers
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
 from penstock.outbound.webhooks import PostOffice
@@ -76,6 +76,8 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
         sync_interval_ms=config.sync_interval_ms,
         retention=Retention(config.completed_max, config.completed_age_ms, config.journal_bytes_max, config.journal_age_ms),
         node=await store.keep_node(),
+        worker_timeout_ms=config.worker_timeout_ms,
+        worker_overload_ms=config.worker_overload_threshold_ms,
     )
     engine.start()
     doors = Doors(config, engine)
@@ -86,6 +88,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
         log.warning("this version has no such listener yet; it is not started", listener="resp")
     running = [asyncio.get_running_loop().create_task(server.serve()) for server in servers]
     await listeners.until_listening(config.http, running[0])
+    keep_listener_alive(config.http.port)
     if not await listeners.start_tcp(doors.tcp, config):
         config = msgspec.structs.replace(config, tcp=None)
     _tell_ready(config, engine, doors)
@@ -132,10 +135,10 @@ class Doors:
         guard = Guard(config.webhook_allowed_hosts)
         self.post_office = PostOffice(engine, Sender(engine.clock, guard))
         self.post_office.start()
-        self.workers = Workers(
-            engine.clock, engine.feed, timeout_ms=config.worker_timeout_ms, overload_ms=config.worker_overload_threshold_ms
-        )
-        hub = Hub(engine.feed)
+        self.workers = engine.workers
+        self.hub = hub = Hub(engine.feed, engine.clock)
+        self._links = Links(engine.clock)
+        self._window = self._new_window()
         self.ops = OpsHandlers(engine, self.readiness, Metrics(engine, uptime, self.workers, hub), uptime, self.connections)
         jobs, queues = JobHandlers(engine), QueueHandlers(engine)
         crons, webhooks = CronHandlers(engine), WebhookHandlers(engine, guard)
@@ -156,10 +159,14 @@ class Doors:
             engine.clock,
             hub,
             self._gate,
-            lambda authenticated: Session(table, self._gate, authenticated=authenticated),
+            lambda authenticated, client: Session(
+                table, self._gate, authenticated=authenticated, window=self._window, client=client
+            ),
+            store=engine.store,
+            links=self._links,
             allow_origin=config.cors_allow_origin,
         )
-        self.tcp = TcpListener(table, self._gate, engine.clock)
+        self.tcp = TcpListener(table, self._gate, engine.clock, window=self._window)
         self._routes = [
             *jobs.routes(),
             *queues.routes(),
@@ -181,7 +188,7 @@ class Doors:
 
     def app(self) -> HttpApp:
         """Return what answers on the main listener."""
-        return self._app(self._routes, websocket=True)
+        return self._app(self._routes, self._window, websocket=True)
 
     def metrics_app(self) -> HttpApp:
         """Return what answers on the listener for Prometheus."""
@@ -191,29 +198,34 @@ class Doors:
                 Route("GET", path, self.ops.prometheus, "Prometheus metrics", "Monitoring", public=public)
                 for path in ("/metrics", "/prometheus")
             ],
+            self._new_window(),  # who asks a lot can still look at the figures
             websocket=False,
         )
 
     async def end_streams(self) -> None:
         """End the connections that stay: the listener would not wait for them."""
         await asyncio.gather(self._sockets.close(), self._streams.close())
-        self.workers.close()
 
-    def _app(self, routes: list[Route], *, websocket: bool) -> HttpApp:
-        config, window = self._config, None
-        if config.rate_limit_max_requests is not None:
-            window = SlidingWindow(
-                self._clock,
-                window_ms=config.rate_limit_window_ms,
-                requests_max=config.rate_limit_max_requests,
-                cleanup_ms=config.rate_limit_cleanup_ms,
-            )
+    def _new_window(self) -> SlidingWindow | None:
+        config = self._config
+        if config.rate_limit_max_requests is None:
+            return None
+        return SlidingWindow(
+            self._clock,
+            window_ms=config.rate_limit_window_ms,
+            requests_max=config.rate_limit_max_requests,
+            cleanup_ms=config.rate_limit_cleanup_ms,
+        )
+
+    def _app(self, routes: list[Route], window: SlidingWindow | None, *, websocket: bool) -> HttpApp:
+        config = self._config
         return HttpApp(
             routes,
             self._gate,
             allow_origin=config.cors_allow_origin,
             window=window,
             address=ClientAddress(config.trusted_proxies),
+            links=self._links,
             websocket=self._sockets.serve if websocket else None,
         )
 
@@ -228,8 +240,7 @@ def _tell_ready(config: Config, engine: Engine, doors: Doors) -> None:
         data=str(config.data),
         durability=config.durability.value,
     )
-    now = engine.clock.now_ms()
-    engine.feed.pass_on(EventKind.SERVER_STARTED, {"version": __version__, "startedAt": now}, now)
+    doors.hub.start({"version": __version__, "startedAt": engine.clock.now_ms()})
 
 
 def _on_signals() -> asyncio.Future[str]:

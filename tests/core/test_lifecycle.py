@@ -67,6 +67,8 @@ EXPECTED: dict[Arrow, dict[State, State]] = {
     Arrow.RESCHEDULE: {State.DELAYED: State.DELAYED},
     Arrow.REPRIORITIZE: {each: each for each in (State.WAITING, State.DELAYED, State.WAITING_CHILDREN)},
     Arrow.EDIT: {each: each for each in (State.WAITING, State.DELAYED, State.ACTIVE, State.WAITING_CHILDREN)},
+    Arrow.REPLACE: dict.fromkeys((State.WAITING, State.DELAYED), State.WAITING),
+    Arrow.REPLACE_LATER: dict.fromkeys((State.WAITING, State.DELAYED), State.DELAYED),
     Arrow.DISCARD: dict.fromkeys((State.WAITING, State.DELAYED, State.ACTIVE, State.WAITING_CHILDREN), State.DEAD),
     Arrow.CANCEL: dict.fromkeys((State.WAITING, State.DELAYED, State.ACTIVE, State.WAITING_CHILDREN), State.NOWHERE),
     Arrow.REVIVE: {State.DEAD: State.WAITING},

@@ -10,13 +10,16 @@ import pytest
 
 from penstock.core import limits
 from penstock.core.clock import settle
-from penstock.doors.jobs.hub import Hub
+from penstock.core.events import EventKind
+from penstock.doors.jobs.hub import Hub, Reader
 from penstock.doors.jobs.outbox import Outbox
 from penstock.doors.jobs.streams import EventStream, StreamHandlers
+from tests.support.engines import push
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
     from penstock.engine.engine import Engine
+    from penstock.store.contract import JournalBlock
 
 pytestmark = pytest.mark.anyio
 
@@ -39,6 +42,29 @@ async def test_a_reader_that_takes_nothing_is_given_up(clock: ManualClock) -> No
     assert not outbox.put("x")
 
 
+async def test_who_comes_later_than_a_minute_is_not_told_of_the_start(engine: Engine, clock: ManualClock) -> None:
+    hub, heard = Hub(engine.feed, clock), []
+
+    def reader() -> Reader:
+        def take(message: Any, _seq: int) -> bool:
+            heard.append(message)
+            return True
+
+        return Reader(lambda told: told.kind.wire_name, take)
+
+    early, late, uninterested = reader(), reader(), reader()
+    hub.want(early, frozenset({EventKind.SERVER_STARTED}))
+    hub.greet(early)
+    hub.start({"version": "1", "startedAt": clock.now_ms()})
+    hub.greet(early)
+    assert heard == ["server:started"], "once, although it came before"
+    await clock.advance(limits.server_started_ms)
+    hub.want(late, frozenset({EventKind.SERVER_STARTED}))
+    hub.greet(late)
+    hub.greet(uninterested)
+    assert len(heard) == 1
+
+
 async def test_messages_are_sent_in_order_and_counted(clock: ManualClock) -> None:
     sent: list[str] = []
 
@@ -47,33 +73,62 @@ async def test_messages_are_sent_in_order_and_counted(clock: ManualClock) -> Non
         sent.extend(messages)
 
     outbox: Outbox[str] = Outbox(clock, send, lambda: None)
-    outbox.hold()
     for number in range(limits.reader_buffer_messages_max):
         assert outbox.put(str(number))
     assert not outbox.put("one too many")
-    await settle()
-    assert sent == []
-    outbox.release()
     await outbox.flush_within(1_000)
     assert outbox.put("room again")
     await settle()
     assert sent == [*map(str, range(limits.reader_buffer_messages_max)), "room again"]
 
 
+class Streamed:
+    """A stream to a client that takes everything, until it is gone."""
+
+    def __init__(self, engine: Engine, last: int | None) -> None:
+        self.sent: list[bytes] = []
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        req: Any = SimpleNamespace(disconnected=self._disconnected, scope=SimpleNamespace(client="127.0.0.1:1"))
+        door = StreamHandlers(engine, Hub(engine.feed, engine.clock))
+        stream = EventStream(door, req, "default", "", last=last, typed=False)
+        transport: Any = SimpleNamespace(send_bytes=self._send_bytes)
+        self.running = asyncio.ensure_future(stream.run(transport, "me"))
+
+    async def _send_bytes(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    async def _disconnected(self) -> None:
+        await self.gone
+
+
+async def test_a_replay_comes_to_an_end(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has caught up hears what happens, and the journal is no longer read."""
+    await push(engine)
+    read, reads = engine.store.journal_read, 0
+
+    async def journal_read(seq: int, limit: int) -> list[JournalBlock]:
+        nonlocal reads
+        reads += 1
+        assert reads < 10
+        await settle(1)
+        return await read(seq, limit)
+
+    monkeypatch.setattr(engine.store, "journal_read", journal_read)
+    streamed = Streamed(engine, last=0)
+    await settle(100)
+    assert reads == 2
+    assert len(streamed.sent) == 2
+    await push(engine)
+    await settle(100)
+    assert reads == 2
+    assert len(streamed.sent) == 3
+    streamed.gone.set_result(None)
+    await streamed.running
+
+
 async def test_a_silent_stream_is_kept_alive(engine: Engine, clock: ManualClock) -> None:
-    sent: list[bytes] = []
-    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    async def send_bytes(data: bytes) -> None:
-        sent.append(data)
-
-    async def disconnected() -> None:
-        await gone
-
-    req: Any = SimpleNamespace(disconnected=disconnected, scope=SimpleNamespace(client="127.0.0.1:1"))
-    stream = EventStream(StreamHandlers(engine, Hub(engine.feed)), req, "default", "", last=None, typed=False)
-    transport: Any = SimpleNamespace(send_bytes=send_bytes)
-    running = asyncio.ensure_future(stream.run(transport, "me"))
+    streamed = Streamed(engine, last=None)
+    sent, gone, running = streamed.sent, streamed.gone, streamed.running
     await clock.advance(29_999)
     assert sent == [b'retry: 3000\ndata: {"connected":true,"clientId":"me"}\n\n']
     await clock.advance(30_001)
@@ -83,3 +138,26 @@ async def test_a_silent_stream_is_kept_alive(engine: Engine, clock: ManualClock)
     await running
     await clock.advance(60_000)
     assert len(sent) == 3
+
+
+async def test_what_happens_while_a_reader_catches_up_is_told_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each step of catching up something is committed: before it is read, and after."""
+    await push(engine)
+    read = engine.store.journal_read
+
+    async def journal_read(seq: int, limit: int) -> list[JournalBlock]:
+        await push(engine)
+        blocks = await read(seq, limit)
+        await push(engine)
+        return blocks
+
+    monkeypatch.setattr(engine.store, "journal_read", journal_read)
+    streamed = Streamed(engine, last=0)
+    await settle(200)
+    await push(engine)
+    await settle(100)
+    told = b"".join(streamed.sent).decode().splitlines()
+    numbers = [int(line.removeprefix("id: ")) for line in told if line.startswith("id: ")]
+    assert numbers == list(range(2, 8)), "six jobs, each once; the first event is that of the queue"
+    streamed.gone.set_result(None)
+    await streamed.running

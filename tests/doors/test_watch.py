@@ -30,7 +30,7 @@ class Desk:
     """A hub with a watch, and one reader."""
 
     def __init__(self, engine: Engine, clock: ManualClock, thresholds: Thresholds) -> None:
-        self.hub = Hub(engine.feed)
+        self.hub = Hub(engine.feed, engine.clock)
         workers = Workers(clock, engine.feed)
         Watch(engine, self.hub, Uptime(clock), workers, thresholds)
         self.heard: Heard = []

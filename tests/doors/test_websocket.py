@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,108 +15,19 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from tests.doors.api import Api
-from tests.doors.listen import ear
+from tests.doors.listen import Ear, ear, stream
 from tests.support.server import ServerProcess
+from tests.support.tcp import TcpClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    env = {"AUTH_TOKENS": "secret", "CORS_ALLOW_ORIGIN": "https://dash.example", "QUEUE_SIZE_THRESHOLD": "2"}
+    env = {"AUTH_TOKENS": "secret", "CORS_ALLOW_ORIGIN": "https://dash.example"}
     with ServerProcess(tmp_path_factory.mktemp("guarded") / "data", env=env) as running:
         yield running
-
-
-def test_every_event_of_a_job_arrives(server: ServerProcess, api: Api) -> None:
-    q = api.queue
-    with ear(server, "job:*", "dlq:*", path=f"/ws/queues/{q}") as events:
-        job = api.push()
-        assert events.until("job:pushed") == {"queue": q, "jobId": job}
-        api.pull()
-        assert events.until("job:active") == {"queue": q, "jobId": job}
-        api.ok("POST", f"/jobs/{job}/progress", {"progress": 40})
-        assert events.until("job:progress") == {"queue": q, "jobId": job, "progress": 40}
-        api.ok("POST", f"/jobs/{job}/ack", {"result": 1})
-        assert events.until("job:completed") == {"queue": q, "jobId": job}
-        api.ok("POST", "{q}/retry-completed", {"id": job})
-        assert events.until("job:retried") == {"queue": q, "jobId": job}
-        api.ok("PUT", f"/jobs/{job}/priority", {"priority": 5})
-        assert events.until("job:priority-changed") == {"jobId": job, "newPriority": 5}
-        api.ok("PUT", f"/jobs/{job}/data", {"data": 2})
-        assert events.until("job:data-updated") == {"jobId": job}
-        api.pull()
-        api.ok("POST", f"/jobs/{job}/move-to-delayed", {"delay": 60_000})
-        assert events.until("job:delayed") == {"queue": q, "jobId": job, "delay": 60_000}
-        api.ok("PUT", f"/jobs/{job}/delay", {"delay": 90_000})
-        assert events.until("job:delay-changed") == {"jobId": job, "newDelay": 90_000}
-        api.ok("POST", f"/jobs/{job}/promote")
-        assert events.until("job:promoted") == {"jobId": job}
-        api.ok("POST", f"/jobs/{job}/discard")
-        assert events.until("job:discarded") == {"jobId": job}
-        assert events.until("dlq:added") == {"queue": q, "jobId": job, "reason": "discarded"}
-        api.ok("POST", "{q}/dlq/retry", {"jobId": job})
-        assert events.until("dlq:retried") == {"queue": q, "jobId": job}
-        api.ok("DELETE", f"/jobs/{job}")
-        assert events.until("job:removed") == {"queue": q, "jobId": job}
-        dead = api.dead()
-        assert events.until("job:failed") == {"queue": q, "jobId": dead, "error": "broken"}
-        assert events.until("dlq:added")["reason"] == "max_attempts_exceeded"
-        api.ok("POST", "{q}/dlq/retry")
-        assert events.until("dlq:retry-all") == {"queue": q, "count": 1}
-        api.pull()
-        api.ok("POST", f"/jobs/{dead}/fail", {})
-        while api.ok("GET", "{q}/dlq")["jobs"] == []:
-            api.pull()
-            api.ok("POST", f"/jobs/{dead}/fail", {})
-        api.ok("POST", "{q}/dlq/purge")
-        assert events.until("dlq:purged") == {"queue": q, "count": 1}
-        short = api.push(ttl=1)
-        expired = events.until("job:expired")
-        assert (expired["queue"], expired["jobId"], expired["ttl"]) == (q, short, 1)
-        assert expired["age"] >= 1
-        api.ok("PUT", "{q}/stall-config", {"stallInterval": 1, "gracePeriod": 1, "maxStalls": 5})
-        lost = api.active()
-        assert events.until("job:stalled") == {"queue": q, "jobId": lost}
-
-
-def test_every_event_of_a_queue_arrives(server: ServerProcess, api: Api) -> None:
-    q = api.queue
-    names = ("queue:*", "ratelimit:*", "concurrency:*", "config:*")
-    with ear(server, *names, path=f"/ws/queues/{q}") as events:
-        api.push()
-        assert events.until("queue:created") == {"queue": q}
-        counts = {"queue": q, "waiting": 1, "active": 0, "completed": 0, "failed": 0, "delayed": 0}
-        assert events.until("queue:counts") == counts
-        for path, name in (("pause", "queue:paused"), ("resume", "queue:resumed")):
-            api.ok("POST", f"{{q}}/{path}")
-            assert events.until(name) == {"queue": q}
-        api.ok("POST", "{q}/drain")
-        assert events.until("queue:drained") == {"queue": q, "count": 1}
-        api.completed()
-        api.ok("POST", "{q}/clean", {"grace": 0, "state": "completed"})
-        assert events.until("queue:cleaned") == {"queue": q, "state": "completed", "count": 1}
-        api.ok("PUT", "{q}/rate-limit", {"limit": 1})
-        assert events.until("ratelimit:set") == {"queue": q, "max": 1}
-        jobs = [api.push(), api.push()]
-        api.pull()
-        assert api.pull() is None
-        assert events.until("ratelimit:hit") == {"queue": q, "jobId": jobs[1]}
-        api.ok("DELETE", "{q}/rate-limit")
-        assert events.until("ratelimit:cleared") == {"queue": q}
-        api.ok("PUT", "{q}/concurrency", {"limit": 9})
-        assert events.until("concurrency:set") == {"queue": q, "concurrency": 9}
-        api.ok("DELETE", "{q}/concurrency")
-        assert events.until("concurrency:cleared") == {"queue": q}
-        api.ok("PUT", "{q}/stall-config", {"maxStalls": 9})
-        assert events.until("config:stall-changed")["config"]["maxStalls"] == 9
-        api.ok("PUT", "{q}/dlq-config", {"maxEntries": 9})
-        assert events.until("config:dlq-changed")["config"]["maxEntries"] == 9
-        api.ok("POST", "{q}/obliterate")
-        assert events.until("queue:obliterated") == {"queue": q}
-        assert events.until("queue:removed") == {"queue": q}
 
 
 def test_the_counts_that_arrive_last_are_the_counts_there_are(server: ServerProcess, api: Api) -> None:
@@ -136,6 +49,65 @@ def test_without_a_subscription_the_older_form_arrives(server: ServerProcess, ap
         assert all(each["queue"] == api.queue and isinstance(each["timestamp"], int) for each in heard)
         assert {each["jobId"] for each in heard[:4]} == {job}
         assert heard[2]["error"] == "broken"
+        assert heard[3]["prev"] == "failed"
+
+
+def test_the_older_form_has_results_and_payloads(server: ServerProcess, api: Api) -> None:
+    with ear(server, path=f"/ws/queues/{api.queue}") as events, ear(server, "job:*", path="/ws/queues/" + api.queue) as new:
+
+        def heard(name: str) -> Any:
+            while (message := events.receive())["eventType"] != name:
+                pass
+            return message
+
+        done = api.completed({"sum": 3})
+        assert heard("completed")["data"] == {"sum": 3}
+        assert new.until("job:completed") == {"queue": api.queue, "jobId": done}, "never over the newer form"
+        api.ok("POST", "{q}/retry-completed", {"id": done})
+        assert heard("retried")["prev"] == "completed"
+        api.ok("DELETE", f"/jobs/{done}")
+        api.dead(data={"to": "me"})
+        assert heard("failed")["data"] == {"to": "me"}
+        api.completed()
+        assert "data" not in heard("completed"), "there is no result"
+        api.completed("x" * (1 << 20))
+        assert "data" not in heard("completed"), "what is over 1 MiB is left out"
+
+
+def test_who_comes_soon_after_the_start_hears_of_it_once(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as running:
+        with ear(running, "job:*") as events:
+            assert events.ask("Subscribe", events=["server:started"])["ok"]
+            started = events.until("server:started")
+            assert started["version"]
+            assert events.ask("Subscribe", events=["server:*"])["ok"]
+            assert events.ask("Unsubscribe")["ok"]
+            assert events.ask("Subscribe", events=["*"])["ok"]
+            assert events.ask("Ping")["ok"]
+            assert [each for each in events.skipped if each["event"].startswith("server:")] == []
+        with running.client() as client, stream(client, "/events", params={"format": "typed"}) as typed:
+            message = typed.message()
+            assert (message["event"], json.loads(message["data"])["startedAt"]) == ("server:started", started["startedAt"])
+
+
+def test_the_rate_limit_counts_requests_and_commands_together(tmp_path: Path) -> None:
+    env = {"RATE_LIMIT_MAX_REQUESTS": "8", "RATE_LIMIT_WINDOW_MS": "3600000"}
+    with ServerProcess(tmp_path / "data", env=env) as running, running.client() as client:
+        with ear(running, "job:*") as events, TcpClient(running.tcp_port) as tcp:  # two: the handshake, and Subscribe
+            for _ in range(2):
+                assert client.get("/queues").status_code == 200
+                assert tcp.ok("Ping")
+                assert events.ask("Ping")["ok"]
+            too_many = {"ok": False, "error": "Rate limit exceeded", "reqId": "9"}
+            assert tcp.call("PUSH", queue="q", data=1, reqId="9") == too_many
+            assert events.ask("Pause", queue="q", reqId="9") == too_many
+            assert events.ask("Subscribe", events=["*"], reqId="9") == too_many
+        assert client.get("/queues").json()["error"] == "Rate limit exceeded"
+        with pytest.raises(InvalidStatus) as refused, ear(running):
+            pass
+        status, error, wait = answer(refused.value)
+        assert (status, error) == (429, "Rate limit exceeded")
+        assert 0 < int(wait or 0) <= 3_600
 
 
 def test_a_subscription_is_cumulative_and_can_be_taken_back(server: ServerProcess, api: Api) -> None:
@@ -169,8 +141,45 @@ def test_what_is_not_a_command_is_refused(server: ServerProcess) -> None:
         assert events.ask("Nonsense", reqId=5) == {"ok": False, "error": "Unknown command: Nonsense", "reqId": 5}
         events.socket.send(json.dumps({"cmd": "x" * (1 << 20)}))
         assert events.receive()["error"] == "Message too large (max 1MB)"
-        with pytest.raises(ConnectionClosed):
-            events.socket.recv(timeout=20)
+        assert closing(events) == (1009, "Message too large (max 1MB)")
+
+
+def closing(events: Ear) -> tuple[int, str]:
+    """Return the code and the reason with which the server closes the connection."""
+    with pytest.raises(ConnectionClosed) as closed:
+        events.socket.recv(timeout=30)
+    assert closed.value.rcvd is not None
+    return closed.value.rcvd.code, closed.value.rcvd.reason
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [b"\xf1\x82\0\0\0\0ab", b"\x81\x02ab", b"\x81\x82\0\0\0\0\xff\xfe", b"\x83\x80\0\0\0\0"],
+    ids=["reserved bits", "no mask", "no UTF-8", "no such kind"],
+)
+def test_what_is_not_a_websocket_frame_ends_the_connection(server: ServerProcess, frame: bytes) -> None:
+    with ear(server) as events:
+        events.socket.socket.sendall(frame)
+        assert closing(events) == (1002, "Not a WebSocket frame")
+
+
+def test_a_ping_is_answered_and_a_goodbye_returned(server: ServerProcess) -> None:
+    with ear(server) as events:
+        assert events.socket.ping().wait(timeout=20)
+        events.socket.close(4_000, "my reasons")
+        assert events.socket.close_code == 4_000
+
+
+def test_the_system_watches_over_connections_that_are_silent(server: ServerProcess) -> None:
+    """There are no pings to send, so it is the system that asks, after a minute, whether the client is still there."""
+    with ear(server, "server:shutdown") as events:
+        port, timer, ticks = events.socket.local_address[1], "01", ""
+        while timer == "01":  # what was sent is not acknowledged yet
+            lines = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()]
+            ours = next(line for line in lines if line[2] == f"0100007F:{port:04X}")
+            timer, _, ticks = ours[5].partition(":")
+        assert timer == "02", "the timer that runs is that of keep-alive"
+        assert 0 < int(ticks, 16) <= 60 * os.sysconf("SC_CLK_TCK")
 
 
 def test_namespaces_are_kept_apart(server: ServerProcess, api: Api) -> None:
@@ -188,7 +197,17 @@ def test_namespaces_are_kept_apart(server: ServerProcess, api: Api) -> None:
         assert mine.skipped == theirs.skipped == []
     with pytest.raises(InvalidStatus) as refused, ear(server, additional_headers={"X-Namespace": "no good"}):
         pass
-    assert refused.value.response.status_code == 400
+    assert answer(refused.value)[:2] == (400, "X-Namespace contains invalid characters or is too long")
+
+
+def answer(refused: InvalidStatus) -> tuple[int, str, str | None]:
+    """Return what a handshake was refused with: status, error and Retry-After."""
+    response = refused.response
+    assert response.headers["content-type"] == "application/json"
+    body = json.loads(response.body)
+    assert body.keys() == {"ok", "error"}
+    assert body["ok"] is False
+    return response.status_code, body["error"], response.headers.get("retry-after")
 
 
 def test_another_queue_is_not_heard(server: ServerProcess, api: Api) -> None:
@@ -204,7 +223,7 @@ def test_another_queue_is_not_heard(server: ServerProcess, api: Api) -> None:
 def test_there_is_no_websocket_elsewhere(server: ServerProcess, path: str) -> None:
     with pytest.raises(InvalidStatus) as refused, ear(server, path=path):
         pass
-    assert refused.value.response.status_code == 404
+    assert answer(refused.value) == (404, "Not found", None)
 
 
 def test_who_is_cut_off_is_noticed(server: ServerProcess, api: Api) -> None:
@@ -255,8 +274,9 @@ def test_a_token_in_a_command(guarded: ServerProcess) -> None:
 
 
 def test_who_shows_no_token_is_cut_off(guarded: ServerProcess) -> None:
-    with ear(guarded, additional_headers={"Authorization": "Bearer wrong"}) as events, pytest.raises(ConnectionClosed):
-        events.socket.recv(timeout=30)
+    with ear(guarded, additional_headers={"Authorization": "Bearer wrong"}) as events:
+        assert json.loads(events.socket.recv(timeout=30)) == {"ok": False, "error": "Not authenticated"}
+        assert closing(events) == (1008, "Not authenticated")
 
 
 def test_only_the_allowed_page_may_connect(guarded: ServerProcess) -> None:
@@ -264,15 +284,7 @@ def test_only_the_allowed_page_may_connect(guarded: ServerProcess) -> None:
         pass
     with pytest.raises(InvalidStatus) as refused, ear(guarded, origin="https://evil.example"):
         pass
-    assert refused.value.response.status_code == 403
-
-
-def test_a_queue_that_grows_too_large_is_told_once(guarded: ServerProcess) -> None:
-    with guarded.client(headers={"Authorization": "Bearer secret"}) as client:
-        api = Api(client, "large")
-        with ear(guarded, "queue:threshold", additional_headers={"Authorization": "Bearer secret"}) as events:
-            api.ok("POST", "{q}/jobs/bulk", {"jobs": [{"data": n} for n in range(3)]})
-            assert events.until("queue:threshold") == {"queue": "large", "size": 3, "threshold": 2}
+    assert answer(refused.value)[0] == 403
 
 
 # Limits and ends.
@@ -310,18 +322,16 @@ def test_there_is_a_limit_of_connections_and_a_shutdown_ends_them_all(tmp_path: 
         sockets = [stack.enter_context(connect(f"ws://127.0.0.1:{running.port}/ws")) for _ in range(1_000)]
         with pytest.raises(InvalidStatus) as refused, ear(running):
             pass
-        assert refused.value.response.status_code == 503
+        assert answer(refused.value) == (503, "Too many WebSocket connections", "1")
         with running.client() as client:
             assert client.get("/health").json()["connections"] == {"tcp": 0, "ws": 1_000, "sse": 0}
-        sockets[0].send(json.dumps({"cmd": "Subscribe", "events": ["server:*"]}))
+        sockets[0].send(json.dumps({"cmd": "Subscribe", "events": ["server:shutdown"]}))
         assert json.loads(sockets[0].recv(timeout=20))["ok"] is True
         codes: list[int] = []
         stopping = threading.Thread(target=lambda: codes.append(running.stop()))
         stopping.start()
         goodbye: Any = json.loads(sockets[0].recv(timeout=20))
         assert (goodbye["event"], goodbye["data"]) == ("server:shutdown", {"reason": "SIGTERM"})
-        for each in sockets:
-            with pytest.raises(ConnectionClosed):
-                each.recv(timeout=20)
+        assert {closing(Ear(each)) for each in sockets} == {(1001, "The server stops")}
         stopping.join()
         assert codes == [0]

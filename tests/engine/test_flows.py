@@ -14,6 +14,7 @@ from penstock.core.ids import to_uuid
 from penstock.core.job import DeathReason, JobFlag, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import Counts, QueueKey
+from penstock.engine import admin, sweep
 from penstock.engine.flows import Adopt, CancelChildren, Unneed
 from penstock.engine.produce import Push
 from tests.support.engines import QUEUE, ack, claim, claim_job, fail, move, push, state, stored
@@ -230,3 +231,35 @@ async def test_nobody_becomes_its_own_ancestor(engine: Engine) -> None:
     found = await stored(engine, c)
     assert found is not None
     assert details_of(found).parent == to_uuid(b.id)
+
+
+@pytest.mark.parametrize(
+    "policy", [0, JobFlag.FAIL_PARENT, JobFlag.CONTINUE_PARENT, JobFlag.IGNORE_FAILURE, JobFlag.DROP_DEPENDENCY]
+)
+@pytest.mark.parametrize("where", ["waiting", "delayed", "active"])
+async def test_obliterating_a_queue_takes_parents_that_are_let_go_by_it(engine: Engine, where: str, policy: int) -> None:
+    needed = await push(engine, flags=policy, delay=60_000 if where == "delayed" else 0)
+    if where == "active":
+        await claim_job(engine)
+    parent = await push(engine, needs=(needed.id,), flags=policy)
+    await push(engine, needs=(parent.id,))
+    assert await admin.obliterate(engine, QUEUE) == 3
+    assert engine.store.totals() == Counts()
+    assert engine.store.queue_find(QUEUE) is None
+
+
+async def test_a_child_that_a_claim_finds_expired_lets_its_parent_go(
+    engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = await child(engine, ttl=1_000, flags=JobFlag.DROP_DEPENDENCY)
+    parent = await push(engine, needs=(needed.id,))
+    engine.timer.stop()
+
+    async def too_much_to_do(_engine: object, work: Any) -> None:
+        await work.flush()
+
+    monkeypatch.setattr(sweep, "sweep", too_much_to_do)
+    await clock.advance(1_000)
+    assert await claim(engine, queue=CHILDREN) is None
+    assert await state(engine, needed) is State.NOWHERE
+    assert await state(engine, parent) is State.WAITING

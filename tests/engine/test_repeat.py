@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from penstock.core.job import Job, JobFlag
+from penstock.core.job import Dedup, Details, Job, JobFlag, details_of, encode_details
 from penstock.core.lifecycle import State
 from penstock.core.repeat import Repeat
 from penstock.core.schedule import parse
@@ -94,3 +94,36 @@ async def test_a_rule_nobody_understands_does_not_undo_the_ack(engine: Engine) -
     found = await stored(engine, job)
     assert found is not None
     assert State(found.state) is State.COMPLETED
+
+
+async def test_rules_and_the_time_of_a_key_are_passed_on_and_what_happened_is_not(
+    engine: Engine, clock: ManualClock
+) -> None:
+    rule = Repeat(parse(None, 1_000))
+    dedup = Dedup(5_000, extend=True, replace=True)
+    options = msgspec.json.encode({"repeat": rule, "dedup": dedup})
+    rules = encode_details(Details(stall_timeout=9_000, keep_logs=3))
+    await push(
+        engine, options=options, flags=JobFlag.REPEATS, details=rules, unique_key="k", dedup=dedup, backoff=0, max_attempts=5
+    )
+    first = await claim_job(engine, owner="w1")
+    await fail(engine, first)
+    await ack(engine, await claim_job(engine))
+    await clock.advance(1_000)
+    second = await claim_job(engine)
+    assert second.lease_ms == 9_000
+    details = details_of(second)
+    assert details == Details(stall_timeout=9_000, keep_logs=3, unique_until=clock.now_ms() + 4_000)
+
+
+async def test_a_job_that_comes_again_does_not_take_the_place_of_another(engine: Engine, clock: ManualClock) -> None:
+    dedup = Dedup(500, replace=True)
+    options = msgspec.json.encode({"repeat": Repeat(parse(None, 1_000)), "dedup": dedup})
+    await push(engine, options=options, flags=JobFlag.REPEATS, unique_key="k", dedup=dedup)
+    first = await claim_job(engine)
+    await clock.advance(500)
+    other = await push(engine, unique_key="k", data=b"other")
+    await ack(engine, first)
+    found = await engine.store.job_get("default", other.id)
+    assert found is not None
+    assert found[1].data == b"other"

@@ -168,7 +168,7 @@ async def test_data_that_is_gone_or_too_large_is_left_out(
     await add(engine, "pushed", "completed")
     gone = await push(engine)
     await move(engine, gone, Arrow.CANCEL)
-    await push(engine, data=b'"' + b"x" * limits.webhook_data_bytes_max + b'"')
+    await push(engine, data=b'"' + b"x" * limits.event_data_bytes_max + b'"')
     office.start()
     await clock.advance(0)
     assert [sorted(body) for body in post.bodies] == [["event", "jobId", "queue", "timestamp"]] * 2

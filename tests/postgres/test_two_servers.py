@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -44,7 +44,7 @@ def told_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def change(**changes: object) -> admin.Configure:
     def apply(old: QueueSettings) -> QueueSettings:
-        return msgspec.structs.replace(old, **changes)  # type: ignore[arg-type]
+        return msgspec.structs.replace(old, **changes)
 
     return admin.Configure(QUEUE, EventKind.QUEUE_PAUSED, apply)
 
@@ -198,7 +198,8 @@ async def test_of_a_group_one_runs_at_a_time_over_both_servers(pair: Pair) -> No
 @pytest.mark.parametrize("name", ["unique_key", "job_id"])
 async def test_a_name_is_given_to_one_job_however_many_ask_at_once(pair: Pair, name: str) -> None:
     for number in range(10):
-        jobs = await asyncio.gather(*(push(engine, **{name: f"n{number}"}) for engine in pair * 3))
+        options: dict[str, Any] = {name: f"n{number}"}
+        jobs = await asyncio.gather(*(push(engine, **options) for engine in pair * 3))
         assert len({job.id for job in jobs}) == 1
 
 

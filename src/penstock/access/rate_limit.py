@@ -1,4 +1,4 @@
-"""How often one client may ask: a sliding window per address."""
+"""How often one client may ask, whichever way it comes: a sliding window per address."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ipaddress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core import limits
+from penstock.core.errors import RateLimited
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,6 +60,12 @@ class SlidingWindow:
         if len(self._clients) > limits.rate_limit_clients_max:
             del self._clients[next(iter(self._clients))]
         return 0 if allowed else max(1, self._window_ms - into)
+
+    def check(self, client: str) -> None:
+        """Count a request, or a command, of a client. Raises RateLimited if it is one too many."""
+        wait_ms = self.retry_after_ms(client)
+        if wait_ms:
+            raise RateLimited(retry_after_ms=wait_ms)
 
     def _clean_up(self, now: int) -> None:
         self._cleanup_at = now + self._cleanup_ms

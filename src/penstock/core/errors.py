@@ -55,6 +55,12 @@ class Unauthorized(PenstockError):
     code = "unauthorized"
 
 
+class OriginRefused(PenstockError):
+    """Web pages of this origin may not connect. Allow it with CORS_ALLOW_ORIGIN."""
+
+    code = "origin_refused"
+
+
 class RateLimited(PenstockError):
     """Rate limit exceeded"""  # noqa: D400 - the contract's own text
 

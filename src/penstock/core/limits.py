@@ -32,6 +32,10 @@ name_chars_max: Final = 256
 namespace_chars_max: Final = 128
 key_chars_max: Final = 1_024
 error_chars_max: Final = 65_536
+stack_lines: Final = 10  # kept of a stack unless the job says otherwise
+stack_lines_max: Final = 1_000
+stack_chars_max: Final = 65_536  # of all lines together
+timestamp_ms_max: Final = 10**13 - 1  # the year 2286
 log_message_chars_max: Final = 65_536
 progress_message_chars_max: Final = 4_096
 
@@ -72,10 +76,13 @@ command_name_chars_max: Final = 64
 command_values_max: Final = 2_000_000  # because all of them are looked at while everybody else waits
 stranger_frame_bytes_max: Final = 65_536  # from a client that has not shown its token yet
 keepalive_s: Final = 60  # silence after which the system asks whether the other side is still there
+gone_s: Final = 120  # without a sign of the other side, after which the system gives it up
+links_looked_at_max: Final = 10_000  # sockets, when one is looked for
 
 # What the server keeps.
 queues_max: Final = 1_000_000
 logs_per_job_max: Final = 100
+keep_logs_max: Final = 1_000_000  # may be asked for; logs_per_job_max is what there is
 rate_limit_clients_max: Final = 100_000
 webhooks_max: Final = 200  # each has a delivery of its own under way, so this bounds those too
 
@@ -85,7 +92,6 @@ webhook_events_max: Final = 18  # six events, each in three spellings
 webhook_attempts: Final = 4  # the first, and three more
 webhook_pause_ms: Final = 1_000  # before the second attempt, doubled for each further one
 webhook_attempt_ms_max: Final = 10 * SECOND_MS
-webhook_data_bytes_max: Final = MEBIBYTE  # what is larger is left out of a delivery
 webhook_blocks_max: Final = 16  # blocks of the journal read at once
 webhook_reply_line_bytes_max: Final = 16_384
 webhook_reply_lines_max: Final = 256
@@ -93,6 +99,8 @@ webhook_addresses_max: Final = 4  # addresses of one name that are tried in one 
 webhook_lookups_max: Final = 16  # names looked up at the same time
 
 # Live events and workers.
+event_data_bytes_max: Final = MEBIBYTE  # a result or payload that is larger is left out of what is told of its job
+server_started_ms: Final = MINUTE_MS  # for this long, whoever comes is told that the server has started
 websockets_max: Final = 1_000
 event_streams_max: Final = 1_000
 message_bytes_max: Final = MEBIBYTE  # that comes in over a WebSocket

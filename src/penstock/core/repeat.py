@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penstock.core.job import JobFlag, NewJob
+from penstock.core.job import Dedup, JobFlag, NewJob, rules_of
 from penstock.core.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class _Rule(NamedTuple):
 
 _decode_options = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_repeat = msgspec.json.Decoder(Repeat).decode
+_decode_dedup = msgspec.json.Decoder(Dedup).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -62,6 +63,9 @@ def successor(job: Job, payload: Payload, now_ms: int) -> NewJob | None:
         unique_key=job.unique_key,
         group_id=job.group_id,
         flags=job.flags & ~JobFlag.AWAITED,
+        details=rules_of(job),
+        # For as long as the first held its key, but it does not take the place of somebody else's job.
+        dedup=Dedup(_decode_dedup(options["dedup"]).ttl) if "dedup" in options else None,
     )
 
 

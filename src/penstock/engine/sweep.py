@@ -151,7 +151,7 @@ async def _lapse(engine: Engine, work: Work) -> None:
         stall = engine.store.queue_by_number(job.queue).settings.stall
         arrow, error, reason = after_lapse(job, stall.max_stalls, work.steady_ms)
         details = details_of(job)
-        details.error = error
+        details.error, details.stack = error, None
         details.reason = None if arrow is Arrow.STALL else reason
         put_details(job, details)
         work.move(job, arrow, error=error, note=reason)

@@ -65,3 +65,5 @@ async def apply(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None
     await flows.follow_up(work)
     if claims or engine.room.size:
         await claim.claim(engine, work, claims)
+        if work.followed < len(work.ended):  # a claim may have met a job whose time-to-live is over
+            await flows.follow_up(work)

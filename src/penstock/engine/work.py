@@ -172,6 +172,13 @@ class Work:
         """Journal what happened to a queue."""
         self._events.append(queue_event(kind, queue.number, note))
 
+    async def flush_and_meet(self) -> None:
+        """Flush, and take note of the jobs that were written for the first time: somebody is about to change one of them."""
+        born = [job for job, _ in self._born]
+        await self.flush()
+        for job in born:
+            self.meet(job)
+
     async def flush(self) -> None:
         """Write everything decided so far, so that reads of this transaction see it."""
         if self._born:

@@ -140,6 +140,10 @@ class Workers:
             self._tell(EventKind.WORKER_DISCONNECTED, worker)
         return worker is not None
 
+    def serve(self, namespace: str, queue: str) -> bool:
+        """Tell whether a worker of a queue was heard lately."""
+        return any(queue in worker.queues for worker in self._active.values() if worker.namespace == namespace)
+
     def listing(self, namespace: str, queue: str | None = None) -> list[Worker]:
         """Return the workers of a namespace, or of one of its queues."""
         return [

@@ -51,13 +51,14 @@ async def write(store: Store, webhook: Webhook, block: JournalBlock, number: int
     namespace, queue_name = block.queues[queue]
     fields = dict(zip(FIELDS[EventKind(kind)], event[_FIRST_FIELD:], strict=False))
     name = EVENT_NAMES[kind]
+    data = await data_of(store, kind, namespace, job_id)
     error, progress = fields.get("error"), fields.get("progress")
     content = Body(
         name,
         block.at,
         custom_id or ids.to_uuid(job_id),
         queue_name,
-        data=await _data(store, kind, namespace, job_id),
+        data=UNSET if data is None else Raw(data),
         error=UNSET if error is None else error,
         progress=UNSET if progress is None else progress,
     )
@@ -78,8 +79,8 @@ def sign(secret: str, body: bytes) -> str:
     return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
 
-async def _data(store: Store, kind: int, namespace: str, job_id: int) -> Raw | UnsetType:
-    """Return the result of a completed job, the payload of a pushed or failed one, as far as they are still there."""
+async def data_of(store: Store, kind: int, namespace: str, job_id: int) -> bytes | None:
+    """Return the result of a completed job, or the payload of a pushed or failed one: JSON, None if it is gone or too large."""
     found: bytes | None = None
     try:
         if kind == EventKind.JOB_COMPLETED:
@@ -88,5 +89,5 @@ async def _data(store: Store, kind: int, namespace: str, job_id: int) -> Raw | U
             stored = await store.job_get(namespace, job_id)
             found = None if stored is None else stored[1].data
     except JobQuarantined:  # the event is told all the same
-        return UNSET
-    return UNSET if found is None or len(found) > limits.webhook_data_bytes_max else Raw(found)
+        return None
+    return None if found is None or len(found) > limits.event_data_bytes_max else found

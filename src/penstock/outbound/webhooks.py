@@ -51,6 +51,8 @@ class PostOffice(Keeper):
         if self._look not in self._engine.when_webhooks_change:
             self._engine.when_webhooks_change.append(self._look)
             self._engine.when_lead_changes.append(self._look)
+            self._engine.when_vouched.append(self._nudge)
+            self._engine.when_healed.append(self._rewind)
             self._look()
         super().start()
 
@@ -60,6 +62,8 @@ class PostOffice(Keeper):
         if self._look in self._engine.when_webhooks_change:
             self._engine.when_webhooks_change.remove(self._look)
             self._engine.when_lead_changes.remove(self._look)
+            self._engine.when_vouched.remove(self._nudge)
+            self._engine.when_healed.remove(self._rewind)
         for webhook_id in list(self._couriers):
             self._dismiss(webhook_id)
         self._listen()
@@ -84,6 +88,16 @@ class PostOffice(Keeper):
             subjects = subjects_of(block)
             for courier in self._couriers.values():
                 courier.hear(block, subjects)
+
+    def _nudge(self) -> None:
+        for courier in self._couriers.values():
+            courier.nudge()
+
+    def _rewind(self) -> None:
+        """The store was read anew: registrations that it lost never happened, and neither did events."""
+        for courier in (*self._couriers.values(), *self._left):
+            courier.rewind()
+        self._look()
 
     def _look(self) -> None:
         """See which webhooks there are now, and have a courier for each that is enabled, if delivering is up to us."""

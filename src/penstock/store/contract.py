@@ -205,6 +205,9 @@ class Transaction(Protocol):
     async def job_remove(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
         """Delete jobs with all that belongs to them, guarded like ``job_save``."""
 
+    async def job_rewrite(self, jobs: Sequence[Job]) -> None:
+        """Write the part of jobs that otherwise never changes. The rest is as it was read or saved last; guarded by that."""
+
     async def payload_save(self, job: Job, payload: Payload) -> None:
         """Replace a job's payload."""
 

@@ -6,12 +6,13 @@ HTTP/1.1, HTTP/2, streams and WebSockets; see docs/adr/0001.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Never, cast
 
 import msgspec
 import structlog
 
-from penstock.core.errors import PenstockError, RateLimited, RouteNotFound, Unauthorized
+from penstock.core.errors import PenstockError, RouteNotFound, Unauthorized
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
 from penstock.doors.http.request import Bodies, Request
 from penstock.doors.http.route import JSON, Plain, Route, Stream
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.access.rate_limit import ClientAddress, SlidingWindow
     from penstock.access.tokens import TokenGate
+    from penstock.doors.links import Links
 
 log = structlog.get_logger("penstock.http")
 
@@ -45,7 +47,8 @@ class HttpApp:
     """Answers the routes it is given.
 
     ``gate`` asks for tokens, ``window`` limits how often a client may ask (None: not at all), ``allow_origin`` is the web page
-    that may call from a browser (empty: none). ``websocket`` serves WebSockets (None: there are none).
+    that may call from a browser (empty: none). ``websocket`` serves WebSockets (None: there are none); what it raises before it
+    accepts the connection is the answer to the handshake, said through ``links``.
     """
 
     def __init__(
@@ -56,12 +59,14 @@ class HttpApp:
         allow_origin: str,
         window: SlidingWindow | None,
         address: ClientAddress,
-        websocket: Callable[[Scope, RSGIWebsocketProtocol], Awaitable[None]] | None = None,
+        links: Links,
+        websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
     ) -> None:
         self._router = Router(routes)
         self._gate = gate
         self._window = window
         self._address = address
+        self._links = links
         self._websocket = websocket
         self._guarded = window is not None or not gate.is_open
         self._origin: Headers = [("access-control-allow-origin", allow_origin)] if allow_origin else []
@@ -114,17 +119,25 @@ class HttpApp:
 
     async def _serve_websocket(self, scope: Scope, proto: RSGIWebsocketProtocol) -> None:
         if self._websocket is None:
-            proto.close(404)
+            await self._refuse(scope, proto, RouteNotFound())
             return
         try:
             self._check_pace(scope)
-        except RateLimited as error:
-            proto.close(status_of(error))
-            return
-        try:
-            await self._websocket(scope, proto)
+            await self._websocket(scope, proto, self._client(scope))
+        except PenstockError as error:
+            await self._refuse(scope, proto, error)
         except Exception:
             log.exception("a WebSocket failed unexpectedly")
+
+    async def _refuse(self, scope: Scope, proto: RSGIWebsocketProtocol, error: PenstockError) -> None:
+        """Answer a handshake with an error. The server underneath can give the status; the rest is said before it does."""
+        status, body = status_of(error), body_of(error)
+        if self._links.reach(scope):
+            headers = [*self._error, *headers_of(error), ("content-length", str(len(body))), ("connection", "close")]
+            lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {value}" for name, value in headers)]
+            head = "\r\n".join(lines) + "\r\n\r\n"
+            await self._links.say(scope.client, head.encode() + body, over=True)
+        proto.close(status)
 
     def _check(self, scope: Scope, route: Route | None) -> None:
         if route is not None and route.probe:
@@ -135,11 +148,13 @@ class HttpApp:
 
     def _check_pace(self, scope: Scope) -> None:
         if self._window is not None:
-            peer = scope.client.rpartition(":")[0].strip("[]")
-            headers: Any = scope.headers  # the type stubs do not know all of its methods
-            wait_ms = self._window.retry_after_ms(self._address.of(peer, headers))
-            if wait_ms:
-                raise RateLimited(retry_after_ms=wait_ms)
+            self._window.check(self._client(scope))
+
+    def _client(self, scope: Scope) -> str:
+        """Return the address of the client itself, whoever stands between."""
+        peer = scope.client.rpartition(":")[0].strip("[]")
+        headers: Any = scope.headers  # the type stubs do not know all of its methods
+        return self._address.of(peer, headers)
 
     def _answer_error(self, proto: HTTPProtocol, error: Exception) -> None:
         if not isinstance(error, PenstockError):

@@ -14,6 +14,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.WrongState: 400,
     errors.StaleLease: 400,
     errors.Unauthorized: 401,
+    errors.OriginRefused: 403,
     errors.JobNotFound: 404,
     errors.CronNotFound: 404,
     errors.JobQuarantined: 404,

@@ -103,6 +103,9 @@ LEGACY: Final[dict[Kind, str]] = {
     Kind.QUEUE_RESUMED: "resumed",
 }
 
+#: The name under which an event stream tells that events are missing.
+GAP: Final = "events:missed"
+
 ALL_KINDS: Final = frozenset(PAYLOADS)
 LEGACY_KINDS: Final = frozenset(LEGACY)
 
@@ -127,7 +130,7 @@ _PLACES: Final = {kind: {name: 4 + index for index, name in enumerate(fields)} f
 class Told:
     """One event, on its way to readers."""
 
-    __slots__ = ("_event", "_forms", "at", "kind", "namespace", "queue", "seq")
+    __slots__ = ("_event", "_forms", "at", "kind", "namespace", "prev", "queue", "seq")
 
     def __init__(self, block: JournalBlock, index: int) -> None:
         event = block.events[index]
@@ -135,6 +138,8 @@ class Told:
         self.at = block.at  #: wall clock, ms
         self.seq = block.seq + index if block.seq else 0  #: number in the journal; 0 = not part of it
         self._event: Sequence[Any] = event
+        #: What a job that is retried was before: the failure that leads to a retry is told right before it.
+        self.prev = "" if self.kind is not Kind.JOB_RETRIED else _before(block.events[index - 1] if index else None, event)
         self._forms: dict[Callable[[Told], Any], Any] = {}
         #: Whom it is about: None and "" = everybody.
         about: tuple[str | None, str] = block.queues.get(event[1]) or (None, "")
@@ -158,12 +163,23 @@ class Told:
         """The id of the job, as users know it."""
         return self._event[3] or ids.to_uuid(self._event[2])
 
+    @property
+    def job(self) -> int:
+        """The number of the job."""
+        number: int = self._event[2]
+        return number
+
     def payload(self) -> Mapping[str, Any]:
         """Return what the event says."""
         if self.kind in PAYLOAD_KINDS:
             payload: Mapping[str, Any] = self._event[4]
             return payload
         return {name: _VALUES[name](self) for name in PAYLOADS[self.kind]}
+
+
+def _before(last: Sequence[Any] | None, event: Sequence[Any]) -> str:
+    failed = last is not None and last[0] == Kind.JOB_FAILED and last[2] == event[2]
+    return "failed" if failed else "completed"
 
 
 def _wait_ms(told: Told) -> int:
@@ -209,7 +225,35 @@ def legacy(told: Told) -> str:
     for name in PAYLOADS.get(told.kind, ()):
         if name not in _JOB:
             shown[name] = _VALUES[name](told)
+    if told.prev:
+        shown["prev"] = told.prev
     return _encode(shown).decode()
+
+
+#: Whose older form carries more than the journal keeps: the result, or the payload.
+WITH_DATA: Final = frozenset({Kind.JOB_COMPLETED, Kind.JOB_FAILED})
+
+
+class Unfinished(str):
+    """An event in the older form, to which ``data`` is added when it is sent: until then nobody looks it up."""
+
+    __slots__ = ("told",)
+
+    told: Told
+
+    def finish(self, data: bytes | None) -> str:
+        """Return the whole message, given JSON, or None if there is none."""
+        return str(self) if data is None else f'{self[:-1]},"data":{data.decode()}}}'
+
+
+def legacy_socket(told: Told) -> str:
+    """Render in the older form for who may get results and payloads too."""
+    text: str = told.form(legacy)
+    if told.kind not in WITH_DATA:
+        return text
+    unfinished = Unfinished(text)
+    unfinished.told = told
+    return unfinished
 
 
 def stream_legacy(told: Told) -> bytes:
@@ -221,6 +265,15 @@ def stream_typed(told: Told) -> bytes:
     """Render for an event stream, named, with the payload and its time."""
     data = _encode({**told.payload(), "timestamp": told.at}).decode()
     return f"{_id(told)}event: {told.kind.wire_name}\ndata: {data}\n\n".encode()
+
+
+def stream_gap(last: int, first: int) -> bytes:
+    """Render for an event stream that what came after an event is no longer kept, and which event comes first instead.
+
+    It is named, so that nobody who waits for messages takes it for one.
+    """
+    data = _encode({"lastEventId": last, "firstEventId": first}).decode()
+    return f"event: {GAP}\ndata: {data}\n\n".encode()
 
 
 def _id(told: Told) -> str:

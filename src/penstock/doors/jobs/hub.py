@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.core import limits
+from penstock.core.events import EventKind, queue_event
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.jobs.events import Told
+from penstock.engine.feed import UNNUMBERED
+from penstock.store.contract import JournalBlock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from penstock.core.events import EventKind
+    from penstock.core.clock import Clock
     from penstock.engine.feed import Feed
-    from penstock.store.contract import JournalBlock
 
 
 class Reader:
@@ -25,7 +28,7 @@ class Reader:
     ``render`` is the form it wants them in; ``take`` is given each, and the number it has, and tells whether it had room.
     """
 
-    __slots__ = ("kinds", "missed", "namespace", "queue", "render", "take")
+    __slots__ = ("greeted", "kinds", "missed", "namespace", "queue", "render", "take")
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class Reader:
         self.queue = queue
         self.kinds: frozenset[EventKind] = frozenset()
         self.missed = 0  #: events it had no room for
+        self.greeted = False  #: whether it was told, or will be told, that the server has started
 
     def concerns(self, told: Told) -> bool:
         """Tell whether an event is about what this reader looks at. What is about no queue concerns everybody."""
@@ -52,8 +56,11 @@ class Reader:
 class Hub:
     """Readers join with ``want`` and leave by wanting nothing."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Feed, clock: Clock) -> None:
         self._feed = feed
+        self._clock = clock
+        self._started: Told | None = None
+        self._started_until = 0  #: steady ms
         self._readers: dict[int, dict[Reader, None]] = {}  #: by kind, in the order in which they came
         self._end: Callable[[], None] | None = None
         self.missed = 0  #: events that readers had no room for, since the server started
@@ -77,6 +84,21 @@ class Hub:
             self._end = None
         for tell in self.on_wish:
             tell()
+
+    def start(self, payload: Mapping[str, object]) -> None:
+        """Tell that the server has started: now to those who are there already, and for a while to whoever comes."""
+        now = self._clock.now_ms()
+        self._started_until = self._clock.steady_ms() + limits.server_started_ms
+        self._started = Told(JournalBlock(UNNUMBERED, now, [queue_event(EventKind.SERVER_STARTED, 0, payload)], {}), 0)
+        self._feed.pass_on(EventKind.SERVER_STARTED, payload, now)
+
+    def greet(self, reader: Reader) -> None:
+        """Tell a reader that has just come that the server has started, if it wants to know and if that was just now."""
+        if reader.greeted or EventKind.SERVER_STARTED not in reader.kinds:
+            return
+        reader.greeted = True
+        if self._started is not None and self._clock.steady_ms() < self._started_until:
+            self._pass_on(self._started, (reader,))
 
     def wanted(self, kind: EventKind) -> int:
         """Return how many readers want a kind. Who would have to compute something asks this first."""

@@ -113,7 +113,7 @@ class JobHandlers(JobsDoor):
 
     async def fail(self, req: Request, id: str) -> wire.Ok:
         body = await FAIL.read_optional(req)
-        failure = Fail(self.namespace(req), (hold(id, body.token),), body.error, final=body.unrecoverable)
+        failure = Fail(self.namespace(req), (hold(id, body.token),), body.error, final=body.unrecoverable, stack=body.stack)
         await self.settle(failure, id, NOT_ACTIVE)
         return wire.Ok()
 

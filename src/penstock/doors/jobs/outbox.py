@@ -18,7 +18,10 @@ M = TypeVar("M", str, bytes)
 
 
 class Outbox(Generic[M]):
-    """``send`` sends messages, oldest first; ``broken`` hears, once, that the reader is gone or takes nothing any more."""
+    """``send`` sends messages, oldest first; ``broken`` hears, once, that the reader is gone or takes nothing any more.
+
+    A ``send`` that takes messages one by one says with ``moved`` that it goes on.
+    """
 
     def __init__(self, clock: Clock, send: Callable[[list[M]], Awaitable[None]], broken: Callable[[], None]) -> None:
         self._clock = clock
@@ -27,8 +30,10 @@ class Outbox(Generic[M]):
         self._waiting: deque[M] = deque()
         self._bytes = 0
         self._task: asyncio.Task[None] | None = None
-        self._held = False
         self._closed = False
+        self.broken_off = False  #: whether it was closed in the middle of sending something
+        self._moves = False  #: whether something was taken since it was last looked
+        self._stuck: Alarm | None = None
         self._sent = asyncio.Event()  #: set whenever something was sent
 
     def put(self, message: M, *, must: bool = False) -> bool:
@@ -40,25 +45,19 @@ class Outbox(Generic[M]):
             return False
         self._waiting.append(message)
         self._bytes += len(message)
-        if self._task is None and not self._held:
-            self._begin()
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._drain())
         return True
+
+    def moved(self) -> None:
+        """The reader has taken something: it is slow at worst."""
+        self._moves = True
 
     async def room(self) -> None:
         """Return when there is room: for who answers only those who take the answers."""
         while self._bytes > limits.reader_buffer_bytes_max and not self._closed:
             self._sent.clear()
             await self._sent.wait()
-
-    def hold(self) -> None:
-        """Keep what comes until ``release``."""
-        self._held = True
-
-    def release(self) -> None:
-        """Send what was kept, and what comes from now on."""
-        self._held = False
-        if self._waiting and self._task is None:
-            self._begin()
 
     async def flush_within(self, ms: int) -> None:
         """Return when everything is sent, or the reader is gone, or that time has passed."""
@@ -73,28 +72,39 @@ class Outbox(Generic[M]):
         self._waiting.clear()
         self._sent.set()
         if self._task is not None:
+            self.broken_off = True
             self._task.cancel()
 
-    def _begin(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._drain())
-
     async def _drain(self) -> None:
-        stuck: Alarm | None = None
         try:
             while self._waiting:
                 batch = list(self._waiting)
                 self._waiting.clear()
-                stuck = self._clock.call_at(self._clock.steady_ms() + limits.reader_stuck_ms_max, self._give_up)
+                self._watch()
                 await self._send(batch)
-                stuck.cancel()
+                self._calm()
                 self._bytes -= sum(map(len, batch))
                 self._sent.set()
         except RuntimeError:  # what the server underneath raises when the connection is gone
             self._give_up()
         finally:
-            if stuck is not None:
-                stuck.cancel()
+            self._calm()
             self._task = None
+
+    def _watch(self) -> None:
+        self._moves = False
+        self._stuck = self._clock.call_at(self._clock.steady_ms() + limits.reader_stuck_ms_max, self._look)
+
+    def _calm(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+
+    def _look(self) -> None:
+        if self._moves:
+            self._watch()
+        else:
+            self._give_up()
 
     def _give_up(self) -> None:
         if not self._closed:

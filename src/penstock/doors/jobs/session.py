@@ -24,6 +24,7 @@ from penstock.engine.settle import Hold, Release
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from penstock.access.rate_limit import SlidingWindow
     from penstock.access.tokens import TokenGate
     from penstock.doors.jobs.call import CommandTable, Entry
 
@@ -37,15 +38,25 @@ class Session:
     """Answers commands with the entries of a table.
 
     ``gate`` knows the tokens; ``authenticated``: the client needs to show none, because it has already, or nobody has to.
+    ``window`` limits how many commands may come from the address ``client`` (None: no limit).
     """
 
     def __init__(
-        self, table: CommandTable, gate: TokenGate, *, authenticated: bool, namespace: str = DEFAULT_NAMESPACE
+        self,
+        table: CommandTable,
+        gate: TokenGate,
+        *,
+        authenticated: bool,
+        namespace: str = DEFAULT_NAMESPACE,
+        window: SlidingWindow | None = None,
+        client: str = "",
     ) -> None:
         self.namespace = namespace
         self.gone = asyncio.Event()  #: set when the client has hung up: nobody needs to wait for anything any more
         self._table = table
         self._gate = gate
+        self._window = window
+        self._client = client
         self.authenticated = authenticated or gate.is_open
         self._held: dict[int | str, int | None] = {}
         self.at_end: dict[str, Callable[[], object]] = {}  #: what to undo when the client is gone, by a name of its own
@@ -99,7 +110,13 @@ class Session:
             raise Unauthorized("Invalid token")
         self.authenticated = True
 
+    def check_pace(self) -> None:
+        """Count a command. Raises RateLimited if the client's address asks too often."""
+        if self._window is not None:
+            self._window.check(self._client)
+
     async def _answer(self, message: object) -> dict[str, Any]:
+        self.check_pace()
         if not isinstance(message, Mapping):
             raise InvalidInput("Invalid command")
         name = message.get("cmd")

@@ -7,19 +7,21 @@ to a session, which speaks the same commands as the TCP protocol.
 from __future__ import annotations
 
 import asyncio
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import structlog
 
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, PenstockError
+from penstock.core.errors import OriginRefused, PenstockError, RouteNotFound, TooMany
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.jobs import events
 from penstock.doors.jobs.door import check_namespace, check_queue_name
 from penstock.doors.jobs.hub import Hub, Reader
 from penstock.doors.jobs.outbox import Outbox
 from penstock.doors.jobs.subscription import Subscription
+from penstock.outbound.letter import data_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
     from penstock.access.tokens import TokenGate
     from penstock.core.clock import Clock
+    from penstock.doors.links import Links
+    from penstock.store.contract import Store
 
 log = structlog.get_logger("penstock.sockets")
 
@@ -36,12 +40,41 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _PREFIX: Final = "/ws/queues/"
 _CLOSE = 0  #: the kind of the message that ends a connection
-_TEXT = 2
-GOING_AWAY: Final = 1001
+
+
+class Closing(IntEnum):
+    """Why the server closes a connection, as the WebSocket protocol numbers it."""
+
+    GOING_AWAY = 1001  #: the server stops
+    BAD_FRAME = 1002  #: what came is not WebSocket
+    NOT_ALLOWED = 1008  #: no token was shown in time
+    TOO_LARGE = 1009  #: a message was over the limit
+
+    @property
+    def reason(self) -> str:
+        """Say it in words."""
+        return _REASONS[self]
+
+
+_REASONS: Final = {
+    Closing.GOING_AWAY: "The server stops",
+    Closing.BAD_FRAME: "Not a WebSocket frame",
+    Closing.NOT_ALLOWED: "Not authenticated",
+    Closing.TOO_LARGE: "Message too large (max 1MB)",
+}
+
+
+def close_frame(closing: Closing) -> bytes:
+    """Return the frame that tells a client why its connection is closed."""
+    body = closing.to_bytes(2) + closing.reason.encode()
+    return bytes((0x88, len(body))) + body
 
 
 class CommandSession(Protocol):
     """Runs the commands of one connection."""
+
+    def check_pace(self) -> None:
+        """Count a command that is answered elsewhere. Raises RateLimited."""
 
     async def handle(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its reply."""
@@ -53,15 +86,26 @@ class CommandSession(Protocol):
 class SocketDoor:
     """Answers ``/ws`` and ``/ws/queues/{queue}``.
 
-    ``sessions`` makes a session, given whether the client has shown a token already; ``allow_origin`` is the web page that may
+    ``sessions`` makes a session, given whether the client has shown a token already, and its address; ``store`` is asked for
+    results and payloads; ``links`` tells clients why their connections are closed; ``allow_origin`` is the web page that may
     connect from a browser (``*``: every one).
     """
 
     def __init__(
-        self, clock: Clock, hub: Hub, gate: TokenGate, sessions: Callable[[bool], CommandSession], *, allow_origin: str
+        self,
+        clock: Clock,
+        hub: Hub,
+        gate: TokenGate,
+        sessions: Callable[[bool, str], CommandSession],
+        *,
+        store: Store,
+        links: Links,
+        allow_origin: str,
     ) -> None:
         self.clock = clock
+        self.store = store
         self.hub = hub
+        self.links = links
         self.sessions = sessions
         self._gate = gate
         self._allow_origin = allow_origin
@@ -71,48 +115,40 @@ class SocketDoor:
     def __len__(self) -> int:
         return len(self._open)
 
-    async def serve(self, scope: Scope, proto: RSGIWebsocketProtocol) -> None:
-        """Serve one connection until it ends."""
-        status, namespace, queue = self._check(scope)
-        if status:
-            proto.close(status)
-            return
+    async def serve(self, scope: Scope, proto: RSGIWebsocketProtocol, client: str) -> None:
+        """Serve one connection, which comes from an address, until it ends. Raises what its handshake is refused with."""
+        namespace, queue = self._check(scope)
         shown = scope.headers.get("authorization", "")
         authenticated = self._gate.is_open or (bool(shown) and self._gate.admits(shown))
-        socket = Socket(self, proto, namespace, queue, authenticated=authenticated)
+        session = self.sessions(authenticated, client)
+        socket = Socket(self, scope, proto, session, namespace=namespace, queue=queue, authenticated=authenticated)
         self._open.add(socket)
         try:
             await socket.run()
         finally:
             self._open.discard(socket)
 
-    def _check(self, scope: Scope) -> tuple[int, str, str]:
-        """Return the status a handshake is refused with (0: none), the namespace and the queue it is about."""
+    def _check(self, scope: Scope) -> tuple[str, str]:
+        """Return the namespace and the queue a handshake is about, or raise what it is refused with."""
         queue = scope.path.removeprefix(_PREFIX) if scope.path.startswith(_PREFIX) else ""
-        namespace = scope.headers.get("x-namespace", DEFAULT_NAMESPACE)
         origin = scope.headers.get("origin")
-        status = 0
         if scope.path != "/ws" and not queue:
-            status = 404
-        elif origin is not None and self._allow_origin not in ("*", origin):
-            status = 403
-        elif self._closed or len(self._open) >= limits.websockets_max:
-            status = 503
-        else:
-            try:
-                check_namespace(namespace)
-                if queue:
-                    check_queue_name(queue)
-            except InvalidInput:
-                status = 400
-        return status, namespace, queue
+            raise RouteNotFound
+        if origin is not None and self._allow_origin not in ("*", origin):
+            raise OriginRefused
+        if self._closed or len(self._open) >= limits.websockets_max:
+            raise TooMany("Too many WebSocket connections")
+        namespace = check_namespace(scope.headers.get("x-namespace", DEFAULT_NAMESPACE))
+        if queue:
+            check_queue_name(queue)
+        return namespace, queue
 
     async def close(self) -> None:
         """End all connections, after what is already on its way to them."""
         self._closed = True
         sockets = list(self._open)
         for socket in sockets:
-            socket.end()
+            socket.end(Closing.GOING_AWAY)
         if sockets:
             await asyncio.wait([socket.ended for socket in sockets])
 
@@ -121,25 +157,36 @@ class Socket:
     """One connection."""
 
     def __init__(
-        self, door: SocketDoor, proto: RSGIWebsocketProtocol, namespace: str, queue: str, *, authenticated: bool
+        self,
+        door: SocketDoor,
+        scope: Scope,
+        proto: RSGIWebsocketProtocol,
+        session: CommandSession,
+        *,
+        namespace: str,
+        queue: str,
+        authenticated: bool,
     ) -> None:
         self._door = door
         self._clock = door.clock
+        self._scope = scope
         self._proto = proto
         self._transport: RSGIWebsocketTransport | None = None
         self._authenticated = authenticated
-        self._session = door.sessions(authenticated)
+        self._session = session
         self._subscription = Subscription()
-        self._over = asyncio.get_running_loop().create_future()
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._closing: Closing | None = None  #: what the client is told when the server closes the connection
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._outbox: Outbox[str] = Outbox(self._clock, self._send, self.end)
-        self._reader = Reader(events.legacy, self._take, namespace=namespace, queue=queue)
+        self._outbox: Outbox[str] = Outbox(self._clock, self._send, lambda: self.end(None))
+        self._reader = Reader(events.legacy_socket, self._take, namespace=namespace, queue=queue)
         self._commands: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(limits.socket_commands_max)
 
-    def end(self) -> None:
-        """Have it end soon; ending twice is fine."""
+    def end(self, closing: Closing | None) -> None:
+        """Have it end soon; of several reasons the first one counts. None: the client takes nothing, so it is told nothing."""
         if not self._over.done():
+            self._closing = closing
             self._over.set_result(None)
 
     async def run(self) -> None:
@@ -166,22 +213,40 @@ class Socket:
         if self._over.done():  # the client is still there, and gets what was meant for it
             await self._outbox.flush_within(limits.goodbye_ms_max)
         self._outbox.close()
-        self._proto.close(GOING_AWAY)
-        if receiving is not None:
-            receiving.cancel()
-        # The connection is closed when nobody holds these any more, and that should not wait for the garbage collector.
-        self._transport = None
-        del self._proto
         try:
             await self._session.close()
         except PenstockError as error:
             log.warning("what a closed connection held could not be given back", error=str(error))
         finally:
+            await self._hang_up(receiving)
+
+    async def _hang_up(self, receiving: asyncio.Task[None] | None) -> None:
+        try:
+            if self._over.done():
+                await self._say_why()
+        finally:
+            self._proto.close(self._closing)
+            if receiving is not None:
+                receiving.cancel()
+            # The connection is closed when nobody holds these any more, and that should not wait for the garbage collector.
+            self._transport = None
+            del self._proto
             self.ended.set_result(None)
+
+    async def _say_why(self) -> None:
+        """Tell the client why its connection is closed, unless a message is half sent: then it is just cut off."""
+        links = self._door.links
+        if not links.reach(self._scope):
+            return
+        if self._outbox.broken_off:  # the server underneath would wait for the client for as long as it pleases
+            await links.say(self._scope.client, b"", over=True)
+        elif self._closing is not None:
+            await links.say(self._scope.client, close_frame(self._closing))
 
     def _hurry(self) -> None:
         if not self._authenticated:
-            self.end()
+            self._reply({"ok": False, "error": Closing.NOT_ALLOWED.reason})
+            self.end(Closing.NOT_ALLOWED)
 
     # In.
 
@@ -190,13 +255,14 @@ class Socket:
         while True:
             try:
                 message = await self._transport.receive()
-            except RuntimeError:  # the connection is gone
+            except RuntimeError:  # the connection is gone, or what came is not what it should be: nobody tells which
+                self.end(Closing.BAD_FRAME)
                 return
             if message.kind == _CLOSE:
                 return
             if len(message.data) > limits.message_bytes_max:
-                self._reply({"ok": False, "error": "Message too large (max 1MB)"})
-                self.end()
+                self._reply({"ok": False, "error": Closing.TOO_LARGE.reason})
+                self.end(Closing.TOO_LARGE)
                 return
             await self._hear(message.data)
             await self._outbox.room()
@@ -212,6 +278,7 @@ class Socket:
             self._reply({"ok": False, "error": "Invalid command"} | _req_id(message))
         elif command in ("Subscribe", "Unsubscribe"):
             self._reply(self._subscribe(command, message) | _req_id(message))
+            self._door.hub.greet(self._reader)
         elif command == "Auth":
             await self._run(message)  # what comes after it may need it
         else:
@@ -244,11 +311,12 @@ class Socket:
             return {"ok": False, "error": "Not authenticated"}
         names = message.get("events")
         try:
+            self._session.check_pace()
             if command == "Subscribe":
                 self._subscription.add(names)
             else:
                 self._subscription.remove(names)
-        except InvalidInput as error:
+        except PenstockError as error:
             return {"ok": False, "error": str(error)}
         if self._subscription.begun:
             self._reader.render = events.pubsub
@@ -266,7 +334,12 @@ class Socket:
     async def _send(self, messages: list[str]) -> None:
         assert self._transport is not None
         for message in messages:
-            await self._transport.send_str(message)
+            whole = message
+            if type(message) is events.Unfinished:
+                told = message.told
+                whole = message.finish(await data_of(self._door.store, told.kind, told.namespace or "", told.job))
+            await self._transport.send_str(whole)
+            self._outbox.moved()
 
 
 def _req_id(message: object) -> dict[str, Any]:

@@ -101,6 +101,8 @@ class EventStream:
         self._reader = Reader(render, self._take, namespace=namespace, queue=queue)
         self._transport: Any = None
         self._outbox: Outbox[bytes] = Outbox(self._clock, self._send, self.end)
+        self._held: list[tuple[bytes, int]] | None = None  #: what happens while the client is still catching up
+        self._held_bytes = 0
         self._unseen_bytes = 0  #: sent since it was last seen that the client takes what it is sent
         self._heartbeat: Alarm | None = None
 
@@ -139,6 +141,7 @@ class EventStream:
             else:
                 await self._send([hello.encode()])
                 await self._catch_up()
+            self._door.hub.greet(self._reader)
             self._beat()
         except RuntimeError:  # the client is gone
             self.end()
@@ -149,16 +152,25 @@ class EventStream:
         Most of it is read before listening begins. What is committed before that moment is in the journal when it is read once
         more; what is committed later is held back until then, and what of it was read already is left out.
         """
+        assert self._last is not None
+        if self._last >= self._door.store.journal_next:  # a number of another history: of another file, or of a lost one
+            oldest = await self._door.store.journal_read(1, 1)
+            await self._tell_gap(oldest[0].seq if oldest else 1)
         await self._replay()
-        self._outbox.hold()
+        self._held = []
         self._door.hub.want(self._reader, self._kinds)
         await self._replay()
-        self._outbox.release()
+        held, self._held = self._held, None
+        for message, seq in held:
+            self._take(message, seq)
 
     async def _replay(self) -> None:
+        """Send everything after the last event, up to the end of the journal as it is when that is reached."""
         while True:
             assert self._last is not None
             blocks = await self._door.store.journal_read(self._last + 1, limits.replay_blocks)
+            if blocks and blocks[0].seq > self._last + 1:
+                await self._tell_gap(blocks[0].seq)
             found: list[bytes] = []
             for block in blocks:
                 some = events.told_of(block, self._kinds, self._last)
@@ -166,13 +178,26 @@ class EventStream:
                 self._last = max(self._last, block.seq + len(block.events) - 1)
             if found:
                 await self._send(found)
-            if not blocks:
+            if len(blocks) < limits.replay_blocks:
                 return
+
+    async def _tell_gap(self, first: int) -> None:
+        """Go on with an event that is not the next one, and say so, unless the client asked for the oldest there is."""
+        assert self._last is not None
+        if self._last:
+            await self._send([events.stream_gap(self._last, first)])
+        self._last = first - 1
 
     def _take(self, message: bytes, seq: int) -> bool:
         if seq and self._last is not None and seq <= self._last:
             return True  # it was read from the journal
-        if self._outbox.put(message):
+        if self._held is not None:
+            self._held_bytes += len(message)
+            room = self._held_bytes <= limits.reader_buffer_bytes_max and len(self._held) < limits.reader_buffer_messages_max
+            if room:
+                self._held.append((message, seq))
+                return True
+        elif self._outbox.put(message):
             return True
         self.end()  # too slow: the client comes back with the number it has seen, and misses nothing
         return False

@@ -7,7 +7,6 @@ while the client does not read its replies.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,8 +16,10 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, TooMany
 from penstock.doors.jobs import frames
 from penstock.doors.jobs.session import Session
+from penstock.doors.links import keep_alive
 
 if TYPE_CHECKING:
+    from penstock.access.rate_limit import SlidingWindow
     from penstock.access.tokens import TokenGate
     from penstock.core.clock import Alarm, Clock
     from penstock.doors.jobs.call import CommandTable
@@ -27,14 +28,24 @@ log = structlog.get_logger("penstock.tcp")
 
 
 class TcpListener:
-    """Accepts connections. ``start`` it, and ``stop`` it before the engine is closed."""
+    """Accepts connections. ``start`` it, and ``stop`` it before the engine is closed.
+
+    ``window`` limits how many commands may come from one address (None: no limit).
+    """
 
     def __init__(
-        self, table: CommandTable, gate: TokenGate, clock: Clock, *, connections_max: int = limits.tcp_connections_max
+        self,
+        table: CommandTable,
+        gate: TokenGate,
+        clock: Clock,
+        *,
+        window: SlidingWindow | None = None,
+        connections_max: int = limits.tcp_connections_max,
     ) -> None:
         self.table = table
         self.gate = gate
         self.clock = clock
+        self.window = window
         self.connections: set[Connection] = set()
         self.bytes = 0  #: of all frames that arrive or are being worked on
         self._connections_max = connections_max
@@ -87,7 +98,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, listener: TcpListener) -> None:
         self._listener = listener
-        self._session = Session(listener.table, listener.gate, authenticated=False)
+        self._session: Session
         self._parser = frames.Parser()
         self._transport: asyncio.Transport
         self._frames: deque[bytes] = deque()  #: complete, and not begun
@@ -106,7 +117,15 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self._transport = cast("asyncio.Transport", transport)
-        _keep_alive(transport.get_extra_info("socket"))
+        peer = transport.get_extra_info("peername")
+        self._session = Session(
+            self._listener.table,
+            self._listener.gate,
+            authenticated=False,
+            window=self._listener.window,
+            client=str(peer[0]) if peer else "",
+        )
+        keep_alive(transport.get_extra_info("socket"))
         try:
             self._listener.enter(self)
         except TooMany as error:
@@ -276,11 +295,3 @@ class Connection(asyncio.Protocol):
         else:  # it is us who do not read: count from now
             self._heard_at = self._listener.clock.steady_ms()
             self._watch()
-
-
-def _keep_alive(link: socket.socket) -> None:
-    """Have the system find out about clients that are gone without a word, so that what they hold goes back."""
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.keepalive_s)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.keepalive_s // 4)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)

@@ -36,6 +36,9 @@ def _arrays(fields: Sequence[str], first: int = 1) -> str:
 
 HEAD: Final = ", ".join(f"j.{name}" for name in FIELDS)
 _LIVE: Final = FIELDS[FIRST_LIVE_FIELD:]
+#: What says where a job belongs (its id, namespace and queue) stays even in a rewrite.
+_FIXED_PART: Final = slice(FIELDS.index("created_at"), FIRST_LIVE_FIELD)
+FIXED: Final = FIELDS[_FIXED_PART]
 
 INSERT_JOBS: Final = f"""
 with bodies as (
@@ -54,6 +57,12 @@ UPDATE_JOBS: Final = f"""
 update jobs j set {", ".join(f"{name} = u.{name}" for name in _LIVE)}, blocked = (j.group_id is not null)::int
 from unnest($1::bigint[], $2::smallint[], $3::bigint[], {_arrays(_LIVE, 4)})
   as u (id, old_state, old_token, {", ".join(_LIVE)})
+where j.id = u.id and j.state = u.old_state and j.token = u.old_token
+"""  # noqa: S608
+REWRITE_JOBS: Final = f"""
+update jobs j set {", ".join(f"{name} = u.{name}" for name in FIXED)}, blocked = (u.group_id is not null)::int
+from unnest($1::bigint[], $2::smallint[], $3::bigint[], {_arrays(FIXED, 4)})
+  as u (id, old_state, old_token, {", ".join(FIXED)})
 where j.id = u.id and j.state = u.old_state and j.token = u.old_token
 """  # noqa: S608
 DELETE_JOBS: Final = """
@@ -119,6 +128,12 @@ def update_arrays(jobs: Sequence[Changed]) -> list[Any]:
     """Return the parameters of UPDATE_JOBS, guarded by what was read."""
     live = list(zip(*[_as_tuple(job)[FIRST_LIVE_FIELD:] for job, _, _ in jobs], strict=True))
     return [*guard_arrays(jobs), *live]
+
+
+def rewrite_arrays(jobs: Sequence[Job]) -> list[Any]:
+    """Return the parameters of REWRITE_JOBS, guarded by how the jobs are."""
+    fixed = list(zip(*[_as_tuple(job)[_FIXED_PART] for job in jobs], strict=True))
+    return [*guard_arrays([(job, job.state, job.token) for job in jobs]), *fixed]
 
 
 def guard_arrays(jobs: Sequence[Changed]) -> list[Any]:

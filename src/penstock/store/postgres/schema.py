@@ -104,6 +104,7 @@ create table names (
   job          bigint not null,
   primary key (namespace, custom_id)
 );
+create index names_job on names (job);
 create table payloads (
   id           bigint primary key,
   options      bytea,

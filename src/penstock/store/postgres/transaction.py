@@ -233,7 +233,15 @@ class PostgresTransaction:
 
     async def job_insert(self, jobs: Sequence[tuple[Job, Payload]]) -> None:
         await self._db.execute(rows.INSERT_JOBS, *rows.insert_arrays(jobs))
-        named = [job for job, _ in jobs if job.custom_id is not None]
+        await self._name([job for job, _ in jobs])
+        for job, _ in jobs:
+            self._tally(job.queue)[job.state] += 1
+            if job.state or job.expires_at is not None or job.group_id is not None:  # a plain job needs no attention
+                self._written(job)
+
+    async def _name(self, jobs: Iterable[Job]) -> None:
+        """Write down producers' own ids."""
+        named = [job for job in jobs if job.custom_id is not None]
         if named:
             await self._db.execute(
                 rows.INSERT_NAMES,
@@ -241,10 +249,6 @@ class PostgresTransaction:
                 [job.custom_id for job in named],
                 [job.id for job in named],
             )
-        for job, _ in jobs:
-            self._tally(job.queue)[job.state] += 1
-            if job.state or job.expires_at is not None or job.group_id is not None:  # a plain job needs no attention
-                self._written(job)
 
     async def job_load(self, ids: Iterable[int]) -> list[Job]:
         return rows.read_jobs(await self._db.fetch(rows.LOAD, list(ids)))
@@ -298,6 +302,17 @@ class PostgresTransaction:
             self._tally(job.queue)[old_state] -= 1
             if job.group_id is not None:
                 self._touched.add((job.queue, job.group_id))
+
+    async def job_rewrite(self, jobs: Sequence[Job]) -> None:
+        for row in await self._db.fetch(_OLD_NAMES, [job.id for job in jobs]):
+            if row["group_id"] is not None:
+                self._touched.add((row["queue"], row["group_id"]))
+        await self._guarded(rows.REWRITE_JOBS, rows.rewrite_arrays(jobs), len(jobs))
+        await self._db.execute("delete from names where job = any ($1::bigint[])", [job.id for job in jobs])
+        await self._name(jobs)
+        for job in jobs:
+            self._tally(job.queue)
+            self._written(job)
 
     async def payload_save(self, job: Job, payload: Payload) -> None:
         self.wrote = True
@@ -521,6 +536,7 @@ def _utf8(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
 
 
+_OLD_NAMES = "select queue, group_id from jobs where id = any ($1::bigint[])"
 _ENTER = "select clock_ms(), version from catalog"
 _FINISH = "select * from finish($1::int[], $2, $3::int[], $4, $5, $6, $7, $8, $9)"
 _LOCK = "select pg_advisory_xact_lock($1, $2)"

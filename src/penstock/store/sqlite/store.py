@@ -176,6 +176,10 @@ class SqliteStore:
                 self._lock.note(used=True, clean=True)  # before the log goes away, so that it is never missed in vain
             except apsw.Error as error:
                 log.warning("checkpoint at shutdown failed; the log stays and is read at the next start", error=str(error))
+        else:
+            # Closing would copy the log into the main file without looking at its checksums. The system may have dropped what
+            # it could not write, so the log must be read anew before it is believed.
+            self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._db.close()
         os.close(self._wal_fd)
         self._wal_fd = -1

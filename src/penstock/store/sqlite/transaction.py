@@ -312,6 +312,17 @@ class SqliteTransaction:
             if job.group_id is not None:
                 self._touched.add((job.queue, job.group_id))
 
+    async def job_rewrite(self, jobs: Sequence[Job]) -> None:
+        self._begin()
+        for job in jobs:
+            for (group,) in self._db.execute("select group_id from jobs where id = ? and group_id is not null", (job.id,)):
+                self._touched.add((job.queue, group))
+        self._guarded(
+            rows.REWRITE_JOB, [rows.rewrite_row(job) for job in jobs], [(job, job.state, job.token) for job in jobs]
+        )
+        for job in jobs:
+            self._written(job)
+
     async def payload_save(self, job: Job, payload: Payload) -> None:
         self._begin()
         checksum = rows.payload_checksum(job.id, payload)

@@ -1,0 +1,151 @@
+"""The sockets of this process, for what the HTTP server underneath has no words for.
+
+Granian's interface can neither say why a WebSocket is closed (its close frames are empty), nor give a refused handshake a body,
+nor have the system watch over its connections. All of that can be said to the socket itself, which is found by its addresses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.core import limits
+from penstock.core.clock import pause
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from granian.rsgi import Scope
+
+    from penstock.core.clock import Clock
+
+_OPEN: Final = Path("/proc/self/fd")
+#: All sockets are looked through at most this often.
+LOOK_EVERY_MS: Final = 1_000
+
+
+def keep_alive(link: socket.socket) -> None:
+    """Have the system find out about clients that are gone without a word, so that what they hold goes back.
+
+    Who is silent is asked whether it is still there, who does not acknowledge what it is sent is gone: both after
+    ``limits.gone_s`` at the latest. What a listening socket is told holds for all connections that come in through it.
+    """
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.keepalive_s)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, (limits.gone_s - limits.keepalive_s) // 4)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.gone_s * 1_000)
+
+
+def keep_listener_alive(port: int) -> int:
+    """Have the system watch over all connections that will come in through a port; return how many sockets listen there."""
+    found = 0
+    for _, link in _links():
+        with link:
+            if link.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and link.getsockname()[1] == port:
+                keep_alive(link)
+                found += 1
+    return found
+
+
+class Links:
+    """Finds the socket of a client, and says a last word to it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._numbers: dict[str, int] = {}  #: of open sockets, by client: as of the last look, so to be checked
+        self._looked_at: int | None = None
+        self._looking: asyncio.Future[None] | None = None
+
+    @staticmethod
+    def reach(scope: Scope) -> bool:
+        """Tell whether a request came in over a connection of its own, unencrypted: only there can something be added."""
+        return scope.http_version.startswith("1") and scope.scheme not in ("https", "wss")
+
+    async def say(self, client: str, words: bytes, *, over: bool = False) -> bool:
+        """Send bytes right behind what was sent before; False if the client is gone or has no room for them.
+
+        ``client`` is spelled ``address:port``. ``over``: nothing can be sent after that. Only for a connection on which nobody
+        else sends at the moment, and which is closed afterwards.
+        """
+        link = self._find(client)
+        if link is None:
+            await self._look_soon()
+            link = self._find(client)
+        if link is None:
+            return False
+        with link:  # a copy: it must not outlive this, or the connection would not end
+            try:
+                whole = link.send(words, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) == len(words)
+                if over:
+                    link.shutdown(socket.SHUT_WR)
+            except OSError:
+                return False
+            return whole
+
+    def _find(self, client: str) -> socket.socket | None:
+        number = self._numbers.get(client)
+        link = None if number is None else _copy(number)
+        if link is not None and _peer(link) != client:
+            link.close()
+            return None
+        return link
+
+    async def _look_soon(self) -> None:
+        """Look through all sockets, together with everybody else who wants to, and not again and again."""
+        if self._looking is None:
+            self._looking = asyncio.ensure_future(self._look())
+        await asyncio.shield(self._looking)
+
+    async def _look(self) -> None:
+        try:
+            if self._looked_at is not None:
+                await pause(self._clock, self._looked_at + LOOK_EVERY_MS - self._clock.steady_ms())
+            self._looked_at = self._clock.steady_ms()
+            self._numbers = {}
+            for number, link in _links():
+                with link:
+                    self._numbers[_peer(link)] = number
+        finally:
+            self._looking = None
+
+
+def _links() -> Iterator[tuple[int, socket.socket]]:
+    """Go through the TCP sockets of this process: their numbers, and copies of them that the caller closes."""
+    try:
+        numbers = sorted(int(each.name) for each in _OPEN.iterdir())
+    except OSError:  # a system without it
+        return
+    for number in numbers[: limits.links_looked_at_max]:
+        link = _copy(number)
+        if link is None:
+            continue
+        if link.family in (socket.AF_INET, socket.AF_INET6) and link.type == socket.SOCK_STREAM:
+            yield number, link
+        else:
+            link.close()
+
+
+def _copy(number: int) -> socket.socket | None:
+    """Return a copy of a socket, which stays the same whatever happens to the original; None if it is none."""
+    try:
+        copy = os.dup(number)
+    except OSError:  # closed meanwhile
+        return None
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        return None
+
+
+def _peer(link: socket.socket) -> str:
+    """Spell the other side as the HTTP server does; empty if there is none."""
+    try:
+        host, port = link.getpeername()[:2]
+    except OSError:
+        return ""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
