@@ -7,6 +7,7 @@ import sys
 import click
 
 from penstock import __version__
+from penstock.cli.migrate import migrate
 from penstock.cli.serve import serve
 from penstock.core.errors import PenstockError
 
@@ -29,3 +30,4 @@ def main() -> None:
 
 
 main.add_command(serve)
+main.add_command(migrate)

@@ -15,6 +15,7 @@ import asyncpg
 import structlog
 from asyncpg import Connection, Pool
 
+from penstock.core.clock import pause
 from penstock.core.errors import OutcomeUnknown, PenstockError, StorageFailed, StorageFull, TooMany
 from penstock.core.ids import NODES_MAX, random_name
 from penstock.store.catalog import as_counts
@@ -44,8 +45,9 @@ log = structlog.get_logger("penstock.store")
 READERS: Final = 4
 #: How long a server's number is its own without a sign of life.
 NODE_LEASE_MS: Final = 60_000
-#: How long to look for out whether a commit happened when its answer was lost.
-DOUBT_S: Final = 10.0
+#: How long to try to find out whether a commit happened whose answer was lost, and the pause between two tries.
+DOUBT_MS: Final = 10_000
+DOUBT_PAUSE_MS: Final = 100
 
 
 class PostgresStore:
@@ -182,26 +184,26 @@ class PostgresStore:
         if xid is None or not is_lost(error):
             return False
         self.lost(error)
-        try:
-            async with asyncio.timeout(DOUBT_S):
-                return await self._ask_for(xid)
-        except (TimeoutError, PenstockError):
-            return False
+        give_up_at = self.clock.steady_ms() + DOUBT_MS
+        while self.clock.steady_ms() < give_up_at:
+            state = await self._state_of(xid)
+            if state in ("committed", "aborted"):
+                return state == "committed"
+            await pause(self.clock, DOUBT_PAUSE_MS)
+        return False
 
-    async def _ask_for(self, xid: str) -> bool:
-        while True:
-            try:
-                db = await connect(self._url)
-            except StorageFailed:
-                await asyncio.sleep(0.1)
-                continue
-            try:
-                state = await db.fetchval("select pg_xact_status($1::text::xid8)", xid)
-            finally:
-                db.terminate()
-            if state != "in progress":
-                return bool(state == "committed")
-            await asyncio.sleep(0.1)
+    async def _state_of(self, xid: str) -> str | None:
+        try:
+            db = await connect(self._url)
+        except PenstockError:
+            return None
+        try:
+            state: str | None = await db.fetchval("select pg_xact_status($1::text::xid8)", xid)
+            return state
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            return None
+        finally:
+            db.terminate()
 
     def follow(self, listener: contract.Follower) -> None:
         self.follower.listeners.append(listener)
