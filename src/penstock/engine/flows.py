@@ -175,11 +175,11 @@ async def _settle(work: Work, told: Sequence[tuple[Dependency, End]]) -> None:
     """Write down where dependencies stand now, and let their jobs go on, or not."""
     if not told:
         return
-    await work.tx.need_save([dependency for dependency, _ in told])
     by_job: dict[int, list[tuple[Dependency, End]]] = {}
     for each in told:
         by_job.setdefault(each[0].job, []).append(each)
-    await work.prefetch(by_job)
+    await work.prefetch(by_job)  # first: it holds them, so that two servers that end two children count one after the other
+    await work.tx.need_save([dependency for dependency, _ in told])
     jobs = [job for job_id in by_job if (job := await work.known(job_id)) is not None]
     counts = await work.tx.need_count([job.id for job in jobs if job.state == State.WAITING_CHILDREN])
     for job in jobs:

@@ -228,7 +228,10 @@ class Transaction(Protocol):
         """Keep ends until they are removed. Their serials are fresh."""
 
     async def end_list(self, limit: int) -> list[End]:
-        """Read up to ``limit`` ends, lowest serial first; fewer when what they hold reaches ``flow_bytes_batch_max``."""
+        """Read up to ``limit`` ends, lowest serial first, and hold them for this transaction.
+
+        Fewer when their results and errors reach ``flow_bytes_batch_max``.
+        """
 
     async def end_pending(self, jobs: Sequence[int]) -> set[int]:
         """Return which of some jobs have an end that is kept."""
