@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
+def unfollowed(bench: Workbench) -> bool:
+    return bench.store.horizon.unfollowed
+
+
 def end(bench: Workbench, job: Job, **more: Any) -> End:
     return End(bench.serial(), job.id, Need.DONE, **more)
 
@@ -137,18 +141,18 @@ async def test_ends_are_kept_in_order_until_they_are_removed_and_the_horizon_tel
         End(bench.serial(), jobs[0].id, Need.FAILED, buries=True, inherited=True, error="broken"),
         End(bench.serial(), jobs[0].id, Need.IGNORED, frees=True, error="again", after=5),
     ]
-    assert bench.store.horizon.unfollowed is False
+    assert unfollowed(bench) is False
     with pytest.raises(RuntimeError):
         async with bench.transaction() as tx:
             await tx.end_add(ends)
             raise RuntimeError
-    assert bench.store.horizon.unfollowed is False
+    assert unfollowed(bench) is False
     async with bench.transaction() as tx:
         await tx.end_add(list(reversed(ends)))
         assert await tx.end_pending([job.id for job in jobs]) == {jobs[0].id, jobs[2].id}
-    assert bench.store.horizon.unfollowed is True
+    assert unfollowed(bench) is True
     await bench.restart()
-    assert bench.store.horizon.unfollowed is True
+    assert unfollowed(bench) is True
     async with bench.transaction() as tx:
         assert await tx.end_list(10) == ends
         assert await tx.end_list(2) == ends[:2]
@@ -156,10 +160,10 @@ async def test_ends_are_kept_in_order_until_they_are_removed_and_the_horizon_tel
         await tx.end_remove([ends[0].serial])
         assert await tx.end_list(10) == [ends[1]._replace(after=9), ends[2]]
         assert await tx.end_pending([jobs[2].id]) == set()
-    assert bench.store.horizon.unfollowed is True
+    assert unfollowed(bench) is True
     async with bench.transaction() as tx:
         await tx.end_remove([each.serial for each in ends])
-    assert bench.store.horizon.unfollowed is False
+    assert unfollowed(bench) is False
 
 
 async def test_ends_with_large_results_are_read_a_few_at_a_time(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:

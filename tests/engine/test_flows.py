@@ -253,6 +253,10 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> int:
     return 2
 
 
+def unfollowed(engine: Engine) -> bool:
+    return engine.store.horizon.unfollowed
+
+
 async def states(engine: Engine, jobs: Sequence[Job]) -> list[State]:
     return [await state(engine, job) for job in jobs]
 
@@ -274,7 +278,7 @@ async def test_a_long_chain_fails_in_slices_and_every_error_is_short_and_names_t
     blocks = await engine.store.journal_read(0, 1_000)
     failures = [sum(event[0] == EventKind.JOB_FAILED for event in block.events) for block in blocks]
     assert max(failures) <= limits.flow_levels_batch_max + 1
-    assert not engine.store.horizon.unfollowed
+    assert not unfollowed(engine)
     assert await claim(engine) is None  # and everything else goes on
 
 
@@ -294,14 +298,14 @@ async def test_what_a_batch_had_no_room_for_is_done_after_a_restart_in_order(
     await engine.close()
     await engine.store.close()
     engine = await start()
-    assert engine.store.horizon.unfollowed
+    assert unfollowed(engine)
     engine.start()
     await clock.advance(0)
     assert [job.id for job in await claim_all(engine)] == [job.id for job in parents]
     for parent in parents:
         (need,) = await engine.store.need_list(parent.id)
         assert (need.state, need.result) == (Need.DONE, b'"kept"')
-    assert not engine.store.horizon.unfollowed
+    assert not unfollowed(engine)
     await engine.close()
     await engine.store.close()
 
@@ -313,7 +317,7 @@ async def test_a_small_flow_does_not_wait_for_a_large_one(engine: Engine) -> Non
     parent = await push(engine, needs=(small.id,))
     await complete(engine, large)
     await complete(engine, small)
-    assert engine.store.horizon.unfollowed
+    assert unfollowed(engine)
     assert await state(engine, parent) is State.WAITING
     assert await state(engine, parents[-1]) is State.WAITING_CHILDREN
 
@@ -328,7 +332,7 @@ async def test_the_ends_of_one_job_are_told_in_order_and_only_to_those_who_were_
     await move(engine, needed, Arrow.REVIVE)
     late = await push(engine, needs=(needed.id,))
     await complete(engine, needed)
-    assert engine.store.horizon.unfollowed
+    assert unfollowed(engine)
     await clock.advance(0)
     assert await states(engine, early) == [State.DEAD] * 20
     assert await state(engine, late) is State.WAITING
