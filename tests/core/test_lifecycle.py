@@ -74,7 +74,9 @@ EXPECTED: dict[Arrow, dict[State, State]] = {
     Arrow.REVIVE: {State.DEAD: State.WAITING},
     Arrow.REPLAY: {State.COMPLETED: State.WAITING},
     Arrow.DRAIN: {State.WAITING: State.NOWHERE, State.DELAYED: State.NOWHERE},
-    Arrow.CLEAN: dict.fromkeys((State.WAITING, State.DELAYED, State.COMPLETED, State.DEAD), State.NOWHERE),
+    Arrow.CLEAN: dict.fromkeys(
+        (State.WAITING, State.DELAYED, State.COMPLETED, State.DEAD, State.WAITING_CHILDREN), State.NOWHERE
+    ),
     Arrow.PURGE: {State.DEAD: State.NOWHERE},
     Arrow.OBLITERATE: dict.fromkeys([state for state in State if state is not State.NOWHERE], State.NOWHERE),
     Arrow.FORGET: {State.COMPLETED: State.NOWHERE, State.DEAD: State.NOWHERE},

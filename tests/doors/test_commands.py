@@ -394,7 +394,8 @@ def _flow(c: TcpClient, **options: Any) -> tuple[str, str]:
 def get_children_values(c: TcpClient) -> None:
     child, parent = _flow(c)
     c.ok("ACK", id=c.ok("PULL", queue=c.queue)["job"]["id"], result={"a": 1})
-    assert c.ok("GetChildrenValues", id=parent)["data"]["values"] == {child: {"a": 1}}
+    assert c.ok("GetChildrenValues", id=parent) == {"ok": True, "data": {"values": {child: {"a": 1}}}}
+    assert c.ok("GetChildrenValues", id=parent, offset=1)["data"] == {"values": {}}
 
 
 def get_failed_children_values(c: TcpClient) -> None:

@@ -99,6 +99,7 @@ def test_pushes_of_one_connection_come_out_in_order(api: Api) -> None:
         ({"data": 1, "repeat": {}}, "repeat must have either every or cron"),
         ({"data": 1, "repeat": 5}, "repeat must be an object"),
         ({"data": 1, "repeat": {"every": 0}}, "repeat.every must be at least 1"),
+        ({"data": 1, "repeat": {"every": 1.5}}, "repeat.every must be an integer"),
         ({"data": 1, "repeat": {"every": 5, "limit": 0}}, "repeat.limit must be at least 1"),
         ({"data": 1, "repeat": {"cron": "61 * * * *"}}, "Invalid cron expression: Bad minute"),
         ({"data": 1, "repeat": {"pattern": "* *"}}, "Invalid cron expression: Wrong number of fields"),
@@ -425,6 +426,8 @@ def test_a_flow_over_http(api: Api) -> None:
         [first],
     )
     assert api.ok("GET", f"/jobs/{parent}/children")["values"] == {first: {"of": first}, second: {"of": second}}
+    assert api.ok("GET", f"/jobs/{parent}/children?limit=1&offset=1")["values"] == {second: {"of": second}}
+    assert api.refused("GET", f"/jobs/{parent}/children?limit=0") == (400, "limit must be at least 1")
     assert api.ok("GET", f"/jobs/{first}/children")["values"] == {}
     assert api.refused("GET", f"/jobs/{UNKNOWN_ID}/children") == (404, "Job not found")
 

@@ -193,6 +193,19 @@ async def test_a_tick_is_skipped_while_the_job_before_lives(engine: Engine, cloc
     assert await executions(engine) == 1
 
 
+async def test_skipping_does_not_keep_anybody_busy(engine: Engine, clock: ManualClock) -> None:
+    await add(engine, every=1)
+    await clock.advance(1)
+    job = await claim_job(engine)
+    await clock.advance(1_000)
+    assert (await names(engine)).count("cron:skipped") == 1_000 // limits.cron_skip_ms
+    await ack(engine, job)
+    await clock.advance(limits.cron_skip_ms)
+    await ack(engine, await claim_job(engine))
+    await clock.advance(limits.cron_skip_ms)
+    assert await executions(engine) == 3
+
+
 @pytest.mark.parametrize("ending", ["completed", "dead"])
 async def test_a_tick_fires_again_once_the_job_before_has_ended(engine: Engine, clock: ManualClock, ending: str) -> None:
     await add(engine, every=1_000)

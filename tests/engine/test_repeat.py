@@ -37,7 +37,7 @@ async def test_a_job_comes_again_after_its_interval_as_often_as_it_may(engine: E
         job, payload = delivery
         seen.add(job.id)
         assert (payload.data, job.priority, job.timeout) == (b"1", 4, 9_000)
-        assert job.expires_at == job.created_at + 60_000
+        assert job.expires_at == job.created_at + (5_000 if run else 0) + 60_000
         options = msgspec.json.decode(payload.options or b"")
         assert (options["tags"], options["repeat"].get("count", 0)) == (["a"], run)
         assert await ack(engine, job) is None
@@ -45,6 +45,16 @@ async def test_a_job_comes_again_after_its_interval_as_often_as_it_may(engine: E
         assert await claim(engine) is None
         await clock.advance(1)
     assert len(seen) == 3
+    assert engine.store.totals().delayed + engine.store.totals().waiting == 0
+
+
+async def test_the_time_to_live_of_one_that_comes_again_begins_when_it_is_due(engine: Engine, clock: ManualClock) -> None:
+    await push_repeating(engine, Repeat(parse(None, 1_500)), ttl=700)
+    for _ in range(3):
+        await ack(engine, await claim_job(engine))
+        await clock.advance(1_500 + 699)
+    await clock.advance(1)
+    assert await claim(engine) is None
     assert engine.store.totals().delayed + engine.store.totals().waiting == 0
 
 

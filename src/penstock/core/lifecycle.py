@@ -309,7 +309,7 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
             events=(Kind.JOB_RETRIED,)),
 
     **_rows(Arrow.DRAIN,        (_WAITING, _DELAYED),         _NOWHERE,    events=(Kind.JOB_REMOVED,)),
-    **_rows(Arrow.CLEAN,        (_WAITING, _DELAYED, _COMPLETED, _DEAD), _NOWHERE, events=(Kind.JOB_REMOVED,)),
+    **_rows(Arrow.CLEAN,        (_WAITING, _DELAYED, _COMPLETED, _DEAD, _CHILDREN), _NOWHERE, events=(Kind.JOB_REMOVED,)),
     **_rows(Arrow.PURGE,        (_DEAD,),                     _NOWHERE,    events=(Kind.JOB_REMOVED,)),
     **_rows(Arrow.OBLITERATE,   _STORED,                      _NOWHERE,    events=(Kind.JOB_REMOVED,)),
     **_rows(Arrow.FORGET,       (_COMPLETED, _DEAD),          _NOWHERE),

@@ -144,7 +144,8 @@ async def fire(engine: Engine, work: Work) -> None:
             _tell(work, EventKind.CRON_FIRED, queue, cron)
         else:
             _tell(work, EventKind.CRON_SKIPPED, queue, cron, reason=OVERLAP)
-    await _move_on(work, [cron for cron in due if cron.number not in left], pushed)
+    left_out = {tick.cron.number for tick in ticks if tick.skipped is not None or tick in firing} - pushed
+    await _move_on(work, [cron for cron in due if cron.number not in left], pushed, left_out)
     await work.flush()
 
 
@@ -196,12 +197,13 @@ def _job(cron: Cron, data: bytes) -> NewJob:
     )
 
 
-async def _move_on(work: Work, due: list[Cron], pushed: set[int]) -> None:
+async def _move_on(work: Work, due: list[Cron], pushed: set[int], skipped: set[int]) -> None:
     """Move all crons to their next tick, which is never in the past; those that have none, or are used up, are removed."""
     saved: list[tuple[Cron, int]] = []
     removed: list[tuple[Cron, int]] = []
     for cron in due:
-        next_run = _next_run(work, cron)
+        # One that comes every few ms and finds its last job still there must not keep everybody busy with that.
+        next_run = _next_run(work, cron, work.now_ms + (limits.cron_skip_ms - 1 if cron.number in skipped else 0))
         moved = msgspec.structs.replace(
             cron, next_run=next_run or cron.next_run, executions=cron.executions + (cron.number in pushed)
         )
@@ -214,9 +216,9 @@ async def _move_on(work: Work, due: list[Cron], pushed: set[int]) -> None:
             await _tell_removed(work, cron)
 
 
-def _next_run(work: Work, cron: Cron) -> int | None:
+def _next_run(work: Work, cron: Cron, after_ms: int) -> int | None:
     try:
-        return cron.plan.schedule.next_after(work.now_ms, cron.next_run)
+        return cron.plan.schedule.next_after(after_ms, cron.next_run)
     except InvalidInput:  # a time zone this machine no longer knows: look again later, and hold up nobody meanwhile
         return work.now_ms + limits.HOUR_MS
 

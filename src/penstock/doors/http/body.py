@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=msgspec.Struct)
 
 #: Numbers that must be whole; of the others the part behind the point is dropped.
-WHOLE_NUMBERS: Final = frozenset({"priority", "maxAttempts", "attempts", "count", "limit", "offset"})
+WHOLE_NUMBERS: Final = frozenset({"priority", "maxAttempts", "attempts", "count", "limit", "offset", "every", "repeatEvery"})
 _STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _INVALID = "Invalid JSON body"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from xxhash import xxh3_64_intdigest as digest
 
-from penstock.core.flow import Dependency, Need
+from penstock.core.flow import Dependency, End, Need
 from penstock.core.job import FIRST_LIVE_FIELD, Job, Payload
 
 if TYPE_CHECKING:
@@ -140,10 +140,10 @@ def read_dependency(row: Row) -> Dependency:
     return Dependency(*row)._replace(state=Need(row[2]))
 
 
-def read_dependencies(db: apsw.Connection, job_id: int) -> list[Dependency]:
-    """Read all dependencies of a job."""
-    statement = "select job, needs, state, name, result, error from dependencies where job = ? order by needs"
-    return [read_dependency(row) for row in db.execute(statement, (job_id,))]
+def read_end(row: Row) -> End:
+    """Make an end from its columns."""
+    serial, job, state, buries, frees, inherited, error, result, after = row
+    return End(serial, job, Need(state), bool(buries), bool(frees), bool(inherited), error, result, after)
 
 
 def encode_damaged(row: Row) -> bytes:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import apsw
 import structlog
 
+from penstock.core import limits
 from penstock.core.errors import JobQuarantined, OutcomeUnknown, PenstockError, StorageFailed, StorageFull, StoreIncompatible
 from penstock.core.limits import MEBIBYTE
 from penstock.store.catalog import as_counts
@@ -40,12 +41,12 @@ from penstock.store.sqlite.transaction import SqliteTransaction
 from penstock.store.sqlite.webhooks import Webhooks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
-    from penstock.core.flow import Dependency
+    from penstock.core.flow import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.queue import Counts, Queue, QueueKey
     from penstock.core.webhook import Webhook
@@ -427,8 +428,10 @@ class SqliteStore:
     async def result_get(self, job_id: int) -> bytes | None:
         return rows.read_result(self.db, job_id)
 
-    async def need_list(self, job_id: int) -> list[Dependency]:
-        return rows.read_dependencies(self.db, job_id)
+    async def need_list(
+        self, job_id: int, states: Sequence[Need] | None = None, limit: int = limits.list_jobs_max, offset: int = 0
+    ) -> list[Dependency]:
+        return await self.readers.run(lambda db: readers.needs(db, job_id, states, limit, offset))
 
     async def log_get(self, job_id: int) -> list[LogEntry]:
         return readers.logs(self.db, job_id)
