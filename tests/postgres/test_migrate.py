@@ -36,7 +36,7 @@ async def test_a_newer_database_is_left_alone(shard: str) -> None:
 
 async def test_a_database_that_is_not_there_and_one_that_is_down_are_told_apart(shard: str) -> None:
     with pytest.raises(ConfigInvalid, match="does not exist"):
-        await PostgresStore.open(f"{shard}_not", SystemClock())
+        await PostgresStore.open(postgres.url_of("nothing_there"), SystemClock())
     with pytest.raises(StorageFailed, match="cannot be reached"):
         await PostgresStore.open("postgresql://127.0.0.1:1/x", SystemClock())
 

@@ -46,12 +46,13 @@ class IdSource:
     is above it, whatever the clock says.
     """
 
-    __slots__ = ("_count", "_fixed", "_ms")
+    __slots__ = ("_above", "_count", "_fixed", "_ms")
 
     def __init__(self, *, shard: int = 0, node: int = 0, floor: int = 0) -> None:
         if not 0 <= shard < SHARDS_MAX or not 0 <= node < NODES_MAX:
             raise ValueError(f"shard must be below {SHARDS_MAX} and node below {NODES_MAX}, got {shard} and {node}")
         self._fixed = shard << SHARD_SHIFT | node << NODE_SHIFT
+        self._above = 0
         self._ms = floor >> TIME_SHIFT
         self._count = COUNT_MAX - 1  # whatever the floor's count was, its millisecond counts as used up
 
@@ -71,6 +72,11 @@ class IdSource:
             self._ms += 1
             self._count = 0
         return self._ms << TIME_SHIFT | self._fixed | self._count
+
+    def above(self, now_ms: int) -> int:
+        """Return a number above all ids that any source has handed out before a moment, without moving this one on."""
+        self._above = max(self._above + 1, first_of(now_ms) | self._fixed)
+        return self._above
 
     def take(self, count: int, now_ms: int) -> list[int]:
         """Return several fresh ids, in order."""

@@ -152,6 +152,15 @@ class Engine:
             return self.ids.mark()
         return max(self.ids.mark(), first_of(self.clock.now_ms() + limits.clock_apart_ms))
 
+    def end_serial(self, work: Work) -> int:
+        """Return a serial for the end of a job that is above the ids of all jobs that were pushed before it.
+
+        Another server may have pushed one after this transaction had begun, and before it got hold of the job that ends.
+        """
+        if not self.store.capabilities.is_shared:
+            return work.serial()
+        return self.ids.above(self.clock.now_ms() + limits.clock_apart_ms)
+
     def may_have_waiting(self, queue: Queue) -> bool:
         """Tell whether, as far as this server knows, there is something to claim."""
         found = self.store.queue_find(queue.key)

@@ -107,9 +107,10 @@ class _Room:
 async def follow_up(engine: Engine, work: Work) -> None:
     """See what the jobs that have ended so far in this batch mean for those that need them, and so on along the chain."""
     room = _Room()
-    while ends := _fresh(work):
+    while ends := _fresh(engine, work):
         later: set[int] = set()
-        if engine.store.horizon.unfollowed:  # the ends of one job are told in order
+        # The ends of one job are told in order. What other servers have left to tell may not be known here yet.
+        if engine.store.horizon.unfollowed or engine.store.capabilities.is_shared:
             later = await work.tx.end_pending([end.job for end in ends])
         left = await _tell(work, [end for end in ends if end.job not in later], room)
         left += [end for end in ends if end.job in later]
@@ -132,12 +133,12 @@ async def catch_up(work: Work) -> None:
             await work.tx.end_advance(reached)
 
 
-def _fresh(work: Work) -> list[End]:
+def _fresh(engine: Engine, work: Work) -> list[End]:
     """Take the ends that nobody has looked into yet, one per job."""
     ends: dict[int, End] = {}
     for job, arrow in work.ended[work.followed :]:
         if job.has(JobFlag.AWAITED) and job.id not in ends:
-            ends[job.id] = end_of(job, arrow, work.serial(), work.results.get(job.id))
+            ends[job.id] = end_of(job, arrow, engine.end_serial(work), work.results.get(job.id))
     for end in work.ends:
         ends.setdefault(end.job, end)
     work.followed = len(work.ended)
@@ -258,11 +259,11 @@ async def _descends(work: Work, namespace: str, job: Job | None, ancestor: Job) 
     return True
 
 
-async def unneed(_engine: Engine, work: Work, commands: Sequence[Unneed]) -> None:
+async def unneed(engine: Engine, work: Work, commands: Sequence[Unneed]) -> None:
     """Apply a batch of dropped dependencies."""
     for command in commands:
         needed = await work.find(command.namespace, command.needed)
-        dropped = await _still_needed(work, command)
+        dropped = await _still_needed(engine, work, command)
         if needed is None and not dropped:
             work.refuse(command, JobNotFound())
             continue
@@ -270,7 +271,7 @@ async def unneed(_engine: Engine, work: Work, commands: Sequence[Unneed]) -> Non
         work.answer(command, bool(dropped))
 
 
-async def _still_needed(work: Work, command: Unneed) -> list[End]:
+async def _still_needed(engine: Engine, work: Work, command: Unneed) -> list[End]:
     """Return ends, by which the dependency is dropped, of the jobs that a name stands for and that somebody needs.
 
     There may be several: one that lives, and others that had the same name of their own and are gone.
@@ -285,7 +286,7 @@ async def _still_needed(work: Work, command: Unneed) -> list[End]:
         living = await work.find(command.namespace, command.needed)
         ids += [] if living is None else [living.id]
         ids += [job_id for job_id in await work.tx.need_find(namespace, command.needed) if job_id not in ids]
-    ends = [End(work.serial(), job_id, Need.DROPPED) for job_id in ids]
+    ends = [End(engine.end_serial(work), job_id, Need.DROPPED) for job_id in ids]
     return [end for end in ends if await _is_needed_in(work, namespace, end)]
 
 

@@ -72,11 +72,13 @@ class Catalog(catalog.Catalog):
     async def look_ahead(self, db: Connection) -> None:
         """Find out from the database what falls due next."""
         horizon = self.horizon
-        horizon.due_ms, horizon.expiry_ms, horizon.lapse_ms, horizon.cron_ms = await db.fetchrow(_NEXT_MOMENTS)
+        moments = await db.fetchrow(_NEXT_MOMENTS)
+        horizon.due_ms, horizon.expiry_ms, horizon.lapse_ms, horizon.cron_ms, horizon.unfollowed = moments
 
     async def look_further(self, db: Connection) -> None:
         """Find out what falls due earlier than we know, without forgetting what we know."""
-        bring_forward(self.horizon, News(horizon=tuple(await db.fetchrow(_NEXT_MOMENTS))))
+        *moments, unfollowed = await db.fetchrow(_NEXT_MOMENTS)
+        bring_forward(self.horizon, News(horizon=tuple(moments), unfollowed=unfollowed))
 
     def hear(self, told: News) -> None:
         """Take over what another server has committed."""
@@ -87,7 +89,7 @@ class Catalog(catalog.Catalog):
     def bring_forward(self, booked: Horizon) -> None:
         """Remember what our own commit has booked, should a look at the database have come in between."""
         moments = booked.due_ms, booked.expiry_ms, booked.lapse_ms, booked.cron_ms
-        bring_forward(self.horizon, News(horizon=moments))
+        bring_forward(self.horizon, News(horizon=moments, unfollowed=booked.unfollowed))
 
     def book_in(self, horizon: Horizon, job: Job) -> None:
         """Note in another horizon when a job will need attention."""
@@ -105,5 +107,6 @@ _NEXT_MOMENTS = """
 select (select min(run_at)      from jobs where state = 1),
        (select min(expires_at)  from jobs where expires_at is not null and state in (0, 1, 5)),
        (select min(lease_until) from jobs where state = 2),
-       (select min(next_run)    from crons)
+       (select min(next_run)    from crons),
+       exists (select from ends)
 """

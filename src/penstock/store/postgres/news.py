@@ -24,6 +24,8 @@ class News(msgspec.Struct, array_like=True, omit_defaults=True):
     """How many crons there are more or fewer."""
     webhooks: bool = False
     """Whether webhooks were changed."""
+    unfollowed: bool = False
+    """Whether there are ends that others have to be told of."""
 
 
 encode: Final = msgspec.msgpack.Encoder().encode
@@ -37,6 +39,7 @@ def bring_forward(horizon: Horizon, news: News) -> None:
     horizon.expiry_ms = _earlier(horizon.expiry_ms, expiry)
     horizon.lapse_ms = _earlier(horizon.lapse_ms, lapse)
     horizon.cron_ms = _earlier(horizon.cron_ms, cron)
+    horizon.unfollowed = horizon.unfollowed or news.unfollowed
 
 
 def _earlier(known: int | None, new: int | None) -> int | None:

@@ -8,12 +8,15 @@ import msgspec
 
 from penstock.core import ids, limits
 from penstock.core.errors import InvalidInput
+from penstock.core.flow import Need
 from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
 from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection
 from penstock.store.postgres import rows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from asyncpg import Connection
 
     from penstock.core.flow import Dependency
@@ -55,6 +58,10 @@ _JOURNAL = (
     "select seq, at, body from journal where count > 0 and seq >="
     " coalesce((select max(seq) from journal where count > 0 and seq <= $1), 0) order by seq limit $2"
 )
+_NEEDS = (
+    "select job, needs, state, name, result, error from dependencies where job = $1 and state = any ($2::smallint[])"
+    " order by needs limit $3 offset $4"
+)
 #: The one character that PostgreSQL cannot keep in a text.
 ZERO: Final = "\0"
 decode_body = msgspec.msgpack.Decoder(tuple[dict[int, tuple[str, str]], list[list[object]]]).decode
@@ -80,10 +87,22 @@ async def result(db: Connection, job_id: int) -> bytes | None:
     return data
 
 
-async def needs(db: Connection, job_id: int) -> list[Dependency]:
-    """Read all dependencies of a job."""
-    statement = "select job, needs, state, name, result, error from dependencies where job = $1 order by needs"
-    return [rows.read_dependency(row) for row in await db.fetch(statement, job_id)]
+async def needs(db: Connection, job_id: int, states: Sequence[Need] | None, limit: int, offset: int) -> list[Dependency]:
+    """Read dependencies of a job, oldest needed job first."""
+    wanted = [state.value for state in (Need if states is None else states)]
+    found: list[Dependency] = []
+    size = 0
+    async with db.transaction(readonly=True):
+        async for row in db.cursor(_NEEDS, job_id, wanted, limit, offset, prefetch=50):
+            each = rows.read_dependency(row)
+            size += len(each.result or b"") + len(each.error or "")
+            if size > limits.list_bytes_max and found:
+                raise InvalidInput(
+                    f"What these children answered is larger than {limits.list_bytes_max // limits.MEBIBYTE} MiB. Ask for them "
+                    f"with limit and offset: the first {len(found)} would fit."
+                )
+            found.append(each)
+    return found
 
 
 async def logs(db: Connection, job_id: int) -> list[LogEntry]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.core.flow import Dependency, Need
+from penstock.core.flow import Dependency, End, Need
 from penstock.core.job import FIRST_LIVE_FIELD, Job, Payload
 from penstock.store.postgres.schema import LOCK_GROUP
 
@@ -160,3 +160,9 @@ def read_dependency(row: Record) -> Dependency:
     """Make a dependency from its columns."""
     job, needs, state, name, result, error = row
     return Dependency(job, needs, Need(state), name, result, None if error is None else error.decode())
+
+
+def read_end(row: Record) -> End:
+    """Make an end from its columns."""
+    serial, job, state, buries, frees, inherited, error, result, after = row
+    return End(serial, job, Need(state), buries, frees, inherited, None if error is None else error.decode(), result, after)

@@ -126,12 +126,26 @@ create table dependencies (
   job          bigint not null,          -- waits for
   needs        bigint not null,          -- this one
   state        smallint not null,        -- core.flow.Need: 0 and 1 keep it waiting
-  name         text not null,
+  name         text not null,            -- how users know the one that is needed
   result       bytea,
   error        bytea,                    -- UTF-8
   primary key (job, needs)
 );
-create index dependencies_needs on dependencies (needs) where state <= 1;
+create index dependencies_needs on dependencies (needs, job) where state <= 1;
+create index dependencies_failed on dependencies (name) where state = 1;
+-- How needed jobs have ended, until everybody who needs them was told.
+create table ends (
+  serial       bigint primary key,       -- in this order they are told
+  job          bigint not null,
+  state        smallint not null,        -- core.flow.Need: where the dependencies on it stand now
+  buries       boolean not null,
+  frees        boolean not null,
+  inherited    boolean not null,
+  error        bytea,                    -- UTF-8
+  result       bytea,
+  after        bigint not null           -- id of the last job that was told
+);
+create index ends_job on ends (job);
 create table crons (
   number       int generated always as identity primary key,
   namespace    int not null references namespaces,

@@ -15,6 +15,7 @@ import asyncpg
 import structlog
 from asyncpg import Connection, Pool
 
+from penstock.core import limits
 from penstock.core.clock import pause
 from penstock.core.errors import OutcomeUnknown, PenstockError, StorageFailed, StorageFull, TooMany
 from penstock.core.ids import NODES_MAX, random_name
@@ -29,11 +30,11 @@ from penstock.store.postgres.follower import Follower
 from penstock.store.postgres.transaction import PostgresTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
-    from penstock.core.flow import Dependency
+    from penstock.core.flow import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.queue import Counts, Queue, QueueKey
     from penstock.core.webhook import Webhook
@@ -303,8 +304,10 @@ class PostgresStore:
     async def result_get(self, job_id: int) -> bytes | None:
         return await self._read(lambda db: reads.result(db, job_id))  # type: ignore[no-any-return]
 
-    async def need_list(self, job_id: int) -> list[Dependency]:
-        return await self._read(lambda db: reads.needs(db, job_id))  # type: ignore[no-any-return]
+    async def need_list(
+        self, job_id: int, states: Sequence[Need] | None = None, limit: int = limits.list_jobs_max, offset: int = 0
+    ) -> list[Dependency]:
+        return await self._read(lambda db: reads.needs(db, job_id, states, limit, offset))  # type: ignore[no-any-return]
 
     async def log_get(self, job_id: int) -> list[LogEntry]:
         return await self._read(lambda db: reads.logs(db, job_id))  # type: ignore[no-any-return]

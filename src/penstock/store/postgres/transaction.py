@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.core import limits
 from penstock.core.errors import RowChanged, TooMany
+from penstock.core.flow import NeedCount
 from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
 from penstock.store.catalog import Tally, as_counts, empty_tally
 from penstock.store.contract import Horizon, JournalBlock
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.core.cron import Cron, CronKey
     from penstock.core.events import Event
-    from penstock.core.flow import Dependency
+    from penstock.core.flow import Dependency, End
     from penstock.core.job import Job, Payload
     from penstock.core.webhook import Webhook
     from penstock.store.contract import LogEntry
@@ -120,6 +121,7 @@ class PostgresTransaction:
             (booked.due_ms, booked.expiry_ms, booked.lapse_ms, booked.cron_ms),
             self._new_crons,
             self._webhooks_changed,
+            booked.unfollowed,
         )
         touched = [number for number in self._deltas if number not in self._emptied]
         block, seq, total, xid = await self._db.fetchrow(
@@ -349,11 +351,21 @@ class PostgresTransaction:
             [_utf8(each.error) for each in needs],
         )
 
-    async def need_open(self, needed: Iterable[int]) -> list[Dependency]:
-        return [rows.read_dependency(row) for row in await self._db.fetch(_OPEN_NEEDS, list(needed))]
+    async def need_open(self, ends: Sequence[End], limit: int) -> list[Dependency]:
+        bounds = [end.job for end in ends], [end.after for end in ends], [end.serial for end in ends]
+        return [rows.read_dependency(row) for row in await self._db.fetch(_OPEN_NEEDS, *bounds, limit)]
 
-    async def need_list(self, job_id: int) -> list[Dependency]:
-        return await reads.needs(self._db, job_id)
+    async def need_of(self, job_id: int) -> list[Dependency]:
+        return [rows.read_dependency(row) for row in await self._db.fetch(_NEEDS_OF, job_id)]
+
+    async def need_count(self, jobs: Sequence[int]) -> dict[int, NeedCount]:
+        found = await self._db.fetch(_COUNT_NEEDS, jobs)
+        return {job_id: NeedCount(*numbers) for job_id, *numbers in found}
+
+    async def need_find(self, namespace: int, name: str) -> list[int]:
+        if reads.ZERO in name:
+            return []
+        return [row[0] for row in await self._db.fetch(_FIND_NEEDED, namespace, name)]
 
     async def need_save(self, needs: Sequence[Dependency]) -> None:
         self.wrote = True
@@ -365,6 +377,41 @@ class PostgresTransaction:
             [each.result for each in needs],
             [_utf8(each.error) for each in needs],
         )
+
+    # Ends.
+
+    async def end_add(self, ends: Sequence[End]) -> None:
+        self.wrote = True
+        await self._db.executemany(
+            "insert into ends values ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            [end._replace(error=_utf8(end.error)) for end in ends],  # type: ignore[arg-type]
+        )
+        self._catalog.horizon.unfollowed = self._booked.unfollowed = True
+
+    async def end_list(self, limit: int) -> list[End]:
+        found: list[End] = []
+        size = 0
+        for row in await self._db.fetch(_ENDS, limit, limits.flow_bytes_batch_max):
+            found.append(rows.read_end(row))
+            size += found[-1].weight
+            if size >= limits.flow_bytes_batch_max:
+                break
+        if not found:  # another server has told them
+            self._catalog.horizon.unfollowed = False
+        return found
+
+    async def end_pending(self, jobs: Sequence[int]) -> set[int]:
+        found = await self._db.fetch("select job from ends where job = any ($1::bigint[])", jobs)
+        return {row[0] for row in found}
+
+    async def end_advance(self, end: End) -> None:
+        self.wrote = True
+        await self._db.execute("update ends set after = $1 where serial = $2", end.after, end.serial)
+
+    async def end_remove(self, serials: Sequence[int]) -> None:
+        self.wrote = True
+        await self._db.execute("delete from ends where serial = any ($1::bigint[])", serials)
+        self._catalog.horizon.unfollowed = await self._db.fetchval("select exists (select from ends)")
 
     async def log_append(self, job_id: int, entry: LogEntry, keep: int) -> None:
         self.wrote = True
@@ -561,9 +608,32 @@ _ADD_NEEDS = (
     "insert into dependencies (job, needs, state, name, result, error)"
     " select * from unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::text[], $5::bytea[], $6::bytea[])"
 )
-_OPEN_NEEDS = (
-    "select job, needs, state, name, result, error from dependencies where needs = any ($1::bigint[]) and state <= 1"
+_OPEN_NEEDS = """
+select d.job, d.needs, d.state, d.name, null::bytea, d.error
+from unnest($1::bigint[], $2::bigint[], $3::bigint[]) with ordinality as u (needs, after, serial, place)
+cross join lateral (
+  select * from dependencies where needs = u.needs and state <= 1 and job > u.after and job < u.serial order by job limit $4
+) as d order by u.place, d.job limit $4
+"""
+_NEEDS_OF = (
+    "select job, needs, state, name, null::bytea, error from dependencies where job = $1 and state <= 1 order by needs"
 )
+_COUNT_NEEDS = (
+    "select u.job, count(*) filter (where d.state <= 1), count(*) filter (where d.state = 2), count(d.job)"
+    " from unnest($1::bigint[]) as u (job) left join dependencies d on d.job = u.job group by u.job"
+)
+_FIND_NEEDED = (
+    "select distinct d.needs from dependencies d join jobs j on j.id = d.job"
+    " where j.namespace = $1 and d.name = $2 and d.state = 1 order by d.needs"
+)
+# The newest bytes are left to the next batch: the sum is over the ends in front.
+_ENDS = """
+with first as materialized (select * from ends order by serial limit $1 for update)
+select serial, job, state, buries, frees, inherited, error, result, after from (
+  select *, sum(coalesce(length(result), 0) + 3 * coalesce(length(error), 0)) over (order by serial)
+            - coalesce(length(result), 0) - 3 * coalesce(length(error), 0) as ahead from first) as e
+where ahead < $2 order by serial
+"""
 _SAVE_NEEDS = (
     "update dependencies d set state = u.state, result = u.result, error = u.error"
     " from unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::bytea[], $5::bytea[]) as u (job, needs, state, result, error)"
