@@ -27,7 +27,6 @@ def _option(name: str, metavar: str) -> Callable[[F], F]:
 @_option("data", "DIR")
 @_option("http", "HOST:PORT")
 @_option("tcp", "HOST:PORT|off")
-@_option("resp", "HOST:PORT|off")
 @_option("metrics", "HOST:PORT|off")
 @_option("durability", "always|interval|never")
 @_option("log-level", "LEVEL")
@@ -63,4 +62,6 @@ def _greet(config: configuration.Config) -> None:
     if config.tcp is not None:
         click.echo(f"  TCP      {config.tcp}")
     click.echo(f"  metrics  {base}/prometheus")
+    if config.metrics is not None:
+        click.echo(f"           http://{config.metrics}/metrics  (off with --metrics off)")
     click.echo(f"  data     {config.data}  (durability: {config.durability})")
