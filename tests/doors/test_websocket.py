@@ -448,6 +448,16 @@ def test_who_shows_a_wrong_token_is_not_let_in(guarded: ServerProcess) -> None:
         assert answer(refused.value) == (401, "Unauthorized", None)
 
 
+@pytest.mark.parametrize(("header", "status"), [(b"X-Namespace: \xc3\xbc", b"400"), (b"Authorization: \xc3\xbc", b"401")])
+def test_a_header_that_is_not_ascii_is_not_overlooked(guarded: ServerProcess, header: bytes, status: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", guarded.port), timeout=20) as raw:
+        raw.sendall(
+            b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" + header + b"\r\n"
+            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        assert raw.recv(4_096).startswith(b"HTTP/1.1 " + status)
+
+
 def test_who_shows_no_token_is_cut_off(guarded: ServerProcess) -> None:
     with ear(guarded) as events:
         assert json.loads(events.socket.recv(timeout=30)) == {"ok": False, "error": "Not authenticated"}

@@ -15,10 +15,9 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, OriginRefused, PenstockError, RouteNotFound, TooMany, Unauthorized
-from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.jobs import events
 from penstock.doors.jobs.call import TextMessage
-from penstock.doors.jobs.door import check_namespace, check_queue_name
+from penstock.doors.jobs.door import check_queue_name, namespace_in
 from penstock.doors.jobs.hub import Hub, Reader
 from penstock.doors.jobs.outbox import Outbox
 from penstock.doors.jobs.subscription import Subscription
@@ -136,10 +135,10 @@ class SocketDoor:
 
     def _admits(self, scope: Scope) -> bool:
         """Tell whether a handshake shows a good token; who shows none may do so later, with Auth. Raises Unauthorized."""
-        shown = scope.headers.get("authorization", "")
-        if shown and not self._gate.admits(shown):
+        shown = "authorization" in scope.headers  # even if it is unreadable, because it is not ASCII
+        if shown and not self._gate.admits(scope.headers.get("authorization", "")):
             raise Unauthorized
-        return self._gate.is_open or bool(shown)
+        return self._gate.is_open or shown
 
     def _check(self, scope: Scope) -> tuple[str, str]:
         """Return the namespace and the queue a handshake is about, or raise what it is refused with."""
@@ -151,7 +150,7 @@ class SocketDoor:
             raise OriginRefused
         if self._closed or len(self._open) >= limits.websockets_max:
             raise TooMany("Too many WebSocket connections")
-        namespace = check_namespace(scope.headers.get("x-namespace", DEFAULT_NAMESPACE))
+        namespace = namespace_in(scope.headers)
         if queue:
             check_queue_name(queue)
         return namespace, queue
