@@ -41,7 +41,6 @@ from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptim
 from penstock.doors.ops.metrics import Metrics
 from penstock.engine.engine import Engine
 from penstock.engine.keeper import Retention
-from penstock.engine.workers import Workers
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
 from penstock.outbound.webhooks import PostOffice
@@ -73,6 +72,8 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
         durability=config.durability,
         sync_interval_ms=config.sync_interval_ms,
         retention=Retention(config.completed_max, config.completed_age_ms, config.journal_bytes_max, config.journal_age_ms),
+        worker_timeout_ms=config.worker_timeout_ms,
+        worker_overload_ms=config.worker_overload_threshold_ms,
     )
     engine.start()
     doors = Doors(config, engine)
@@ -125,9 +126,7 @@ class Doors:
         guard = Guard(config.webhook_allowed_hosts)
         self.post_office = PostOffice(engine, Sender(engine.clock, guard))
         self.post_office.start()
-        self.workers = Workers(
-            engine.clock, engine.feed, timeout_ms=config.worker_timeout_ms, overload_ms=config.worker_overload_threshold_ms
-        )
+        self.workers = engine.workers
         self.hub = hub = Hub(engine.feed, engine.clock)
         self._links = Links(engine.clock)
         self._window = self._new_window()
@@ -197,7 +196,6 @@ class Doors:
     async def end_streams(self) -> None:
         """End the connections that stay: the listener would not wait for them."""
         await asyncio.gather(self._sockets.close(), self._streams.close())
-        self.workers.close()
 
     def _new_window(self) -> SlidingWindow | None:
         config = self._config

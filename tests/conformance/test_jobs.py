@@ -54,6 +54,33 @@ async def test_unknown_ids_are_left_out(bench: Workbench) -> None:
     assert await bench.store.job_get("nowhere", job.id) is None
 
 
+async def test_the_part_that_never_changes_can_be_rewritten(bench: Workbench) -> None:
+    (job,) = await bench.put(unique_key="k", group_id="g", timeout=5)
+    (behind,) = await bench.put(group_id="g")
+    assert await bench.ready() == [job.id]
+    job.unique_key, job.group_id, job.timeout, job.max_attempts, job.backoff, job.created_at = None, "h", None, 9, 8, 7
+    async with bench.transaction() as tx:
+        await tx.job_rewrite([job])
+    assert await bench.load(job.id) == job
+    assert await bench.ready() == [job.id, behind.id]  # the group it left goes on without it
+    (again,) = await bench.put(unique_key="k")
+    async with bench.transaction() as tx:
+        holder = await tx.job_find_unique(job.queue, "k")
+    assert holder is not None
+    assert holder.id == again.id
+    await bench.restart()
+    assert await bench.load(job.id) == job
+
+
+async def test_rewriting_is_refused_if_state_or_token_changed_meanwhile(bench: Workbench) -> None:
+    (job,) = await bench.put(state=State.ACTIVE)
+    for change in ({"state": State.WAITING.value}, {"token": job.token + 1}):
+        with pytest.raises(RowChanged):
+            async with bench.transaction() as tx:
+                await tx.job_rewrite([msgspec.structs.replace(job, backoff=5, **change)])
+    assert await bench.load(job.id) == job
+
+
 @pytest.mark.parametrize("verb", ["save", "remove"])
 async def test_a_write_is_refused_if_state_or_token_changed_meanwhile(bench: Workbench, verb: str) -> None:
     (job,) = await bench.put(state=State.ACTIVE)

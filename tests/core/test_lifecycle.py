@@ -67,12 +67,16 @@ EXPECTED: dict[Arrow, dict[State, State]] = {
     Arrow.RESCHEDULE: {State.DELAYED: State.DELAYED},
     Arrow.REPRIORITIZE: {each: each for each in (State.WAITING, State.DELAYED, State.WAITING_CHILDREN)},
     Arrow.EDIT: {each: each for each in (State.WAITING, State.DELAYED, State.ACTIVE, State.WAITING_CHILDREN)},
+    Arrow.REPLACE: dict.fromkeys((State.WAITING, State.DELAYED), State.WAITING),
+    Arrow.REPLACE_LATER: dict.fromkeys((State.WAITING, State.DELAYED), State.DELAYED),
     Arrow.DISCARD: dict.fromkeys((State.WAITING, State.DELAYED, State.ACTIVE, State.WAITING_CHILDREN), State.DEAD),
     Arrow.CANCEL: dict.fromkeys((State.WAITING, State.DELAYED, State.ACTIVE, State.WAITING_CHILDREN), State.NOWHERE),
     Arrow.REVIVE: {State.DEAD: State.WAITING},
     Arrow.REPLAY: {State.COMPLETED: State.WAITING},
     Arrow.DRAIN: {State.WAITING: State.NOWHERE, State.DELAYED: State.NOWHERE},
-    Arrow.CLEAN: dict.fromkeys((State.WAITING, State.DELAYED, State.COMPLETED, State.DEAD), State.NOWHERE),
+    Arrow.CLEAN: dict.fromkeys(
+        (State.WAITING, State.DELAYED, State.COMPLETED, State.DEAD, State.WAITING_CHILDREN), State.NOWHERE
+    ),
     Arrow.PURGE: {State.DEAD: State.NOWHERE},
     Arrow.OBLITERATE: dict.fromkeys([state for state in State if state is not State.NOWHERE], State.NOWHERE),
     Arrow.FORGET: {State.COMPLETED: State.NOWHERE, State.DEAD: State.NOWHERE},

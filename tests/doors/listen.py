@@ -36,7 +36,7 @@ class Ear:
             self.skipped.append(message)
         return message
 
-    def until(self, name: str, **fields: Any) -> Any:
+    def until(self, name: str, /, **fields: Any) -> Any:
         """Return the payload of the next event of a name that has some fields."""
         while True:
             message = self.receive()

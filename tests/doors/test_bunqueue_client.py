@@ -187,6 +187,37 @@ def test_a_failure_for_good_goes_straight_to_the_dead_letters(queue: Any, work: 
     assert queue.purge_dlq() in (0, 1)
 
 
+def test_a_stack_comes_with_the_failure(queue: Any, work: Callable[..., Any]) -> None:
+    def broken(_job: Any) -> None:
+        raise ValueError("not today")
+
+    failed = Heard(1)
+    work(broken).on("failed", failed)
+    job = queue.add("n", {}, attempts=1, stack_trace_limit=1)
+    failed.wait()
+    assert queue.get_job(job.id).stacktrace == ["ValueError: not today"]
+
+
+def test_every_option_of_the_client_arrives(queue: Any) -> None:
+    options = {
+        "backoff": {"type": "fixed", "delay": 5, "maxDelay": 9}, "stall_timeout": 7_000, "stack_trace_limit": 4,
+        "keep_logs": 2, "size_limit": 500, "timestamp": 1_700_000_000_000, "repeat": {"every": 60_000},
+        "deduplication": {"id": "k", "ttl": 60_000, "extend": True, "replace": True}, "fail_parent_on_failure": True,
+    }  # fmt: skip
+    job = queue.add("n", {"v": 1}, **options)
+    shown = {
+        "backoff": 5, "backoffConfig": {"type": "fixed", "delay": 5, "maxDelay": 9}, "stallTimeout": 7_000,
+        "stackTraceLimit": 4, "keepLogs": 2, "sizeLimit": 500, "createdAt": 1_700_000_000_000,
+        "repeat": {"count": 0, "every": 60_000}, "uniqueKey": "k", "deduplicationTtl": 60_000, "deduplicationExtend": True,
+        "deduplicationReplace": True, "failParentOnFailure": True,
+    }  # fmt: skip
+    assert shown.items() <= queue.get_job(job.id).raw.items()
+    assert queue.add("n", {"v": 2}, **options).id == job.id
+    assert queue.get_job(job.id).data["v"] == 2
+    assert queue.add_bulk([{"name": "n", "data": {"v": 3}, "debounce": {"id": "k", "ttl": 60_000}}]) == [job.id]
+    assert queue.get_job(job.id).data["v"] == 3
+
+
 def test_pausing(queue: Any) -> None:
     queue.pause()
     assert queue.is_paused()

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.doors.api import UNKNOWN_ID
+from tests.support.server import ServerProcess
 from tests.support.tcp import TcpClient, all_commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from tests.support.server import ServerProcess
 
 NO_QUEUE = "Queue name is required"
 NOT_ACTIVE = "Job not found or not active"
@@ -395,7 +394,8 @@ def _flow(c: TcpClient, **options: Any) -> tuple[str, str]:
 def get_children_values(c: TcpClient) -> None:
     child, parent = _flow(c)
     c.ok("ACK", id=c.ok("PULL", queue=c.queue)["job"]["id"], result={"a": 1})
-    assert c.ok("GetChildrenValues", id=parent)["data"]["values"] == {child: {"a": 1}}
+    assert c.ok("GetChildrenValues", id=parent) == {"ok": True, "data": {"values": {child: {"a": 1}}}}
+    assert c.ok("GetChildrenValues", id=parent, offset=1)["data"] == {"values": {}}
 
 
 def get_failed_children_values(c: TcpClient) -> None:
@@ -506,7 +506,7 @@ def _by_command() -> dict[str, Callable[[TcpClient], None]]:
 
 
 WORKS = _by_command()
-#: Commands that take nothing cannot be used wrongly.
+#: Commands that take nothing cannot be used wrongly, only by somebody without a token.
 NEVER_REFUSED = {
     "Ping", "Stats", "Metrics", "Prometheus", "StorageStatus", "CompactMemory", "Hello", "ListQueues", "CronList",
     "ListWebhooks", "ListWorkers",
@@ -598,6 +598,20 @@ def test_it_works(client: TcpClient, name: str) -> None:
 def test_it_is_refused_in_the_words_of_the_contract(client: TcpClient, name: str) -> None:
     fields, error = REFUSED[name]
     assert client.refused(name, **fields) == error
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("guarded") / "data", env={"AUTH_TOKENS": "secret"}) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", sorted(NEVER_REFUSED))
+def test_it_is_refused_without_a_token(guarded: ServerProcess, name: str) -> None:
+    with TcpClient(guarded.tcp_port) as stranger:
+        assert stranger.refused(name) == "Not authenticated"
+        stranger.ok("Auth", token="secret")
+        stranger.ok(name)
 
 
 @pytest.mark.parametrize("name", sorted(WORKS.keys() - {"Auth", "Hello"}))

@@ -101,6 +101,7 @@ def test_crons_are_apart_by_namespace(api: Api) -> None:
         ({"schedule": "* " * 300}, "schedule must be at most 256 characters"),
         ({"timezone": "Mars/Olympus"}, "Invalid timezone: Mars/Olympus"),
         ({"schedule": None, "repeatEvery": 0}, "repeatEvery must be at least 1"),
+        ({"schedule": None, "repeatEvery": 1.5}, "repeatEvery must be an integer"),
         ({"schedule": None, "repeatEvery": "x"}, "repeatEvery must be a number"),
         ({"priority": 1.5}, "priority must be an integer"),
         ({"priority": 1_000_001}, "priority must be at most 1000000"),

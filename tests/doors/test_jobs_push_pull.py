@@ -66,7 +66,27 @@ def test_pushes_of_one_connection_come_out_in_order(api: Api) -> None:
         ({"data": 1, "maxAttempts": 1_001}, "maxAttempts must be at most 1000"),
         ({"data": 1, "maxAttempts": 2.5}, "maxAttempts must be an integer"),
         ({"data": 1, "backoff": -1}, "backoff must be at least 0"),
-        ({"data": 1, "backoff": {"type": "fixed"}}, "backoff must be a number"),
+        ({"data": 1, "backoff": "fixed"}, "backoff must be a number"),
+        ({"data": 1, "backoff": [1]}, "backoff must be a number"),
+        ({"data": 1, "backoff": {"type": "linear"}}, "backoff.type must be one of: exponential, fixed"),
+        ({"data": 1, "backoff": {"delay": -1}}, "backoff.delay must be at least 0"),
+        ({"data": 1, "backoff": {"maxDelay": 86_400_001}}, "backoff.maxDelay must be at most 86400000"),
+        ({"data": 1, "dedup": {"ttl": 5}}, "dedup needs a uniqueKey"),
+        ({"data": 1, "dedup": True, "uniqueKey": "k"}, "dedup must be an object"),
+        ({"data": 1, "dedup": {"ttl": -1}, "uniqueKey": "k"}, "dedup.ttl must be at least 0"),
+        ({"data": 1, "dedup": {"replace": 1}, "uniqueKey": "k"}, "dedup.replace must be a boolean"),
+        ({"data": 1, "debounceTtl": 5}, "debounceTtl needs a debounceId"),
+        (
+            {"data": 1, "debounceId": "k", "dependsOn": ["x"]},
+            "A job that depends on others cannot replace another. Leave out dedup.replace and debounceId.",
+        ),
+        ({"data": 1, "stallTimeout": 86_400_001}, "stallTimeout must be at most 86400000"),
+        ({"data": 1, "stackTraceLimit": -1}, "stackTraceLimit must be at least 0"),
+        ({"data": 1, "keepLogs": "all"}, "keepLogs must be a number"),
+        ({"data": "12345", "sizeLimit": 5}, "Job data too large: 7 bytes, and its sizeLimit is 5"),
+        ({"data": 1, "timestamp": -1}, "timestamp must be at least 0"),
+        ({"data": 1, "removeOnComplete": {"age": 5}}, "removeOnComplete must be a boolean"),
+        ({"data": 1, "removeOnFail": 10}, "removeOnFail must be a boolean"),
         ({"data": 1, "ttl": 10**20}, "ttl must be at most 31536000000"),
         ({"data": 1, "uniqueKey": 5}, "uniqueKey must be a string"),
         ({"data": 1, "uniqueKey": ""}, "uniqueKey must not be empty"),
@@ -79,6 +99,7 @@ def test_pushes_of_one_connection_come_out_in_order(api: Api) -> None:
         ({"data": 1, "repeat": {}}, "repeat must have either every or cron"),
         ({"data": 1, "repeat": 5}, "repeat must be an object"),
         ({"data": 1, "repeat": {"every": 0}}, "repeat.every must be at least 1"),
+        ({"data": 1, "repeat": {"every": 1.5}}, "repeat.every must be an integer"),
         ({"data": 1, "repeat": {"every": 5, "limit": 0}}, "repeat.limit must be at least 1"),
         ({"data": 1, "repeat": {"cron": "61 * * * *"}}, "Invalid cron expression: Bad minute"),
         ({"data": 1, "repeat": {"pattern": "* *"}}, "Invalid cron expression: Wrong number of fields"),
@@ -405,6 +426,8 @@ def test_a_flow_over_http(api: Api) -> None:
         [first],
     )
     assert api.ok("GET", f"/jobs/{parent}/children")["values"] == {first: {"of": first}, second: {"of": second}}
+    assert api.ok("GET", f"/jobs/{parent}/children?limit=1&offset=1")["values"] == {second: {"of": second}}
+    assert api.refused("GET", f"/jobs/{parent}/children?limit=0") == (400, "limit must be at least 1")
     assert api.ok("GET", f"/jobs/{first}/children")["values"] == {}
     assert api.refused("GET", f"/jobs/{UNKNOWN_ID}/children") == (404, "Job not found")
 

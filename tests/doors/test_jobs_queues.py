@@ -110,6 +110,10 @@ def test_cleaning(api: Api) -> None:
     assert api.ok("POST", "{q}/clean", {"limit": 2})["ids"] == jobs[:2]
     assert api.ok("POST", "{q}/clean") == {"ok": True, "count": 1, "ids": [jobs[2]]}
     assert api.ok("POST", "{q}/clean", {"state": "completed"})["ids"] == [done]
+    parent = api.push(dependsOn=[api.push()])
+    assert api.ok("POST", "{q}/drain")["count"] == 1
+    assert api.ok("POST", "{q}/clean")["count"] == 0
+    assert api.ok("POST", "{q}/clean", {"state": "waiting-children"})["ids"] == [parent]
 
 
 @pytest.mark.parametrize(
@@ -118,9 +122,9 @@ def test_cleaning(api: Api) -> None:
         ({"grace": -1}, "grace must be at least 0"),
         ({"limit": 0}, "limit must be at least 1"),
         ({"limit": 100_001}, "limit must be at most 100000"),
-        ({"state": "nonsense"}, "state must be one of: waiting, delayed, completed, failed"),
+        ({"state": "nonsense"}, "state must be one of: waiting, delayed, completed, failed, waiting-children"),
         ({"grace": 1e300}, "grace must be at most 3153600000000"),
-        ({"state": "active"}, "state must be one of: waiting, delayed, completed, failed"),
+        ({"state": "active"}, "state must be one of: waiting, delayed, completed, failed, waiting-children"),
     ],
 )
 def test_a_bad_cleaning_is_refused(api: Api, body: Any, error: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,14 @@ import pytest
 from penstock.access.tokens import TokenGate
 from penstock.core import limits
 from penstock.core.clock import settle
+from penstock.core.ids import to_uuid
+from penstock.core.job import NewJob
+from penstock.core.lifecycle import State
 from penstock.doors.jobs.session import Session
 from penstock.doors.jobs.tcp import TcpListener
+from penstock.engine.produce import Push
+from tests.support.engines import QUEUE, state
+from tests.support.receiver import until
 from tests.support.server import ServerProcess
 from tests.support.tcp import TcpClient, all_commands, frame
 
@@ -414,6 +421,56 @@ async def test_who_shows_no_token_in_time_is_turned_away(engine: Engine, clock: 
     await clock.advance(100 * limits.auth_wait_ms_max)
     assert len(listener.connections) == 1
     known.writer.close()
+    await listener.stop()
+
+
+async def test_who_never_reads_is_cut_off_at_the_limit_and_what_it_held_goes_back(
+    engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(limits, "connection_write_bytes_max", 2_000_000)
+    listener = TcpListener(all_commands(engine), TokenGate([]), clock)
+    await listener.start("127.0.0.1", 0)
+    (large, held) = await engine.run(Push(QUEUE, [NewJob(b'"' + b"x" * 1_000_000 + b'"'), NewJob(b"1", priority=5)]))
+    loop, log = asyncio.get_running_loop(), [""]
+
+    def said() -> str:
+        log[0] += capsys.readouterr().out
+        return log[0]
+
+    with socket.create_connection(("127.0.0.1", listener.port)) as deaf:
+        deaf.setblocking(False)
+        ask = frame({"cmd": "GetJob", "id": to_uuid(large.id)})
+        await loop.sock_sendall(
+            deaf, frame({"cmd": "PULL", "queue": QUEUE.name}) + ask * (limits.connection_commands_max - 1)
+        )
+        await until(lambda: "does not read its replies" in said())
+        await until(lambda: not listener.connections)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            while chunk := await loop.sock_recv(deaf, 1 << 20):
+                received += len(chunk)
+    assert received < 30_000_000, "far from all of its replies were kept for it"
+    assert await state(engine, held) is State.WAITING
+    assert listener.bytes == 0
+    other = await connect(listener)
+    other.writer.close()
+    await listener.stop()
+
+
+async def test_the_system_asks_silent_clients_whether_they_are_there(engine: Engine, clock: ManualClock) -> None:
+    """Who is gone without a word never closes its connection; only so does what it holds go back."""
+    listener = TcpListener(all_commands(engine), TokenGate([]), clock)
+    await listener.start("127.0.0.1", 0)
+    wire = await connect(listener)
+    (connection,) = listener.connections
+    link: socket.socket = connection._transport.get_extra_info("socket")
+    assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == limits.keepalive_s
+    asked = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) * link.getsockopt(
+        socket.IPPROTO_TCP, socket.TCP_KEEPCNT
+    )
+    assert limits.keepalive_s + asked <= 2 * limits.keepalive_s, "found out within two minutes"
+    wire.writer.close()
     await listener.stop()
 
 

@@ -25,98 +25,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    env = {"AUTH_TOKENS": "secret", "CORS_ALLOW_ORIGIN": "https://dash.example", "QUEUE_SIZE_THRESHOLD": "2"}
+    env = {"AUTH_TOKENS": "secret", "CORS_ALLOW_ORIGIN": "https://dash.example"}
     with ServerProcess(tmp_path_factory.mktemp("guarded") / "data", env=env) as running:
         yield running
-
-
-def test_every_event_of_a_job_arrives(server: ServerProcess, api: Api) -> None:
-    q = api.queue
-    with ear(server, "job:*", "dlq:*", path=f"/ws/queues/{q}") as events:
-        job = api.push()
-        assert events.until("job:pushed") == {"queue": q, "jobId": job}
-        api.pull()
-        assert events.until("job:active") == {"queue": q, "jobId": job}
-        api.ok("POST", f"/jobs/{job}/progress", {"progress": 40})
-        assert events.until("job:progress") == {"queue": q, "jobId": job, "progress": 40}
-        api.ok("POST", f"/jobs/{job}/ack", {"result": 1})
-        assert events.until("job:completed") == {"queue": q, "jobId": job}
-        api.ok("POST", "{q}/retry-completed", {"id": job})
-        assert events.until("job:retried") == {"queue": q, "jobId": job}
-        api.ok("PUT", f"/jobs/{job}/priority", {"priority": 5})
-        assert events.until("job:priority-changed") == {"jobId": job, "newPriority": 5}
-        api.ok("PUT", f"/jobs/{job}/data", {"data": 2})
-        assert events.until("job:data-updated") == {"jobId": job}
-        api.pull()
-        api.ok("POST", f"/jobs/{job}/move-to-delayed", {"delay": 60_000})
-        assert events.until("job:delayed") == {"queue": q, "jobId": job, "delay": 60_000}
-        api.ok("PUT", f"/jobs/{job}/delay", {"delay": 90_000})
-        assert events.until("job:delay-changed") == {"jobId": job, "newDelay": 90_000}
-        api.ok("POST", f"/jobs/{job}/promote")
-        assert events.until("job:promoted") == {"jobId": job}
-        api.ok("POST", f"/jobs/{job}/discard")
-        assert events.until("job:discarded") == {"jobId": job}
-        assert events.until("dlq:added") == {"queue": q, "jobId": job, "reason": "discarded"}
-        api.ok("POST", "{q}/dlq/retry", {"jobId": job})
-        assert events.until("dlq:retried") == {"queue": q, "jobId": job}
-        api.ok("DELETE", f"/jobs/{job}")
-        assert events.until("job:removed") == {"queue": q, "jobId": job}
-        dead = api.dead()
-        assert events.until("job:failed") == {"queue": q, "jobId": dead, "error": "broken"}
-        assert events.until("dlq:added")["reason"] == "max_attempts_exceeded"
-        api.ok("POST", "{q}/dlq/retry")
-        assert events.until("dlq:retry-all") == {"queue": q, "count": 1}
-        api.pull()
-        api.ok("POST", f"/jobs/{dead}/fail", {})
-        while api.ok("GET", "{q}/dlq")["jobs"] == []:
-            api.pull()
-            api.ok("POST", f"/jobs/{dead}/fail", {})
-        api.ok("POST", "{q}/dlq/purge")
-        assert events.until("dlq:purged") == {"queue": q, "count": 1}
-        short = api.push(ttl=1)
-        expired = events.until("job:expired")
-        assert (expired["queue"], expired["jobId"], expired["ttl"]) == (q, short, 1)
-        assert expired["age"] >= 1
-        api.ok("PUT", "{q}/stall-config", {"stallInterval": 1, "gracePeriod": 1, "maxStalls": 5})
-        lost = api.active()
-        assert events.until("job:stalled") == {"queue": q, "jobId": lost}
-
-
-def test_every_event_of_a_queue_arrives(server: ServerProcess, api: Api) -> None:
-    q = api.queue
-    names = ("queue:*", "ratelimit:*", "concurrency:*", "config:*")
-    with ear(server, *names, path=f"/ws/queues/{q}") as events:
-        api.push()
-        assert events.until("queue:created") == {"queue": q}
-        counts = {"queue": q, "waiting": 1, "active": 0, "completed": 0, "failed": 0, "delayed": 0}
-        assert events.until("queue:counts") == counts
-        for path, name in (("pause", "queue:paused"), ("resume", "queue:resumed")):
-            api.ok("POST", f"{{q}}/{path}")
-            assert events.until(name) == {"queue": q}
-        api.ok("POST", "{q}/drain")
-        assert events.until("queue:drained") == {"queue": q, "count": 1}
-        api.completed()
-        api.ok("POST", "{q}/clean", {"grace": 0, "state": "completed"})
-        assert events.until("queue:cleaned") == {"queue": q, "state": "completed", "count": 1}
-        api.ok("PUT", "{q}/rate-limit", {"limit": 1})
-        assert events.until("ratelimit:set") == {"queue": q, "max": 1}
-        jobs = [api.push(), api.push()]
-        api.pull()
-        assert api.pull() is None
-        assert events.until("ratelimit:hit") == {"queue": q, "jobId": jobs[1]}
-        api.ok("DELETE", "{q}/rate-limit")
-        assert events.until("ratelimit:cleared") == {"queue": q}
-        api.ok("PUT", "{q}/concurrency", {"limit": 9})
-        assert events.until("concurrency:set") == {"queue": q, "concurrency": 9}
-        api.ok("DELETE", "{q}/concurrency")
-        assert events.until("concurrency:cleared") == {"queue": q}
-        api.ok("PUT", "{q}/stall-config", {"maxStalls": 9})
-        assert events.until("config:stall-changed")["config"]["maxStalls"] == 9
-        api.ok("PUT", "{q}/dlq-config", {"maxEntries": 9})
-        assert events.until("config:dlq-changed")["config"]["maxEntries"] == 9
-        api.ok("POST", "{q}/obliterate")
-        assert events.until("queue:obliterated") == {"queue": q}
-        assert events.until("queue:removed") == {"queue": q}
 
 
 def test_the_counts_that_arrive_last_are_the_counts_there_are(server: ServerProcess, api: Api) -> None:
@@ -470,14 +381,6 @@ def test_only_the_allowed_page_may_connect(guarded: ServerProcess) -> None:
     with pytest.raises(InvalidStatus) as refused, ear(guarded, origin="https://evil.example"):
         pass
     assert answer(refused.value)[0] == 403
-
-
-def test_a_queue_that_grows_too_large_is_told_once(guarded: ServerProcess) -> None:
-    with guarded.client(headers={"Authorization": "Bearer secret"}) as client:
-        api = Api(client, "large")
-        with ear(guarded, "queue:threshold", additional_headers={"Authorization": "Bearer secret"}) as events:
-            api.ok("POST", "{q}/jobs/bulk", {"jobs": [{"data": n} for n in range(3)]})
-            assert events.until("queue:threshold") == {"queue": "large", "size": 3, "threshold": 2}
 
 
 # Limits and ends.

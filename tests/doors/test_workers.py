@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.doors.listen import ear
+from tests.support.tcp import TcpClient
 
 if TYPE_CHECKING:
     from tests.doors.api import Api
@@ -52,6 +53,20 @@ def test_an_id_of_its_own_can_be_used_again(api: Api) -> None:
         assert register(api, workerId=key, name=name)["workerId"] == key
     (shown,) = api.ok("GET", "{q}/workers")["data"]["workers"]
     assert shown["name"] == "two"
+
+
+def test_a_connection_that_ends_takes_only_its_own_registration_along(server: ServerProcess, api: Api) -> None:
+    key = f"w-{api.queue}"
+    with TcpClient(server.tcp_port, api.queue) as b:
+        with TcpClient(server.tcp_port, api.queue) as a, ear(server, "worker:*") as events:
+            a.ok("RegisterWorker", name="own", queues=[a.queue], workerId=f"{key}-own")
+            a.ok("RegisterWorker", name="a", queues=[a.queue], workerId=key)
+            b.ok("RegisterWorker", name="b", queues=[b.queue], workerId=key)
+            a.socket.close()
+            events.until("worker:disconnected", workerId=f"{key}-own")
+            shown = api.ok("GET", "{q}/workers")["data"]["workers"]
+        assert [each["name"] for each in shown] == ["b"]
+        assert b.ok("Heartbeat", id=key)["ok"] is True
 
 
 def test_an_unknown_worker_is_not_found(api: Api) -> None:

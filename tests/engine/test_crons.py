@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core import limits
-from penstock.core.cron import Cron, CronKey, CronPlan
+from penstock.core.cron import Cron, CronJobOptions, CronKey, CronPlan
 from penstock.core.durability import Durability
 from penstock.core.errors import CronNotFound, StorageFull
 from penstock.core.events import EventKind
+from penstock.core.job import Dedup, Details, JobFlag, encode_details
 from penstock.core.lifecycle import Arrow
 from penstock.core.schedule import Schedule, parse
 from penstock.engine import admin
@@ -190,6 +191,19 @@ async def test_a_tick_is_skipped_while_the_job_before_lives(engine: Engine, cloc
         ("cron:skipped", {"name": NAME, "queue": "mail", "reason": "overlap"}),
     ]
     assert await executions(engine) == 1
+
+
+async def test_skipping_does_not_keep_anybody_busy(engine: Engine, clock: ManualClock) -> None:
+    await add(engine, every=1)
+    await clock.advance(1)
+    job = await claim_job(engine)
+    await clock.advance(1_000)
+    assert (await names(engine)).count("cron:skipped") == 1_000 // limits.cron_skip_ms
+    await ack(engine, job)
+    await clock.advance(limits.cron_skip_ms)
+    await ack(engine, await claim_job(engine))
+    await clock.advance(limits.cron_skip_ms)
+    assert await executions(engine) == 3
 
 
 @pytest.mark.parametrize("ending", ["completed", "dead"])
@@ -509,3 +523,96 @@ async def test_whatever_happens_each_tick_is_told_once_and_each_fire_is_one_job(
         totals = store.totals()
         assert len(fired) == totals.waiting + totals.delayed + totals.active + totals.completed + totals.dead
     await engine.close()
+
+
+# Workers, and what its jobs are like.
+
+
+async def test_a_tick_without_a_worker_is_skipped_if_the_cron_says_so_and_does_not_count(
+    engine: Engine, clock: ManualClock
+) -> None:
+    await add(engine, every=10_000, skip_if_no_worker=True, max_limit=1)
+    await clock.advance(10_000)
+    await clock.advance(10_000)
+    assert engine.store.totals().waiting == 0
+    skipped = [payload for name, payload in await told(engine) if name == "cron:skipped"]
+    assert skipped == [{"name": NAME, "queue": QUEUE.name, "reason": "no-worker"}] * 2
+    assert await executions(engine) == 0
+    engine.workers.register("default", "w", [QUEUE.name])
+    await clock.advance(10_000)
+    assert engine.store.totals().waiting == 1
+    assert (await names(engine))[-2:] == ["cron:fired", "cron:deleted"]
+
+
+@pytest.mark.parametrize(("namespace", "queue"), [("other", QUEUE.name), ("default", "other")])
+async def test_a_worker_of_another_queue_or_namespace_is_none(
+    engine: Engine, clock: ManualClock, namespace: str, queue: str
+) -> None:
+    await add(engine, every=10_000, skip_if_no_worker=True)
+    engine.workers.register(namespace, "w", [queue])
+    await clock.advance(10_000)
+    assert (await names(engine))[-1] == "cron:skipped"
+
+
+async def test_a_worker_that_has_fallen_silent_or_left_is_none(engine: Engine, clock: ManualClock) -> None:
+    await add(engine, every=31_000, skip_if_no_worker=True, prevent_overlap=False)
+    engine.workers.register("default", "w", [QUEUE.name], worker_id="w1")
+    await clock.advance(31_000)
+    assert (await names(engine))[-1] == "cron:skipped"
+    engine.workers.heartbeat("default", "w1")
+    await clock.advance(29_000)
+    engine.workers.heartbeat("default", "w1")
+    await clock.advance(2_000)
+    assert (await names(engine))[-1] == "cron:fired"
+    engine.workers.unregister("default", "w1")
+    await clock.advance(31_000)
+    assert (await names(engine))[-1] == "cron:skipped"
+
+
+async def test_who_waits_for_a_job_is_a_worker(engine: Engine, clock: ManualClock) -> None:
+    await add(engine, every=10_000, skip_if_no_worker=True)
+    waiting = asyncio.ensure_future(claim(engine, wait_ms=60_000))
+    await clock.advance(10_000)
+    assert await waiting is not None
+
+
+async def test_without_that_rule_nobody_looks_for_workers(engine: Engine, clock: ManualClock) -> None:
+    await add(engine)
+    await clock.advance(MINUTE)
+    assert engine.store.totals().waiting == 1
+
+
+async def test_the_jobs_of_a_cron_are_what_it_says(engine: Engine, clock: ManualClock) -> None:
+    rules = encode_details(Details(stall_timeout=9_000, backoff_type="fixed"))
+    job = CronJobOptions(5, 70, 80_000, 1_000, JobFlag.REMOVE_ON_COMPLETE, rules)
+    await add(engine, job=job)
+    await clock.advance(MINUTE)
+    assert engine.store.totals().delayed == 1
+    await clock.advance(1_000)
+    made = await claim_job(engine)
+    assert (made.max_attempts, made.backoff, made.timeout, made.lease_ms) == (5, 70, 80_000, 9_000)
+    await ack(engine, made)
+    assert engine.store.totals().completed == 0
+
+
+async def test_a_cron_whose_key_holds_for_a_time_overlaps_after_it(engine: Engine, clock: ManualClock) -> None:
+    await add(engine, every=10_000, dedup=Dedup(15_000))
+    await clock.advance(10_000)
+    await clock.advance(10_000)
+    assert (await names(engine))[-1] == "cron:skipped"
+    await clock.advance(10_000)
+    assert (await names(engine))[-1] == "cron:fired"
+    assert engine.store.totals().waiting == 2
+
+
+async def test_a_cron_that_replaces_has_one_waiting_job_with_the_latest_data(engine: Engine, clock: ManualClock) -> None:
+    await add(engine, every=10_000, dedup=Dedup(replace=True), data=b"1")
+    await clock.advance(10_000)
+    await add(engine, every=10_000, dedup=Dedup(replace=True), data=b"2")
+    await clock.advance(10_000)
+    assert (await names(engine))[-1] == "cron:fired"
+    assert await executions(engine) == 2
+    delivery = await claim(engine)
+    assert delivery is not None
+    assert delivery.payload.data == b"2"
+    assert engine.store.totals().waiting == 0

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.core import limits
+from penstock.core.durability import Durability
 from penstock.core.errors import InvalidInput, JobNotFound
 from penstock.core.events import EventKind
 from penstock.core.flow import Need
@@ -14,14 +16,23 @@ from penstock.core.ids import to_uuid
 from penstock.core.job import DeathReason, JobFlag, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import Counts, QueueKey
+from penstock.engine import admin, sweep
+from penstock.engine.admin import Slice
+from penstock.engine.engine import Engine
 from penstock.engine.flows import Adopt, CancelChildren, Unneed
 from penstock.engine.produce import Push
-from tests.support.engines import QUEUE, ack, claim, claim_job, fail, move, push, state, stored
+from penstock.engine.settle import Ack, Hold
+from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite.transaction import SqliteTransaction
+from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, push_many, state, stored
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from penstock.core.clock import ManualClock
+    from penstock.core.flow import Dependency
     from penstock.core.job import Job
-    from penstock.engine.engine import Engine
 
 pytestmark = pytest.mark.anyio
 
@@ -230,3 +241,268 @@ async def test_nobody_becomes_its_own_ancestor(engine: Engine) -> None:
     found = await stored(engine, c)
     assert found is not None
     assert details_of(found).parent == to_uuid(b.id)
+
+
+@pytest.mark.parametrize(
+    "policy", [0, JobFlag.FAIL_PARENT, JobFlag.CONTINUE_PARENT, JobFlag.IGNORE_FAILURE, JobFlag.DROP_DEPENDENCY]
+)
+@pytest.mark.parametrize("where", ["waiting", "delayed", "active"])
+async def test_obliterating_a_queue_takes_parents_that_are_let_go_by_it(engine: Engine, where: str, policy: int) -> None:
+    needed = await push(engine, flags=policy, delay=60_000 if where == "delayed" else 0)
+    if where == "active":
+        await claim_job(engine)
+    parent = await push(engine, needs=(needed.id,), flags=policy)
+    await push(engine, needs=(parent.id,))
+    assert await admin.obliterate(engine, QUEUE) == 3
+    assert engine.store.totals() == Counts()
+    assert engine.store.queue_find(QUEUE) is None
+
+
+async def test_a_child_that_a_claim_finds_expired_lets_its_parent_go(
+    engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = await child(engine, ttl=1_000, flags=JobFlag.DROP_DEPENDENCY)
+    parent = await push(engine, needs=(needed.id,))
+    engine.timer.stop()
+
+    async def too_much_to_do(_engine: object, work: Any) -> None:
+        await work.flush()
+
+    monkeypatch.setattr(sweep, "sweep", too_much_to_do)
+    await clock.advance(1_000)
+    assert await claim(engine, queue=CHILDREN) is None
+    assert await state(engine, needed) is State.NOWHERE
+    assert await state(engine, parent) is State.WAITING
+
+
+# Large flows: in slices.
+
+
+@pytest.fixture
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Let a batch do as little of a flow as it can."""
+    monkeypatch.setattr(limits, "flow_needs_batch_max", 2)
+    return 2
+
+
+def unfollowed(engine: Engine) -> bool:
+    return engine.store.horizon.unfollowed
+
+
+async def states(engine: Engine, jobs: Sequence[Job]) -> list[State]:
+    return [await state(engine, job) for job in jobs]
+
+
+async def test_a_long_chain_fails_in_slices_and_every_error_is_short_and_names_the_root(
+    engine: Engine, clock: ManualClock
+) -> None:
+    length = 5 * limits.flow_levels_batch_max
+    chain = [
+        NewJob(b"1", job_id=f"c{n}", needs=(f"c{n - 1}",) if n else (), flags=JobFlag.FAIL_PARENT, ttl=None if n else 1_500)
+        for n in range(length)
+    ]
+    jobs = await engine.run(Push(QUEUE, chain))
+    await clock.advance(1_500)
+    assert engine.store.totals() == Counts(dead=length - 1)
+    last = await stored(engine, jobs[-1])
+    assert last is not None
+    assert details_of(last).error == "Child job c0 failed: the job was gone before it completed (expire)"
+    blocks = await engine.store.journal_read(0, 1_000)
+    failures = [sum(event[0] == EventKind.JOB_FAILED for event in block.events) for block in blocks]
+    assert max(failures) <= limits.flow_levels_batch_max + 1
+    assert not unfollowed(engine)
+    assert await claim(engine) is None  # and everything else goes on
+
+
+async def test_what_a_batch_had_no_room_for_is_done_after_a_restart_in_order(
+    tmp_path: Path, clock: ManualClock, small_slices: int
+) -> None:
+    async def start() -> Engine:
+        store = await SqliteStore.open(tmp_path, clock, ballast_bytes=0, read_inline=True)
+        return Engine(store, clock, durability=Durability.NEVER)
+
+    engine = await start()
+    needed = await child(engine, flags=JobFlag.REMOVE_ON_COMPLETE)
+    parents = await push_many(engine, 7, needs=(needed.id,))
+    await complete(engine, needed, b'"kept"')
+    waiting = [State.WAITING_CHILDREN] * (7 - small_slices)
+    assert await states(engine, parents) == [State.WAITING] * small_slices + waiting
+    await engine.close()
+    await engine.store.close()
+    engine = await start()
+    assert unfollowed(engine)
+    engine.start()
+    await clock.advance(0)
+    assert [job.id for job in await claim_all(engine)] == [job.id for job in parents]
+    for parent in parents:
+        (need,) = await engine.store.need_list(parent.id)
+        assert (need.state, need.result) == (Need.DONE, b'"kept"')
+    assert not unfollowed(engine)
+    await engine.close()
+    await engine.store.close()
+
+
+@pytest.mark.usefixtures("small_slices")
+async def test_a_small_flow_does_not_wait_for_a_large_one(engine: Engine) -> None:
+    large, small = await child(engine), await child(engine)
+    parents = await push_many(engine, 30, needs=(large.id,))
+    parent = await push(engine, needs=(small.id,))
+    await complete(engine, large)
+    await complete(engine, small)
+    assert unfollowed(engine)
+    assert await state(engine, parent) is State.WAITING
+    assert await state(engine, parents[-1]) is State.WAITING_CHILDREN
+
+
+async def test_the_ends_of_one_job_are_told_in_order_and_only_to_those_who_were_there(
+    engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "flow_needs_batch_max", 1)
+    needed = await child(engine, flags=JobFlag.FAIL_PARENT, max_attempts=1)
+    early = await push_many(engine, 20, needs=(needed.id,))
+    await kill(engine, needed)
+    await move(engine, needed, Arrow.REVIVE)
+    late = await push(engine, needs=(needed.id,))
+    await complete(engine, needed)
+    assert unfollowed(engine)
+    await clock.advance(0)
+    assert await states(engine, early) == [State.DEAD] * 20
+    assert await state(engine, late) is State.WAITING
+
+
+async def test_results_that_are_copied_are_bounded_too(
+    engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "flow_bytes_batch_max", 1_000)
+    needed = await child(engine)
+    parents = await push_many(engine, 5, needs=(needed.id,))
+    await complete(engine, needed, b'"' + b"x" * 600 + b'"')
+    assert engine.store.totals() == Counts(waiting=2, completed=1, waiting_children=3)
+    await clock.advance(0)
+    assert await states(engine, parents) == [State.WAITING] * 5
+
+
+async def test_many_children_of_one_parent_are_written_down_together(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    original = SqliteTransaction.need_save
+
+    async def need_save(tx: SqliteTransaction, needs: Sequence[Dependency]) -> None:
+        saved.append(len(needs))
+        await original(tx, needs)
+
+    monkeypatch.setattr(SqliteTransaction, "need_save", need_save)
+    children = await push_many(engine, 100, queue=CHILDREN)
+    parent = await push(engine, needs=tuple(each.id for each in children))
+    await claim_all(engine, queue=CHILDREN)
+    await engine.run(Ack("default", [Hold(each.id) for each in children], [b"1"] * 100))
+    assert saved == [100]
+    assert await state(engine, parent) is State.WAITING
+
+
+async def test_a_long_error_is_cut_where_it_is_copied(engine: Engine) -> None:
+    failing = await child(engine, flags=JobFlag.FAIL_PARENT, max_attempts=1)
+    parent = await push(engine, needs=(failing.id,))
+    await kill(engine, failing, "x" * 60_000)
+    short = "x" * limits.flow_error_chars_max
+    (need,) = await engine.store.need_list(parent.id)
+    assert need.error == short
+    (payload,) = await told(engine, EventKind.FLOW_FAILED)
+    assert payload["error"] == short
+    dead, cause = await stored(engine, parent), await stored(engine, failing)
+    assert dead is not None
+    assert cause is not None
+    assert details_of(dead).error == f"Child job {to_uuid(failing.id)} failed: {short}"
+    assert details_of(cause).error == "x" * 60_000
+
+
+# Children that are gone.
+
+
+async def test_a_completion_counts_though_the_child_is_removed_in_the_same_batch(engine: Engine) -> None:
+    needed = await child(engine)
+    parent = await push(engine, needs=(needed.id,))
+    await claim_job(engine, queue=CHILDREN)
+    outcome, _ = await asyncio.gather(
+        engine.run(Ack("default", [Hold(needed.id)], [b"5"])),
+        engine.run(Slice(CHILDREN, Arrow.OBLITERATE, (State.ACTIVE, State.COMPLETED), [needed.id])),
+    )
+    assert outcome == [None]
+    assert await state(engine, needed) is State.NOWHERE
+    assert await state(engine, parent) is State.WAITING
+    (need,) = await engine.store.need_list(parent.id)
+    assert (need.state, need.result) == (Need.DONE, b"5")
+
+
+@pytest.mark.parametrize("name", [None, "my/child"])
+@pytest.mark.parametrize("way", ["drained", "purged", "removed"])
+async def test_a_parent_can_be_freed_of_a_child_that_is_gone(engine: Engine, name: str | None, way: str) -> None:
+    removed = JobFlag.REMOVE_ON_FAIL if way == "removed" else 0
+    gone = await child(engine, job_id=name, max_attempts=1, flags=removed)
+    parent = await push(engine, needs=(gone.id,))
+    if way == "drained":
+        await admin.drain(engine, CHILDREN)
+    else:
+        await kill(engine, gone)
+        await admin.purge(engine, CHILDREN)
+    assert await state(engine, gone) is State.NOWHERE
+    assert await state(engine, parent) is State.WAITING_CHILDREN
+    with pytest.raises(JobNotFound):
+        await engine.run(Unneed("elsewhere", name or gone.id))
+    await push(engine, queue=QueueKey("elsewhere", "mail"))
+    with pytest.raises(JobNotFound):
+        await engine.run(Unneed("elsewhere", name or gone.id))
+    assert await engine.run(Unneed("default", name or gone.id)) is True
+    assert await state(engine, parent) is State.WAITING
+    with pytest.raises(JobNotFound):
+        await engine.run(Unneed("default", name or gone.id))
+
+
+async def test_children_that_are_gone_count_as_unprocessed(engine: Engine) -> None:
+    gone, waiting, active = await child(engine), await child(engine), await child(engine, priority=1)
+    parent = await push(engine, needs=(gone.id, waiting.id, active.id))
+    await claim_job(engine, queue=CHILDREN)
+    await move(engine, gone, Arrow.CANCEL)
+    assert await engine.run(CancelChildren("default", parent.id)) == 2
+    assert await state(engine, parent) is State.WAITING_CHILDREN
+    await ack(engine, active)
+    assert await state(engine, parent) is State.WAITING
+
+
+@pytest.mark.usefixtures("small_slices")
+async def test_a_child_that_has_completed_and_is_gone_is_not_unprocessed(engine: Engine, clock: ManualClock) -> None:
+    needed = await child(engine, flags=JobFlag.REMOVE_ON_COMPLETE)
+    parents = await push_many(engine, 20, needs=(needed.id,))
+    await complete(engine, needed)
+    assert await engine.run(CancelChildren("default", parents[-1].id)) == 0
+    await clock.advance(0)
+    (need,) = await engine.store.need_list(parents[-1].id)
+    assert need.state is Need.DONE
+
+
+async def test_drain_leaves_those_that_wait_for_others_and_clean_takes_them_if_asked(engine: Engine) -> None:
+    needed = await child(engine)
+    parent = await push(engine, needs=(needed.id,))
+    assert await admin.drain(engine, QUEUE) == 0
+    assert await admin.clean(engine, QUEUE, 60_000, (State.WAITING_CHILDREN,), 10) == []
+    (cleaned,) = await admin.clean(engine, QUEUE, 0, (State.WAITING_CHILDREN,), 10)
+    assert cleaned.id == parent.id
+    await complete(engine, needed)
+    assert engine.store.totals() == Counts(completed=1)
+
+
+@pytest.mark.parametrize(
+    ("arrow", "error"),
+    [(Arrow.DISCARD, "the job was discarded"), (Arrow.CANCEL, "the job was gone before it completed (cancel)")],
+)
+async def test_the_parent_is_told_what_became_of_its_child(engine: Engine, arrow: Arrow, error: str) -> None:
+    needed = await child(engine, backoff=0)
+    parent = await push(engine, needs=(needed.id,))
+    await kill(engine, needed, "an earlier attempt")
+    await move(engine, needed, arrow)
+    (need,) = await engine.store.need_list(parent.id)
+    assert need.error == error
+    if arrow is Arrow.DISCARD:
+        (need,) = await engine.store.need_list((await push(engine, needs=(needed.id,))).id)
+        assert need.error == error

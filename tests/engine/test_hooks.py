@@ -11,7 +11,7 @@ from penstock.core.errors import InvalidInput, TooMany, WebhookNotFound
 from penstock.core.events import EventKind
 from penstock.core.webhook import KINDS, Progress, check_events
 from penstock.engine.hooks import AddWebhook, EnableWebhook, NoteDeliveries, RemoveWebhook
-from tests.support.engines import push
+from tests.support.engines import push, push_many
 
 if TYPE_CHECKING:
     from penstock.core.webhook import Webhook
@@ -67,9 +67,17 @@ async def test_switching_on_what_is_on_changes_nothing(engine: Engine) -> None:
 
 async def test_a_note_adds_up_and_never_goes_back(engine: Engine) -> None:
     webhook = await add(engine)
+    await push_many(engine, 60)
     await engine.run(NoteDeliveries([(webhook.id, Progress(50, 2, 1, 77)), (5, Progress(1)), (webhook.id, Progress(40, 1))]))
     (noted,) = engine.store.webhook_list()
     assert (noted.cursor, noted.successes, noted.failures, noted.last_triggered) == (50, 3, 1, 77)
+
+
+async def test_a_note_never_points_behind_the_end_of_the_journal(engine: Engine) -> None:
+    webhook = await add(engine)
+    await engine.run(NoteDeliveries([(webhook.id, Progress(50))]))
+    (noted,) = engine.store.webhook_list()
+    assert noted.cursor == engine.store.journal_next < 50
 
 
 def test_every_spelling_of_an_event_is_the_same_event() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from penstock.core.job import Job, JobFlag
+from penstock.core.job import Dedup, Details, Job, JobFlag, details_of, encode_details
 from penstock.core.lifecycle import State
 from penstock.core.repeat import Repeat
 from penstock.core.schedule import parse
@@ -37,7 +37,7 @@ async def test_a_job_comes_again_after_its_interval_as_often_as_it_may(engine: E
         job, payload = delivery
         seen.add(job.id)
         assert (payload.data, job.priority, job.timeout) == (b"1", 4, 9_000)
-        assert job.expires_at == job.created_at + 60_000
+        assert job.expires_at == job.created_at + (5_000 if run else 0) + 60_000
         options = msgspec.json.decode(payload.options or b"")
         assert (options["tags"], options["repeat"].get("count", 0)) == (["a"], run)
         assert await ack(engine, job) is None
@@ -45,6 +45,16 @@ async def test_a_job_comes_again_after_its_interval_as_often_as_it_may(engine: E
         assert await claim(engine) is None
         await clock.advance(1)
     assert len(seen) == 3
+    assert engine.store.totals().delayed + engine.store.totals().waiting == 0
+
+
+async def test_the_time_to_live_of_one_that_comes_again_begins_when_it_is_due(engine: Engine, clock: ManualClock) -> None:
+    await push_repeating(engine, Repeat(parse(None, 1_500)), ttl=700)
+    for _ in range(3):
+        await ack(engine, await claim_job(engine))
+        await clock.advance(1_500 + 699)
+    await clock.advance(1)
+    assert await claim(engine) is None
     assert engine.store.totals().delayed + engine.store.totals().waiting == 0
 
 
@@ -94,3 +104,36 @@ async def test_a_rule_nobody_understands_does_not_undo_the_ack(engine: Engine) -
     found = await stored(engine, job)
     assert found is not None
     assert State(found.state) is State.COMPLETED
+
+
+async def test_rules_and_the_time_of_a_key_are_passed_on_and_what_happened_is_not(
+    engine: Engine, clock: ManualClock
+) -> None:
+    rule = Repeat(parse(None, 1_000))
+    dedup = Dedup(5_000, extend=True, replace=True)
+    options = msgspec.json.encode({"repeat": rule, "dedup": dedup})
+    rules = encode_details(Details(stall_timeout=9_000, keep_logs=3))
+    await push(
+        engine, options=options, flags=JobFlag.REPEATS, details=rules, unique_key="k", dedup=dedup, backoff=0, max_attempts=5
+    )
+    first = await claim_job(engine, owner="w1")
+    await fail(engine, first)
+    await ack(engine, await claim_job(engine))
+    await clock.advance(1_000)
+    second = await claim_job(engine)
+    assert second.lease_ms == 9_000
+    details = details_of(second)
+    assert details == Details(stall_timeout=9_000, keep_logs=3, unique_until=clock.now_ms() + 4_000)
+
+
+async def test_a_job_that_comes_again_does_not_take_the_place_of_another(engine: Engine, clock: ManualClock) -> None:
+    dedup = Dedup(500, replace=True)
+    options = msgspec.json.encode({"repeat": Repeat(parse(None, 1_000)), "dedup": dedup})
+    await push(engine, options=options, flags=JobFlag.REPEATS, unique_key="k", dedup=dedup)
+    first = await claim_job(engine)
+    await clock.advance(500)
+    other = await push(engine, unique_key="k", data=b"other")
+    await ack(engine, first)
+    found = await engine.store.job_get("default", other.id)
+    assert found is not None
+    assert found[1].data == b"other"

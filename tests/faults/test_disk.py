@@ -17,6 +17,7 @@ from penstock.engine.produce import Push
 from penstock.store.sqlite import SqliteStore
 from tests.doors.api import Api
 from tests.support.engines import QUEUE, ack, claim_all, push, push_many, state
+from tests.support.forgetful import ForgetfulDisk
 from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
@@ -190,6 +191,31 @@ async def test_a_fault_at_any_call_loses_nothing_answered_and_stores_nothing_ref
         sound = apsw.Connection(str(directory / "penstock.db"))
         assert list(sound.execute("pragma integrity_check")) == [("ok",)]
         sound.close()
+
+
+@pytest.mark.anyio
+async def test_a_disk_that_forgets_what_it_could_not_write_takes_nothing_else_with_it(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    disk = ForgetfulDisk(tmp_path)
+    store = await SqliteStore.open(tmp_path, clock, fdatasync=disk.fdatasync, ballast_bytes=0)
+    engine = Engine(store, clock, durability=Durability.ALWAYS)
+    answered = [await push(engine) for _ in range(5)]
+    disk.broken = True
+    with pytest.raises(OutcomeUnknown):
+        await push(engine, job_id="lost")
+    disk.forget()
+    disk.broken = False
+    assert await store.heal(), store.status()
+    assert await store.job_get("default", "lost") is None
+    answered.append(await push(engine))
+    for job in answered:
+        assert await state(engine, job) is State.WAITING
+    await engine.close()
+    await store.close()
+    sound = apsw.Connection(str(tmp_path / "penstock.db"))
+    assert list(sound.execute("pragma integrity_check")) == [("ok",)]
+    sound.close()
 
 
 @pytest.mark.anyio

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import socket
 import subprocess
 import sys
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
+from penstock.config import Config
 from tests.support.server import ServerProcess, free_port
 from tests.support.tcp import frame
 
@@ -65,6 +69,36 @@ def test_a_port_that_is_taken_stops_the_server_only_if_it_was_asked_for(tmp_path
         assert process.returncode == 2
         assert f"Cannot listen on 127.0.0.1:{port}" in said
         assert "--tcp" in said
+
+
+def test_a_default_port_that_is_taken_is_warned_of_and_the_server_goes_on(tmp_path: Path) -> None:
+    """Another program, an older queue server perhaps, has the port that nobody asked for."""
+    default = Config().tcp
+    assert default is not None
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # if somebody has it already, it is taken all the same
+            stack.enter_context(socket.create_server(default))
+        port = free_port()
+        command = [sys.executable, "-m", "penstock", "serve", "--data", str(tmp_path), "--http", f"127.0.0.1:{port}"]
+        env = {name: value for name, value in os.environ.items() if name not in ("TCP_PORT", "PENSTOCK_TCP", "HOST")}
+        process = stack.enter_context(
+            subprocess.Popen(
+                [*command, "--metrics", "off"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"Penstock listens on http://127.0.0.1:{port}\n"
+        health = httpx2.get(f"http://127.0.0.1:{port}/health").json()
+        assert (health["status"], health["connections"]["tcp"]) == ("healthy", 0)
+        process.terminate()
+        greeting, said = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "TCP" not in greeting
+    (warning,) = (json.loads(line) for line in said.splitlines() if "going on without a listener" in line)
+    assert (warning["level"], warning["listener"]) == ("warning", "tcp")
+    assert warning["reason"] == (
+        f"Cannot listen on {default}: Address already in use. Stop what listens there, or choose another address with --tcp."
+    )
 
 
 def test_the_greeting_says_where_tcp_listens(tmp_path: Path) -> None:

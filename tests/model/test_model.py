@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.core.clock import ManualClock
 from penstock.core.durability import Durability
-from penstock.core.errors import PenstockError
+from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.events import EventKind
-from penstock.core.job import JobFlag, NewJob
+from penstock.core.job import Dedup, JobFlag, NewJob
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine import admin
 from penstock.engine.admin import Configure
@@ -28,7 +28,7 @@ from penstock.engine.produce import Push
 from penstock.engine.settle import Ack, Fail, Hold, Progress, Release, Renew
 from penstock.store.contract import Page
 from penstock.store.sqlite import SqliteStore
-from tests.model.lifecycle_model import Model, ModelJob
+from tests.model.lifecycle_model import Model, ModelJob, Need
 from tests.support.engines import QUEUE
 
 if TYPE_CHECKING:
@@ -43,6 +43,13 @@ STATES = {
     "active": State.ACTIVE,
     "completed": State.COMPLETED,
     "dead": State.DEAD,
+    "waiting-children": State.WAITING_CHILDREN,
+}
+POLICY_FLAGS = {
+    JobFlag.FAIL_PARENT: "fail",
+    JobFlag.CONTINUE_PARENT: "continue",
+    JobFlag.IGNORE_FAILURE: "ignore",
+    JobFlag.DROP_DEPENDENCY: "drop",
 }
 
 options = st.fixed_dictionaries(
@@ -57,10 +64,12 @@ options = st.fixed_dictionaries(
         "unique_key": st.sampled_from(["u1", "u2"]),
         "job_id": st.sampled_from(["c1", "c2"]),
         "group_id": st.sampled_from(["g1", "g2"]),
-        "flags": st.sampled_from([0, JobFlag.LIFO, JobFlag.REMOVE_ON_COMPLETE, JobFlag.REMOVE_ON_FAIL]),
+        "flags": st.sampled_from([0, JobFlag.LIFO, JobFlag.REMOVE_ON_COMPLETE, JobFlag.REMOVE_ON_FAIL, *POLICY_FLAGS]),
+        "dedup": st.builds(Dedup, st.sampled_from([None, 400, 8_000]), st.booleans(), st.booleans()),
     },
 )
 pick = st.integers(0, 1_000)
+picks = st.lists(pick, max_size=3)
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -106,37 +115,81 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(batch=st.lists(options, min_size=1, max_size=4))
     def push(self, batch: list[dict[str, Any]]) -> None:
-        pushed = self.submit(Push(QUEUE, [NewJob(str(n).encode(), **each) for n, each in enumerate(batch)]))
+        self.push_all([(each, []) for each in batch])
+
+    @rule(batch=st.lists(st.tuples(options, picks), min_size=1, max_size=3))
+    def push_needing(self, batch: list[tuple[dict[str, Any], list[int]]]) -> None:
+        self.push_all([(each, self.several(numbers)) for each, numbers in batch])
+
+    @rule(policies=st.lists(st.sampled_from([0, *POLICY_FLAGS]), min_size=1, max_size=2), parent=options)
+    def push_family(self, policies: list[int], parent: dict[str, Any]) -> None:
+        """Children of which each has something agreed for its failure, and a parent that needs them."""
+        before = set(self.model.jobs)
+        self.push_all([({"flags": policy, "max_attempts": 1}, []) for policy in policies])
+        children = [job for job_id, job in self.model.jobs.items() if job_id not in before]
+        self.push_all([({name: value for name, value in parent.items() if name != "job_id"}, children)])
+
+    def several(self, numbers: list[int]) -> list[ModelJob]:
+        jobs = list(self.model.jobs.values())
+        return list({id(job): job for job in (jobs[number % len(jobs)] for number in numbers)}.values()) if jobs else []
+
+    def push_all(self, batch: list[tuple[dict[str, Any], list[ModelJob]]]) -> None:
+        new = [
+            NewJob(str(n).encode(), **each, needs=tuple(job.id for job in needed)) for n, (each, needed) in enumerate(batch)
+        ]
+        try:
+            pushed = self.submit(Push(QUEUE, new))
+        except InvalidInput:
+            assert any(self.model.is_hopeless(job) for _, needed in batch for job in needed)
+            return
+        assert not any(self.model.is_hopeless(job) for _, needed in batch for job in needed)
         assert len(pushed) == len(batch)
-        for number, (job, each) in enumerate(zip(pushed, batch, strict=True)):
-            taken = each.get("job_id") and self.model.holder_of_custom(each["job_id"])
-            taken = taken or (each.get("unique_key") and self.model.holder_of_unique(each["unique_key"]))
-            if taken:
-                assert job.id == taken.id
-                continue
-            now, flags = self.model.now, each.get("flags", 0)
-            ttl = each.get("ttl")
-            self.model.push(
-                ModelJob(
-                    job.id,
-                    "delayed" if each.get("delay") else "waiting",
-                    now,
-                    now + each.get("delay", 0),
-                    0,
-                    priority=each.get("priority", 0),
-                    lifo=bool(flags & JobFlag.LIFO),
-                    max_attempts=each.get("max_attempts", 3),
-                    backoff=each.get("backoff", 1_000),
-                    timeout=each.get("timeout"),
-                    expires_at=ttl and now + ttl,
-                    group=each.get("group_id"),
-                    unique=each.get("unique_key"),
-                    custom=each.get("job_id"),
-                    remove_on_complete=bool(flags & JobFlag.REMOVE_ON_COMPLETE),
-                    remove_on_fail=bool(flags & JobFlag.REMOVE_ON_FAIL),
-                    data=str(number).encode(),
-                )
-            )
+        for number, (job, (each, needed)) in enumerate(zip(pushed, batch, strict=True)):
+            self.model_push(job.id, str(number).encode(), each, [self.model.jobs[other.id] for other in needed])
+
+    def model_push(self, job_id: int, data: bytes, options: dict[str, Any], needed: list[ModelJob]) -> None:
+        """Push to the model, which must come to the same id."""
+        model, now, flags = self.model, self.model.now, options.get("flags", 0)
+        ttl, dedup = options.get("ttl"), options.get("dedup") or Dedup()
+        job = ModelJob(
+            job_id,
+            "delayed" if options.get("delay") else "waiting",
+            now,
+            now + options.get("delay", 0),
+            0,
+            priority=options.get("priority", 0),
+            lifo=bool(flags & JobFlag.LIFO),
+            max_attempts=options.get("max_attempts", 3),
+            backoff=options.get("backoff", 1_000),
+            timeout=options.get("timeout"),
+            expires_at=ttl and now + ttl,
+            group=options.get("group_id"),
+            unique=options.get("unique_key"),
+            custom=options.get("job_id"),
+            remove_on_complete=bool(flags & JobFlag.REMOVE_ON_COMPLETE),
+            remove_on_fail=bool(flags & JobFlag.REMOVE_ON_FAIL),
+            data=data,
+            policy=POLICY_FLAGS.get(flags),
+            unique_until=dedup.ttl and now + dedup.ttl,
+        )
+        named = job.custom and model.holder_of_custom(job.custom)
+        if named:
+            assert job_id == named.id
+            return
+        holder = job.unique and model.holder_of_unique(job.unique)
+        if holder and model.key_is_over(holder):
+            holder.unique = None
+        elif holder:
+            assert job_id == holder.id
+            extends = dedup.extend and dedup.ttl is not None
+            if dedup.replace and not needed and holder.state in ("waiting", "delayed"):
+                job.custom = holder.custom
+                model.replace(holder, job, extends=extends)
+            elif extends and holder.unique_until is not None:
+                holder.unique_until = job.unique_until
+            return
+        assert job_id not in model.jobs
+        model.push(job, needed)
 
     @rule(count=st.integers(1, 3), group=st.sampled_from([None, "g1"]))
     def push_some(self, count: int, group: str | None) -> None:
@@ -244,12 +297,14 @@ class QueueMachine(RuleBasedStateMachine):
             Arrow.PROMOTE: ("delayed",),
             Arrow.POSTPONE: ("active",),
             Arrow.RESCHEDULE: ("delayed",),
-            Arrow.REPRIORITIZE: ("waiting", "delayed"),
-            Arrow.DISCARD: ("waiting", "delayed", "active"),
-            Arrow.CANCEL: ("waiting", "delayed", "active"),
+            Arrow.REPRIORITIZE: ("waiting", "delayed", "waiting-children"),
+            Arrow.DISCARD: ("waiting", "delayed", "active", "waiting-children"),
+            Arrow.CANCEL: ("waiting", "delayed", "active", "waiting-children"),
             Arrow.REVIVE: ("dead",),
             Arrow.REPLAY: ("completed",),
         }[arrow]
+        if arrow in (Arrow.REVIVE, Arrow.REPLAY) and job.state in allowed and self.model.key_is_over(job):
+            job.unique = None
         blocked = arrow in (Arrow.REVIVE, Arrow.REPLAY) and job.unique and self.model.holder_of_unique(job.unique)
         try:
             self.submit(MoveJob("default", job.id, arrow, value))
@@ -267,9 +322,9 @@ class QueueMachine(RuleBasedStateMachine):
         elif arrow is Arrow.REPRIORITIZE:
             job.priority = value
         elif arrow is Arrow.DISCARD:
-            job.state, job.lease_until, job.deadline = "dead", None, None
+            self.model.discard(job)
         elif arrow is Arrow.CANCEL:
-            del self.model.jobs[job.id]
+            self.model.remove([job])
         else:
             self.model.start_over(job)
 
@@ -283,7 +338,7 @@ class QueueMachine(RuleBasedStateMachine):
         except PenstockError:
             assert job.state in ("completed", "dead")
         else:
-            assert job.state in ("waiting", "delayed", "active")
+            assert job.state in ("waiting", "delayed", "active", "waiting-children")
             job.data = data
 
     # The queue.
@@ -298,14 +353,17 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(which=st.sampled_from(["drain", "purge", "obliterate"]))
     def remove_many(self, which: str) -> None:
-        states = {"drain": ("waiting", "delayed"), "purge": ("dead",), "obliterate": tuple(STATES)}[which]
-        doomed = self.model.in_state(*states)
+        # A drain takes the waiting, then the delayed: a job that may run because one it needed is gone can be among the latter.
+        groups = {"drain": ("waiting", "delayed"), "purge": ("dead",), "obliterate": ()}[which] or (tuple(STATES),)
         count = self.run(
             {"drain": admin.drain, "purge": admin.purge, "obliterate": admin.obliterate}[which](self.engine, QUEUE)
         )
-        assert count == len(doomed)
-        for job in doomed:
-            del self.model.jobs[job.id]
+        for states in groups:
+            doomed = self.model.in_state(*([states] if isinstance(states, str) else states))
+            doomed.sort(key=lambda job: (job.run_at if job.state == "delayed" else 0, job.id))
+            self.model.remove(doomed)
+            count -= len(doomed)
+        assert count == 0
         if which == "obliterate":
             self.model.paused, self.model.concurrency = False, None
 
@@ -363,6 +421,12 @@ class QueueMachine(RuleBasedStateMachine):
             assert payload.data == expected.data
             if expected.state == "delayed":
                 assert job.run_at == expected.run_at
+            if expected.needs:
+                needs = {each.needs: Need(each.state.name.lower(), each.result) for each in self.run(self.needs_of(job.id))}
+                assert needs == expected.needs
+
+    async def needs_of(self, job_id: int) -> list[Any]:
+        return await self.store.need_list(job_id)
 
     async def all_jobs(self, queue: Queue) -> list[Any]:
         return await self.store.job_page(Page(queue, tuple(STATES.values()), 10_000))

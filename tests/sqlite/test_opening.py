@@ -14,6 +14,7 @@ import apsw
 import pytest
 
 from penstock.core.errors import ConfigInvalid, StoreIncompatible, StoreLocked
+from penstock.core.flow import Dependency, Need
 from penstock.core.lifecycle import State
 from penstock.core.queue import Counts
 from penstock.store.sqlite import SqliteStore, schema, waltail
@@ -273,3 +274,20 @@ async def test_nobody_else_can_read_what_is_in_the_jobs(tmp_path: Path, clock: M
         assert path.stat().st_mode & 0o077 == 0, path.name
     assert (tmp_path / "data").stat().st_mode & 0o077 == 0
     await opened.close()
+
+
+async def test_dependencies_of_an_older_file_are_taken_along(tmp_path: Path, clock: ManualClock) -> None:
+    with sqlite3.connect(tmp_path / FILE_NAME) as db:
+        for step in schema.MIGRATIONS[:2]:
+            db.executescript(step)
+        db.execute(f"pragma application_id = {schema.APPLICATION_ID}")
+        db.execute("pragma user_version = 2")
+        db.execute("insert into dependencies values (7, 5, 2, 'a', x'31', null), (7, 6, 1, 'b', null, 'broken')")
+    db.close()
+    store = await reopen(tmp_path, clock)
+    assert await store.need_list(7) == [
+        Dependency(7, 5, Need.DONE, "a", b"1"),
+        Dependency(7, 6, Need.FAILED, "b", None, "broken"),
+    ]
+    assert store.horizon.unfollowed is False
+    await store.close()

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.core.job import Dedup
 from penstock.core.schedule import Schedule
 
 #: A cron the store has not numbered yet.
@@ -19,6 +20,17 @@ class CronKey(NamedTuple):
     name: str
 
 
+class CronJobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the jobs of a cron are like: see NewJob, whose defaults these are."""
+
+    max_attempts: int = 3
+    backoff: int = 1_000
+    timeout: int | None = None
+    delay: int = 0
+    flags: int = 0
+    details: bytes | None = None
+
+
 class CronPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     """What somebody asked for. What its jobs carry is kept apart: it may be large, and only a tick needs it."""
 
@@ -29,7 +41,9 @@ class CronPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     unique_key: str | None = None  #: of its jobs; None: one of its own, unless it may overlap
     prevent_overlap: bool = True  #: no new job while the previous one is waiting, delayed or active
     skip_missed: bool = True  #: a tick nobody was there for is left out; otherwise it is made up for, once
-    skip_if_no_worker: bool = False  #: kept for later: nobody counts workers yet
+    skip_if_no_worker: bool = False  #: a tick for which no worker of its queue is there is left out
+    dedup: Dedup | None = None  #: of its jobs' unique key
+    job: CronJobOptions = CronJobOptions()
 
 
 class Cron(msgspec.Struct):

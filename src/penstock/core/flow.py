@@ -9,7 +9,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.core.job import JobFlag
+from penstock.core import limits
+from penstock.core.job import DeathReason, JobFlag, details_of
+from penstock.core.lifecycle import Arrow
 
 if TYPE_CHECKING:
     from penstock.core.job import Job
@@ -41,6 +43,42 @@ class Dependency(NamedTuple):
     error: str | None = None
 
 
+class NeedCount(NamedTuple):
+    """How many dependencies a job has."""
+
+    open: int  #: keep it from running
+    done: int  #: those whose needed job completed
+    total: int
+
+
+class End(NamedTuple):
+    """How a job ended that others need, with all that has to be told to them.
+
+    Those that cannot be told in the transaction of the end are told later: until then it is kept. They are told in the order
+    of their ids, so ``after`` is all that has to be remembered of what was done.
+    """
+
+    serial: int  #: grows from end to end. Jobs with a higher id were pushed later and are not concerned
+    job: int
+    state: Need  #: where the dependencies on it stand now
+    buries: bool = False  #: see Consequence
+    frees: bool = False  #: see Consequence
+    inherited: bool = False  #: it failed because a job failed that it needed itself, which is what the error speaks of
+    error: str | None = None  #: why it failed; None: it did not
+    result: bytes | None = None
+    after: int = 0  #: id of the last job that was told
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether it failed."""
+        return self.error is not None
+
+    @property
+    def weight(self) -> int:
+        """Return about how many bytes telling one job writes."""
+        return len(self.result or b"") + 3 * len(self.error or "")  # with the dependency, the job and the journal
+
+
 class Consequence(NamedTuple):
     """What the end of a needed job means: where the dependency stands now, and what becomes of the job that needed it."""
 
@@ -56,6 +94,34 @@ POLICIES: Final[tuple[tuple[int, Consequence], ...]] = (
     (JobFlag.IGNORE_FAILURE, Consequence(Need.IGNORED)),
     (JobFlag.DROP_DEPENDENCY, Consequence(Need.DROPPED)),
 )
+
+
+_COMPLETIONS = (Arrow.COMPLETE, Arrow.COMPLETE_REMOVE)
+_FAILURES = (Arrow.BURY, Arrow.BURY_REMOVE, Arrow.STALL_BURY, Arrow.STALL_REMOVE, Arrow.CHILD_BURY, Arrow.CHILD_REMOVE)
+
+
+def end_of(needed: Job, arrow: Arrow, serial: int, result: bytes | None) -> End:
+    """Say what the end of a needed job means for those that need it; ``result`` is what its worker answered."""
+    if arrow in _COMPLETIONS:
+        return End(serial, needed.id, Need.DONE, result=result)
+    state, buries, frees = after_failure(needed)
+    inherited = arrow in _FAILURES and details_of(needed).reason == DeathReason.CHILD_FAILED
+    return End(serial, needed.id, state, buries, frees, inherited, why_failed(needed, arrow))
+
+
+def why_failed(needed: Job, arrow: Arrow | None = None) -> str:
+    """Say in short why a job failed: one that is dead, or has gone along an arrow without having completed."""
+    details = details_of(needed)
+    if arrow is Arrow.DISCARD or (arrow is None and details.reason == DeathReason.DISCARDED):
+        return "the job was discarded"
+    if arrow is None or arrow in _FAILURES:
+        return (details.error or "the job failed, and nobody said why")[: limits.flow_error_chars_max]
+    return f"the job was gone before it completed ({arrow})"
+
+
+def blame(end: End, name: str) -> str:
+    """Say why a job is dead because of one that it needed. Along a chain it is always the first that failed who is named."""
+    return end.error or "" if end.inherited else f"Child job {name} failed: {end.error}"
 
 
 def after_failure(needed: Job) -> Consequence:

@@ -32,6 +32,14 @@ class Payload(msgspec.Struct, frozen=True, gc=False):
     options: bytes | None = None  #: rarely used options (tags, ...) as JSON, handed back untouched
 
 
+class Dedup(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What else a unique key does. Durations in ms."""
+
+    ttl: int | None = None  #: its job holds the key this long at most; None: as long as it lives
+    extend: bool = False  #: a duplicate lets that time begin again
+    replace: bool = False  #: a duplicate takes the place of the job that has the key, unless somebody works on that
+
+
 class NewJob(Payload, frozen=True, gc=False):
     """What a producer asks for. Times are durations in milliseconds; None means "no such limit"."""
 
@@ -46,6 +54,9 @@ class NewJob(Payload, frozen=True, gc=False):
     group_id: str | None = None  #: jobs of one group run one after the other
     flags: int = 0  #: JobFlag
     needs: tuple[int | str, ...] = ()  #: jobs that must complete first, by id or by their producer's own id
+    details: bytes | None = None  #: Details with the rules it begins with, encoded; None for a job without any
+    dedup: Dedup | None = None  #: for a job with a unique key
+    timestamp: int | None = None  #: wall clock when its producer made it, if that was not now: delay and ttl count from it
 
 
 class Job(msgspec.Struct, array_like=True, gc=False):
@@ -54,7 +65,7 @@ class Job(msgspec.Struct, array_like=True, gc=False):
     ``*_at`` and ``run_at`` are wall-clock milliseconds; ``lease_until`` and ``deadline`` are steady milliseconds.
     """
 
-    # Who it is: never changes.
+    # Who it is: never changes, unless a duplicate takes its place or its unique key is given to another.
     id: int
     namespace: int  #: the store's number of the namespace
     queue: int  #: the store's number of the queue
@@ -102,6 +113,26 @@ class Details(msgspec.Struct, omit_defaults=True, gc=False):
     progress_message: str | None = None
     parent: str | None = None  #: the job it is a child of, if that was said after its push
     auto_retries: int = 0  #: how often the dead-letter rule has brought it back
+    stack: list[str] | None = None  #: where it failed last, line by line
+    unique_until: int | None = None  #: wall clock when its unique key is free for others, though it still lives
+    # Rules its producer gave it. Durations in ms; None: what goes for everybody.
+    backoff_type: str | None = None  #: see BackoffType
+    backoff_max: int | None = None  #: longest wait before a retry
+    stall_timeout: int | None = None  #: silence for longer than this loses it
+    stack_limit: int | None = None  #: lines of a stack that are kept
+    keep_logs: int | None = None  #: lines of its log that are kept
+    size_limit: int | None = None  #: bytes its payload may have
+
+
+class BackoffType:
+    """How the wait before a retry grows."""
+
+    FIXED = "fixed"
+    EXPONENTIAL = "exponential"
+
+
+#: The fields of Details that a job passes on to the one that comes after it.
+_RULES: Final = ("backoff_type", "backoff_max", "stall_timeout", "stack_limit", "keep_logs", "size_limit")
 
 
 class DeathReason:
@@ -115,7 +146,7 @@ class DeathReason:
     UNRECOVERABLE = "explicit_fail"
 
 
-_encode_details = msgspec.msgpack.Encoder().encode
+encode_details = msgspec.msgpack.Encoder().encode
 _decode_details = msgspec.msgpack.Decoder(Details).decode
 
 
@@ -126,7 +157,24 @@ def details_of(job: Job) -> Details:
 
 def put_details(job: Job, details: Details) -> None:
     """Replace a job's details."""
-    job.details = _encode_details(details)
+    job.details = encode_details(details)
+
+
+def rules_of(job: Job) -> bytes | None:
+    """Return details with nothing but the rules its producer gave a job; None if there are none."""
+    if job.details is None:
+        return None
+    details, nothing = details_of(job), Details()
+    rules = Details(**{name: getattr(details, name) for name in _RULES})
+    return None if rules == nothing else encode_details(rules)
+
+
+def unique_key_is_over(job: Job, now_ms: int) -> bool:
+    """Tell whether the time is over for which a job may hold its unique key."""
+    if job.details is None:
+        return False
+    until = details_of(job).unique_until
+    return until is not None and until <= now_ms
 
 
 class Delivery(NamedTuple):

@@ -78,6 +78,8 @@ class Arrow(StrEnum):
     RESCHEDULE = "reschedule"
     REPRIORITIZE = "reprioritize"
     EDIT = "edit"
+    REPLACE = "replace"
+    REPLACE_LATER = "replace-later"
     DISCARD = "discard"
     CANCEL = "cancel"
     REVIVE = "revive"
@@ -293,6 +295,10 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
             events=(Kind.JOB_PRIORITY_CHANGED,)),
     **_rows(Arrow.EDIT,         (_WAITING, _DELAYED, _ACTIVE, _CHILDREN), None, set_size,
             events=(Kind.JOB_DATA_UPDATED,)),
+    **_rows(Arrow.REPLACE,      (_WAITING, _DELAYED),         _WAITING,    start_over, line_up_again, ready_now,
+            events=(Kind.JOB_WAITING,)),
+    **_rows(Arrow.REPLACE_LATER, (_WAITING, _DELAYED),        _DELAYED,    start_over, ready_at,
+            events=(Kind.JOB_DELAYED,)),
     **_rows(Arrow.DISCARD,      (_WAITING, _DELAYED, _ACTIVE, _CHILDREN), _DEAD, end_lease, finish,
             events=(Kind.JOB_DISCARDED, Kind.DLQ_ADDED)),
     **_rows(Arrow.CANCEL,       (_WAITING, _DELAYED, _ACTIVE, _CHILDREN), _NOWHERE,
@@ -303,7 +309,7 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
             events=(Kind.JOB_RETRIED,)),
 
     **_rows(Arrow.DRAIN,        (_WAITING, _DELAYED),         _NOWHERE,    events=(Kind.JOB_REMOVED,)),
-    **_rows(Arrow.CLEAN,        (_WAITING, _DELAYED, _COMPLETED, _DEAD), _NOWHERE, events=(Kind.JOB_REMOVED,)),
+    **_rows(Arrow.CLEAN,        (_WAITING, _DELAYED, _COMPLETED, _DEAD, _CHILDREN), _NOWHERE, events=(Kind.JOB_REMOVED,)),
     **_rows(Arrow.PURGE,        (_DEAD,),                     _NOWHERE,    events=(Kind.JOB_REMOVED,)),
     **_rows(Arrow.OBLITERATE,   _STORED,                      _NOWHERE,    events=(Kind.JOB_REMOVED,)),
     **_rows(Arrow.FORGET,       (_COMPLETED, _DEAD),          _NOWHERE),
@@ -315,8 +321,9 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
 def move(job: Job, arrow: Arrow, moment: Moment, value: int = 0) -> Transition:
     """Take a job along an arrow and return the row that says what happened.
 
-    ``value`` is the one number some arrows need: a due time (schedule, postpone, reschedule, retry), the length of a lease
-    (claim, renew), a priority, a progress, a size. Raises WrongState, and changes nothing, where the table has no such arrow.
+    ``value`` is the one number some arrows need: a due time (schedule, postpone, reschedule, retry, replace-later), the length
+    of a lease (claim, renew), a priority, a progress, a size. Raises WrongState, and changes nothing, where the table has no
+    such arrow.
     """
     transition = TABLE.get((job.state, arrow))
     if transition is None:

@@ -32,8 +32,13 @@ name_chars_max: Final = 256
 namespace_chars_max: Final = 128
 key_chars_max: Final = 1_024
 error_chars_max: Final = 65_536
+stack_lines: Final = 10  # kept of a stack unless the job says otherwise
+stack_lines_max: Final = 1_000
+stack_chars_max: Final = 65_536  # of all lines together
+timestamp_ms_max: Final = 10**13 - 1  # the year 2286
 log_message_chars_max: Final = 65_536
 progress_message_chars_max: Final = 4_096
+flow_error_chars_max: Final = 1_024  # of an error that is copied to the jobs that needed the one that failed
 
 # What a cron may be.
 schedule_chars_max: Final = 256
@@ -43,6 +48,8 @@ repeats_max: Final = 1_000_000_000
 crons_max: Final = 10_000
 #: A tick that comes later than this, because the server was busy or the clock was set forward, is missed.
 cron_late_ms_max: Final = MINUTE_MS
+#: After a tick that was skipped because the job before it is still there, ticks within this time are passed over unseen.
+cron_skip_ms: Final = 100
 
 # What a request may be.
 body_bytes_max: Final = payload_bytes_max + 65_536  # room for the envelope around the largest payload
@@ -79,6 +86,7 @@ links_looked_at_max: Final = 10_000  # sockets, when one is looked for
 # What the server keeps.
 queues_max: Final = 1_000_000
 logs_per_job_max: Final = 100
+keep_logs_max: Final = 1_000_000  # may be asked for; logs_per_job_max is what there is
 rate_limit_clients_max: Final = 100_000
 webhooks_max: Final = 200  # each has a delivery of its own under way, so this bounds those too
 
@@ -119,6 +127,9 @@ slice_jobs_max: Final = 500
 select_jobs_max: Final = 20_000
 sweep_jobs_max: Final = 1_000
 sweep_crons_max: Final = 200
+flow_needs_batch_max: Final = 1_000  # dependencies that the ends of jobs settle in one batch
+flow_levels_batch_max: Final = 100  # of a chain of such ends
+flow_bytes_batch_max: Final = 8 * MEBIBYTE  # of results and errors that are copied to them
 claim_batch_jobs_max: Final = 2_000
 claim_batch_bytes_max: Final = 32 * MEBIBYTE
 waiters_max: Final = 50_000

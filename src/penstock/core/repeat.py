@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penstock.core.job import JobFlag, NewJob
+from penstock.core.job import Dedup, JobFlag, NewJob, rules_of
 from penstock.core.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ class Repeat(msgspec.Struct, frozen=True, omit_defaults=True):
     schedule: Schedule
     limit: int | None = None  #: how often it comes again; None: for ever
     count: int = 0  #: how often it has already
+    ttl: int | None = None  #: ms that one has, once it is due; None: as long as the first had
 
 
 class _Rule(NamedTuple):
@@ -33,6 +34,7 @@ class _Rule(NamedTuple):
 
 _decode_options = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_repeat = msgspec.json.Decoder(Repeat).decode
+_decode_dedup = msgspec.json.Decoder(Dedup).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -49,19 +51,24 @@ def successor(job: Job, payload: Payload, now_ms: int) -> NewJob | None:
     run_at = repeat.schedule.next_after(now_ms)
     if run_at is None or (repeat.limit is not None and repeat.count >= repeat.limit):
         return None
-    again = msgspec.structs.replace(repeat, count=repeat.count + 1)
+    delay = run_at - now_ms
+    ttl = job.expires_at - job.created_at if repeat.ttl is None and job.expires_at is not None else repeat.ttl
+    again = msgspec.structs.replace(repeat, count=repeat.count + 1, ttl=ttl)
     return NewJob(
         payload.data,
         _encode({name: value for name, value in options.items() if name not in _ONCE} | {"repeat": again}),
         priority=job.priority,
-        delay=run_at - now_ms,
+        delay=delay,
         max_attempts=job.max_attempts,
         backoff=job.backoff,
-        ttl=None if job.expires_at is None else job.expires_at - job.created_at,
+        ttl=None if ttl is None else delay + ttl,  # it would be gone before it is due if that ran from now on
         timeout=job.timeout,
         unique_key=job.unique_key,
         group_id=job.group_id,
         flags=job.flags & ~JobFlag.AWAITED,
+        details=rules_of(job),
+        # For as long as the first held its key, but it does not take the place of somebody else's job.
+        dedup=Dedup(_decode_dedup(options["dedup"]).ttl) if "dedup" in options else None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.core import limits
-from penstock.core.job import DeathReason, Job, JobFlag
+from penstock.core.job import BackoffType, DeathReason, Job, JobFlag, details_of
 from penstock.core.lifecycle import Arrow
 
 
@@ -23,8 +23,15 @@ def after_failure(job: Job, now_ms: int, *, final: bool = False) -> tuple[Arrow,
     """Decide what a reported failure does: the arrow to take and, for a retry, when. ``final``: trying again is no use."""
     if final or job.attempts + 1 >= job.max_attempts:
         return (Arrow.BURY_REMOVE if job.has(JobFlag.REMOVE_ON_FAIL) else Arrow.BURY), 0
-    delay = retry_delay_ms(job.backoff, job.attempts)
+    delay = retry_delay_ms(job.backoff, job.attempts) if job.details is None else _own_delay_ms(job)
     return (Arrow.RETRY, now_ms + delay) if delay > 0 else (Arrow.RETRY_NOW, now_ms)
+
+
+def _own_delay_ms(job: Job) -> int:
+    """Return how long a job waits that may have a rule of its own for that."""
+    details = details_of(job)
+    delay = retry_delay_ms(job.backoff, 0 if details.backoff_type == BackoffType.FIXED else job.attempts)
+    return delay if details.backoff_max is None else min(delay, details.backoff_max)
 
 
 def after_lapse(job: Job, max_stalls: int, steady_ms: int) -> tuple[Arrow, str, str]:

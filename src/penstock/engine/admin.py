@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.core import limits
 from penstock.core.errors import PartlyDone, PenstockError, WrongState
@@ -25,6 +25,18 @@ if TYPE_CHECKING:
     from penstock.core.queue import QueueKey, QueueSettings
     from penstock.engine.engine import Engine
     from penstock.engine.work import Work
+
+
+#: All states in the order in which jobs go through them: what moves on while a long removal is under way is still met. Those
+#: that wait for others come first, because the end of these may be what lets them go on.
+_ALONG_THEIR_WAY: Final = (
+    State.WAITING_CHILDREN,
+    State.DELAYED,
+    State.WAITING,
+    State.ACTIVE,
+    State.COMPLETED,
+    State.DEAD,
+)
 
 
 class Configure(Command[None]):
@@ -210,7 +222,7 @@ async def clean(engine: Engine, queue: QueueKey, grace_ms: int, states: tuple[St
 
 async def obliterate(engine: Engine, queue: QueueKey) -> int:
     """Remove a queue with everything in it."""
-    count = await move_many(engine, queue, Arrow.OBLITERATE)
+    count = await move_many(engine, queue, Arrow.OBLITERATE, states=_ALONG_THEIR_WAY)
     await engine.run(Forget(queue))
     return count
 

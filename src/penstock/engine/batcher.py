@@ -56,6 +56,9 @@ class Batcher:
     ) -> None:
         self.after_commit: list[Callable[[Work], None]] = []  #: called with every committed piece of work
         self.when_answered: list[Callable[[Work], None]] = []  #: called when it is as durable as an answer promises
+        self.when_vouched: list[Callable[[], None]] = []  #: called when more of the journal is
+        #: Number of the first event of the journal that is not yet as durable as an answer promises.
+        self.vouched = store.journal_next
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -129,6 +132,8 @@ class Batcher:
                 await self._sort_out(batch, error)
             return
         self._stats.committed(len(batch), self._clock.stopwatch() - started)
+        if self._durability is not Durability.ALWAYS or self._store.capabilities.commit_is_durable:
+            self.vouched = self._store.journal_next
         self._pending[:0] = work.deferred
         self._announce(work)
         self._deliver(work, since)
@@ -197,6 +202,8 @@ class Batcher:
         if later:
             self._unsynced.append(Group(later, None if now else work, since))
             self._start_sync()
+        elif self._durability is Durability.ALWAYS and work.tx.wrote and not work.answers:
+            self._sync_in_background()  # nobody was promised anything, but it happened, and is to be told of
         elif self._durability is Durability.INTERVAL and self._next_sync is None and work.tx.wrote:
             self._next_sync = self._clock.call_at(self._clock.steady_ms() + self._sync_interval_ms, self._sync_in_background)
 
@@ -220,7 +227,7 @@ class Batcher:
             while self._unsynced or self._sync_wanted:
                 groups, self._unsynced = self._unsynced, []
                 self._sync_wanted = False
-                started = self._clock.stopwatch()
+                started, committed = self._clock.stopwatch(), self._store.journal_next
                 try:
                     await self._store.sync()
                 except OutcomeUnknown as error:
@@ -235,8 +242,15 @@ class Batcher:
                 self._stats.synced(self._clock.stopwatch() - started)
                 for group in groups:
                     self._answer(group)
+                self.vouch(committed)
         finally:
             self._syncing = None
+
+    def vouch(self, journal_next: int) -> None:
+        """Note that the journal is durable up to a number, and tell whoever waits for that."""
+        self.vouched = journal_next
+        for call in self.when_vouched:
+            call()
 
     def _sync_in_background(self) -> None:
         self._next_sync = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.errors import JobNotFound, JobQuarantined, PenstockError, WrongState
-from penstock.core.job import DeathReason, Payload, details_of, put_details
+from penstock.core.errors import InvalidInput, JobNotFound, JobQuarantined, PenstockError, WrongState
+from penstock.core.job import DeathReason, Payload, details_of, put_details, unique_key_is_over
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
 from penstock.store.contract import LogEntry
@@ -109,7 +109,10 @@ async def _check_unique(work: Work, job: Job) -> None:
     if job.unique_key is None or job.state not in (State.DEAD, State.COMPLETED):
         return
     await work.flush()
-    if await work.tx.job_find_unique(job.queue, job.unique_key) is not None:
+    if unique_key_is_over(job, work.now_ms):
+        job.unique_key = None
+        await work.tx.job_rewrite([job])
+    elif await work.tx.job_find_unique(job.queue, job.unique_key) is not None:
         raise WrongState(State(job.state).label, "Another live job has this job's uniqueKey.")
 
 
@@ -121,12 +124,19 @@ async def edit_data(_engine: Engine, work: Work, commands: Sequence[EditData]) -
             old = await work.tx.payload_load(job.id)
             if old is None:
                 raise JobQuarantined
+            _check_size(job, command.data)
             work.move(job, Arrow.EDIT, len(command.data))
         except PenstockError as error:
             work.refuse(command, error)
         else:
             await work.tx.payload_save(job, Payload(command.data, old.options))
             work.answer(command, None)
+
+
+def _check_size(job: Job, data: bytes) -> None:
+    size_limit = details_of(job).size_limit
+    if size_limit is not None and len(data) > size_limit:
+        raise InvalidInput(f"Job data too large: {len(data)} bytes, and the job's sizeLimit is {size_limit}")
 
 
 async def add_log(_engine: Engine, work: Work, commands: Sequence[AddLog]) -> None:
@@ -138,7 +148,10 @@ async def add_log(_engine: Engine, work: Work, commands: Sequence[AddLog]) -> No
             work.refuse(command, error)
         else:
             entry = LogEntry(work.now_ms, command.level, command.message)
-            await work.tx.log_append(job.id, entry, limits.logs_per_job_max)
+            own = details_of(job).keep_logs
+            await work.tx.log_append(
+                job.id, entry, limits.logs_per_job_max if own is None else min(own, limits.logs_per_job_max)
+            )
             work.answer(command, None)
 
 

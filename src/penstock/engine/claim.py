@@ -240,6 +240,12 @@ def _lease(work: Work, queue: Queue, caller: Claim, job: Job, payload: Payload) 
         lease_ms = caller.lease_ms
     else:
         lease_ms = max(stall.stall_interval, stall.grace_period) if stall.enabled else 0
+    if job.details is not None and lease_ms and stall.enabled:
+        own = details_of(job).stall_timeout
+        if own is not None:
+            # Silence for this long loses the job, and so does a lease that was asked for and is shorter.
+            own = max(own, stall.grace_period)
+            lease_ms = own if caller.lease_ms is None else min(own, lease_ms)
     if caller.owner is not None:
         details = details_of(job)
         details.owner = caller.owner

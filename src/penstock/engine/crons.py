@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from penstock.engine.engine import Engine
     from penstock.engine.work import Work
 
+_encode_options = msgspec.json.Encoder().encode
 OVERLAP = "overlap"
+NO_WORKER = "no-worker"
 
 
 class SaveCron(Command[Cron]):
@@ -114,28 +116,36 @@ class _Tick(NamedTuple):
 
     cron: Cron
     queue: Queue
-    problem: str | None
+    problem: str | None  #: why it is missed
+    skipped: str | None  #: why it is left out on purpose
+
+    @property
+    def fires(self) -> bool:
+        return self.problem is None and self.skipped is None
 
 
 async def fire(engine: Engine, work: Work) -> None:
     """Use the ticks that have come, a bounded number at a time; the timer comes back at once for the rest."""
     due = await work.tx.cron_due(work.now_ms, limits.sweep_crons_max)
     ticks = [tick for cron in due if (tick := await _look(engine, work, cron)) is not None]
-    data = await work.tx.cron_data_load([tick.cron for tick in ticks if tick.problem is None])
+    data = await work.tx.cron_data_load([tick.cron for tick in ticks if tick.fires])
     firing = [tick for tick in ticks if tick.cron.number in data]
-    left = {tick.cron.number for tick in ticks if tick.problem is None} - data.keys()  # too much at once: the next batch's
+    left = {tick.cron.number for tick in ticks if tick.fires} - data.keys()  # too much at once: the next batch's
     jobs = await push_inside(work, [(tick.queue, _job(tick.cron, data[tick.cron.number])) for tick in firing])
     pushed = {tick.cron.number for tick, job in zip(firing, jobs, strict=True) if job is not None}
-    for cron, queue, problem in ticks:
+    for cron, queue, problem, skipped in ticks:
         if problem is not None:
             _tell(work, EventKind.CRON_MISSED, queue, cron, error=problem)
+        elif skipped is not None:
+            _tell(work, EventKind.CRON_SKIPPED, queue, cron, reason=skipped)
         elif cron.number in left:
             continue
         elif cron.number in pushed:
             _tell(work, EventKind.CRON_FIRED, queue, cron)
         else:
             _tell(work, EventKind.CRON_SKIPPED, queue, cron, reason=OVERLAP)
-    await _move_on(work, [cron for cron in due if cron.number not in left], pushed)
+    left_out = {tick.cron.number for tick in ticks if tick.skipped is not None or tick in firing} - pushed
+    await _move_on(work, [cron for cron in due if cron.number not in left], pushed, left_out)
     await work.flush()
 
 
@@ -147,7 +157,7 @@ async def _look(engine: Engine, work: Work, cron: Cron) -> _Tick | None:
         queue = await work.tx.queue_open(QueueKey(cron.key.namespace, cron.plan.queue))
     except TooMany:  # its queue is gone, and there is no room for it: nowhere to push to, nothing to tell it of
         return None
-    return _Tick(cron, queue, _why_missed(engine, work, cron))
+    return _Tick(cron, queue, _why_missed(engine, work, cron), _why_skipped(engine, cron, queue))
 
 
 def _why_missed(engine: Engine, work: Work, cron: Cron) -> str | None:
@@ -163,16 +173,37 @@ def _why_missed(engine: Engine, work: Work, cron: Cron) -> str | None:
     return None
 
 
+def _why_skipped(engine: Engine, cron: Cron, queue: Queue) -> str | None:
+    """A worker is one that has introduced itself and was heard lately, or anybody who waits for a job right now."""
+    if not cron.plan.skip_if_no_worker or engine.workers.serve(*queue.key) or engine.room.waiting(queue.key):
+        return None
+    return NO_WORKER
+
+
 def _job(cron: Cron, data: bytes) -> NewJob:
-    return NewJob(data, priority=cron.plan.priority, unique_key=cron.job_key)
+    plan, job = cron.plan, cron.plan.job
+    return NewJob(
+        data,
+        None if plan.dedup is None else _encode_options({"dedup": plan.dedup}),
+        priority=plan.priority,
+        delay=job.delay,
+        max_attempts=job.max_attempts,
+        backoff=job.backoff,
+        timeout=job.timeout,
+        unique_key=cron.job_key,
+        flags=job.flags,
+        details=job.details,
+        dedup=plan.dedup,
+    )
 
 
-async def _move_on(work: Work, due: list[Cron], pushed: set[int]) -> None:
+async def _move_on(work: Work, due: list[Cron], pushed: set[int], skipped: set[int]) -> None:
     """Move all crons to their next tick, which is never in the past; those that have none, or are used up, are removed."""
     saved: list[tuple[Cron, int]] = []
     removed: list[tuple[Cron, int]] = []
     for cron in due:
-        next_run = _next_run(work, cron)
+        # One that comes every few ms and finds its last job still there must not keep everybody busy with that.
+        next_run = _next_run(work, cron, work.now_ms + (limits.cron_skip_ms - 1 if cron.number in skipped else 0))
         moved = msgspec.structs.replace(
             cron, next_run=next_run or cron.next_run, executions=cron.executions + (cron.number in pushed)
         )
@@ -185,9 +216,9 @@ async def _move_on(work: Work, due: list[Cron], pushed: set[int]) -> None:
             await _tell_removed(work, cron)
 
 
-def _next_run(work: Work, cron: Cron) -> int | None:
+def _next_run(work: Work, cron: Cron, after_ms: int) -> int | None:
     try:
-        return cron.plan.schedule.next_after(work.now_ms, cron.next_run)
+        return cron.plan.schedule.next_after(after_ms, cron.next_run)
     except InvalidInput:  # a time zone this machine no longer knows: look again later, and hold up nobody meanwhile
         return work.now_ms + limits.HOUR_MS
 

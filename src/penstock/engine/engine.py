@@ -18,6 +18,7 @@ from penstock.engine.keeper import Archivist, Healer, Keeper, Retention, Underta
 from penstock.engine.stats import Stats
 from penstock.engine.sweep import Timer
 from penstock.engine.throttle import Throttle
+from penstock.engine.workers import Workers
 
 if TYPE_CHECKING:
     import asyncio
@@ -35,7 +36,7 @@ class Engine:
     """Create it inside the event loop, ``start`` it, and ``await engine.run(command)``.
 
     ``durability``: what an answer means, see Durability. ``sync_interval_ms``: with ``interval``, how much a power cut may
-    take at most. ``retention``: what is kept of the past.
+    take at most. ``retention``: what is kept of the past. ``worker_timeout_ms``, ``worker_overload_ms``: see Workers.
     """
 
     def __init__(
@@ -46,6 +47,8 @@ class Engine:
         durability: Durability = Durability.ALWAYS,
         sync_interval_ms: int = 100,
         retention: Retention | None = None,
+        worker_timeout_ms: int = 30_000,
+        worker_overload_ms: int = 30_000,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -57,7 +60,11 @@ class Engine:
         self.completions = Completions(self)
         self.timer = Timer(self)
         self.feed = Feed()
+        self.workers = Workers(clock, self.feed, timeout_ms=worker_timeout_ms, overload_ms=worker_overload_ms)
         self.when_webhooks_change: list[Callable[[], None]] = []  #: called after the commit of a registration
+        self.when_healed: list[
+            Callable[[], None]
+        ] = []  #: called when the store, read anew, may have lost its newest commits
         self.retention = retention or Retention()
         self._batcher = Batcher(
             store,
@@ -72,6 +79,23 @@ class Engine:
         self._batcher.when_answered.append(self.completions.answered)
         self._keepers: list[Keeper] = [Healer(self), Archivist(self), Undertaker(self)]
 
+    @property
+    def journal_vouched(self) -> int:
+        """Number of the first event of the journal that is not yet as durable as an answer promises."""
+        return self._batcher.vouched
+
+    @property
+    def when_vouched(self) -> list[Callable[[], None]]:
+        """Called when that number has grown because of an fsync."""
+        return self._batcher.when_vouched
+
+    def healed(self) -> None:
+        """Hear that the store works again: what it has now is on disk, and what it has lost never happened."""
+        for call in self.when_healed:
+            call()
+        self._batcher.vouch(self.store.journal_next)
+        self.timer.arm()
+
     def start(self) -> None:
         """Begin to watch the time and to keep house."""
         self.timer.start()
@@ -81,6 +105,7 @@ class Engine:
     async def close(self) -> None:
         """Send home who waits, finish what was submitted, stop. The store stays open."""
         self.stop_waiting()
+        self.workers.close()
         await self.rest()
         await self._batcher.close()
 

@@ -1,13 +1,18 @@
-"""Flows: jobs that wait for other jobs, and what happens when those end. It happens in the transaction of the end itself."""
+"""Flows: jobs that wait for other jobs, and what happens when those end.
+
+It happens in the transaction of the end itself, as far as a batch may do: see the limits that begin with ``flow_``. What does
+not fit is written down in that transaction as an ``End``, and the next batches go on with it at once, in order. So a crash
+loses nothing, and whoever opens the store next finds what is left to do.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, JobNotFound, WrongState
+from penstock.core.errors import InvalidInput, JobNotFound
 from penstock.core.events import EventKind
-from penstock.core.flow import Dependency, Need, after_failure
+from penstock.core.flow import Dependency, End, Need, after_failure, blame, end_of, why_failed
 from penstock.core.job import DeathReason, JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
@@ -15,11 +20,10 @@ from penstock.engine.command import Command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.core.flow import NeedCount
     from penstock.core.job import Job
     from penstock.engine.engine import Engine
     from penstock.engine.work import JobRef, Work
-
-_COMPLETIONS = (Arrow.COMPLETE, Arrow.COMPLETE_REMOVE)
 
 
 class Adopt(Command[None]):
@@ -34,7 +38,7 @@ class Adopt(Command[None]):
 
 
 class Unneed(Command[bool]):
-    """Let all jobs that need a job go on without it; answers whether there were any."""
+    """Let all jobs that need a job go on without it; answers whether there were any. The needed job may be gone."""
 
     __slots__ = ("namespace", "needed")
 
@@ -44,7 +48,10 @@ class Unneed(Command[bool]):
 
 
 class CancelChildren(Command[int]):
-    """Cancel the jobs that a job needs and nobody works on yet, and let it go on without them; answers how many."""
+    """Cancel the jobs that a job needs and nobody works on yet, and let it go on without them; answers how many.
+
+    Those that are gone count too: they will not be worked on any more.
+    """
 
     __slots__ = ("namespace", "ref")
 
@@ -67,12 +74,12 @@ async def book_needs(work: Work, job: Job, needed: Sequence[Job]) -> bool:
         elif each.state == State.DEAD:
             state, _, frees = after_failure(each)
             free = free or frees
-            error = details_of(each).error
+            error = why_failed(each)
         found[each.id] = Dependency(job.id, each.id, state, work.name_of(each), result, error)
         if state.is_open and not each.has(JobFlag.AWAITED):
             each.flags |= JobFlag.AWAITED
             work.touch(each)
-    await work.tx.need_add(list(found.values()))
+    work.need(found.values())
     return not free and any(each.state.is_open for each in found.values())
 
 
@@ -81,71 +88,144 @@ def is_hopeless(needed: Job) -> bool:
     return needed.state == State.DEAD and after_failure(needed).buries
 
 
-async def follow_up(work: Work) -> None:
+# Following up.
+
+
+class _Room:
+    """How much more of following up a batch may do."""
+
+    def __init__(self) -> None:
+        self.needs = limits.flow_needs_batch_max
+        self.bytes = limits.flow_bytes_batch_max
+        self.levels = limits.flow_levels_batch_max
+
+    @property
+    def is_full(self) -> bool:
+        return self.needs <= 0 or self.bytes <= 0 or self.levels <= 0
+
+
+async def follow_up(engine: Engine, work: Work) -> None:
     """See what the jobs that have ended so far in this batch mean for those that need them, and so on along the chain."""
-    while work.followed < len(work.ended):
-        ended = {job.id: (job, arrow) for job, arrow in work.ended[work.followed :] if job.has(JobFlag.AWAITED)}
-        work.followed = len(work.ended)
-        if not ended:
-            return
-        waiting = await work.tx.need_open(ended)
-        await work.prefetch([each.job for each in waiting])
-        for each in waiting:
-            needed, arrow = ended[each.needs]
-            if arrow in _COMPLETIONS:
-                done = each._replace(state=Need.DONE, result=work.results.get(needed.id), error=None)
-                await _save(work, done)
-            elif each.state is Need.PENDING:
-                await _fail(work, each, needed, arrow)
+    room = _Room()
+    while ends := _fresh(work):
+        later: set[int] = set()
+        if engine.store.horizon.unfollowed:  # the ends of one job are told in order
+            later = await work.tx.end_pending([end.job for end in ends])
+        left = await _tell(work, [end for end in ends if end.job not in later], room)
+        left += [end for end in ends if end.job in later]
+        if left:
+            await work.tx.end_add(left)
 
 
-async def _fail(work: Work, dependency: Dependency, needed: Job, arrow: Arrow) -> None:
-    """A needed job failed, or is gone without having completed."""
-    consequence = after_failure(needed)
-    error = details_of(needed).error or f"the job was gone before it completed ({arrow})"
-    parent = await work.known(dependency.job)
-    if parent is not None:
-        queue = work.queue_of(parent)
+async def catch_up(work: Work) -> None:
+    """Go on with what earlier batches had no room for."""
+    ends: dict[int, End] = {}
+    for end in await work.tx.end_list(limits.flow_needs_batch_max):
+        if end.job in ends:  # of one job, one end at a time
+            break
+        ends[end.job] = end
+    left = {end.serial: end for end in await _tell(work, list(ends.values()), _Room())}
+    await work.tx.end_remove([end.serial for end in ends.values() if end.serial not in left])
+    for end in ends.values():
+        reached = left.get(end.serial, end)
+        if reached.after != end.after:
+            await work.tx.end_advance(reached)
+
+
+def _fresh(work: Work) -> list[End]:
+    """Take the ends that nobody has looked into yet, one per job."""
+    ends: dict[int, End] = {}
+    for job, arrow in work.ended[work.followed :]:
+        if job.has(JobFlag.AWAITED) and job.id not in ends:
+            ends[job.id] = end_of(job, arrow, work.serial(), work.results.get(job.id))
+    for end in work.ends:
+        ends.setdefault(end.job, end)
+    work.followed = len(work.ended)
+    work.ends = []
+    return list(ends.values())
+
+
+async def _tell(work: Work, ends: Sequence[End], room: _Room) -> list[End]:
+    """Tell jobs about the ends of those they need, as far as there is room; return what is left to tell, in order."""
+    if room.is_full or not ends:
+        return list(ends)
+    room.levels -= 1
+    now, left = ends[: room.needs], ends[room.needs :]
+    by_job = {end.job: end for end in now}
+    found = await work.tx.need_open(now, room.needs + 1)
+    reached: Dependency | None = None
+    told: list[tuple[Dependency, End]] = []
+    for index, each in enumerate(found):
+        if room.needs <= 0 or room.bytes <= 0:
+            reached = found[index - 1]
+            break
+        end = by_job[each.needs]
+        room.needs -= 1
+        room.bytes -= end.weight
+        if not (end.failed and each.state is Need.FAILED):  # that was told before
+            told.append((each._replace(state=end.state, result=end.result, error=end.error), end))
+    await _settle(work, told)
+    if reached is None:
+        return list(left)
+    last = by_job[reached.needs]
+    return [last._replace(after=reached.job), *now[now.index(last) + 1 :], *left]
+
+
+async def _settle(work: Work, told: Sequence[tuple[Dependency, End]]) -> None:
+    """Write down where dependencies stand now, and let their jobs go on, or not."""
+    if not told:
+        return
+    by_job: dict[int, list[tuple[Dependency, End]]] = {}
+    for each in told:
+        by_job.setdefault(each[0].job, []).append(each)
+    await work.prefetch(by_job)  # first: it holds them, so that two servers that end two children count one after the other
+    await work.tx.need_save([dependency for dependency, _ in told])
+    jobs = [job for job_id in by_job if (job := await work.known(job_id)) is not None]
+    counts = await work.tx.need_count([job.id for job in jobs if job.state == State.WAITING_CHILDREN])
+    for job in jobs:
+        for dependency, end in by_job[job.id]:
+            _hear(work, job, dependency, end)
+        if job.state == State.WAITING_CHILDREN and not counts[job.id].open:
+            _go_on(work, job, counts[job.id])
+
+
+def _hear(work: Work, job: Job, dependency: Dependency, end: End) -> None:
+    """Let a job hear that one it needs has ended."""
+    if end.failed:
+        queue = work.queue_of(job)
         payload = {
-            "parentJobId": work.name_of(parent),
+            "parentJobId": work.name_of(job),
             "failedChildId": dependency.name,
             "queue": queue.key.name,
-            "error": error,
+            "error": end.error,
         }
         work.tell(EventKind.FLOW_FAILED, queue, payload)
-    await _save(work, dependency._replace(state=consequence.state, error=error), frees=consequence.frees)
-    if consequence.buries and parent is not None and parent.state == State.WAITING_CHILDREN:
-        details = details_of(parent)
-        details.error = f"Child job {dependency.name} failed: {error}"[: limits.error_chars_max]
-        details.reason = DeathReason.CHILD_FAILED
-        put_details(parent, details)
-        removed = parent.has(JobFlag.REMOVE_ON_FAIL)
-        work.move(
-            parent,
-            Arrow.CHILD_REMOVE if removed else Arrow.CHILD_BURY,
-            error=details.error,
-            note=DeathReason.CHILD_FAILED,
-        )
+    if job.state != State.WAITING_CHILDREN:
+        return
+    if end.frees:
+        _go_on(work, job)
+    elif end.buries:
+        details = details_of(job)
+        details.error, details.reason = blame(end, dependency.name), DeathReason.CHILD_FAILED
+        put_details(job, details)
+        arrow = Arrow.CHILD_REMOVE if job.has(JobFlag.REMOVE_ON_FAIL) else Arrow.CHILD_BURY
+        work.move(job, arrow, error=details.error, note=DeathReason.CHILD_FAILED)
         work.failed += 1
 
 
-async def _save(work: Work, dependency: Dependency, *, frees: bool = False) -> None:
-    """Write down where a dependency stands, and let its job go on if nothing keeps it any more."""
-    await work.tx.need_save([dependency])
-    job = await work.known(dependency.job)
-    if job is None or job.state != State.WAITING_CHILDREN:
-        return
-    needs = await work.tx.need_list(job.id)
-    if not frees and any(each.state.is_open for each in needs):
-        return
-    if all(each.state is Need.DONE for each in needs):
+def _go_on(work: Work, job: Job, count: NeedCount | None = None) -> None:
+    """Nothing keeps a job waiting any more. ``count``: of what it needs, if it needs none of them any more."""
+    if count is not None and count.done == count.total:
         queue = work.queue_of(job)
-        payload = {"parentJobId": work.name_of(job), "queue": queue.key.name, "childrenCount": len(needs)}
+        payload = {"parentJobId": work.name_of(job), "queue": queue.key.name, "childrenCount": count.total}
         work.tell(EventKind.FLOW_COMPLETED, queue, payload)
     if job.run_at > work.now_ms:
         work.move(job, Arrow.UNBLOCK_LATER, job.run_at)
     else:
         work.move(job, Arrow.UNBLOCK)
+
+
+# What users ask for.
 
 
 async def adopt(_engine: Engine, work: Work, commands: Sequence[Adopt]) -> None:
@@ -182,13 +262,38 @@ async def unneed(_engine: Engine, work: Work, commands: Sequence[Unneed]) -> Non
     """Apply a batch of dropped dependencies."""
     for command in commands:
         needed = await work.find(command.namespace, command.needed)
-        if needed is None:
+        dropped = await _still_needed(work, command)
+        if needed is None and not dropped:
             work.refuse(command, JobNotFound())
             continue
-        waiting = await work.tx.need_open([needed.id])
-        for each in waiting:
-            await _save(work, each._replace(state=Need.DROPPED))
-        work.answer(command, bool(waiting))
+        work.ends += dropped
+        work.answer(command, bool(dropped))
+
+
+async def _still_needed(work: Work, command: Unneed) -> list[End]:
+    """Return ends, by which the dependency is dropped, of the jobs that a name stands for and that somebody needs.
+
+    There may be several: one that lives, and others that had the same name of their own and are gone.
+    """
+    namespace = work.tx.namespace_number(command.namespace)
+    if namespace is None:
+        return []
+    ids: list[int] = []
+    if isinstance(command.needed, int):
+        ids.append(command.needed)
+    else:
+        living = await work.find(command.namespace, command.needed)
+        ids += [] if living is None else [living.id]
+        ids += [job_id for job_id in await work.tx.need_find(namespace, command.needed) if job_id not in ids]
+    ends = [End(work.serial(), job_id, Need.DROPPED) for job_id in ids]
+    return [end for end in ends if await _is_needed_in(work, namespace, end)]
+
+
+async def _is_needed_in(work: Work, namespace: int, end: End) -> bool:
+    for each in await work.tx.need_open([end], 1):
+        job = await work.known(each.job)
+        return job is not None and job.namespace == namespace
+    return False
 
 
 async def cancel_children(_engine: Engine, work: Work, commands: Sequence[CancelChildren]) -> None:
@@ -198,14 +303,20 @@ async def cancel_children(_engine: Engine, work: Work, commands: Sequence[Cancel
         if job is None:
             work.refuse(command, JobNotFound())
             continue
-        count = 0
-        for each in await work.tx.need_list(job.id):
-            child = await work.known(each.needs)
-            if each.state.is_open and child is not None and child.state in (State.WAITING, State.DELAYED):
-                await _save(work, each._replace(state=Need.DROPPED))
-                try:
-                    work.move(child, Arrow.CANCEL, note=str(Arrow.CANCEL))
-                except WrongState:
-                    continue
-                count += 1
-        work.answer(command, count)
+        needs = await work.tx.need_of(job.id)
+        await work.prefetch([each.needs for each in needs])
+        children = {each.needs: await work.known(each.needs) for each in needs}
+        # One that is gone has ended, and that may be about to be told: then it is not too late for its result.
+        ending = await work.tx.end_pending([each for each, child in children.items() if child is None])
+        dropped: list[tuple[Dependency, End]] = []
+        for each in needs:
+            child = children[each.needs]
+            idle = each.needs not in ending if child is None else child.state in (State.WAITING, State.DELAYED)
+            if idle:
+                dropped.append((each._replace(state=Need.DROPPED), End(0, each.needs, Need.DROPPED)))
+        await _settle(work, dropped)
+        for each, _ in dropped:
+            child = children[each.needs]
+            if child is not None:
+                work.move(child, Arrow.CANCEL, note=str(Arrow.CANCEL))
+        work.answer(command, len(dropped))

@@ -113,14 +113,18 @@ async def enable_webhook(engine: Engine, work: Work, commands: Sequence[EnableWe
 
 
 async def note_deliveries(engine: Engine, work: Work, commands: Sequence[NoteDeliveries]) -> None:
-    """Apply a batch of notes. A cursor never goes back: one that was switched on again meanwhile is ahead already."""
+    """Apply a batch of notes. A cursor never goes back: one that was switched on again meanwhile is ahead already.
+
+    Nor does it point behind the end of the journal: a failing disk may have taken back what it was read from.
+    """
+    end = engine.store.journal_next
     for command in commands:
         for webhook_id, progress in command.progress:
             webhook = engine.store.webhook_find(webhook_id)
             if webhook is not None:
                 changed = msgspec.structs.replace(
                     webhook,
-                    cursor=max(webhook.cursor, progress.cursor),
+                    cursor=max(webhook.cursor, min(progress.cursor, end)),
                     successes=webhook.successes + progress.successes,
                     failures=webhook.failures + progress.failures,
                     last_triggered=progress.last_triggered or webhook.last_triggered,

@@ -118,9 +118,8 @@ class Healer(Keeper):
 
     async def run_once(self) -> None:
         """Heal the store if it needs it."""
-        if self._engine.store.status().error is not None:
-            await self._engine.store.heal()
-            self._engine.timer.arm()
+        if self._engine.store.status().error is not None and await self._engine.store.heal():
+            self._engine.healed()
 
 
 class Archivist(Keeper):

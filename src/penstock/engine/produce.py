@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from penstock.core import ids
 from penstock.core.errors import InvalidInput
 from penstock.core.events import EventKind
-from penstock.core.job import Job, JobFlag, NewJob
+from penstock.core.job import Job, JobFlag, NewJob, details_of, put_details, unique_key_is_over
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine import flows
 from penstock.engine.command import Command
@@ -15,6 +17,7 @@ from penstock.engine.command import Command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.core.job import Dedup
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.engine import Engine
     from penstock.engine.work import Work
@@ -26,7 +29,7 @@ class Push(Command[list[Job]]):
     """Put jobs on a queue: all of them or, if one is refused, none.
 
     Answers one job per item, in order. A ``job_id`` or ``unique_key`` that is taken answers with the job that has it, and
-    nothing new is stored for that item.
+    nothing new is stored for that item, unless its ``dedup`` says that it takes the other's place.
     """
 
     __slots__ = ("durable", "jobs", "queue")
@@ -63,9 +66,10 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
             work.tell(EventKind.QUEUE_CREATED, queue)
         if named:
             # Whoever has a name already is answered instead of a new job.
-            jobs = [
-                await names.find(queue, new) or names.keep(await _make_one(work, queue, new, names)) for new in command.jobs
-            ]
+            jobs = []
+            for new in command.jobs:
+                found, _ = await names.find(queue, new)
+                jobs.append(found or names.keep(await _make_one(work, queue, new, names)))
         else:
             jobs = _make(work, queue, command.jobs)
         work.answer(command, jobs)
@@ -74,38 +78,75 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
 
 
 async def push_inside(work: Work, pushes: Sequence[tuple[Queue, NewJob]]) -> list[Job | None]:
-    """Push jobs that the server itself has to push; None for one whose name is taken. What was decided before is flushed."""
+    """Push jobs that the server itself has to push; None for one whose name is taken. What was decided before is flushed.
+
+    One that takes the place of the job that has its name is answered with that job.
+    """
     names = _Names(work)
     jobs: list[Job | None] = []
     for queue, new in pushes:
         if queue.created_at is None:
             await work.tx.queue_save(queue, queue.settings, work.now_ms)
             work.tell(EventKind.QUEUE_CREATED, queue)
-        taken = await names.find(queue, new) is not None
-        jobs.append(None if taken else names.keep(*_make(work, queue, (new,))))
+        found, replaced = await names.find(queue, new)
+        if found is None:
+            jobs.append(names.keep(await _make_one(work, queue, new, names)))
+        else:
+            jobs.append(found if replaced else None)
     await work.flush()
     return jobs
 
 
 def _any_special(jobs: Sequence[NewJob]) -> bool:
-    """Tell whether one of the jobs has a name, or needs others."""
+    """Tell whether one of the jobs has a name, needs others, or was made at another time."""
     for new in jobs:  # noqa: SIM110 - any() with a generator takes three times as long
-        if new.job_id is not None or new.unique_key is not None or new.needs:
+        if new.job_id is not None or new.unique_key is not None or new.needs or new.timestamp is not None:
             return True
     return False
 
 
 async def _make_one(work: Work, queue: Queue, new: NewJob, names: _Names) -> Job:
     """Make a job that may have to wait for others."""
-    if not new.needs:
-        return _make(work, queue, (new,))[0]
-    (job,) = _build(work, queue, (new,))
+    job = _build_one(work, queue, new)
     needed = [found for ref in new.needs if (found := await names.resolve(queue, ref)) is not None]
-    if await flows.book_needs(work, job, needed):
+    if needed and await flows.book_needs(work, job, needed):
         work.create([job], (new,), Arrow.AWAIT)
     else:
         _start_apart(work, [job], (new,))
     work.pushed += 1
+    return job
+
+
+class _Moments(NamedTuple):
+    """When a job was made, when it is ready, and when its time-to-live and its hold on its unique key end. Wall clock, ms."""
+
+    created_at: int
+    run_at: int
+    expires_at: int | None
+    unique_until: int | None
+
+
+def _moments(new: NewJob, now_ms: int) -> _Moments:
+    made = now_ms if new.timestamp is None else new.timestamp
+    return _Moments(
+        made,
+        max(now_ms, made + new.delay) if new.delay else now_ms,
+        None if new.ttl is None else made + new.ttl,
+        None if new.dedup is None or new.dedup.ttl is None else now_ms + new.dedup.ttl,
+    )
+
+
+def _build_one(work: Work, queue: Queue, new: NewJob) -> Job:
+    """The same as ``_build``, for a job that may have been made at another time, or hold its key for some time only."""
+    (job,) = _build(work, queue, (new,))
+    if new.timestamp is None and new.dedup is None:
+        return job
+    made, ready, ends, unique_until = _moments(new, work.now_ms)
+    job = msgspec.structs.replace(job, created_at=made, run_at=ready, expires_at=ends)
+    if unique_until is not None:
+        details = details_of(job)
+        details.unique_until = unique_until
+        put_details(job, details)
     return job
 
 
@@ -131,6 +172,7 @@ def _build(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
             serial,
             now + new.delay,
             size=len(new.data),
+            details=new.details,
         )
         for serial, new in zip(work.serials(len(jobs)), jobs, strict=True)
     ]
@@ -154,12 +196,38 @@ def _start_apart(work: Work, made: list[Job], jobs: Sequence[NewJob]) -> None:
     apart: dict[Arrow, tuple[list[Job], list[NewJob]]] = {}
     for job, new in zip(made, jobs, strict=True):
         at_once = Arrow.ENQUEUE_FRONT if new.flags & JobFlag.LIFO else Arrow.ENQUEUE
-        arrow = Arrow.SCHEDULE if new.delay > 0 else at_once
+        arrow = Arrow.SCHEDULE if job.run_at > work.now_ms else at_once
         of_arrow = apart.setdefault(arrow, ([], []))
         of_arrow[0].append(job)
         of_arrow[1].append(new)
     for arrow, (some, payloads) in apart.items():
         work.create(some, payloads, arrow)
+
+
+async def _replace(work: Work, job: Job, new: NewJob) -> None:
+    """Make a job that nobody works on what another push says, as if it were new. Its id stays, and so do those that need it."""
+    before = details_of(job)
+    moments = _moments(new, work.now_ms)
+    work.move(job, Arrow.EDIT, len(new.data))
+    if job.priority != new.priority:
+        work.move(job, Arrow.REPRIORITIZE, new.priority)
+    job.max_attempts, job.backoff, job.timeout = new.max_attempts, new.backoff, new.timeout
+    job.group_id, job.created_at = new.group_id, moments.created_at
+    job.flags = new.flags | (job.flags & JobFlag.AWAITED)
+    job.details = new.details
+    details = details_of(job)
+    details.parent = before.parent
+    extends = new.dedup is not None and new.dedup.extend and new.dedup.ttl is not None
+    details.unique_until = moments.unique_until if extends else before.unique_until
+    put_details(job, details)
+    if moments.run_at > work.now_ms:
+        work.move(job, Arrow.REPLACE_LATER, moments.run_at)
+    else:
+        work.move(job, Arrow.REPLACE)
+    job.expires_at = moments.expires_at
+    await work.flush()
+    await work.tx.job_rewrite([job])
+    await work.tx.payload_save(job, new)
 
 
 class _Names:
@@ -200,17 +268,46 @@ class _Names:
         made = self._custom.get((queue.namespace_number, ref)) if isinstance(ref, str) else None
         return made or await self._work.find(queue.key.namespace, ref)
 
-    async def find(self, queue: Queue, new: NewJob) -> Job | None:
-        """Return the job that has one of the new job's names."""
+    async def find(self, queue: Queue, new: NewJob) -> tuple[Job | None, bool]:
+        """Return the job that has one of the new job's names, and tell whether the new one has taken its place."""
         if new.job_id is not None:
             made = self._custom.get((queue.namespace_number, new.job_id))
             found = made or await self._work.find(queue.key.namespace, ids.from_uuid(new.job_id) or new.job_id)
             if found is not None:
-                return found
-        if new.unique_key is not None:
-            key = (queue.number, new.unique_key)
-            return self._unique.get(key) or await self._work.tx.job_find_unique(*key)
-        return None
+                return found, False
+        holder = None if new.unique_key is None else await self._holder(queue, new.unique_key)
+        if holder is None:
+            return None, False
+        if unique_key_is_over(holder, self._work.now_ms):
+            await self._free_key(holder)
+            return None, False
+        return holder, new.dedup is not None and await self._duplicate(holder, new, new.dedup)
+
+    async def _holder(self, queue: Queue, unique_key: str) -> Job | None:
+        key = (queue.number, unique_key)
+        made = self._unique.get(key)
+        found = made or await self._work.tx.job_find_unique(*key)
+        return found if made is not None or found is None else self._work.meet(found)
+
+    async def _free_key(self, holder: Job) -> None:
+        """Take the unique key from a job whose time to hold it is over."""
+        await self._work.flush_and_meet()
+        holder.unique_key = None
+        await self._work.tx.job_rewrite([holder])
+
+    async def _duplicate(self, holder: Job, new: NewJob, dedup: Dedup) -> bool:
+        """Do what a duplicate says about the job that has its key; tell whether it has taken that one's place."""
+        work = self._work
+        if dedup.replace and not new.needs and holder.state in (State.WAITING, State.DELAYED):
+            await work.flush_and_meet()  # it may be of this very batch
+            await _replace(work, holder, new)
+            return True
+        details = details_of(holder)
+        if dedup.extend and dedup.ttl is not None and details.unique_until is not None:
+            details.unique_until = work.now_ms + dedup.ttl
+            put_details(holder, details)
+            work.touch(holder)
+        return False
 
     def keep(self, job: Job) -> Job:
         """Remember the names of a job that was just made."""

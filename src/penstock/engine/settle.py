@@ -59,15 +59,25 @@ class Ack(Settlement):
 class Fail(Settlement):
     """Jobs failed: each is retried after its backoff, or dead if it has no attempts left.
 
-    ``final``: trying again is no use, so each is dead whatever attempts it has left.
+    ``final``: trying again is no use, so each is dead whatever attempts it has left. ``stack``: where it failed, line by line;
+    of each job the first lines are kept.
     """
 
-    __slots__ = ("error", "final")
+    __slots__ = ("error", "final", "stack")
 
-    def __init__(self, namespace: str, holds: Sequence[Hold], error: str | None, *, final: bool = False) -> None:
+    def __init__(
+        self,
+        namespace: str,
+        holds: Sequence[Hold],
+        error: str | None,
+        *,
+        final: bool = False,
+        stack: Sequence[str] | None = None,
+    ) -> None:
         super().__init__(namespace, holds)
         self.error = error
         self.final = final
+        self.stack = stack
 
 
 class Renew(Settlement):
@@ -132,10 +142,23 @@ async def fail(_engine: Engine, work: Work, commands: Sequence[Fail]) -> None:
         details = details_of(job)
         details.error = None if command.error is None else command.error[: limits.error_chars_max]
         details.reason = reason if arrow is Arrow.BURY else None
+        details.stack = None if command.stack is None else _shortened(command.stack, details.stack_limit)
         put_details(job, details)
         work.move(job, arrow, run_at, error=details.error, note=reason)
 
     await _settle(work, commands, count)
+
+
+def _shortened(stack: Sequence[str], lines_max: int | None) -> list[str]:
+    """Return the first lines of a stack, as many as a job keeps and there is room for."""
+    kept: list[str] = []
+    room = limits.stack_chars_max
+    for line in stack[: limits.stack_lines if lines_max is None else lines_max]:
+        if room <= 0:
+            break
+        kept.append(line[:room])
+        room -= len(line)
+    return kept
 
 
 async def renew(_engine: Engine, work: Work, commands: Sequence[Renew]) -> None:

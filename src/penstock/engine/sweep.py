@@ -13,7 +13,7 @@ from penstock.core import limits
 from penstock.core.job import details_of, put_details
 from penstock.core.lifecycle import Arrow
 from penstock.core.retry import after_lapse
-from penstock.engine import crons
+from penstock.engine import crons, flows
 from penstock.engine.command import Command
 
 if TYPE_CHECKING:
@@ -69,10 +69,16 @@ class Timer:
             return
         engine = self._engine
         horizon = engine.store.horizon
-        if horizon.due_ms is None and horizon.expiry_ms is None and horizon.lapse_ms is None and horizon.cron_ms is None:
+        if (
+            horizon.due_ms is None
+            and horizon.expiry_ms is None
+            and horizon.lapse_ms is None
+            and horizon.cron_ms is None
+            and not horizon.unfollowed
+        ):
             return
         steady, now = engine.clock.steady_ms(), engine.clock.now_ms()
-        at = steady + LOOK_EVERY_MS
+        at = steady if horizon.unfollowed else steady + LOOK_EVERY_MS
         if horizon.due_ms is not None:
             at = min(at, steady + horizon.due_ms - now)
         if horizon.expiry_ms is not None:
@@ -112,7 +118,8 @@ class Timer:
         horizon, clock = self._engine.store.horizon, self._engine.clock
         now = clock.now_ms()
         if (
-            (horizon.due_ms is not None and horizon.due_ms <= now)
+            horizon.unfollowed
+            or (horizon.due_ms is not None and horizon.due_ms <= now)
             or (horizon.expiry_ms is not None and horizon.expiry_ms <= now)
             or (horizon.cron_ms is not None and horizon.cron_ms <= now)
             or self.judges_leases(clock.steady_ms())
@@ -134,6 +141,8 @@ async def sweep(engine: Engine, work: Work) -> None:
         await _fall_due(work)
     if horizon.cron_ms is not None and horizon.cron_ms <= work.now_ms:
         await crons.fire(engine, work)
+    if horizon.unfollowed:
+        await flows.catch_up(work)
 
 
 async def _expire(work: Work) -> None:
@@ -151,7 +160,7 @@ async def _lapse(engine: Engine, work: Work) -> None:
         stall = engine.store.queue_by_number(job.queue).settings.stall
         arrow, error, reason = after_lapse(job, stall.max_stalls, work.steady_ms)
         details = details_of(job)
-        details.error = error
+        details.error, details.stack = error, None
         details.reason = None if arrow is Arrow.STALL else reason
         put_details(job, details)
         work.move(job, arrow, error=error, note=reason)

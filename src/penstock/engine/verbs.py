@@ -62,6 +62,8 @@ async def apply(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None
             if commands:
                 await function(engine, work, commands)
     await sweep.sweep(engine, work)
-    await flows.follow_up(work)
+    await flows.follow_up(engine, work)
     if claims or engine.room.size:
         await claim.claim(engine, work, claims)
+        if work.followed < len(work.ended):  # a claim may have met a job whose time-to-live is over
+            await flows.follow_up(engine, work)

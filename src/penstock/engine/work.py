@@ -11,6 +11,7 @@ from penstock.core.lifecycle import Arrow, State
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from penstock.core.flow import Dependency, End
     from penstock.core.ids import IdSource
     from penstock.core.job import Job, Payload
     from penstock.core.queue import Queue
@@ -42,8 +43,9 @@ class Work:
         self.refusals: list[tuple[AnyCommand, Exception]] = []
         self.deferred: list[AnyCommand] = []  #: commands that did not fit and come first in the next batch
         self.ready: set[int] = set()  #: numbers of the queues in which something may have become claimable
-        self.ended: list[tuple[Job, Arrow]] = []  #: jobs that completed, died or vanished, and how
+        self.ended: list[tuple[Job, Arrow]] = []  #: live jobs that completed, died or vanished, and how
         self.followed = 0  #: how many of these were looked into for the jobs that need them
+        self.ends: list[End] = []  #: what else is to be told to jobs that need others
         self.results: dict[int, bytes] = {}  #: what workers answered, by job
         self._unsaved_results: dict[int, bytes] = {}
         self.after_commit: list[Callable[[], object]] = []
@@ -53,6 +55,7 @@ class Work:
         self._known: dict[int, tuple[Job, int, int]] = {}
         self._changed: dict[int, None] = {}
         self._born: list[tuple[Job, Payload]] = []
+        self._needs: list[Dependency] = []
         self._events: list[Event] = []
 
     def serial(self) -> int:
@@ -163,8 +166,13 @@ class Work:
             self._events.append(job_event(kind, job, error if kind in ERROR_KINDS else note))
         if target == _WAITING or (source == _ACTIVE and target != _ACTIVE):
             self.ready.add(job.queue)  # something to claim, or a free place
-        if target in (_COMPLETED, _DEAD, _NOWHERE):
+        # What removes a job that is completed or dead is not its end: that was before.
+        if target in (_COMPLETED, _DEAD, _NOWHERE) and source not in (_COMPLETED, _DEAD):
             self.ended.append((job, arrow))
+
+    def need(self, needs: Iterable[Dependency]) -> None:
+        """Book what new jobs need. It is written by the next ``flush``."""
+        self._needs += needs
 
     # The journal.
 
@@ -172,11 +180,21 @@ class Work:
         """Journal what happened to a queue."""
         self._events.append(queue_event(kind, queue.number, note))
 
+    async def flush_and_meet(self) -> None:
+        """Flush, and take note of the jobs that were written for the first time: somebody is about to change one of them."""
+        born = [job for job, _ in self._born]
+        await self.flush()
+        for job in born:
+            self.meet(job)
+
     async def flush(self) -> None:
         """Write everything decided so far, so that reads of this transaction see it."""
         if self._born:
             await self.tx.job_insert(self._born)
             self._born = []
+        if self._needs:
+            await self.tx.need_add(self._needs)
+            self._needs = []
         if self._changed:
             changed = [self._known[job_id] for job_id in self._changed]
             self._changed = {}

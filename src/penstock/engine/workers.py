@@ -140,6 +140,20 @@ class Workers:
             self._tell(EventKind.WORKER_DISCONNECTED, worker)
         return worker is not None
 
+    def serve(self, namespace: str, queue: str) -> bool:
+        """Tell whether a worker of a queue was heard lately."""
+        return any(queue in worker.queues for worker in self._active.values() if worker.namespace == namespace)
+
+    def find(self, namespace: str, worker_id: str) -> Worker | None:
+        """Return a worker as it registered last."""
+        key = (namespace, worker_id)
+        return self._active.get(key) or self._silent.get(key)
+
+    def withdraw(self, worker: Worker) -> None:
+        """Forget a worker whose connection ended, unless another has registered under its id since."""
+        if self.find(worker.namespace, worker.id) is worker:
+            self.unregister(worker.namespace, worker.id)
+
     def listing(self, namespace: str, queue: str | None = None) -> list[Worker]:
         """Return the workers of a namespace, or of one of its queues."""
         return [

@@ -68,6 +68,8 @@ class Courier:
         self._post = post
         self._policy = policy
         self._kinds = webhook.kinds
+        self._due = engine.store.journal_next  #: there may be something for it up to here
+        self._rewound = 0  #: how often the journal was taken back while it went through it
         self._woken = asyncio.Event()
         self._done = Progress(webhook.cursor)
         self._task: asyncio.Task[None] | None = None
@@ -85,12 +87,22 @@ class Courier:
 
     def hear(self, block: JournalBlock, subjects: set[Subject]) -> None:
         """Hear of a block that was just committed, and what it is about: wake up for it, or pass it over."""
-        # If a failing disk took back the end of the journal, its numbers are given anew.
-        self.cursor = min(self.cursor, block.seq)
         if any(self._wants(subject) for subject in subjects):
-            self._woken.set()
+            self._due = block.seq + len(block.events)
+            self.nudge()
         elif self.idle and self.cursor == block.seq and not self._woken.is_set():
             self.cursor += len(block.events)  # nothing in it, so it need not be read later
+
+    def nudge(self) -> None:
+        """Wake up if there may be something that can be told: what a failing disk could take back cannot."""
+        if self.cursor < min(self._due, self._engine.journal_vouched):
+            self._woken.set()
+
+    def rewind(self) -> None:
+        """Hear that a failing disk may have taken back the end of the journal: its numbers are given anew."""
+        self._due = self._engine.store.journal_next
+        self.cursor = min(self.cursor, self._due)
+        self._rewound += 1
 
     @property
     def has_news(self) -> bool:
@@ -134,11 +146,15 @@ class Courier:
             self.idle = False
 
     async def run_once(self) -> None:
-        """Deliver everything up to the end of the journal."""
+        """Deliver everything up to the end of what is vouched for of the journal."""
         store, limit = self._engine.store, 1
         self._woken.clear()  # before looking: what comes while it looks wakes it again
-        while self.cursor < store.journal_next:
+        while self.cursor < self._engine.journal_vouched:
+            rewound = self._rewound
             blocks = await store.journal_read(self.cursor, limit)
+            if rewound != self._rewound:
+                continue
+            blocks = [block for block in blocks if block.seq < self._engine.journal_vouched]
             if not blocks or blocks[-1].seq + len(blocks[-1].events) <= self.cursor:
                 return
             if blocks[0].seq > self.cursor:
@@ -148,6 +164,7 @@ class Courier:
 
     async def _go_through(self, blocks: list[JournalBlock]) -> bool:
         """Deliver what is in the first block that has something; tell whether one had."""
+        rewound = self._rewound
         for index, block in enumerate(blocks):
             if any(self._wants(subject) for subject in subjects_of(block)):
                 del blocks[index + 1 :]
@@ -155,13 +172,19 @@ class Courier:
                 return True
             self.cursor = max(self.cursor, block.seq + len(block.events))
             await settle(1)
+            if rewound != self._rewound:
+                break
         return False
 
     async def _deliver_all(self, block: JournalBlock) -> None:
+        rewound = self._rewound
         for number, event in enumerate(block.events, block.seq):
             if number >= self.cursor and self._wants(subject_of(block, event)):
                 letter = await write(self._engine.store, self.webhook, block, number)
-                await self._deliver(letter)
+                if rewound == self._rewound:
+                    await self._deliver(letter)
+                if rewound != self._rewound:
+                    return  # this number may be another event's now
                 self.cursor = number + 1
         self.cursor = max(self.cursor, block.seq + len(block.events))
 

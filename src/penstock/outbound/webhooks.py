@@ -50,6 +50,8 @@ class PostOffice(Keeper):
         """Begin to deliver; starting twice is fine."""
         if self._look not in self._engine.when_webhooks_change:
             self._engine.when_webhooks_change.append(self._look)
+            self._engine.when_vouched.append(self._nudge)
+            self._engine.when_healed.append(self._rewind)
             self._look()
         super().start()
 
@@ -58,6 +60,8 @@ class PostOffice(Keeper):
         await super().stop()
         if self._look in self._engine.when_webhooks_change:
             self._engine.when_webhooks_change.remove(self._look)
+            self._engine.when_vouched.remove(self._nudge)
+            self._engine.when_healed.remove(self._rewind)
         for webhook_id in list(self._couriers):
             self._dismiss(webhook_id)
         self._listen()
@@ -82,6 +86,16 @@ class PostOffice(Keeper):
             subjects = subjects_of(block)
             for courier in self._couriers.values():
                 courier.hear(block, subjects)
+
+    def _nudge(self) -> None:
+        for courier in self._couriers.values():
+            courier.nudge()
+
+    def _rewind(self) -> None:
+        """The store was read anew: registrations that it lost never happened, and neither did events."""
+        for courier in (*self._couriers.values(), *self._left):
+            courier.rewind()
+        self._look()
 
     def _look(self) -> None:
         """See which webhooks there are now, and have a courier for each that is enabled."""

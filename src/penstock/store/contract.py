@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
+from penstock.core import limits
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractAsyncContextManager
 
     from penstock.core.cron import Cron, CronKey
     from penstock.core.events import Event
-    from penstock.core.flow import Dependency
+    from penstock.core.flow import Dependency, End, Need, NeedCount
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.lifecycle import State
     from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
@@ -42,6 +44,7 @@ class Horizon(msgspec.Struct):
     expiry_ms: int | None = None  #: wall clock: the earliest end of a time-to-live
     lapse_ms: int | None = None  #: steady clock: the earliest end of a lease
     cron_ms: int | None = None  #: wall clock: the earliest tick of a cron
+    unfollowed: bool = False  #: there are ends (see ``end_add``), so there is something to do at once
 
 
 class Place(NamedTuple):
@@ -178,6 +181,9 @@ class Transaction(Protocol):
     async def job_remove(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
         """Delete jobs with all that belongs to them, guarded like ``job_save``."""
 
+    async def job_rewrite(self, jobs: Sequence[Job]) -> None:
+        """Write the part of jobs that otherwise never changes. The rest is as it was read or saved last; guarded by that."""
+
     async def payload_save(self, job: Job, payload: Payload) -> None:
         """Replace a job's payload."""
 
@@ -198,14 +204,46 @@ class Transaction(Protocol):
     async def need_add(self, needs: Sequence[Dependency]) -> None:
         """Write new dependencies."""
 
-    async def need_open(self, needed: Iterable[int]) -> list[Dependency]:
-        """Read the open dependencies on some jobs."""
+    async def need_open(self, ends: Sequence[End], limit: int) -> list[Dependency]:
+        """Read up to ``limit`` open dependencies on jobs that have ended, in the order of the ends, then of the waiting jobs.
 
-    async def need_list(self, job_id: int) -> list[Dependency]:
-        """Read all dependencies of a job, oldest needed job first."""
+        Of each end only those whose job has an id above its ``after`` and below its ``serial``.
+        """
+
+    async def need_of(self, job_id: int) -> list[Dependency]:
+        """Read the open dependencies of a job, oldest needed job first."""
+
+    async def need_count(self, jobs: Sequence[int]) -> dict[int, NeedCount]:
+        """Count the dependencies of some jobs, without reading what is in them. A job that has none is counted as zero."""
+
+    async def need_find(self, namespace: int, name: str) -> list[int]:
+        """Find jobs by the name users know them by that have failed and still keep a job of the namespace waiting.
+
+        They may be gone; there may be several that had the same name one after the other.
+        """
 
     async def need_save(self, needs: Sequence[Dependency]) -> None:
         """Write where dependencies stand now."""
+
+    # Ends of needed jobs that not everybody could be told of yet. While there are any, the horizon says so.
+
+    async def end_add(self, ends: Sequence[End]) -> None:
+        """Keep ends until they are removed. Their serials are fresh."""
+
+    async def end_list(self, limit: int) -> list[End]:
+        """Read up to ``limit`` ends, lowest serial first, and hold them for this transaction.
+
+        Fewer when their results and errors reach ``flow_bytes_batch_max``.
+        """
+
+    async def end_pending(self, jobs: Sequence[int]) -> set[int]:
+        """Return which of some jobs have an end that is kept."""
+
+    async def end_advance(self, end: End) -> None:
+        """Write the ``after`` of an end that is kept."""
+
+    async def end_remove(self, serials: Sequence[int]) -> None:
+        """Forget ends."""
 
     async def log_append(self, job_id: int, entry: LogEntry, keep: int) -> None:
         """Add a line to a job's log and drop the oldest beyond ``keep``."""
@@ -328,8 +366,13 @@ class Store(Protocol):
     async def result_get(self, job_id: int) -> bytes | None:
         """Read what a worker answered."""
 
-    async def need_list(self, job_id: int) -> list[Dependency]:
-        """Read all dependencies of a job, oldest needed job first."""
+    async def need_list(
+        self, job_id: int, states: Sequence[Need] | None = None, limit: int = limits.list_jobs_max, offset: int = 0
+    ) -> list[Dependency]:
+        """Read dependencies of a job, in some states or all, oldest needed job first, on its own connection.
+
+        Raises InvalidInput if they are larger than ``list_bytes_max``.
+        """
 
     async def log_get(self, job_id: int) -> list[LogEntry]:
         """Read a job's log, oldest first."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=msgspec.Struct)
 
 #: Numbers that must be whole; of the others the part behind the point is dropped.
-WHOLE_NUMBERS: Final = frozenset({"priority", "maxAttempts", "attempts", "count", "limit", "offset"})
+WHOLE_NUMBERS: Final = frozenset({"priority", "maxAttempts", "attempts", "count", "limit", "offset", "every", "repeatEvery"})
 _STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _INVALID = "Invalid JSON body"
@@ -140,9 +140,15 @@ def _build(info: inspect.StructType, given: Mapping[str, msgspec.Raw], where: st
             if raw is not None and field.default is msgspec.UNSET:  # a field that tells null from "not given"
                 values[field.name] = None
             continue
-        kind = next(each for each in kinds if not isinstance(each, inspect.NoneType))
-        values[field.name] = _value(f"{where}{field.encode_name}", field.encode_name, kind, raw)
+        values[field.name] = _value(f"{where}{field.encode_name}", field.encode_name, _likely(kinds, raw), raw)
     return info.cls(**values)
+
+
+def _likely(kinds: tuple[inspect.Type, ...], raw: msgspec.Raw) -> inspect.Type:
+    """Return which of several kinds a value is meant to be: the first, unless it is an object and one of them is."""
+    given = [kind for kind in kinds if not isinstance(kind, inspect.NoneType)]
+    objects = [kind for kind in given if isinstance(kind, inspect.StructType)]
+    return objects[0] if objects and bytes(raw)[:1] == b"{" else given[0]
 
 
 def _value(name: str, key: str, kind: inspect.Type, raw: msgspec.Raw) -> Any:

@@ -54,7 +54,7 @@ class LogsFields(wire.In):
 class ClearLogsFields(wire.In):
     """How many of the last lines stay."""
 
-    keep_logs: Annotated[int, Meta(ge=0, le=limits.logs_per_job_max)] = 0
+    keep_logs: wire.Lines = 0
 
 
 class AuthFields(wire.In):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.cron import CronKey, CronPlan
+from penstock.core.cron import CronJobOptions, CronKey, CronPlan
 from penstock.core.errors import CronNotFound, InvalidInput
+from penstock.core.job import JobFlag
 from penstock.core.schedule import parse
 from penstock.doors.http.body import Reader
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.door import JobsDoor, check_queue_name
-from penstock.doors.jobs.views import take_payload
+from penstock.doors.jobs.views import base_delay, cron_rules, dedup_of, take_payload
 from penstock.engine.crons import RemoveCron, SaveCron
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ def save_command(namespace: str, body: wire.CronBody) -> SaveCron:
     data = take_payload(body.data)
     if (body.schedule is None) == (body.repeat_every is None):
         raise InvalidInput("Cron job must have either schedule or repeatEvery")
+    if body.dedup is not None and body.unique_key is None and not body.prevent_overlap:
+        raise InvalidInput("dedup needs a uniqueKey, or preventOverlap")
     plan = CronPlan(
         body.queue,
         parse(body.schedule, body.repeat_every, body.timezone),
@@ -37,8 +40,22 @@ def save_command(namespace: str, body: wire.CronBody) -> SaveCron:
         body.prevent_overlap,
         body.skip_missed_on_restart,
         body.skip_if_no_worker,
+        None if body.dedup is None else dedup_of(body.dedup),
+        CronJobOptions() if body.job_options is None else _job_options(body.job_options),
     )
     return SaveCron(CronKey(namespace, body.name), plan, data, immediately=body.immediately)
+
+
+def _job_options(body: wire.CronJobBody) -> CronJobOptions:
+    return CronJobOptions(
+        body.max_attempts or 3,
+        base_delay(body.backoff),
+        body.timeout or None,
+        body.delay,
+        (JobFlag.REMOVE_ON_COMPLETE if body.remove_on_complete else 0)
+        | (JobFlag.REMOVE_ON_FAIL if body.remove_on_fail else 0),
+        cron_rules(body),
+    )
 
 
 async def find_cron(engine: Engine, key: CronKey) -> Cron:

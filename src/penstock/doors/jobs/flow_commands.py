@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 from msgspec import Raw
 
 from penstock.core.flow import Need
@@ -12,6 +11,7 @@ from penstock.doors.jobs import wire
 from penstock.doors.jobs.call import Entry
 from penstock.doors.jobs.commands import ID
 from penstock.doors.jobs.door import in_other_words
+from penstock.doors.jobs.jobs import CHILDREN
 from penstock.doors.jobs.views import job_ref
 from penstock.engine.flows import Adopt, CancelChildren, Unneed
 
@@ -29,9 +29,8 @@ class ValuesData(wire.Out):
 
 
 class ValuesReply(wire.Reply, kw_only=True):
-    """The same, twice: some clients look for it in ``data``, some beside ``ok``."""
+    """The same, in its envelope."""
 
-    values: dict[str, Raw]
     data: ValuesData
 
 
@@ -44,23 +43,17 @@ class RemovedReply(wire.Reply, kw_only=True):
 def flow_commands(jobs: JobHandlers) -> dict[str, Entry]:
     """Return the commands about jobs that wait for other jobs."""
 
-    async def values(call: Call, id: str, *states: Need) -> ValuesReply:
-        job, _ = await jobs.job(call.request, id)
-        found = {
-            each.name: Raw(each.result or b"null") if each.state is Need.DONE else Raw(msgspec.json.encode(each.error))
-            for each in await jobs.store.need_list(job.id)
-            if each.state in states
-        }
-        return ValuesReply(values=found, data=ValuesData(found))
-
     async def answered(call: Call, id: str) -> ValuesReply:
-        return await values(call, id, Need.DONE)
+        job, _ = await jobs.job(call.request, id)
+        return ValuesReply(data=ValuesData(await jobs.child_values(call.request, job, Need.DONE)))
 
-    async def failed(call: Call, id: str) -> ValuesReply:
-        return await values(call, id, Need.FAILED)
+    async def failed(call: Call, id: str) -> wire.ChildrenReply:
+        job, _ = await jobs.job(call.request, id)
+        return wire.ChildrenReply(values=await jobs.child_values(call.request, job, Need.FAILED))
 
-    async def ignored(call: Call, id: str) -> ValuesReply:
-        return await values(call, id, Need.IGNORED)
+    async def ignored(call: Call, id: str) -> wire.ChildrenReply:
+        job, _ = await jobs.job(call.request, id)
+        return wire.ChildrenReply(values=await jobs.child_values(call.request, job, Need.IGNORED))
 
     async def adopt(call: Call, child: str, parent: str) -> wire.Ok:
         command = Adopt(call.session.namespace, job_ref(child), job_ref(parent))
@@ -76,9 +69,9 @@ def flow_commands(jobs: JobHandlers) -> dict[str, Entry]:
         return wire.CountReply(count=await in_other_words(jobs.engine.run(command), NOT_FOUND))
 
     return {
-        "GetChildrenValues": Entry(answered, None, ID),
-        "GetFailedChildrenValues": Entry(failed, None, ID),
-        "GetIgnoredChildrenFailures": Entry(ignored, None, ID),
+        "GetChildrenValues": Entry(answered, CHILDREN, ID),
+        "GetFailedChildrenValues": Entry(failed, CHILDREN, ID),
+        "GetIgnoredChildrenFailures": Entry(ignored, CHILDREN, ID),
         "UpdateParent": Entry(adopt, None, {"child": "childId", "parent": "parentId"}),
         "RemoveChildDependency": Entry(unneed, None, ID),
         "RemoveUnprocessedChildren": Entry(cancel_children, None, ID),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Raw
+import msgspec
+from msgspec import Meta, Raw
 
-from penstock.core import ids
+from penstock.core import ids, limits
 from penstock.core.errors import BodyTooLarge, InvalidInput, PayloadTooLarge
 from penstock.core.flow import Need
 from penstock.core.job import details_of
@@ -22,7 +23,16 @@ from penstock.engine.produce import Push
 from penstock.engine.settle import Ack, Fail, Progress, Renew
 
 if TYPE_CHECKING:
+    from penstock.core.job import Job
     from penstock.doors.http.request import Request
+
+
+class ChildrenPage(wire.In):
+    """Which of a job's children, oldest first."""
+
+    limit: Annotated[int, Meta(ge=1, le=limits.list_jobs_max)] = limits.list_jobs_max
+    offset: Annotated[int, Meta(ge=0, le=limits.offset_max)] = 0
+
 
 PUSH = Reader(wire.PushBody)
 BULK = Reader(wire.BulkBody)
@@ -41,6 +51,7 @@ HEARTBEAT_BATCH = Reader(wire.HeartbeatBatchBody)
 EXTEND = Reader(wire.ExtendBody)
 EXTEND_BATCH = Reader(wire.ExtendBatchBody)
 LOG = Reader(wire.LogBody)
+CHILDREN = Reader(ChildrenPage)
 
 NOT_ACTIVE = "Job not found or not active"
 NOT_ALIVE = "Job not found or not active (or invalid token)"
@@ -113,7 +124,7 @@ class JobHandlers(JobsDoor):
 
     async def fail(self, req: Request, id: str) -> wire.Ok:
         body = await FAIL.read_optional(req)
-        failure = Fail(self.namespace(req), (hold(id, body.token),), body.error, final=body.unrecoverable)
+        failure = Fail(self.namespace(req), (hold(id, body.token),), body.error, final=body.unrecoverable, stack=body.stack)
         await self.settle(failure, id, NOT_ACTIVE)
         return wire.Ok()
 
@@ -180,10 +191,16 @@ class JobHandlers(JobsDoor):
 
     async def get_children(self, req: Request, id: str) -> wire.ChildrenReply:
         job, _ = await self.job(req, id)
-        needs = await self.store.need_list(job.id)
-        return wire.ChildrenReply(
-            values={each.name: Raw(each.result or b"null") for each in needs if each.state is Need.DONE}
-        )
+        return wire.ChildrenReply(values=await self.child_values(req, job, Need.DONE))
+
+    async def child_values(self, req: Request, job: Job, *states: Need) -> dict[str, Raw]:
+        """Return what the jobs that a job needs have answered or, if they did not complete, why they failed."""
+        page = CHILDREN.parse_query(req)
+        needs = await self.store.need_list(job.id, states, page.limit, page.offset)
+        return {
+            each.name: Raw(each.result or b"null") if each.state is Need.DONE else Raw(msgspec.json.encode(each.error))
+            for each in needs
+        }
 
     # Intervening.
 
@@ -318,7 +335,9 @@ class JobHandlers(JobsDoor):
                 body=EXTEND_BATCH,
                 **required,
             ),
-            route("GET", "/jobs/{id}/children", self.get_children, "Get children values", wire.ChildrenReply),
+            route(
+                "GET", "/jobs/{id}/children", self.get_children, "Get children values", wire.ChildrenReply, query=CHILDREN
+            ),
             route("GET", "/jobs/{id}/logs", self.get_logs, "Get logs", wire.LogsReply),
             route("POST", "/jobs/{id}/logs", self.add_log, "Add log", wire.AddedReply, body=LOG, **required),
             route("DELETE", "/jobs/{id}/logs", self.clear_logs, "Clear logs", wire.Ok),

@@ -9,12 +9,22 @@ from msgspec import Raw
 
 from penstock.core import ids, limits
 from penstock.core.errors import InvalidInput, PayloadTooLarge
-from penstock.core.job import Details, Job, JobFlag, NewJob, details_of
+from penstock.core.job import Dedup, Details, Job, JobFlag, NewJob, details_of, encode_details
 from penstock.core.lifecycle import State
 from penstock.core.repeat import Repeat
 from penstock.core.schedule import parse
 from penstock.doors.http.body import SHALLOW_BYTES, check_depth, take_json
-from penstock.doors.jobs.wire import DeadJobView, JobView, PushBody, RepeatBody
+from penstock.doors.jobs.wire import (
+    BackoffBody,
+    BackoffView,
+    CronJobBody,
+    DeadJobView,
+    DedupBody,
+    JobView,
+    PushBody,
+    RepeatBody,
+    RepeatView,
+)
 
 if TYPE_CHECKING:
     from penstock.core.job import Payload
@@ -43,6 +53,9 @@ class Options(msgspec.Struct, omit_defaults=True):
     parent_id: str | None = None
     children_ids: list[str] = []
     repeat: Repeat | None = None
+    dedup: Dedup | None = None
+    debounce_id: str | None = None
+    debounce_ttl: int | None = None
 
 
 _NO_OPTIONS = Options()
@@ -102,13 +115,28 @@ def new_job(body: PushBody) -> NewJob:
         or body.remove_dependency_on_failure
         or repeat
     )
-    return NewJob(
+    backoff = body.backoff
+    rare = False
+    if not isinstance(backoff, int):
+        backoff, rare = backoff.delay, True
+    elif (
+        body.dedup is not None
+        or body.debounce_id is not None
+        or body.debounce_ttl is not None
+        or body.stall_timeout is not None
+        or body.stack_trace_limit is not None
+        or body.keep_logs is not None
+        or body.size_limit is not None
+        or body.timestamp is not None
+    ):
+        rare = True
+    plain = NewJob(
         data,
-        _options(body, repeat) if in_flow or body.tags or repeat else None,
+        _options(body, repeat, None) if in_flow or body.tags or repeat else None,
         body.priority,
         body.delay,
         body.max_attempts or body.attempts or 3,
-        body.backoff,
+        backoff,
         body.ttl or None,
         body.timeout or None,
         body.unique_key,
@@ -117,6 +145,70 @@ def new_job(body: PushBody) -> NewJob:
         _flags(body) if flagged else 0,
         tuple(map(job_ref, (*(body.depends_on or ()), *(body.children_ids or ())))) if in_flow else (),
     )
+    return _with_rules(plain, body, repeat) if rare else plain
+
+
+def _with_rules(job: NewJob, body: PushBody, repeat: Repeat | None) -> NewJob:
+    """Give a job what few have. Raises InvalidInput."""
+    if body.size_limit is not None and len(job.data) > body.size_limit:
+        raise InvalidInput(f"Job data too large: {len(job.data)} bytes, and its sizeLimit is {body.size_limit}")
+    dedup = _dedup(body)
+    return msgspec.structs.replace(
+        job,
+        options=job.options if dedup is None else _options(body, repeat, dedup),
+        unique_key=body.unique_key or body.debounce_id,
+        details=_rules(body),
+        dedup=dedup,
+        timestamp=body.timestamp,
+    )
+
+
+def _dedup(body: PushBody) -> Dedup | None:
+    """Return what else the unique key of a push does. Raises InvalidInput."""
+    if body.dedup is None and body.debounce_id is None and body.debounce_ttl is None:
+        return None
+    if body.dedup is not None:
+        if body.unique_key is None and body.debounce_id is None:
+            raise InvalidInput("dedup needs a uniqueKey")
+        dedup = dedup_of(body.dedup)
+    elif body.debounce_id is None:
+        raise InvalidInput("debounceTtl needs a debounceId")
+    else:
+        dedup = Dedup(body.debounce_ttl or None, extend=True, replace=True)
+    if dedup.replace and (body.depends_on or body.children_ids):
+        raise InvalidInput("A job that depends on others cannot replace another. Leave out dedup.replace and debounceId.")
+    return dedup
+
+
+def dedup_of(body: DedupBody) -> Dedup:
+    """Return what else a unique key does."""
+    return Dedup(body.ttl or None, body.extend, body.replace)
+
+
+def base_delay(backoff: int | BackoffBody) -> int:
+    """Return the wait before the first retry, ms."""
+    return backoff if isinstance(backoff, int) else backoff.delay
+
+
+def _rules(body: PushBody) -> bytes | None:
+    rules = Details(
+        stall_timeout=body.stall_timeout or None,
+        stack_limit=body.stack_trace_limit,
+        keep_logs=body.keep_logs,
+        size_limit=body.size_limit,
+    )
+    return _encoded(rules, body.backoff)
+
+
+def cron_rules(body: CronJobBody) -> bytes | None:
+    """Return the rules that the jobs of a cron begin with; None if they have none."""
+    return _encoded(Details(stall_timeout=body.stall_timeout or None), body.backoff)
+
+
+def _encoded(rules: Details, backoff: int | BackoffBody) -> bytes | None:
+    if not isinstance(backoff, int):
+        rules.backoff_type, rules.backoff_max = backoff.type, backoff.max_delay
+    return None if rules == _NO_DETAILS else encode_details(rules)
 
 
 def _repeat(body: RepeatBody) -> Repeat:
@@ -126,8 +218,18 @@ def _repeat(body: RepeatBody) -> Repeat:
     return Repeat(parse(expression, body.every, body.timezone or body.tz), body.limit, body.count)
 
 
-def _options(body: PushBody, repeat: Repeat | None) -> bytes:
-    return _encode_options(Options(body.tags or [], body.depends_on or [], body.parent_id, body.children_ids or [], repeat))
+def _options(body: PushBody, repeat: Repeat | None, dedup: Dedup | None) -> bytes:
+    options = Options(
+        body.tags or [],
+        body.depends_on or [],
+        body.parent_id,
+        body.children_ids or [],
+        repeat,
+        dedup,
+        body.debounce_id,
+        body.debounce_ttl,
+    )
+    return _encode_options(options)
 
 
 def _flags(body: PushBody) -> int:
@@ -155,19 +257,56 @@ def _flags(body: PushBody) -> int:
 
 def job_view(job: Job, payload: Payload, queue: str) -> JobView:
     """Show a job."""
-    return JobView(*_columns(job, payload, queue, _NO_DETAILS if job.details is None else details_of(job)))
+    details = _NO_DETAILS if job.details is None else details_of(job)
+    options = _NO_OPTIONS if payload.options is None else _decode_options(payload.options)
+    view = JobView(*_columns(job, payload, queue, details, options))
+    if details is not _NO_DETAILS or options is not _NO_OPTIONS or job.flags:
+        _show_rare(view, job, details, options)
+    return view
 
 
 def dead_job_view(job: Job, payload: Payload, queue: str) -> DeadJobView:
     """Show a dead job."""
     details = details_of(job)
-    columns = (*_columns(job, payload, queue, details), details.reason, job.finished_at)
-    return DeadJobView(*columns)
-
-
-def _columns(job: Job, payload: Payload, queue: str, details: Details) -> tuple[Any, ...]:
-    flags = job.flags
     options = _NO_OPTIONS if payload.options is None else _decode_options(payload.options)
+    columns = _columns(job, payload, queue, details, options)
+    view = DeadJobView(*columns, reason=details.reason, failed_at=job.finished_at)
+    _show_rare(view, job, details, options)
+    return view
+
+
+def _show_rare(view: JobView, job: Job, details: Details, options: Options) -> None:
+    """Show what few jobs have."""
+    if details.backoff_type is not None:
+        view.backoff_config = BackoffView(details.backoff_type, job.backoff, details.backoff_max)
+    if options.repeat is not None:
+        when = options.repeat.schedule
+        view.repeat = RepeatView(
+            options.repeat.count,
+            when.every_ms,
+            when.expression,
+            None if when.expression is None else when.timezone,
+            options.repeat.limit,
+        )
+    view.stacktrace = details.stack
+    view.stall_timeout = details.stall_timeout
+    view.stack_trace_limit = details.stack_limit
+    view.keep_logs = details.keep_logs
+    view.size_limit = details.size_limit
+    if options.dedup is not None:
+        view.deduplication_ttl = options.dedup.ttl
+        view.deduplication_extend = options.dedup.extend
+        view.deduplication_replace = options.dedup.replace
+    view.debounce_id = options.debounce_id
+    view.debounce_ttl = options.debounce_ttl
+    view.fail_parent_on_failure = job.has(JobFlag.FAIL_PARENT)
+    view.remove_dependency_on_failure = job.has(JobFlag.DROP_DEPENDENCY)
+    view.continue_parent_on_failure = job.has(JobFlag.CONTINUE_PARENT)
+    view.ignore_dependency_on_failure = job.has(JobFlag.IGNORE_FAILURE)
+
+
+def _columns(job: Job, payload: Payload, queue: str, details: Details, options: Options) -> tuple[Any, ...]:
+    flags = job.flags
     return (
         job.custom_id or ids.to_uuid(job.id),
         queue,

@@ -27,6 +27,8 @@ Message = Annotated[str, Meta(max_length=limits.progress_message_chars_max, patt
 Every = Annotated[int, Meta(ge=1, le=limits.repeat_every_ms_max)]
 ScheduleText = Annotated[str, Meta(max_length=limits.schedule_chars_max)]
 Zone = Annotated[str, Meta(min_length=1, max_length=limits.timezone_chars_max, pattern=r"^[^\x00]*\Z")]
+Lines = Annotated[int, Meta(ge=0, le=limits.keep_logs_max)]
+Backoff = Annotated[int, Meta(ge=0, le=limits.backoff_ms_max)]
 Ids = Annotated[list[str], Meta(max_length=limits.ids_max)]
 
 
@@ -53,6 +55,22 @@ class RepeatBody(In):
     count: Annotated[int, Meta(ge=0, le=limits.repeats_max)] = 0
 
 
+class BackoffBody(In):
+    """How long to wait before a retry: ``delay`` ms each time, or doubled each time up to ``maxDelay``."""
+
+    type: Literal["exponential", "fixed"] = "exponential"
+    delay: Backoff = 1_000
+    max_delay: Backoff | None = None
+
+
+class DedupBody(In):
+    """What else a unique key does: see Dedup. ``ttl`` in ms; 0: no limit."""
+
+    ttl: Annotated[int, Meta(ge=0, le=limits.ttl_ms_max)] | None = None
+    extend: bool = False
+    replace: bool = False
+
+
 class PushBody(In):
     """A job to be pushed. Durations in milliseconds. The order of the fields is the order in which they are checked."""
 
@@ -62,7 +80,7 @@ class PushBody(In):
     timeout: Timeout | None = None
     max_attempts: Attempts | None = None
     attempts: Attempts | None = None  #: another name for maxAttempts
-    backoff: Annotated[int, Meta(ge=0, le=limits.backoff_ms_max)] = 1_000
+    backoff: Backoff | BackoffBody = 1_000
     ttl: Annotated[int, Meta(ge=0, le=limits.ttl_ms_max)] | None = None
     unique_key: Key | None = None
     job_id: Key | None = None
@@ -81,6 +99,14 @@ class PushBody(In):
     ignore_dependency_on_failure: bool = False
     remove_dependency_on_failure: bool = False
     repeat: RepeatBody | None = None
+    dedup: DedupBody | None = None
+    debounce_id: Key | None = None
+    debounce_ttl: Annotated[int, Meta(ge=0, le=limits.ttl_ms_max)] | None = None
+    stall_timeout: Timeout | None = None
+    stack_trace_limit: Annotated[int, Meta(ge=0, le=limits.stack_lines_max)] | None = None
+    keep_logs: Lines | None = None
+    size_limit: Annotated[int, Meta(ge=1, le=limits.offset_max)] | None = None
+    timestamp: Annotated[int, Meta(ge=0, le=limits.timestamp_ms_max)] | None = None
 
 
 class BulkBody(In):
@@ -127,6 +153,7 @@ class FailBody(In):
     error: Text | None = None
     token: str | None = None
     unrecoverable: bool = False  #: trying again is no use: straight to the dead letters
+    stack: Annotated[list[Text], Meta(max_length=limits.ids_max)] | None = None  #: where it failed, line by line
 
 
 class DataBody(In):
@@ -197,6 +224,18 @@ class LogBody(In):
     level: Literal["info", "warn", "error"] = "info"
 
 
+class CronJobBody(In):
+    """What the jobs of a cron are like: fields of a push."""
+
+    timeout: Timeout | None = None
+    max_attempts: Attempts | None = None
+    backoff: Backoff | BackoffBody = 1_000
+    delay: Delay = 0
+    stall_timeout: Timeout | None = None
+    remove_on_complete: bool = False
+    remove_on_fail: bool = False
+
+
 class CronBody(In):
     """A cron to be added, or replaced if there is one of that name. Either ``schedule`` or ``repeatEvery``, not both."""
 
@@ -213,6 +252,8 @@ class CronBody(In):
     prevent_overlap: bool = True
     skip_missed_on_restart: bool = True
     skip_if_no_worker: bool = False
+    dedup: DedupBody | None = None
+    job_options: CronJobBody | None = None
 
 
 class ListQuery(In):
@@ -318,8 +359,29 @@ class IdsReply(Reply, kw_only=True):
     ids: list[str]
 
 
-class JobView(Out):
-    """A job as users see it. Times are milliseconds since 1970; ``attempts`` counts failed ones."""
+class BackoffView(Out, omit_defaults=True):
+    """How long a job waits before a retry, if it was told as an object. Milliseconds."""
+
+    type: str
+    delay: int
+    max_delay: int | None = None
+
+
+class RepeatView(Out, omit_defaults=True):
+    """How a job comes again, and how often it has."""
+
+    count: int
+    every: int | None = None
+    pattern: str | None = None
+    tz: str | None = None
+    limit: int | None = None
+
+
+class JobView(Out, omit_defaults=True):
+    """A job as users see it. Times are milliseconds since 1970; ``attempts`` counts failed ones.
+
+    What few jobs have comes last, and is left out of the others.
+    """
 
     id: str
     queue: str
@@ -349,9 +411,25 @@ class JobView(Out):
     depends_on: list[str]
     parent_id: str | None
     children_ids: list[str]
+    backoff_config: BackoffView | None = None
+    repeat: RepeatView | None = None
+    stacktrace: list[str] | None = None  #: where it failed last
+    stall_timeout: int | None = None
+    stack_trace_limit: int | None = None
+    keep_logs: int | None = None
+    size_limit: int | None = None
+    deduplication_ttl: int | None = None
+    deduplication_extend: bool = False
+    deduplication_replace: bool = False
+    debounce_id: str | None = None
+    debounce_ttl: int | None = None
+    fail_parent_on_failure: bool = False
+    remove_dependency_on_failure: bool = False
+    continue_parent_on_failure: bool = False
+    ignore_dependency_on_failure: bool = False
 
 
-class DeadJobView(JobView):
+class DeadJobView(JobView, kw_only=True):
     """A dead job, with why and since when."""
 
     reason: str | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.doors.jobs import workers as w
@@ -18,8 +19,9 @@ def worker_commands(workers: WorkerHandlers) -> dict[str, Entry]:
 
     async def register(call: Call) -> Any:
         reply = await workers.register(call.request)
-        worker_id, namespace = reply.data.worker_id, call.session.namespace
-        call.session.at_end[worker_id] = lambda: workers.workers.unregister(namespace, worker_id)
+        worker = workers.workers.find(call.session.namespace, reply.data.worker_id)
+        if worker is not None:
+            call.session.at_end[worker.id] = partial(workers.workers.withdraw, worker)
         return reply
 
     async def unregister(call: Call, id: str) -> Any:

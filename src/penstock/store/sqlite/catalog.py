@@ -87,7 +87,9 @@ class Catalog:
     def look_ahead(self, db: apsw.Connection) -> None:
         """Find out from the file what falls due next."""
         row = next(iter(db.execute(_NEXT_MOMENTS)))
-        self.horizon.due_ms, self.horizon.expiry_ms, self.horizon.lapse_ms, self.horizon.cron_ms = row
+        horizon = self.horizon
+        horizon.due_ms, horizon.expiry_ms, horizon.lapse_ms, horizon.cron_ms, unfollowed = row
+        horizon.unfollowed = bool(unfollowed)
 
     def book(self, job: Job) -> None:
         """Note when a job that has just been written will need attention."""
@@ -130,5 +132,6 @@ _NEXT_MOMENTS = """
 select (select min(run_at)      from jobs where state = 1),
        (select min(expires_at)  from jobs where expires_at is not null and state in (0, 1, 5)),
        (select min(lease_until) from jobs where state = 2),
-       (select min(next_run)    from crons)
+       (select min(next_run)    from crons),
+       exists (select 1 from ends)
 """

@@ -11,15 +11,18 @@ import msgspec
 
 from penstock.core import ids, limits
 from penstock.core.errors import InvalidInput, StorageFailed
+from penstock.core.flow import Need
 from penstock.core.job import Delivery
 from penstock.core.lifecycle import State
 from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection
 from penstock.store.sqlite import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import apsw
+
+    from penstock.core.flow import Dependency
 
 THREADS: Final = 2
 
@@ -156,6 +159,27 @@ def priority_counts(db: apsw.Connection, queue: int) -> dict[int, int]:
     for priority, count in db.execute(_PRIORITIES, (queue,)):
         counts[priority] = counts.get(priority, 0) + count
     return dict(sorted(counts.items()))
+
+
+def needs(db: apsw.Connection, job_id: int, states: Sequence[Need] | None, limit: int, offset: int) -> list[Dependency]:
+    """Read dependencies of a job, oldest needed job first."""
+    wanted = ", ".join(str(state.value) for state in (Need if states is None else states))
+    found: list[Dependency] = []
+    size = 0
+    for row in db.execute(
+        "select job, needs, state, name, result, error from dependencies"  # noqa: S608 - numbers of our own
+        f" where job = ? and state in ({wanted}) order by needs limit ? offset ?",
+        (job_id, limit, offset),
+    ):
+        each = rows.read_dependency(row)
+        size += len(each.result or b"") + len(each.error or "")
+        if size > limits.list_bytes_max and found:
+            raise InvalidInput(
+                f"What these children answered is larger than {limits.list_bytes_max // limits.MEBIBYTE} MiB. Ask for them "
+                f"with limit and offset: the first {len(found)} would fit."
+            )
+        found.append(each)
+    return found
 
 
 def logs(db: apsw.Connection, job_id: int) -> list[LogEntry]:

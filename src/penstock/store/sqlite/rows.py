@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from xxhash import xxh3_64_intdigest as digest
 
-from penstock.core.flow import Dependency, Need
+from penstock.core.flow import Dependency, End, Need
 from penstock.core.job import FIRST_LIVE_FIELD, Job, Payload
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FIELDS: Final = Job.__struct_fields__
 FIELD_COUNT: Final = len(FIELDS)
 _LIVE: Final = FIELDS[FIRST_LIVE_FIELD:]
+_FIXED: Final = slice(FIELDS.index("created_at"), FIRST_LIVE_FIELD)
 
 HEAD: Final = ", ".join(f"j.{name}" for name in FIELDS) + ", j.checksum"
 BODY: Final = "p.checksum, p.options, p.data"
@@ -33,6 +34,10 @@ ROWS_PER_INSERT: Final = 50
 # A grouped job that enters the line waits behind its group until groups.py lets it forward.
 UPDATE_JOB: Final = (
     f"update jobs set {', '.join(f'{name} = ?' for name in _LIVE)}, checksum = ?, blocked = group_id is not null"  # noqa: S608
+    " where id = ? and state = ? and token = ?"
+)
+REWRITE_JOB: Final = (
+    f"update jobs set {', '.join(f'{name} = ?' for name in FIELDS[_FIXED])}, checksum = ?, blocked = ?"  # noqa: S608
     " where id = ? and state = ? and token = ?"
 )
 DELETE_JOB: Final = "delete from jobs where id = ? and state = ? and token = ?"
@@ -97,6 +102,12 @@ def update_row(job: Job, old_state: int, old_token: int) -> Row:
     return (*_as_tuple(job)[FIRST_LIVE_FIELD:], head_checksum(job), job.id, old_state, old_token)
 
 
+def rewrite_row(job: Job) -> Row:
+    """Return the parameters of REWRITE_JOB. What says where a job belongs (its id, namespace and queue) stays."""
+    fixed = _as_tuple(job)[_FIXED]
+    return (*fixed, head_checksum(job), 0 if job.group_id is None else 1, job.id, job.state, job.token)
+
+
 def read_job(row: Row) -> Job:
     """Make a job from the columns HEAD. Raises DamagedRow."""
     job = Job(*row[:FIELD_COUNT])
@@ -129,10 +140,10 @@ def read_dependency(row: Row) -> Dependency:
     return Dependency(*row)._replace(state=Need(row[2]))
 
 
-def read_dependencies(db: apsw.Connection, job_id: int) -> list[Dependency]:
-    """Read all dependencies of a job."""
-    statement = "select job, needs, state, name, result, error from dependencies where job = ? order by needs"
-    return [read_dependency(row) for row in db.execute(statement, (job_id,))]
+def read_end(row: Row) -> End:
+    """Make an end from its columns."""
+    serial, job, state, buries, frees, inherited, error, result, after = row
+    return End(serial, job, Need(state), bool(buries), bool(frees), bool(inherited), error, result, after)
 
 
 def encode_damaged(row: Row) -> bytes:

@@ -162,8 +162,40 @@ create table webhooks (
 );
 """
 
+# Flows in slices.
+_VERSION_3 = """
+create table ends (
+  serial       integer primary key,  -- in this order they are told
+  job          integer not null,     -- has ended, and is needed by others
+  state        integer not null,     -- core.flow.Need: where the dependencies on it stand now
+  buries       integer not null,
+  frees        integer not null,
+  inherited    integer not null,
+  error        text,
+  result       blob,
+  after        integer not null      -- id of the last job that was told
+);
+create index ends_job on ends (job);
+
+-- Without a rowid, SQLite reads all of a row, with its result of megabytes, each time it compares the row's key.
+create table dependencies_3 (
+  job          integer not null,     -- waits for
+  needs        integer not null,     -- this one
+  state        integer not null,     -- core.flow.Need: 0 and 1 keep it waiting
+  name         text not null,        -- how users know the one that is needed
+  result       blob,                 -- what its worker answered
+  error        text,                 -- why it failed
+  primary key (job, needs)
+);
+insert into dependencies_3 select job, needs, state, name, result, error from dependencies;
+drop table dependencies;
+alter table dependencies_3 rename to dependencies;
+create index dependencies_needs on dependencies (needs, job) where state <= 1;
+create index dependencies_failed on dependencies (name) where state = 1;
+"""
+
 #: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.
-MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _VERSION_2)
+MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _VERSION_2, _VERSION_3)
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import apsw
 import structlog
 
+from penstock.core import limits
 from penstock.core.errors import JobQuarantined, OutcomeUnknown, PenstockError, StorageFailed, StorageFull, StoreIncompatible
 from penstock.core.limits import MEBIBYTE
 from penstock.store.contract import Capabilities, Horizon, JournalBlock, LogEntry, Page, Place, Selection, StoreStatus
@@ -29,12 +30,12 @@ from penstock.store.sqlite.transaction import SqliteTransaction
 from penstock.store.sqlite.webhooks import Webhooks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
-    from penstock.core.flow import Dependency
+    from penstock.core.flow import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.queue import Counts, Queue, QueueKey
     from penstock.core.webhook import Webhook
@@ -164,6 +165,10 @@ class SqliteStore:
                 self._lock.note(used=True, clean=True)  # before the log goes away, so that it is never missed in vain
             except apsw.Error as error:
                 log.warning("checkpoint at shutdown failed; the log stays and is read at the next start", error=str(error))
+        else:
+            # Closing would copy the log into the main file without looking at its checksums. The system may have dropped what
+            # it could not write, so the log must be read anew before it is believed.
+            self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._db.close()
         os.close(self._wal_fd)
         self._wal_fd = -1
@@ -402,8 +407,10 @@ class SqliteStore:
     async def result_get(self, job_id: int) -> bytes | None:
         return rows.read_result(self.db, job_id)
 
-    async def need_list(self, job_id: int) -> list[Dependency]:
-        return rows.read_dependencies(self.db, job_id)
+    async def need_list(
+        self, job_id: int, states: Sequence[Need] | None = None, limit: int = limits.list_jobs_max, offset: int = 0
+    ) -> list[Dependency]:
+        return await self.readers.run(lambda db: readers.needs(db, job_id, states, limit, offset))
 
     async def log_get(self, job_id: int) -> list[LogEntry]:
         return readers.logs(self.db, job_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 import apsw
@@ -11,6 +12,7 @@ import structlog
 from penstock.core import limits
 from penstock.core.errors import RowChanged, TooMany
 from penstock.core.events import Event, EventKind
+from penstock.core.flow import NeedCount
 from penstock.core.job import Job, Payload
 from penstock.core.lifecycle import STORED_STATES
 from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
-    from penstock.core.flow import Dependency
+    from penstock.core.flow import Dependency, End
     from penstock.core.webhook import Webhook
     from penstock.store.contract import LogEntry
     from penstock.store.sqlite.store import SqliteStore
@@ -52,7 +54,20 @@ _EXPIRED = (
 _OLDEST_BLOCKS = (
     "select seq, at, total - length(body) from journal where seq < (select max(seq) from journal) order by seq limit ?"
 )
-_OPEN_NEEDS = "select job, needs, state, name, result, error from dependencies where needs = ? and state <= 1"
+_OPEN_NEEDS = (
+    "select job, needs, state, name, null, error from dependencies"
+    " where needs = ? and state <= 1 and job > ? and job < ? order by job limit ?"
+)
+_NEEDS_OF = "select job, needs, state, name, null, error from dependencies where job = ? and state <= 1 order by needs"
+_COUNT_NEEDS = (
+    "select ?1, count(*) filter (where state <= 1), count(*) filter (where state = 2), count(*)"
+    " from dependencies where job = ?1"
+)
+_FIND_NEEDED = (
+    "select distinct d.needs from dependencies d join jobs j on j.id = d.job"
+    " where d.name = ? and d.state = 1 and j.namespace = ? order by d.needs"
+)
+_ENDS = "select serial, job, state, buries, frees, inherited, error, result, after from ends order by serial limit ?"
 _NEXT_DUE = "select min(run_at) from jobs where state = 1 and run_at > ?"
 _NEXT_LAPSE = "select min(lease_until) from jobs where state = 2 and lease_until > ?"
 _NEXT_EXPIRY = "select min(expires_at) from jobs where expires_at is not null and state in (0, 1, 5) and expires_at > ?"
@@ -287,6 +302,17 @@ class SqliteTransaction:
             if job.group_id is not None:
                 self._touched.add((job.queue, job.group_id))
 
+    async def job_rewrite(self, jobs: Sequence[Job]) -> None:
+        self._begin()
+        for job in jobs:
+            for (group,) in self._db.execute("select group_id from jobs where id = ? and group_id is not null", (job.id,)):
+                self._touched.add((job.queue, group))
+        self._guarded(
+            rows.REWRITE_JOB, [rows.rewrite_row(job) for job in jobs], [(job, job.state, job.token) for job in jobs]
+        )
+        for job in jobs:
+            self._written(job)
+
     async def payload_save(self, job: Job, payload: Payload) -> None:
         self._begin()
         checksum = rows.payload_checksum(job.id, payload)
@@ -322,14 +348,23 @@ class SqliteTransaction:
         self._begin()
         self._db.executemany("insert into dependencies values (?, ?, ?, ?, ?, ?)", needs)
 
-    async def need_open(self, needed: Iterable[int]) -> list[Dependency]:
+    async def need_open(self, ends: Sequence[End], limit: int) -> list[Dependency]:
         self._begin()
-        found = self._db.executemany(_OPEN_NEEDS, [(job_id,) for job_id in needed])
-        return [rows.read_dependency(row) for row in found]
+        found = self._db.executemany(_OPEN_NEEDS, [(end.job, end.after, end.serial, limit) for end in ends])
+        return [rows.read_dependency(row) for row in islice(found, limit)]
 
-    async def need_list(self, job_id: int) -> list[Dependency]:
+    async def need_of(self, job_id: int) -> list[Dependency]:
         self._begin()
-        return rows.read_dependencies(self._db, job_id)
+        return [rows.read_dependency(row) for row in self._db.execute(_NEEDS_OF, (job_id,))]
+
+    async def need_count(self, jobs: Sequence[int]) -> dict[int, NeedCount]:
+        self._begin()
+        counted = self._db.executemany(_COUNT_NEEDS, [(job_id,) for job_id in jobs])
+        return {job_id: NeedCount(*numbers) for job_id, *numbers in counted}
+
+    async def need_find(self, namespace: int, name: str) -> list[int]:
+        self._begin()
+        return [job_id for (job_id,) in self._db.execute(_FIND_NEEDED, (name, namespace))]
 
     async def need_save(self, needs: Sequence[Dependency]) -> None:
         self._begin()
@@ -337,6 +372,38 @@ class SqliteTransaction:
             "update dependencies set state = ?, result = ?, error = ? where job = ? and needs = ?",
             [(each.state, each.result, each.error, each.job, each.needs) for each in needs],
         )
+
+    # Ends.
+
+    async def end_add(self, ends: Sequence[End]) -> None:
+        self._begin()
+        self._db.executemany("insert into ends values (?, ?, ?, ?, ?, ?, ?, ?, ?)", ends)
+        self._catalog.horizon.unfollowed = True
+
+    async def end_list(self, limit: int) -> list[End]:
+        self._begin()
+        found: list[End] = []
+        size = 0
+        for row in self._db.execute(_ENDS, (limit,)):
+            found.append(rows.read_end(row))
+            size += found[-1].weight
+            if size >= limits.flow_bytes_batch_max:
+                break
+        return found
+
+    async def end_pending(self, jobs: Sequence[int]) -> set[int]:
+        self._begin()
+        found = self._db.executemany("select job from ends where job = ? limit 1", [(job_id,) for job_id in jobs])
+        return {job_id for (job_id,) in found}
+
+    async def end_advance(self, end: End) -> None:
+        self._begin()
+        self._db.execute("update ends set after = ? where serial = ?", (end.after, end.serial))
+
+    async def end_remove(self, serials: Sequence[int]) -> None:
+        self._begin()
+        self._db.executemany("delete from ends where serial = ?", [(serial,) for serial in serials])
+        (self._catalog.horizon.unfollowed,) = (bool(x) for (x,) in self._db.execute("select exists (select 1 from ends)"))
 
     async def log_append(self, job_id: int, entry: LogEntry, keep: int) -> None:
         self._begin()
