@@ -75,7 +75,6 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
         durability=config.durability,
         sync_interval_ms=config.sync_interval_ms,
         retention=Retention(config.completed_max, config.completed_age_ms, config.journal_bytes_max, config.journal_age_ms),
-        node=await store.keep_node(),
         worker_timeout_ms=config.worker_timeout_ms,
         worker_overload_ms=config.worker_overload_threshold_ms,
     )

@@ -28,7 +28,7 @@ async def shard() -> AsyncIterator[str]:
 async def engine_on(url: str) -> AsyncIterator[Engine]:
     """An engine of its own, as another server would have it."""
     store = await PostgresStore.open(url, SystemClock())
-    engine = Engine(store, store.clock, node=await store.keep_node())
+    engine = Engine(store, store.clock)
     engine.start()
     try:
         yield engine

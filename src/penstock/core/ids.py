@@ -56,9 +56,11 @@ class IdSource:
         self._ms = floor >> TIME_SHIFT
         self._count = COUNT_MAX - 1  # whatever the floor's count was, its millisecond counts as used up
 
-    def use(self, *, node: int) -> None:
-        """Go on as another node: somebody else has taken our number."""
+    def use(self, *, node: int, floor: int = 0) -> None:
+        """Go on as another node, because somebody else has taken our number, and above a floor."""
         self._fixed = self._fixed >> SHARD_SHIFT << SHARD_SHIFT | node << NODE_SHIFT
+        if floor >> TIME_SHIFT > self._ms:
+            self._ms, self._count = floor >> TIME_SHIFT, COUNT_MAX - 1
 
     def next(self, now_ms: int) -> int:
         """Return a fresh id for the given wall-clock time."""

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.core.clock import Clock
-    from penstock.core.queue import Queue
+    from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import AnyCommand, Command
-    from penstock.engine.work import Work
+    from penstock.engine.completions import Ending
+    from penstock.engine.work import JobRef, Work
     from penstock.store.contract import JournalBlock, Store
 
 log = structlog.get_logger("penstock.engine")
@@ -42,8 +43,8 @@ class Engine:
     """Create it inside the event loop, ``start`` it, and ``await engine.run(command)``.
 
     ``durability``: what an answer means, see Durability. ``sync_interval_ms``: with ``interval``, how much a power cut may
-    take at most. ``retention``: what is kept of the past. ``node``: keeps its ids apart from those of other servers.
-    ``worker_timeout_ms``, ``worker_overload_ms``: see Workers.
+    take at most. ``retention``: what is kept of the past.
+    ``worker_timeout_ms``, ``worker_overload_ms``: see Workers. ``feed``, ``stats``, ``workers``: those of a fleet.
     """
 
     def __init__(
@@ -54,21 +55,23 @@ class Engine:
         durability: Durability = Durability.ALWAYS,
         sync_interval_ms: int = 100,
         retention: Retention | None = None,
-        node: int = 0,
         worker_timeout_ms: int = 30_000,
         worker_overload_ms: int = 30_000,
+        feed: Feed | None = None,
+        stats: Stats | None = None,
+        workers: Workers | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
         self.began_at = clock.steady_ms()  #: what fell due before this was nobody's to do
-        self.ids = IdSource(shard=store.shard, node=node, floor=store.id_floor)
-        self.stats = Stats()
+        self.ids = IdSource(shard=store.shard, node=store.node, floor=store.id_floor)
+        self.stats = stats or Stats()
         self.throttle = Throttle()
         self.room = WaitingRoom(self)
         self.completions = Completions(self)
         self.timer = Timer(self)
-        self.feed = Feed()
-        self.workers = Workers(clock, self.feed, timeout_ms=worker_timeout_ms, overload_ms=worker_overload_ms)
+        self.feed = feed or Feed()
+        self.workers = workers or Workers(clock, self.feed, timeout_ms=worker_timeout_ms, overload_ms=worker_overload_ms)
         self.when_webhooks_change: list[Callable[[], None]] = []  #: called after the commit of a registration
         self.when_lead_changes: list[
             Callable[[], None]
@@ -106,6 +109,7 @@ class Engine:
 
     def healed(self) -> None:
         """Hear that the store works again: what it has now is on disk, and what it has lost never happened."""
+        self.ids.use(node=self.store.node, floor=self.store.id_floor)
         for call in self.when_healed:
             call()
         self._batcher.vouch(self.store.journal_next)
@@ -136,6 +140,24 @@ class Engine:
         """Answer everybody who waits for something, because the server is closing."""
         self.room.send_everybody_home()
         self.completions.send_everybody_home()
+
+    def of(self, _queue: QueueKey) -> Engine:
+        """Return the engine of a queue: this one has them all."""
+        return self
+
+    async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> Ending | None:
+        """Return how a job ended: see ``Completions.wait``."""
+        return await self.completions.wait(namespace, ref, timeout_ms)
+
+    @property
+    def waiting_callers(self) -> int:
+        """How many wait for a job."""
+        return self.room.size
+
+    @property
+    def waiting_for_ends(self) -> int:
+        """How many wait for a job to end."""
+        return self.completions.size
 
     def run(self, command: Command[T]) -> asyncio.Future[T]:
         """Run a command; awaiting it gives the answer, or raises why there is none."""

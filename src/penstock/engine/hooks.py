@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class AddWebhook(Command[Webhook]):
     """Register a webhook that was checked; it is told of what happens from now on. Refused with TooMany."""
 
-    __slots__ = ("events", "namespace", "queue", "secret", "url")
+    __slots__ = ("events", "known_as", "namespace", "queue", "secret", "url")
 
     grows = True
 
@@ -31,6 +31,7 @@ class AddWebhook(Command[Webhook]):
         self.url = url
         self.events = events
         self.queue = queue
+        self.known_as: int | None = None  #: the id it has on another shard already, where it was told of, too
         self.secret = secret
 
 
@@ -71,7 +72,7 @@ async def add_webhook(engine: Engine, work: Work, commands: Sequence[AddWebhook]
             work.refuse(command, TooMany(f"Too many webhooks (max {limits.webhooks_max}). Remove some that are not used."))
             continue
         webhook = Webhook(
-            id=work.serial(),
+            id=command.known_as or work.serial(),
             namespace=command.namespace,
             url=command.url,
             events=command.events,
@@ -81,7 +82,9 @@ async def add_webhook(engine: Engine, work: Work, commands: Sequence[AddWebhook]
             cursor=engine.store.journal_next,
         )
         await work.tx.webhook_save([webhook])
-        _tell(work, EventKind.WEBHOOK_ADDED, command.namespace, webhook.id, url=webhook.url, events=list(webhook.events))
+        if command.known_as is None:
+            events = list(webhook.events)
+            _tell(work, EventKind.WEBHOOK_ADDED, command.namespace, webhook.id, url=webhook.url, events=events)
         _changed(engine, work)
         work.answer(command, webhook)
 

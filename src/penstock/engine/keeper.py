@@ -136,7 +136,8 @@ class Neighbour(Keeper):
         if engine.store.status().error is not None:
             engine.take_lead(None)
         else:
-            engine.ids.use(node=await engine.store.keep_node())
+            await engine.store.keep_node()
+            engine.ids.use(node=engine.store.node)
             engine.take_lead(await engine.store.lead("housekeeping", limits.lead_ms))
             engine.room.nudge_all()
             engine.timer.arm()

@@ -91,6 +91,8 @@ class JournalBlock(msgspec.Struct, frozen=True):
     at: int  #: wall clock, ms
     events: Sequence[Sequence[Any]]  #: see ``core.events``: kind, queue, job, custom id, and the fields of the kind
     queues: dict[int, tuple[str, str]]  #: namespace and name of every queue the events mention
+    shard: int = 0
+    around: tuple[str, str] = ("", "")  #: what to put around the number of an event to say where a reader of all shards is
 
 
 class Follower(Protocol):
@@ -329,6 +331,7 @@ class Store(Protocol):
 
     capabilities: Capabilities
     shard: int  #: its number among the shards, part of every id
+    node: int  #: the number of this server on it, part of every id too; known once it is open, and may change by keeping it
 
     @property
     def clock(self) -> Clock:
@@ -348,8 +351,8 @@ class Store(Protocol):
     def follow(self, listener: Follower) -> None:
         """Call back with what other servers commit. Never called by a store that is not shared."""
 
-    async def keep_node(self) -> int:
-        """Show the other servers that this one lives, and return the number that keeps its ids apart from theirs."""
+    async def keep_node(self) -> None:
+        """Show the other servers that this one lives, and that its ``node`` is taken."""
 
     async def lead(self, name: str, for_ms: int) -> int | None:
         """Take or renew the lead in something that one server at a time should do; None if another one has it.
@@ -372,6 +375,13 @@ class Store(Protocol):
     def status(self) -> StoreStatus:
         """Tell how the store is doing, from memory."""
 
+    def down(self) -> list[str]:
+        """Tell what cannot be reached right now, so that lists and sums may lack something."""
+
+    @property
+    def journals(self) -> Sequence[Store]:
+        """The parts that have a journal each."""
+
     def size_bytes(self) -> int:
         """Return what the store takes up on disk."""
 
@@ -388,6 +398,9 @@ class Store(Protocol):
 
     def queue_by_number(self, number: int) -> Queue:
         """Return the queue that jobs refer to by this number."""
+
+    def queue_of(self, job: Job) -> Queue:
+        """Return the queue of a job."""
 
     def counts(self, queue: Queue) -> Counts:
         """Return how many jobs are in each state."""

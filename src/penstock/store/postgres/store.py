@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Counts, Queue, QueueKey
     from penstock.core.webhook import Webhook
     from penstock.store import contract
-    from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection
+    from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection, Store
 
 log = structlog.get_logger("penstock.store")
 
@@ -61,6 +61,7 @@ class PostgresStore:
         self.shard = shard
         self.clock = ShardClock(clock, follow=database_clock)
         self.server = random_name()  #: tells our own commits from those of others
+        self.node = 0
         self.catalog = Catalog()
         self.follower = Follower(self)
         self.journal_next = 1
@@ -74,15 +75,23 @@ class PostgresStore:
         self._turn = asyncio.Lock()
 
     @classmethod
-    async def open(cls, url: str, clock: Clock, *, shard: int = 0, database_clock: bool = True) -> PostgresStore:
+    async def open(
+        cls, url: str, clock: Clock, *, shard: int = 0, database_clock: bool = True, may_be_down: bool = False
+    ) -> PostgresStore:
         """Open a shard, making its tables if there are none.
 
         ``shard``: its number, part of every id. ``database_clock``: go by the database's clock, or by the given one.
+        ``may_be_down``: one that cannot be reached is no error; it is there once ``heal`` reaches it.
         Raises StoreIncompatible, ConfigInvalid, StorageFailed.
         """
         store = cls(url, clock, shard=shard, database_clock=database_clock)
         try:
             await store._connect_all()
+        except StorageFailed as error:
+            await store._disconnect_all()
+            if not may_be_down:
+                raise
+            store.lost(error)
         except BaseException:
             await store._disconnect_all()
             raise
@@ -124,15 +133,19 @@ class PostgresStore:
                     await self._writer.execute("delete from nodes where server = $1", self.server)
             await self._disconnect_all()
 
-    async def keep_node(self) -> int:
+    async def keep_node(self) -> None:
         """Take a number for this server's ids, or show that it is still in use. Raises TooMany."""
-        node, size = await self._read(lambda db: db.fetchrow(_TAKE_NODE, self.server, NODE_LEASE_MS, NODES_MAX)) or (None, 0)
-        if node is None:
+        found = None
+        for _ in range(NODES_MAX):  # another server may take the same one at the same moment
+            found = await self._read(lambda db: db.fetchrow(_TAKE_NODE, self.server, NODE_LEASE_MS, NODES_MAX))
+            if found is not None:
+                break
+        if found is None:
             raise TooMany(f"There are already {NODES_MAX} servers on this shard. Stop some of them.")
-        self._size_bytes = size
+        self.node, size = found
+        self._size_bytes = size or 0
         self.follower.catch_up()  # should a wake-up have been lost
         await self._read(self.catalog.look_further)  # should a server have died that was about to do what is due
-        return int(node)
 
     async def refresh(self, db: Connection) -> None:
         """Read what has changed among the queues, while no transaction of ours is changing them."""
@@ -254,6 +267,13 @@ class PostgresStore:
     def size_bytes(self) -> int:
         return self._size_bytes
 
+    def down(self) -> list[str]:
+        return [] if self._status.writable else [self._status.error or "unknown"]
+
+    @property
+    def journals(self) -> Sequence[Store]:
+        return (self,)
+
     def check_writable(self, *, grows: bool) -> None:
         if self._status.error is not None and not self._status.full:
             raise StorageFailed(f"Storage failed ({self._status.error}): nothing was stored. The server retries by itself.")
@@ -270,6 +290,9 @@ class PostgresStore:
 
     def queue_by_number(self, number: int) -> Queue:
         return self.catalog.by_number[number]
+
+    def queue_of(self, job: Job) -> Queue:
+        return self.queue_by_number(job.queue)
 
     def counts(self, queue: Queue) -> Counts:
         return as_counts(self.catalog.tallies[queue.number])
@@ -349,8 +372,9 @@ _TAKE_NODE = """
 insert into nodes (node, server, until)
 select coalesce((select node from nodes where server = $1),
                 (select min(n) from generate_series(0, $3 - 1) as n
-                 where not exists (select from nodes where node = n and until > clock_ms()))), $1, clock_ms() + $2
+                 where not exists (select from nodes where node = n and until > clock_ms()))) as node, $1, clock_ms() + $2
 on conflict (node) do update set server = excluded.server, until = excluded.until
+where nodes.server = excluded.server or nodes.until <= clock_ms()
 returning node, (select sum(pg_total_relation_size(c.oid))::bigint from pg_class c
                  where c.relnamespace = 'penstock'::regnamespace and c.relkind = 'r')
 """

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.queue import Counts, Queue, QueueKey
     from penstock.core.webhook import Webhook
+    from penstock.store.contract import Store
 
 log = structlog.get_logger("penstock.store")
 
@@ -73,7 +74,7 @@ class SqliteStore:
     """
 
     capabilities = Capabilities(name="sqlite", commit_is_durable=False)
-    shard = 0
+    node = 0
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class SqliteStore:
         self._path = directory / FILE_NAME
         self._log_path = directory / f"{FILE_NAME}-wal"
         self.clock = clock
+        self.shard = 0
         self._vfs = vfs
         self._fdatasync = fdatasync
         self._read_inline = read_inline
@@ -114,6 +116,7 @@ class SqliteStore:
         fdatasync: Callable[[int], None] = os.fdatasync,
         ballast_bytes: int = BALLAST_BYTES_MAX,
         read_inline: bool = False,
+        shard: int = 0,
     ) -> SqliteStore:
         """Open a data directory, creating it if need be.
 
@@ -122,6 +125,7 @@ class SqliteStore:
         """
         prepare_directory(directory)
         store = cls(directory, clock, vfs=vfs, fdatasync=fdatasync, ballast_bytes=ballast_bytes, read_inline=read_inline)
+        store.shard = shard
         store._lock.acquire()
         try:
             store._check_files(accept_loss=accept_loss)
@@ -266,8 +270,8 @@ class SqliteStore:
     def follow(self, _listener: Follower) -> None:
         """Nobody else writes to the file."""
 
-    async def keep_node(self) -> int:
-        return 0
+    async def keep_node(self) -> None:
+        """Nobody else is there."""
 
     async def lead(self, _name: str, _for_ms: int) -> int | None:
         return 1
@@ -325,6 +329,13 @@ class SqliteStore:
     def size_bytes(self) -> int:
         """Return what the store takes up on disk, log included."""
         return sum(path.stat().st_size for path in (self._path, self._log_path) if path.exists())
+
+    def down(self) -> list[str]:
+        return [] if self._status.writable else [self._status.error or "unknown"]
+
+    @property
+    def journals(self) -> Sequence[Store]:
+        return (self,)
 
     def check_writable(self, *, grows: bool) -> None:
         if self._status.error is not None and not self._status.full:
@@ -393,6 +404,9 @@ class SqliteStore:
 
     def queue_by_number(self, number: int) -> Queue:
         return self.catalog.by_number[number]
+
+    def queue_of(self, job: Job) -> Queue:
+        return self.queue_by_number(job.queue)
 
     def counts(self, queue: Queue) -> Counts:
         return as_counts(self.catalog.tallies[queue.number])

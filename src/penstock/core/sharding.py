@@ -1,0 +1,31 @@
+"""Which shard a queue lives on. The same on every server, for ever: changing it would be losing queues."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.core.queue import QueueKey
+
+_OFFSET = 2_166_136_261
+_PRIME = 16_777_619
+_MASK = 0xFFFFFFFF
+
+
+def fnv1a32(text: str) -> int:
+    """Return the 32-bit FNV-1a hash of a text.
+
+    >>> hex(fnv1a32("foobar"))
+    '0xbf9cf968'
+    """
+    value = _OFFSET
+    for byte in text.encode():
+        value = (value ^ byte) * _PRIME & _MASK
+    return value
+
+
+@lru_cache(maxsize=65_536)
+def shard_for(queue: QueueKey, shards: int) -> int:
+    """Return the number of the shard of a queue, from 0 to ``shards`` - 1."""
+    return fnv1a32(queue.namespace + queue.name) % shards

@@ -1,0 +1,263 @@
+"""Several shards, each with an engine of its own, as one engine for the doors.
+
+A queue lives on one shard, so nearly every command goes to one engine as it is. What names several jobs is split and put
+together again; what is about no queue goes to all. Nothing spans shards in one transaction, and nothing needs to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from penstock.core.errors import CronNotFound, JobNotFound, PenstockError, WebhookNotFound
+from penstock.core.ids import SHARDS_MAX, shard_of
+from penstock.core.queue import QueueKey
+from penstock.core.sharding import shard_for
+from penstock.engine.change import AddLog, ClearLog, EditData, MoveJob
+from penstock.engine.crons import RemoveCron, SaveCron
+from penstock.engine.feed import Feed
+from penstock.engine.flows import Adopt, CancelChildren, Unneed
+from penstock.engine.hooks import AddWebhook, EnableWebhook, RemoveWebhook
+from penstock.engine.settle import Ack, Renew, Settlement
+from penstock.store.shards import ShardedStore
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from penstock.core.clock import Clock
+    from penstock.core.webhook import Webhook
+    from penstock.engine.command import AnyCommand, Command
+    from penstock.engine.completions import Ending
+    from penstock.engine.engine import Engine
+    from penstock.engine.stats import Stats
+    from penstock.engine.work import JobRef
+    from penstock.engine.workers import Workers
+    from penstock.store.contract import JournalBlock
+
+T = TypeVar("T")
+
+
+class ShardFeed(Feed):
+    """The feed of one shard, which is part of the feed of the fleet.
+
+    Numbers of events are a shard's own. So that a client can go on where it was, whichever shard the last event it saw came
+    from, each is told with the numbers of all shards: ``12-7-30`` has seen the first shard up to 12, the second up to 7.
+    """
+
+    def __init__(self, whole: Feed, positions: list[int], shard: int) -> None:
+        super().__init__()
+        self._whole = whole
+        self._positions = positions
+        self._shard = shard
+
+    @property
+    def is_heard(self) -> bool:
+        """Tell whether anybody listens, to this shard or to all."""
+        return super().is_heard or self._whole.is_heard
+
+    def hear(self, block: JournalBlock) -> None:
+        """Pass on a block, to those who listen to this shard and to those who listen to all."""
+        super().hear(block)
+        if block.seq:
+            self._positions[self._shard] = block.seq + len(block.events) - 1
+            texts = [str(position) for position in self._positions]
+            before, after = texts[: self._shard], texts[self._shard + 1 :]
+            around = "".join(f"{each}-" for each in before), "".join(f"-{each}" for each in after)
+            block = msgspec.structs.replace(block, shard=self._shard, around=around)
+        self._whole.hear(block)
+
+
+class Fleet:
+    """See ``Engine`` for what each method promises. Made from engines that share a feed, statistics and workers."""
+
+    def __init__(self, engines: Sequence[Engine], feed: Feed, stats: Stats, workers: Workers, clock: Clock) -> None:
+        assert 0 < len(engines) <= SHARDS_MAX
+        self.engines = tuple(engines)
+        self.feed = feed
+        self.stats = stats
+        self.workers = workers
+        self.clock = clock
+        self.store = ShardedStore([engine.store for engine in engines])
+        self._split: dict[type[AnyCommand], Callable[[Any], Awaitable[Any]]] = {
+            SaveCron: self._save_cron,
+            RemoveCron: self._remove_cron,
+            AddWebhook: self._add_webhook,
+            RemoveWebhook: self._to_all_webhooks,
+            EnableWebhook: self._to_all_webhooks,
+            MoveJob: self._by_ref,
+            EditData: self._by_ref,
+            AddLog: self._by_ref,
+            ClearLog: self._by_ref,
+            CancelChildren: self._by_ref,
+            Unneed: self._unneed,
+            Adopt: self._adopt,
+        }
+
+    # Which engine.
+
+    def of(self, queue: QueueKey) -> Engine:
+        """Return the engine of a queue."""
+        return self.engines[shard_for(queue, len(self.engines))]
+
+    async def _at(self, namespace: str, ref: JobRef) -> Engine:
+        """Return the engine of a job. Raises JobNotFound, or StorageFailed if a shard that may have it cannot be asked."""
+        if isinstance(ref, str):
+            found = await self.store.job_get(namespace, ref)
+            if found is None:
+                raise JobNotFound
+            ref = found[0].id
+        number = shard_of(ref)
+        if number >= len(self.engines):
+            raise JobNotFound
+        return self.engines[number]
+
+    # Running commands.
+
+    def run(self, command: Command[T]) -> asyncio.Future[T]:
+        """Run a command; awaiting it gives the answer, or raises why there is none."""
+        queue = getattr(command, "queue", None)
+        if isinstance(queue, QueueKey):
+            return self.of(queue).run(command)
+        return asyncio.ensure_future(self._run(command))
+
+    async def _run(self, command: Command[T]) -> T:
+        if isinstance(command, Settlement):
+            return await self._settle(command)  # type: ignore[return-value]
+        answer: T = await self._split[type(command)](command)
+        return answer
+
+    async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> Ending | None:
+        """Return how a job ended: see ``Completions.wait``."""
+        return await (await self._at(namespace, ref)).wait(namespace, ref, timeout_ms)
+
+    async def _by_ref(self, command: Any) -> Any:
+        return await (await self._at(command.namespace, command.ref)).run(command)
+
+    async def _settle(self, command: Settlement) -> list[Any]:
+        """Split a settlement by the shards of its jobs, and put the outcomes together in their order."""
+        outcomes: list[Any] = [JobNotFound()] * len(command.holds)
+        places: dict[Engine, list[int]] = {}
+        for place, hold in enumerate(command.holds):
+            try:
+                places.setdefault(await self._at(command.namespace, hold.ref), []).append(place)
+            except PenstockError as error:
+                outcomes[place] = error
+
+        async def on_one(engine: Engine, mine: list[int]) -> None:
+            part = copy.copy(command)
+            part.holds = [command.holds[place] for place in mine]
+            if isinstance(command, Ack):
+                part.results = [command.results[place] for place in mine]  # type: ignore[attr-defined]
+            if isinstance(command, Renew):
+                part.leases_ms = [command.leases_ms[place] for place in mine]  # type: ignore[attr-defined]
+            try:
+                answers: list[Any] = await engine.run(part)
+            except PenstockError as error:  # this shard is down; what the others did stays done
+                answers = [error] * len(mine)
+            for place, answer in zip(mine, answers, strict=True):
+                outcomes[place] = answer
+
+        await asyncio.gather(*(on_one(engine, mine) for engine, mine in places.items()))
+        return outcomes
+
+    async def _unneed(self, command: Unneed) -> bool:
+        if isinstance(command.needed, int):
+            return await (await self._at(command.namespace, command.needed)).run(command)
+        try:
+            engine = await self._at(command.namespace, command.needed)
+        except JobNotFound:  # it may be gone, and still be needed somewhere
+            dropped = [await self._found(each, command) for each in self.engines]
+            if not any(found is not None for found in dropped):
+                raise
+            return any(dropped)
+        return await engine.run(command)
+
+    @staticmethod
+    async def _found(engine: Engine, command: Unneed) -> bool | None:
+        try:
+            return await engine.run(copy.copy(command))
+        except JobNotFound:
+            return None
+
+    async def _adopt(self, command: Adopt) -> None:
+        child = await self._at(command.namespace, command.child)
+        if await self._at(command.namespace, command.parent) is not child:
+            raise PenstockError("A job and its parent must live on the same shard: use queues that do.")
+        await child.run(command)
+
+    # Crons: with the queue they push to.
+
+    async def _save_cron(self, command: SaveCron) -> Any:
+        home = self.of(QueueKey(command.key.namespace, command.plan.queue))
+        saved = await home.run(command)
+        for engine in self.engines:  # one of that name that pushed to another queue is replaced by this one
+            if engine is not home and await engine.store.cron_get(command.key) is not None:
+                await engine.run(RemoveCron(command.key))
+        return saved
+
+    async def _remove_cron(self, command: RemoveCron) -> None:
+        for engine in self.engines:
+            if await engine.store.cron_get(command.key) is not None:
+                await engine.run(command)
+                return
+        raise CronNotFound
+
+    # Webhooks: registered where their events happen, under one id.
+
+    async def _add_webhook(self, command: AddWebhook) -> Webhook:
+        if command.queue is not None:
+            return await self.of(QueueKey(command.namespace, command.queue)).run(command)
+        first, *others = self.engines
+        added = await first.run(command)
+        done = [first]
+        try:
+            for engine in others:
+                copied = copy.copy(command)
+                copied.known_as = added.id
+                await engine.run(copied)
+                done.append(engine)
+        except PenstockError:
+            for engine in done:
+                await engine.run(RemoveWebhook(command.namespace, added.id))
+            raise
+        return added
+
+    async def _to_all_webhooks(self, command: RemoveWebhook | EnableWebhook) -> None:
+        found = False
+        for engine in self.engines:
+            try:
+                await engine.run(copy.copy(command))
+            except WebhookNotFound:
+                continue
+            found = True
+        if not found:
+            raise WebhookNotFound
+
+    # Living.
+
+    def start(self) -> None:
+        """Begin to watch the time and to keep house."""
+        for engine in self.engines:
+            engine.start()
+
+    async def close(self) -> None:
+        """Send home who waits, finish what was submitted, stop. The stores stay open."""
+        await asyncio.gather(*(engine.close() for engine in self.engines))
+
+    def stop_waiting(self) -> None:
+        """Answer everybody who waits for something, because the server is closing."""
+        for engine in self.engines:
+            engine.stop_waiting()
+
+    @property
+    def waiting_callers(self) -> int:
+        """How many wait for a job."""
+        return sum(engine.waiting_callers for engine in self.engines)
+
+    @property
+    def waiting_for_ends(self) -> int:
+        """How many wait for a job to end."""
+        return sum(engine.waiting_for_ends for engine in self.engines)
