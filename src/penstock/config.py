@@ -18,6 +18,7 @@ import yaml
 from penstock.core import limits
 from penstock.core.durability import Durability
 from penstock.core.errors import ConfigInvalid
+from penstock.core.ids import SHARDS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -162,10 +163,14 @@ def _stores(text: str) -> tuple[str, ...]:
     stores = tuple(each.strip() for each in text.split(",") if each.strip())
     for each in stores:
         parts = urlsplit(each)
-        if parts.scheme not in ("postgresql", "postgres") or not parts.path.strip("/"):
-            raise ValueError("expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
-    if len(stores) > 1:
-        raise ValueError("this version works on one database; give one address")
+        if parts.scheme not in ("postgresql", "postgres", "sqlite") or not parts.path.strip("/"):
+            raise ValueError("expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE, or sqlite:DIRECTORY")
+    if len({urlsplit(each).scheme == "sqlite" for each in stores}) > 1:
+        raise ValueError("expected shards of one kind: either databases or directories")
+    if len(set(stores)) != len(stores):
+        raise ValueError("expected each shard once")
+    if len(stores) > SHARDS_MAX:
+        raise ValueError(f"expected at most {SHARDS_MAX} shards")
     return stores
 
 
@@ -197,7 +202,9 @@ _LONG = 100 * limits.YEAR_MS
 SETTINGS: dict[str, Setting] = {
     "data": Setting(Path, ("PENSTOCK_DATA", "DATA_PATH"), "directory that holds the queue"),
     "stores": Setting(
-        _stores, ("PENSTOCK_STORES",), "PostgreSQL database to keep the queue in, instead of the directory (--store)"
+        _stores,
+        ("PENSTOCK_STORES",),
+        "databases (postgresql://…) or directories (sqlite:DIR) to keep the queues in instead of data; --store once for each",
     ),
     "http": Setting(_main_listener, ("PENSTOCK_HTTP",), "where the doors listen (HTTP_PORT and HOST work too)"),
     "tcp": Setting(

@@ -39,20 +39,16 @@ from penstock.doors.jobs.workers import WorkerHandlers
 from penstock.doors.links import Links, keep_listener_alive
 from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.metrics import Metrics
-from penstock.engine.engine import Engine
-from penstock.engine.keeper import Retention
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
 from penstock.outbound.webhooks import PostOffice
-from penstock.store.postgres import PostgresStore
-from penstock.store.sqlite import SqliteStore
+from penstock.shards import make_engine, open_shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.config import Config
-    from penstock.core.clock import Clock
-    from penstock.store.contract import Store
+    from penstock.engine.fleet import AnyEngine
 
 log = structlog.get_logger("penstock")
 
@@ -68,16 +64,8 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     stop = _on_signals()
     clock = SystemClock()
     listeners.check_free(config.http, "http")
-    store = await _open_store(config, clock)
-    engine = Engine(
-        store,
-        store.clock,
-        durability=config.durability,
-        sync_interval_ms=config.sync_interval_ms,
-        retention=Retention(config.completed_max, config.completed_age_ms, config.journal_bytes_max, config.journal_age_ms),
-        worker_timeout_ms=config.worker_timeout_ms,
-        worker_overload_ms=config.worker_overload_threshold_ms,
-    )
+    shards = await open_shards(config, clock)
+    engine = make_engine(config, shards, clock)
     engine.start()
     doors = Doors(config, engine)
     servers = [listeners.listen(doors.app(), config.http)]
@@ -109,32 +97,29 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     _, unfinished = await asyncio.wait([*running, asyncio.create_task(doors.tcp.stop())], timeout=timeout)
     if unfinished:
         log.warning("some requests did not finish in time")
-    await doors.post_office.stop()
+    await asyncio.gather(*(office.stop() for office in doors.post_offices))
     await engine.close()
-    await store.close()
+    for shard in shards:
+        await shard.close()
     log.info("stopped")
     if ended_by_itself:
         raise PenstockError("A listener ended by itself; the log says why.")
 
 
-async def _open_store(config: Config, clock: Clock) -> Store:
-    if config.stores:
-        return await PostgresStore.open(config.stores[0], clock)
-    return await SqliteStore.open(config.data, clock, accept_loss=config.accept_loss, ballast_bytes=config.ballast_bytes)
-
-
 class Doors:
     """All ways in and out of one engine."""
 
-    def __init__(self, config: Config, engine: Engine) -> None:
+    def __init__(self, config: Config, engine: AnyEngine) -> None:
         self._config = config
         self._clock = engine.clock
         self._gate = TokenGate(config.auth_tokens)
         self.readiness = Readiness()
         uptime = Uptime(engine.clock)
         guard = Guard(config.webhook_allowed_hosts)
-        self.post_office = PostOffice(engine, Sender(engine.clock, guard))
-        self.post_office.start()
+        sender = Sender(engine.clock, guard)
+        self.post_offices = [PostOffice(each, sender) for each in engine.engines]
+        for office in self.post_offices:
+            office.start()
         self.workers = engine.workers
         self.hub = hub = Hub(engine.feed, engine.clock)
         self._links = Links(engine.clock)
@@ -230,7 +215,7 @@ class Doors:
         )
 
 
-def _tell_ready(config: Config, engine: Engine, doors: Doors) -> None:
+def _tell_ready(config: Config, engine: AnyEngine, doors: Doors) -> None:
     doors.readiness.ready = True
     log.info(
         "ready",

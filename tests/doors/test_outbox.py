@@ -18,6 +18,7 @@ from tests.support.engines import push
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
+    from penstock.doors.jobs.events import Told
     from penstock.engine.engine import Engine
     from penstock.store.contract import JournalBlock
 
@@ -46,7 +47,7 @@ async def test_who_comes_later_than_a_minute_is_not_told_of_the_start(engine: En
     hub, heard = Hub(engine.feed, clock), []
 
     def reader() -> Reader:
-        def take(message: Any, _seq: int) -> bool:
+        def take(message: Any, _told: Told) -> bool:
             heard.append(message)
             return True
 
@@ -90,7 +91,7 @@ class Streamed:
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         req: Any = SimpleNamespace(disconnected=self._disconnected, scope=SimpleNamespace(client="127.0.0.1:1"))
         door = StreamHandlers(engine, Hub(engine.feed, engine.clock))
-        stream = EventStream(door, req, "default", "", last=last, typed=False)
+        stream = EventStream(door, req, "default", "", last=None if last is None else [last], typed=False)
         transport: Any = SimpleNamespace(send_bytes=self._send_bytes)
         self.running = asyncio.ensure_future(stream.run(transport, "me"))
 

@@ -19,6 +19,7 @@ from tests.support.engines import ack, claim_job, move, push, push_many
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
+    from penstock.doors.jobs.events import Told
     from penstock.engine.engine import Engine
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +38,7 @@ class Desk:
         self.room = True
         self.reader = Reader(events.pubsub, self.take)
 
-    def take(self, message: str, _seq: int) -> bool:
+    def take(self, message: str, _told: Told) -> bool:
         if self.room:
             self.heard.append(json.loads(message))
         return self.room

@@ -20,7 +20,7 @@ VARIABLE = "PENSTOCK_TEST_STORE"
 
 
 def chosen() -> str:
-    """Return the name of the store: sqlite or postgres."""
+    """Return the name of the store: sqlite, postgres, or shards (two databases)."""
     return os.environ.get(VARIABLE, "sqlite")
 
 
@@ -30,4 +30,6 @@ def environment(data: Path) -> dict[str, str]:
     if chosen() == "sqlite":
         return {}
     with ThreadPoolExecutor(1) as thread:  # a test may have an event loop of its own
-        return {"PENSTOCK_STORES": thread.submit(lambda: asyncio.run(postgres.make_database())).result()}
+        count = {"postgres": 1, "shards": 2}[chosen()]
+        urls = [thread.submit(lambda: asyncio.run(postgres.make_database())).result() for _ in range(count)]
+        return {"PENSTOCK_STORES": ",".join(urls)}

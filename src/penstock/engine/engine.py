@@ -141,6 +141,11 @@ class Engine:
         self.room.send_everybody_home()
         self.completions.send_everybody_home()
 
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """All engines: this one."""
+        return (self,)
+
     def of(self, _queue: QueueKey) -> Engine:
         """Return the engine of a queue: this one has them all."""
         return self

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -261,3 +261,7 @@ class Fleet:
     def waiting_for_ends(self) -> int:
         """How many wait for a job to end."""
         return sum(engine.waiting_for_ends for engine in self.engines)
+
+
+#: What doors talk to.
+AnyEngine: TypeAlias = "Engine | Fleet"

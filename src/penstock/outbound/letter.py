@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.core.webhook import Webhook
     from penstock.store.contract import JournalBlock, Store
+    from penstock.store.shards import ShardedStore
 
 #: Where the fields of an event begin.
 _FIRST_FIELD = 4
@@ -79,7 +80,7 @@ def sign(secret: str, body: bytes) -> str:
     return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
 
-async def data_of(store: Store, kind: int, namespace: str, job_id: int) -> bytes | None:
+async def data_of(store: Store | ShardedStore, kind: int, namespace: str, job_id: int) -> bytes | None:
     """Return the result of a completed job, or the payload of a pushed or failed one: JSON, None if it is gone or too large."""
     found: bytes | None = None
     try:

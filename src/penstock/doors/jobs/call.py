@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.doors.http.route import Handler
     from penstock.doors.jobs.session import Session
-    from penstock.engine.engine import Engine
+    from penstock.engine.fleet import AnyEngine
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
@@ -146,7 +146,7 @@ class Entry(NamedTuple):
 class CommandTable:
     """All commands by name. Adding one is adding an entry to a group."""
 
-    def __init__(self, engine: Engine, *groups: Mapping[str, Entry]) -> None:
+    def __init__(self, engine: AnyEngine, *groups: Mapping[str, Entry]) -> None:
         self.engine = engine
         self._entries: dict[str, Entry] = {}
         for group in groups:

@@ -18,7 +18,7 @@ from penstock.engine.crons import RemoveCron, SaveCron
 if TYPE_CHECKING:
     from penstock.core.cron import Cron
     from penstock.doors.http.request import Request
-    from penstock.engine.engine import Engine
+    from penstock.engine.fleet import AnyEngine
 
 CRON = Reader(wire.CronBody)
 
@@ -58,7 +58,7 @@ def _job_options(body: wire.CronJobBody) -> CronJobOptions:
     )
 
 
-async def find_cron(engine: Engine, key: CronKey) -> Cron:
+async def find_cron(engine: AnyEngine, key: CronKey) -> Cron:
     """Return a cron. Raises CronNotFound."""
     found = await engine.store.cron_get(key)
     if found is None:

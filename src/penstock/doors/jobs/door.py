@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.doors.http.request import Request
     from penstock.doors.http.route import Route
-    from penstock.engine.engine import Engine
+    from penstock.engine.fleet import AnyEngine
     from penstock.engine.settle import Settlement
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]+\Z")
 class JobsDoor:
     """The handlers are methods of the classes that build on this, one class per part of the contract."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: AnyEngine) -> None:
         self.engine = engine
         self.store = engine.store
 
@@ -107,10 +107,10 @@ class JobsDoor:
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                abandon(self.engine, claim)
+                abandon(self.engine.of(claim.queue), claim)
                 return ()
             if gone.done():
-                abandon(self.engine, claim)
+                abandon(self.engine.of(claim.queue), claim)
             return answer.result()
         finally:
             gone.cancel()

@@ -130,13 +130,15 @@ _PLACES: Final = {kind: {name: 4 + index for index, name in enumerate(fields)} f
 class Told:
     """One event, on its way to readers."""
 
-    __slots__ = ("_event", "_forms", "at", "kind", "namespace", "prev", "queue", "seq")
+    __slots__ = ("_around", "_event", "_forms", "at", "kind", "namespace", "prev", "queue", "seq", "shard")
 
     def __init__(self, block: JournalBlock, index: int) -> None:
         event = block.events[index]
         self.kind = Kind(event[0])
         self.at = block.at  #: wall clock, ms
         self.seq = block.seq + index if block.seq else 0  #: number in the journal; 0 = not part of it
+        self.shard = block.shard
+        self._around = block.around
         self._event: Sequence[Any] = event
         #: What a job that is retried was before: the failure that leads to a retry is told right before it.
         self.prev = "" if self.kind is not Kind.JOB_RETRIED else _before(block.events[index - 1] if index else None, event)
@@ -157,6 +159,11 @@ class Told:
     def field(self, name: str) -> Any:
         """Return a field that the journal keeps of this kind."""
         return self._event[_PLACES[self.kind][name]]
+
+    @property
+    def place(self) -> str:
+        """Where a reader is that has seen it: its number, with those of the other shards around it; empty for no number."""
+        return f"{self._around[0]}{self.seq}{self._around[1]}" if self.seq else ""
 
     @property
     def job_id(self) -> str:
@@ -277,7 +284,7 @@ def stream_gap(last: int, first: int) -> bytes:
 
 
 def _id(told: Told) -> str:
-    return f"id: {told.seq}\n" if told.seq else ""
+    return f"id: {place}\n" if (place := told.place) else ""
 
 
 def told_of(block: JournalBlock, kinds: Iterable[Kind], after: int = 0) -> Iterator[Told]:

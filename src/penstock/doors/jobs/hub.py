@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Reader:
     """One connection that wants events of some kinds, of one namespace, perhaps of one queue.
 
-    ``render`` is the form it wants them in; ``take`` is given each, and the number it has, and tells whether it had room.
+    ``render`` is the form it wants them in; ``take`` is given each, rendered and as it is, and tells whether it had room.
     """
 
     __slots__ = ("greeted", "kinds", "missed", "namespace", "queue", "render", "take")
@@ -33,7 +33,7 @@ class Reader:
     def __init__(
         self,
         render: Callable[[Told], Any],
-        take: Callable[[Any, int], bool],
+        take: Callable[[Any, Told], bool],
         *,
         namespace: str = DEFAULT_NAMESPACE,
         queue: str = "",
@@ -114,6 +114,6 @@ class Hub:
 
     def _pass_on(self, told: Told, readers: tuple[Reader, ...]) -> None:
         for reader in readers:
-            if reader.concerns(told) and not reader.take(told.form(reader.render), told.seq):
+            if reader.concerns(told) and not reader.take(told.form(reader.render), told):
                 reader.missed += 1
                 self.missed += 1

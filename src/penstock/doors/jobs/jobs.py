@@ -166,7 +166,7 @@ class JobHandlers(JobsDoor):
 
     async def get(self, req: Request, id: str) -> wire.JobReply:
         job, payload = await self.job(req, id)
-        return wire.JobReply(job=job_view(job, payload, self.store.queue_by_number(job.queue).key.name))
+        return wire.JobReply(job=job_view(job, payload, self.store.queue_of(job).key.name))
 
     async def get_state(self, req: Request, id: str) -> wire.StateReply:
         found = await self.store.job_get(self.namespace(req), job_ref(id))
@@ -183,7 +183,7 @@ class JobHandlers(JobsDoor):
 
     async def wait(self, req: Request, id: str) -> wire.WaitReply | wire.CompletedReply:
         body = await WAIT.read_optional(req)
-        waiting = self.engine.completions.wait(self.namespace(req), job_ref(id), body.timeout)
+        waiting = self.engine.wait(self.namespace(req), job_ref(id), body.timeout)
         ending = await self.unless_gone(req, waiting)
         if ending is None or not ending.completed:
             return wire.WaitReply(completed=False)

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
     from penstock.access.tokens import TokenGate
     from penstock.core.clock import Clock
+    from penstock.doors.jobs.events import Told
     from penstock.doors.links import Links
     from penstock.store.contract import Store
+    from penstock.store.shards import ShardedStore
 
 log = structlog.get_logger("penstock.sockets")
 
@@ -105,7 +107,7 @@ class SocketDoor:
         gate: TokenGate,
         sessions: Callable[[bool, str, str], CommandSession],
         *,
-        store: Store,
+        store: Store | ShardedStore,
         links: Links,
         allow_origin: str,
     ) -> None:
@@ -333,7 +335,7 @@ class Socket:
 
     # Out.
 
-    def _take(self, message: str, _seq: int) -> bool:
+    def _take(self, message: str, _told: Told) -> bool:
         return self._outbox.put(message)
 
     def _reply(self, reply: dict[str, Any]) -> None:

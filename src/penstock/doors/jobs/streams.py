@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from penstock.core import limits
 from penstock.core.clock import pause
 from penstock.core.ids import IdSource, to_uuid
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.doors.http.route import StreamTransport
     from penstock.doors.jobs.events import Told
-    from penstock.engine.engine import Engine
+    from penstock.engine.fleet import AnyEngine
+    from penstock.store.contract import JournalBlock, Store
 
 EVENT_STREAM: Final = "text/event-stream"
 RETRY_MS: Final = 3_000
@@ -36,7 +39,7 @@ _LOOK_AFTER_BYTES: Final = limits.reader_buffer_bytes_max // 4
 class StreamHandlers(JobsDoor):
     """``GET /events`` and ``GET /events/queues/{queue}``."""
 
-    def __init__(self, engine: Engine, hub: Hub) -> None:
+    def __init__(self, engine: AnyEngine, hub: Hub) -> None:
         super().__init__(engine)
         self.hub = hub
         self.queues = SendQueues(engine.clock)
@@ -60,7 +63,7 @@ class StreamHandlers(JobsDoor):
         query = req.query()
         last = req.header("last-event-id") or query.get("lastEventId", "")
         typed = query.get("format") == "typed"
-        stream = EventStream(self, req, namespace, queue, last=_number(last), typed=typed)
+        stream = EventStream(self, req, namespace, queue, last=_places(last, len(self.store.journals)), typed=typed)
         # It counts from here on, so that the limit holds however many come in one moment.
         self._open.add(stream)
         client_id = to_uuid(self._ids.next(self.engine.clock.now_ms()))
@@ -85,10 +88,13 @@ class StreamHandlers(JobsDoor):
 
 
 class EventStream:
-    """One client's stream. ``last`` is the number of the last event it has seen (None: begin with what happens now)."""
+    """One client's stream.
+
+    ``last`` is the number of the last event it has seen of each shard (None: begin with what happens now).
+    """
 
     def __init__(
-        self, door: StreamHandlers, req: Request, namespace: str, queue: str, *, last: int | None, typed: bool
+        self, door: StreamHandlers, req: Request, namespace: str, queue: str, *, last: list[int] | None, typed: bool
     ) -> None:
         self._door = door
         self._clock = door.engine.clock
@@ -101,7 +107,7 @@ class EventStream:
         self._reader = Reader(render, self._take, namespace=namespace, queue=queue)
         self._transport: Any = None
         self._outbox: Outbox[bytes] = Outbox(self._clock, self._send, self.end)
-        self._held: list[tuple[bytes, int]] | None = None  #: what happens while the client is still catching up
+        self._held: list[tuple[bytes, Told]] | None = None  #: what happens while the client is still catching up
         self._held_bytes = 0
         self._unseen_bytes = 0  #: sent since it was last seen that the client takes what it is sent
         self._heartbeat: Alarm | None = None
@@ -153,49 +159,64 @@ class EventStream:
         more; what is committed later is held back until then, and what of it was read already is left out.
         """
         assert self._last is not None
-        if self._last >= self._door.store.journal_next:  # a number of another history: of another file, or of a lost one
-            oldest = await self._door.store.journal_read(1, 1)
-            await self._tell_gap(oldest[0].seq if oldest else 1)
+        for shard, journal in enumerate(self._door.store.journals):
+            if self._last[shard] >= journal.journal_next:  # a number of another history: of another file, or of a lost one
+                oldest = await journal.journal_read(1, 1)
+                await self._tell_gap(shard, oldest[0].seq if oldest else 1)
         await self._replay()
         self._held = []
         self._door.hub.want(self._reader, self._kinds)
         await self._replay()
         held, self._held = self._held, None
-        for message, seq in held:
-            self._take(message, seq)
+        for message, told in held:
+            self._take(message, told)
 
     async def _replay(self) -> None:
-        """Send everything after the last event, up to the end of the journal as it is when that is reached."""
+        """Send everything after the last event, up to the end of each journal as it is when that is reached."""
+        for shard, journal in enumerate(self._door.store.journals):
+            await self._replay_one(shard, journal)
+
+    async def _replay_one(self, shard: int, journal: Store) -> None:
+        assert self._last is not None
         while True:
-            assert self._last is not None
-            blocks = await self._door.store.journal_read(self._last + 1, limits.replay_blocks)
-            if blocks and blocks[0].seq > self._last + 1:
-                await self._tell_gap(blocks[0].seq)
+            blocks = await journal.journal_read(self._last[shard] + 1, limits.replay_blocks)
+            if blocks and blocks[0].seq > self._last[shard] + 1:
+                await self._tell_gap(shard, blocks[0].seq)
             found: list[bytes] = []
-            for block in blocks:
-                some = events.told_of(block, self._kinds, self._last)
+            for read in blocks:
+                block = self._placed(read, shard)
+                some = events.told_of(block, self._kinds, self._last[shard])
                 found += [self._reader.render(told) for told in some if self._reader.concerns(told)]
-                self._last = max(self._last, block.seq + len(block.events) - 1)
+                self._last[shard] = max(self._last[shard], block.seq + len(block.events) - 1)
             if found:
                 await self._send(found)
             if len(blocks) < limits.replay_blocks:
                 return
 
-    async def _tell_gap(self, first: int) -> None:
+    def _placed(self, block: JournalBlock, shard: int) -> JournalBlock:
+        """Say of a block that was read where this reader is on the other shards."""
+        assert self._last is not None
+        if len(self._last) == 1:
+            return block
+        before, after = self._last[:shard], self._last[shard + 1 :]
+        around = "".join(f"{each}-" for each in before), "".join(f"-{each}" for each in after)
+        return msgspec.structs.replace(block, shard=shard, around=around)
+
+    async def _tell_gap(self, shard: int, first: int) -> None:
         """Go on with an event that is not the next one, and say so, unless the client asked for the oldest there is."""
         assert self._last is not None
-        if self._last:
-            await self._send([events.stream_gap(self._last, first)])
-        self._last = first - 1
+        if self._last[shard]:
+            await self._send([events.stream_gap(self._last[shard], first)])
+        self._last[shard] = first - 1
 
-    def _take(self, message: bytes, seq: int) -> bool:
-        if seq and self._last is not None and seq <= self._last:
+    def _take(self, message: bytes, told: Told) -> bool:
+        if told.seq and self._last is not None and told.seq <= self._last[told.shard]:
             return True  # it was read from the journal
         if self._held is not None:
             self._held_bytes += len(message)
             room = self._held_bytes <= limits.reader_buffer_bytes_max and len(self._held) < limits.reader_buffer_messages_max
             if room:
-                self._held.append((message, seq))
+                self._held.append((message, told))
                 return True
         elif self._outbox.put(message):
             return True
@@ -218,5 +239,9 @@ class EventStream:
         self._heartbeat = self._clock.call_at(self._clock.steady_ms() + HEARTBEAT_MS, self._beat)
 
 
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+def _places(text: str, shards: int) -> list[int] | None:
+    """Read where a client was on each shard; 0 is the beginning of all. None for what cannot be such a place."""
+    parts = text.split("-") if text != "0" else ["0"] * shards
+    if len(parts) != shards or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
+        return None
+    return [int(part) for part in parts]

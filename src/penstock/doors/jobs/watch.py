@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.core import limits
 from penstock.core.events import EventKind as Kind
+from penstock.core.queue import QueueKey
 from penstock.doors.ops.health import Connections, collections_of
 from penstock.doors.ops.memory import read_memory
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.doors.jobs.hub import Hub
     from penstock.doors.ops.health import Uptime
-    from penstock.engine.engine import Engine
+    from penstock.engine.fleet import AnyEngine
     from penstock.engine.workers import Workers
     from penstock.store.contract import JournalBlock
 
@@ -84,7 +85,7 @@ class Watch:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: AnyEngine,
         hub: Hub,
         uptime: Uptime,
         workers: Workers,
@@ -100,12 +101,14 @@ class Watch:
         self._thresholds = thresholds
         self._connections = connections
         self._crons = crons
-        self._changed: dict[int, None] = {}  #: queues whose counts may have changed since they were last told
+        self._changed: dict[tuple[str, str], None] = {}  #: queues whose counts may have changed since they were last told
         self._counts_alarm: Alarm | None = None
         self._counts_pause_ms = COUNTS_EVERY_MS
-        self._told: dict[int, Mapping[str, int]] = {}  #: the counts that were told last
-        self._touched: dict[int, int] = {}  #: when something last happened in a queue (steady ms), longest ago first
-        self._above: dict[str | int, None] = {}  #: thresholds that are passed already: queues by number, others by name
+        self._told: dict[tuple[str, str], Mapping[str, int]] = {}  #: the counts that were told last
+        self._touched: dict[
+            tuple[str, str], int
+        ] = {}  #: when something last happened in a queue (steady ms), longest ago first
+        self._above: dict[str | tuple[str, str], None] = {}  #: thresholds that are passed already, by name
         self._last_rates = (engine.clock.steady_ms(), engine.stats.pushed, engine.stats.pulled)
         self._pulses = [
             Pulse(self, (Kind.STATS_SNAPSHOT,), STATS_EVERY_MS, self._stats),
@@ -141,27 +144,27 @@ class Watch:
         counts = self.hub.wanted(Kind.QUEUE_COUNTS)
         sizes = self._thresholds.queue_size and self.hub.wanted(Kind.QUEUE_THRESHOLD)
         if counts or sizes:
-            for number in block.queues:
-                _note(self._changed, number, None)
+            for key in block.queues.values():
+                _note(self._changed, key, None)
             if self._counts_alarm is None:
                 clock = self.engine.clock
                 self._counts_alarm = clock.call_at(clock.steady_ms() + self._counts_pause_ms, self._tell_counts)
         if self._thresholds.idle_ms and self.hub.wanted(Kind.QUEUE_IDLE):
             steady = self.engine.clock.steady_ms()
-            for number in block.queues:
-                self._touched.pop(number, None)
-                _note(self._touched, number, steady)
+            for key in block.queues.values():
+                self._touched.pop(key, None)
+                _note(self._touched, key, steady)
 
     def _tell_counts(self) -> None:
         self._counts_alarm = None
         changed, self._changed = self._changed, {}
         messages = len(changed) * self.hub.wanted(Kind.QUEUE_COUNTS)
         self._counts_pause_ms = min(COUNTS_EVERY_MS_MAX, max(COUNTS_EVERY_MS, messages // COUNTS_MESSAGES_PER_MS))
-        for number in changed:
-            queue = self._queue(number)
+        for key in changed:
+            queue = self._queue(key)
             if queue is None:
-                self._told.pop(number, None)
-                self._above.pop(number, None)
+                self._told.pop(key, None)
+                self._above.pop(key, None)
                 continue
             counts = self.engine.store.counts(queue)
             if self.hub.wanted(Kind.QUEUE_COUNTS):
@@ -172,33 +175,31 @@ class Watch:
                     "failed": counts.dead,
                     "delayed": counts.delayed,
                 }
-                if self._told.get(number) != shown:
-                    _note(self._told, number, shown)
+                if self._told.get(key) != shown:
+                    _note(self._told, key, shown)
                     self._tell(Kind.QUEUE_COUNTS, {"queue": queue.key.name, **shown}, queue)
             limit, size = self._thresholds.queue_size, counts.waiting + counts.delayed
-            if limit and self._passes(number, passed=size > limit):
+            if limit and self._passes(key, passed=size > limit):
                 self._tell(Kind.QUEUE_THRESHOLD, {"queue": queue.key.name, "size": size, "threshold": limit}, queue)
 
     def _look_for_idle(self) -> None:
         steady = self.engine.clock.steady_ms()
         while self._touched:
-            number, at = next(iter(self._touched.items()))
+            key, at = next(iter(self._touched.items()))
             if at + self._thresholds.idle_ms > steady:
                 break
             # Whatever is in it now, something must happen in it before it can become idle: then it is noted again.
-            del self._touched[number]
-            queue = self._queue(number)
+            del self._touched[key]
+            queue = self._queue(key)
             if queue is not None:
                 counts = self.engine.store.counts(queue)
                 if not counts.waiting and not counts.active and not counts.delayed:
                     seconds = (steady - at) // 1000
                     self._tell(Kind.QUEUE_IDLE, {"queue": queue.key.name, "idleSeconds": seconds}, queue)
 
-    def _queue(self, number: int) -> Queue | None:
-        try:
-            return self.engine.store.queue_by_number(number)
-        except KeyError:  # removed meanwhile
-            return None
+    def _queue(self, key: tuple[str, str]) -> Queue | None:
+        """Return a queue, unless it was removed meanwhile."""
+        return self.engine.store.queue_find(QueueKey(*key))
 
     # Figures.
 
@@ -254,7 +255,7 @@ class Watch:
             if self._passes("storage", passed=size > limit):
                 self._tell(Kind.STORAGE_SIZE_WARNING, {"sizeMB": size, "thresholdMB": limit})
 
-    def _passes(self, what: str | int, *, passed: bool) -> bool:
+    def _passes(self, what: str | tuple[str, str], *, passed: bool) -> bool:
         if not passed:
             self._above.pop(what, None)
             return False

@@ -17,7 +17,7 @@ from penstock.doors.jobs.wire import In, Key, Out
 
 if TYPE_CHECKING:
     from penstock.doors.http.request import Request
-    from penstock.engine.engine import Engine
+    from penstock.engine.fleet import AnyEngine
     from penstock.engine.workers import Worker, Workers
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
@@ -189,7 +189,7 @@ def _view(workers: Workers, worker: Worker) -> WorkerView:
 class WorkerHandlers(JobsDoor):
     """One method per route."""
 
-    def __init__(self, engine: Engine, workers: Workers) -> None:
+    def __init__(self, engine: AnyEngine, workers: Workers) -> None:
         super().__init__(engine)
         self.workers = workers
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.queue import Counts
     from penstock.doors.http.request import Request
-    from penstock.engine.engine import Engine
+    from penstock.engine.fleet import AnyEngine
 
 
 class Uptime:
@@ -182,7 +182,7 @@ class OpsHandlers:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: AnyEngine,
         readiness: Readiness,
         metrics: Metrics,
         uptime: Uptime,
@@ -273,7 +273,7 @@ def _queues_view(counts: Counts) -> QueuesView:
     return QueuesView(counts.waiting, counts.active, counts.delayed, counts.completed, counts.dead)
 
 
-def collections_of(engine: Engine) -> Collections:
+def collections_of(engine: AnyEngine) -> Collections:
     """Count what the server keeps."""
     store = engine.store
     jobs = store.totals()
@@ -284,5 +284,5 @@ def collections_of(engine: Engine) -> Collections:
         queued_total=jobs.waiting,
         temporal_index_total=jobs.delayed,
         queues=len(store.queues()),
-        waiting_callers=engine.room.size,
+        waiting_callers=engine.waiting_callers,
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.doors.jobs.hub import Hub
     from penstock.doors.ops.health import Uptime
-    from penstock.engine.engine import Engine
+    from penstock.engine.fleet import AnyEngine
     from penstock.engine.stats import Histogram
     from penstock.engine.workers import Workers
 
@@ -31,7 +31,7 @@ __all__ = ["CONTENT_TYPE", "CONTENT_TYPE_LATEST", "Metrics"]
 class Metrics:
     """Renders everything the engine and its store can tell."""
 
-    def __init__(self, engine: Engine, uptime: Uptime, workers: Workers, hub: Hub) -> None:
+    def __init__(self, engine: AnyEngine, uptime: Uptime, workers: Workers, hub: Hub) -> None:
         self._engine = engine
         self._workers = workers
         self._hub = hub
@@ -101,8 +101,8 @@ class Metrics:
         yield _histogram("penstock_fsync_duration_ms", "Time an fsync took.", stats.sync_time)
         yield CounterMetricFamily("penstock_commands_total", "Commands applied.", stats.commands)
         yield CounterMetricFamily("penstock_transactions_total", "Transactions committed.", stats.batches)
-        yield GaugeMetricFamily("penstock_waiting_callers", "Callers that wait for a job.", engine.room.size)
-        yield GaugeMetricFamily("penstock_waiting_for_ends", "Callers that wait for a job to end.", engine.completions.size)
+        yield GaugeMetricFamily("penstock_waiting_callers", "Callers that wait for a job.", engine.waiting_callers)
+        yield GaugeMetricFamily("penstock_waiting_for_ends", "Callers that wait for a job to end.", engine.waiting_for_ends)
         status = engine.store.status()
         yield GaugeMetricFamily("penstock_store_bytes", "Size of the store on disk.", engine.store.size_bytes())
         yield GaugeMetricFamily("penstock_store_full", "1 while the disk is full.", int(status.full))

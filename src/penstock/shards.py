@@ -1,0 +1,73 @@
+"""Opens the shards that the configuration names, and makes one engine of them for the doors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.errors import StorageFailed
+from penstock.engine.engine import Engine
+from penstock.engine.feed import Feed
+from penstock.engine.fleet import Fleet, ShardFeed
+from penstock.engine.keeper import Retention
+from penstock.engine.stats import Stats
+from penstock.engine.workers import Workers
+from penstock.store.postgres import PostgresStore
+from penstock.store.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from penstock.config import Config
+    from penstock.core.clock import Clock
+    from penstock.engine.fleet import AnyEngine
+    from penstock.store.contract import Store
+
+
+async def open_shards(config: Config, clock: Clock) -> list[Store]:
+    """Open the store, or all shards. One that is down is no obstacle, as long as another is there."""
+    urls = config.stores or (f"sqlite:{config.data}",)
+    shards: list[Store] = []
+    try:
+        for number, url in enumerate(urls):
+            if url.startswith("sqlite:"):
+                loss, ballast = config.accept_loss, config.ballast_bytes
+                directory = Path(url.removeprefix("sqlite:").removeprefix("//"))
+                shards.append(
+                    await SqliteStore.open(directory, clock, accept_loss=loss, ballast_bytes=ballast, shard=number)
+                )
+            else:
+                shards.append(await PostgresStore.open(url, clock, shard=number, may_be_down=len(urls) > 1))
+    except BaseException:
+        await _close(shards)
+        raise
+    if not any(shard.status().writable for shard in shards):
+        await _close(shards)
+        raise StorageFailed("None of the shards can be reached. Check the addresses given by --store.")
+    return shards
+
+
+async def _close(shards: list[Store]) -> None:
+    for shard in shards:
+        await shard.close()
+
+
+def make_engine(config: Config, shards: list[Store], clock: Clock) -> AnyEngine:
+    """Make one engine, or a fleet of them."""
+    options: dict[str, Any] = {
+        "durability": config.durability,
+        "sync_interval_ms": config.sync_interval_ms,
+        "retention": Retention(
+            config.completed_max, config.completed_age_ms, config.journal_bytes_max, config.journal_age_ms
+        ),
+    }
+    worker_times = {"timeout_ms": config.worker_timeout_ms, "overload_ms": config.worker_overload_threshold_ms}
+    if len(shards) == 1:
+        feed = Feed()
+        workers = Workers(shards[0].clock, feed, **worker_times)
+        return Engine(shards[0], shards[0].clock, feed=feed, workers=workers, **options)
+    whole, stats, positions = Feed(), Stats(), [shard.journal_next - 1 for shard in shards]
+    workers = Workers(clock, whole, **worker_times)
+    engines = [
+        Engine(shard, shard.clock, feed=ShardFeed(whole, positions, number), stats=stats, workers=workers, **options)
+        for number, shard in enumerate(shards)
+    ]
+    return Fleet(engines, whole, stats, workers, clock)
