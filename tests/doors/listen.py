@@ -54,6 +54,15 @@ def ear(server: ServerProcess, *events: str, path: str = "/ws", **options: Any) 
         yield listening
 
 
+class Place(tuple[int, ...]):
+    """The id of an event of a stream: its number, or one per shard. They grow from event to event."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "-".join(map(str, self))
+
+
 class StreamEar:
     """An event stream, read message by message."""
 
@@ -71,10 +80,10 @@ class StreamEar:
                 fields[name or "comment"] = value.removeprefix(" ")
         raise EOFError
 
-    def event(self) -> tuple[int | None, Any]:
+    def event(self) -> tuple[Place | None, Any]:
         message = self.message()
-        number = message.get("id")
-        return None if number is None else int(number), json.loads(message["data"])
+        place = message.get("id")
+        return None if place is None else Place(int(part) for part in place.split("-")), json.loads(message["data"])
 
 
 @contextmanager

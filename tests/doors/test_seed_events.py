@@ -848,7 +848,7 @@ def test_figures_and_warnings_come_to_who_asked_for_them(tmp_path: Path) -> None
         ear(loud, "server:shutdown", "config:*") as bystander,
         ear(quiet, *WARNINGS, "health:status", max_queue=None) as calm,
     ):
-        Api(client, "large").push("x" * 3_000_000)  # so that the store is larger than it should be
+        Api(client, "large").push(os.urandom(2_000_000).hex())  # so that the store is larger than it should be
         for name in (*FIGURES, *WARNINGS):
             heard = [each["data"] for each in listening.skipped if each["event"] == name]
             payload = heard[0] if heard else listening.until(name)

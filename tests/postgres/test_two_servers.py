@@ -15,9 +15,10 @@ from penstock.core.lifecycle import State
 from penstock.core.queue import Counts, QueueKey
 from penstock.core.schedule import parse
 from penstock.engine import admin
-from penstock.engine.claim import Claim
+from penstock.engine.claim import Claim, abandon
 from penstock.engine.crons import SaveCron
 from penstock.engine.keeper import Neighbour
+from penstock.store.postgres.transaction import PostgresTransaction
 from tests.postgres.conftest import engine_on
 from tests.support.engines import QUEUE, ack, claim, claim_all, fail, push, push_many, state
 
@@ -291,3 +292,27 @@ async def test_a_queue_removed_at_one_server_is_made_anew_by_a_push_at_the_other
         assert a.store.queue_find(QUEUE) is None
         pushed = await push(b)
         assert [job.id for job in await claim_all(a)] == [pushed.id]
+
+
+@pytest.mark.parametrize("leaves", ["hangs up", "is tired"])
+async def test_who_leaves_while_its_claim_is_being_committed_has_taken_nothing(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, leaves: str
+) -> None:
+    a, b = pair
+    await push(b)
+    await claim(b)
+    caller = Claim(QUEUE, wait_ms=60_000)
+    waiting = b.run(caller)
+    finish = PostgresTransaction._finish
+
+    async def finish_slowly(tx: PostgresTransaction) -> None:
+        await finish(tx)
+        if tx._store is b.store and not waiting.done():
+            abandon(b, caller) if leaves == "hangs up" else b.room._tired(caller)
+
+    monkeypatch.setattr(PostgresTransaction, "_finish", finish_slowly)
+    pushed = await push(a)
+    claimed = await claim(a, wait_ms=20_000)
+    assert claimed is not None
+    assert (claimed.job.id, claimed.job.attempts) == (pushed.id, 0)
+    assert waiting.done()

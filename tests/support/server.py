@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 START_TIMEOUT_S = 60
+PENSTOCK = ("-m", "penstock")
 #: Variables of the developer's own shell that would change what the server does.
 _CLEARED = (
     "AUTH_TOKENS", "HTTP_PORT", "TCP_PORT", "HOST", "DATA_PATH", "CORS_ALLOW_ORIGIN", "RATE_LIMIT_MAX_REQUESTS", "LOG_FORMAT",
@@ -41,14 +42,16 @@ class ServerProcess:
         data: Path,
         *args: str,
         env: Mapping[str, str] | None = None,
-        launcher: Sequence[str] = ("-m", "penstock"),
+        launcher: Sequence[str] = PENSTOCK,
         port: int | None = None,
         tcp_port: int | None = None,
     ) -> None:
         self.data = data
         self.args = args
         self.env = {name: value for name, value in os.environ.items() if name not in _CLEARED}
-        self.env |= stores.environment(data) | dict(env or {})
+        if launcher == PENSTOCK:  # the others do things to a file
+            self.env |= stores.environment(data)
+        self.env |= dict(env or {})
         self.launcher = launcher
         self.port = port or free_port()
         self.tcp_port = tcp_port or free_port()

@@ -187,8 +187,9 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
             continue
         share = jobs[given : given + caller.count]
         given += len(share)
-        work.answer(caller, [_lease(work, queue, caller, job, payload) for job, payload in share])
-        work.after_commit.append(partial(room.leave, caller))
+        deliveries = [_lease(work, queue, caller, job, payload) for job, payload in share]
+        work.answer(caller, deliveries)
+        work.after_commit.append(partial(_hand_over, engine, caller, deliveries))
         served.add(caller)
     work.pulled += given
     await engine.throttle.claimed(work, queue, allowance, given)
@@ -272,6 +273,19 @@ def _lease(work: Work, queue: Queue, caller: Claim, job: Job, payload: Payload) 
     return Delivery(job, payload)
 
 
+def _hand_over(engine: Engine, caller: Claim, deliveries: list[Delivery]) -> None:
+    """After the commit: let a caller out of the line; what it was given goes back if it has left by itself meanwhile."""
+    engine.room.leave(caller)
+    if caller.future.done():  # it hung up, or its time was over, while the commit was under way
+        _give_back(engine, caller, deliveries)
+
+
+def _give_back(engine: Engine, caller: Claim, deliveries: list[Delivery]) -> None:
+    holds = [Hold(delivery.job.id, delivery.job.token) for delivery in deliveries]
+    if holds:  # if they cannot be released now, their leases will run out
+        engine.run_unheard(Release(caller.queue.namespace, holds))
+
+
 def _look_again(engine: Engine, queue: Queue, again_at: int | None, *, newcomers: bool) -> None:
     """After the commit: book the next look at a line that is not empty yet."""
     if engine.room.waiting(queue.key):
@@ -291,9 +305,6 @@ def abandon(engine: Engine, claim: Claim) -> None:
     def give_back(future: asyncio.Future[list[Delivery]]) -> None:
         if future.cancelled() or future.exception() is not None:
             return
-        holds = [Hold(delivery.job.id, delivery.job.token) for delivery in future.result()]
-        if holds:
-            # If they cannot be released now, their leases will run out.
-            engine.run_unheard(Release(claim.queue.namespace, holds))
+        _give_back(engine, claim, future.result())
 
     claim.future.add_done_callback(give_back)

@@ -65,13 +65,15 @@ class Engine:
         self.clock = clock
         self.began_at = clock.steady_ms()  #: what fell due before this was nobody's to do
         self.ids = IdSource(shard=store.shard, node=store.node, floor=store.id_floor)
-        self.stats = stats or Stats()
+        self.stats = Stats() if stats is None else stats
         self.throttle = Throttle()
         self.room = WaitingRoom(self)
         self.completions = Completions(self)
         self.timer = Timer(self)
-        self.feed = feed or Feed()
-        self.workers = workers or Workers(clock, self.feed, timeout_ms=worker_timeout_ms, overload_ms=worker_overload_ms)
+        self.feed = Feed() if feed is None else feed
+        if workers is None:  # not "or": one without workers is false
+            workers = Workers(clock, self.feed, timeout_ms=worker_timeout_ms, overload_ms=worker_overload_ms)
+        self.workers = workers
         self.when_webhooks_change: list[Callable[[], None]] = []  #: called after the commit of a registration
         self.when_lead_changes: list[
             Callable[[], None]

@@ -54,7 +54,7 @@ class Feed:
             self.hear(work.tx.block)
 
     def hear(self, block: JournalBlock) -> None:
-        """Pass on a block of the journal, whoever has committed it."""
+        """Pass on a block, whoever has committed it."""
         if self._listeners:
             self._tell(block)
 
@@ -62,9 +62,9 @@ class Feed:
         self, kind: EventKind, payload: Mapping[str, object], now_ms: int, *, namespace: str | None = None, queue: str = ""
     ) -> None:
         """Tell something that is not kept. ``namespace`` and ``queue``: whom it is about, if not everybody."""
-        if self._listeners:
+        if self.is_heard:
             about = {} if namespace is None else {0: (namespace, queue)}
-            self._tell(JournalBlock(UNNUMBERED, now_ms, [queue_event(kind, 0, payload)], about))
+            self.hear(JournalBlock(UNNUMBERED, now_ms, [queue_event(kind, 0, payload)], about))
 
     def _tell(self, block: JournalBlock) -> None:
         for listener in tuple(self._listeners):
