@@ -93,7 +93,8 @@ class CronHandlers(JobsDoor):
     """One method per route."""
 
     async def list_crons(self, req: Request) -> wire.CronsReply:
-        return wire.CronsReply(crons=[counted_cron_view(cron) for cron in await self.store.cron_list(self.namespace(req))])
+        crons = [counted_cron_view(cron) for cron in await self.store.cron_list(self.namespace(req))]
+        return wire.CronsReply(crons=crons, partial=self.partial())
 
     async def save(self, req: Request) -> wire.SavedCronReply:
         command = save_command(self.namespace(req), await CRON.read(req))

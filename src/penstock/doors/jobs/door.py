@@ -6,6 +6,8 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, JobNotFound, PenstockError, StaleLease, WrongState
 from penstock.core.job import DEFAULT_NAMESPACE, Delivery
@@ -46,6 +48,10 @@ class JobsDoor:
     def namespaced(*routes: Route) -> list[Route]:
         """Return routes that are about one namespace."""
         return [route._replace(namespaced=True) for route in routes]
+
+    def partial(self) -> list[str] | msgspec.UnsetType:
+        """Say of a list over all shards which of them could not be asked."""
+        return self.store.down() or msgspec.UNSET
 
     # Who is meant.
 

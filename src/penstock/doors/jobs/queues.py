@@ -46,7 +46,7 @@ class QueueHandlers(JobsDoor):
     async def list_queues(self, req: Request) -> wire.QueuesReply:
         namespace = self.namespace(req)
         named = [queue.key.name for queue in self.store.queues() if queue.key.namespace == namespace and queue.created_at]
-        return wire.QueuesReply(queues=sorted(named))
+        return wire.QueuesReply(queues=sorted(named), partial=self.partial())
 
     async def list_jobs(self, req: Request, queue: str) -> wire.JobsReply:
         query = LIST.parse_query(req)

@@ -608,6 +608,7 @@ class QueuesReply(Reply, kw_only=True):
     """The names of all queues."""
 
     queues: list[str]
+    partial: list[str] | msgspec.UnsetType = msgspec.UNSET  #: which shards are down, so that something may be missing
 
 
 class CountsView(Out):
@@ -686,3 +687,4 @@ class CronsReply(Reply, kw_only=True):
     """All crons of a namespace, by name."""
 
     crons: list[CountedCronView]
+    partial: list[str] | msgspec.UnsetType = msgspec.UNSET  #: which shards are down, so that something may be missing

@@ -141,6 +141,7 @@ class StatsReply(_Out):
     stats: StatsView
     memory: FullMemory
     collections: Collections
+    partial: list[str] | msgspec.UnsetType = msgspec.UNSET  #: which shards are down, so that figures may be old
 
 
 class MetricsReply(_Out):
@@ -221,7 +222,13 @@ class OpsHandlers:
         jobs, totals = _queues_view(self._engine.store.totals()), self._totals()
         figures = msgspec.structs.asdict(jobs) | msgspec.structs.asdict(totals)
         view = StatsView(**figures, uptime=self._uptime.seconds())
-        return StatsReply(ok=True, stats=view, memory=read_full_memory(), collections=collections_of(self._engine))
+        return StatsReply(
+            ok=True,
+            stats=view,
+            memory=read_full_memory(),
+            collections=collections_of(self._engine),
+            partial=self._engine.store.down() or msgspec.UNSET,
+        )
 
     async def metrics(self, req: Request) -> MetricsReply | Plain:
         accept = req.header("accept", "")

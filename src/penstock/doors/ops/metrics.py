@@ -107,6 +107,10 @@ class Metrics:
         yield GaugeMetricFamily("penstock_store_bytes", "Size of the store on disk.", engine.store.size_bytes())
         yield GaugeMetricFamily("penstock_store_full", "1 while the disk is full.", int(status.full))
         yield GaugeMetricFamily("penstock_store_writable", "0 while the store refuses writes.", int(status.writable))
+        shards = GaugeMetricFamily("penstock_shard_up", "0 while a shard refuses writes.", labels=["shard"])
+        for number, each in enumerate(engine.engines):
+            shards.add_metric([str(number)], int(each.store.status().writable))
+        yield shards
         yield GaugeMetricFamily("penstock_jobs_quarantined", "Jobs whose stored row is damaged.", status.quarantined)
 
     def _queues(self) -> Iterator[Metric]:

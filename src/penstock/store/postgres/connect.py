@@ -55,6 +55,6 @@ async def connect(url: str, *, writer: bool = False) -> Connection:
     ) as error:
         raise ConfigInvalid(f"The database does not let us in: {error}. Check the address given by --store.") from error
     except Exception as error:
-        if is_lost(error):
+        if is_lost(error) or isinstance(error, asyncpg.PostgresError):  # it is starting, or lets nobody in right now
             raise StorageFailed(f"The database cannot be reached ({error}). The server tries again by itself.") from error
         raise
