@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from penstock.core.errors import CronNotFound, JobNotFound, PenstockError, WebhookNotFound
-from penstock.core.ids import SHARDS_MAX, shard_of
+from penstock.core.errors import CronNotFound, InvalidInput, JobNotFound, PenstockError, WebhookNotFound
+from penstock.core.ids import SHARDS_MAX, shard_of, to_uuid
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import shard_for
 from penstock.engine.change import AddLog, ClearLog, EditData, MoveJob
@@ -21,6 +21,7 @@ from penstock.engine.crons import RemoveCron, SaveCron
 from penstock.engine.feed import Feed
 from penstock.engine.flows import Adopt, CancelChildren, Unneed
 from penstock.engine.hooks import AddWebhook, EnableWebhook, RemoveWebhook
+from penstock.engine.produce import Push
 from penstock.engine.settle import Ack, Renew, Settlement
 from penstock.store.shards import ShardedStore
 
@@ -120,7 +121,10 @@ class Fleet:
         """Run a command; awaiting it gives the answer, or raises why there is none."""
         queue = getattr(command, "queue", None)
         if isinstance(queue, QueueKey):
-            return self.of(queue).run(command)
+            engine = self.of(queue)
+            if isinstance(command, Push):
+                _check_needs(command, engine)
+            return engine.run(command)
         return asyncio.ensure_future(self._run(command))
 
     async def _run(self, command: Command[T]) -> T:
@@ -261,6 +265,16 @@ class Fleet:
     def waiting_for_ends(self) -> int:
         """How many wait for a job to end."""
         return sum(engine.waiting_for_ends for engine in self.engines)
+
+
+def _check_needs(command: Push, engine: Engine) -> None:
+    """Refuse what cannot be done yet: a job that needs one of another shard."""
+    for new in command.jobs:
+        for ref in new.needs:
+            if isinstance(ref, int) and shard_of(ref) != engine.store.shard:
+                raise InvalidInput(
+                    f"Dependency job {to_uuid(ref)} lives on another shard. Push both to queues of one shard, or to one queue."
+                )
 
 
 #: What doors talk to.
