@@ -50,7 +50,6 @@ class Config(msgspec.Struct, frozen=True):
     stores: tuple[str, ...] = ()
     http: Listener = Listener("127.0.0.1", 6790)
     tcp: Listener | None = Listener("127.0.0.1", 6789)
-    resp: Listener | None = None
     metrics: Listener | None = Listener("127.0.0.1", 9090)
     durability: Durability = Durability.ALWAYS
     sync_interval_ms: int = 100
@@ -204,8 +203,7 @@ SETTINGS: dict[str, Setting] = {
     "tcp": Setting(
         _listener, ("PENSTOCK_TCP",), "where the jobs door's TCP protocol listens, or off (TCP_PORT and HOST work too)"
     ),
-    "resp": Setting(_listener, ("PENSTOCK_RESP",), "where the Redis protocol listens, or off"),
-    "metrics": Setting(_listener, ("PENSTOCK_METRICS",), "where Prometheus finds metrics, or off"),
+    "metrics": Setting(_listener, ("PENSTOCK_METRICS",), "where Prometheus finds metrics besides /prometheus, or off"),
     "durability": Setting(
         _durability, ("PENSTOCK_DURABILITY",), "what an answer means: always (on disk), interval, or never"
     ),
@@ -347,7 +345,7 @@ def _text_of(name: str, value: object, file: Path) -> str:
 
 
 def _check_listeners(config: Config) -> None:
-    listeners = [config.http, *(each for each in (config.tcp, config.resp, config.metrics) if each is not None)]
+    listeners = [config.http, *(each for each in (config.tcp, config.metrics) if each is not None)]
     for listener in listeners:
         if listeners.count(listener) > 1:
             raise ConfigInvalid(f"Two listeners share the address {listener}. Give each its own, or switch one off.")

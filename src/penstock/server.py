@@ -82,10 +82,11 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     engine.start()
     doors = Doors(config, engine)
     servers = [listeners.listen(doors.app(), config.http)]
-    if config.metrics is not None and listeners.wanted(config, "metrics", config.metrics):
-        servers.append(listeners.listen(doors.metrics_app(), config.metrics))
-    if config.resp is not None:
-        log.warning("this version has no such listener yet; it is not started", listener="resp")
+    if config.metrics is not None:
+        if listeners.wanted(config, "metrics", config.metrics):
+            servers.append(listeners.listen(doors.metrics_app(), config.metrics))
+        else:
+            config = msgspec.structs.replace(config, metrics=None)
     running = [asyncio.get_running_loop().create_task(server.serve()) for server in servers]
     await listeners.until_listening(config.http, running[0])
     keep_listener_alive(config.http.port)
@@ -159,8 +160,8 @@ class Doors:
             engine.clock,
             hub,
             self._gate,
-            lambda authenticated, client: Session(
-                table, self._gate, authenticated=authenticated, window=self._window, client=client
+            lambda authenticated, namespace, client: Session(
+                table, self._gate, authenticated=authenticated, namespace=namespace, window=self._window, client=client
             ),
             store=engine.store,
             links=self._links,

@@ -19,7 +19,7 @@ _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 def default_of(name: str) -> str:
     value = getattr(config.Config(), name)
     if value is None:
-        return "off" if name in ("tcp", "resp", "metrics") else "none"
+        return "off" if name in ("tcp", "metrics") else "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple) and not isinstance(value, config.Listener):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -87,28 +88,25 @@ def fits(reply: Any, example: Any) -> bool:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
-def test_the_tour_of_the_readme_runs(server: ServerProcess) -> None:
-    known = {"ID": "", "TOKEN": ""}
-    replies: list[Any] = []
-    ran = 0
-    for kind, body in BLOCK.findall(README):
+def test_the_tour_of_the_readme_runs_word_by_word(server: ServerProcess, tmp_path: Path) -> None:
+    blocks = [(kind, body) for kind, body in BLOCK.findall(README) if kind in ("sh", "json")]
+    # What is printed is what is run, in one shell. Where that port leads, and that mistakes are errors, curl reads here.
+    rules = f'connect-to = "localhost:6790:127.0.0.1:{server.port}"\nfail\nwrite-out = "\\n"\n'
+    (tmp_path / ".curlrc").write_text(rules, encoding="utf-8")
+    done = subprocess.run(
+        ["bash", "-e"], input="echo ---\n".join(body for kind, body in blocks if kind == "sh"),
+        env={"CURL_HOME": str(tmp_path), "PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    said = [[json.loads(line) for line in part.splitlines() if line] for part in done.stdout.split("---\n")]
+    assert [len(replies) for replies in said] == [1, 1, 2, 6]
+    assert all(reply["ok"] is True for replies in said for reply in replies)
+    step = -1
+    for kind, body in blocks:
         if kind == "sh":
-            script = body.replace("http://localhost:6790", server.url)
-            done = subprocess.run(
-                ["bash", "-ec", script.replace("curl -s ", "curl -sf -w '\\n' ")],
-                env=known, capture_output=True, text=True, check=True, timeout=60,
-            )  # fmt: skip
-            replies = [json.loads(line) for line in done.stdout.splitlines()]
-            ran += len(replies)
-            assert all(reply["ok"] is True for reply in replies)
-            if "job" in replies[-1]:
-                known = {"ID": replies[-1]["job"]["id"], "TOKEN": replies[-1]["token"]}
-        elif kind == "json":
-            examples = [json.loads(line) for line in body.splitlines()]
-            assert len(examples) == len(replies)
-            for reply, example in zip(replies, examples, strict=True):
-                assert fits(reply, example), (shape(reply), shape(example))
-    assert ran == 10
+            step += 1
+            continue
+        for reply, example in zip(said[step], map(json.loads, body.splitlines()), strict=True):
+            assert fits(reply, example), (shape(reply), shape(example))
 
 
 def test_the_worker_of_the_examples_works(server: ServerProcess) -> None:

@@ -115,7 +115,7 @@ class Served:
             clock,
             Hub(engine.feed, clock),
             gate,
-            lambda authenticated, _client: Session(table, gate, authenticated=authenticated),
+            lambda authenticated, namespace, _client: Session(table, gate, authenticated=authenticated, namespace=namespace),
             store=engine.store,
             links=Links(clock),
             allow_origin="*",

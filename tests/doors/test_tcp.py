@@ -13,6 +13,7 @@ import pytest
 
 from penstock.access.tokens import TokenGate
 from penstock.core import limits
+from penstock.core.clock import settle
 from penstock.core.ids import to_uuid
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
@@ -172,6 +173,19 @@ def test_a_token_is_asked_for_first(guarded: ServerProcess) -> None:
         assert another.read() is None
 
 
+def test_what_comes_right_behind_a_token_may_be_large(guarded: ServerProcess) -> None:
+    push = frame({"cmd": "PUSH", "queue": "large", "data": "x" * 100_000, "reqId": "push"})
+    with TcpClient(guarded.tcp_port) as client:
+        client.socket.sendall(frame({"cmd": "Auth", "token": "secret", "reqId": "auth"}) + push + push)
+        replies = [client.read() for _ in range(3)]
+        assert [(each["ok"], each["reqId"]) for each in replies] == [(True, "auth"), (True, "push"), (True, "push")]
+    with TcpClient(guarded.tcp_port) as stranger:
+        stranger.socket.sendall(frame({"cmd": "Auth", "token": "wrong"}) + push)
+        assert stranger.read() == {"ok": False, "error": "Invalid token"}
+        assert stranger.read()["error"].startswith("Frame too large")
+        assert stranger.read() is None
+
+
 # Hanging up.
 
 
@@ -194,6 +208,17 @@ def test_hanging_up_gives_the_jobs_back_untouched(client: TcpClient, server: Ser
     assert [(job["id"], job["attempts"]) for job in again["jobs"]] == [(ids[1], 0), (ids[2], 0)]
     assert client.state(ids[0]) == "completed"
     assert client.state(ids[3]) == "active"  # its worker said that it will come back on another connection
+
+
+def test_a_job_whose_acknowledgement_was_refused_goes_back_too(client: TcpClient, server: ServerProcess) -> None:
+    ids = [client.push(n) for n in range(2)]
+    with TcpClient(server.tcp_port, client.queue) as worker:
+        tokens = worker.ok("PULLB", queue=worker.queue, count=2)["tokens"]
+        reply = worker.ok("ACKB", ids=ids, tokens=[tokens[0], tokens[0]])
+        assert (reply["count"], [each["id"] for each in reply["errors"]]) == (1, [ids[1]])
+    again = client.ok("PULL", queue=client.queue, timeout=10_000)
+    assert (again["job"] or {}).get("id") == ids[1]
+    assert client.state(ids[0]) == "completed"
 
 
 def test_an_acknowledgement_sent_just_before_hanging_up_counts(client: TcpClient, server: ServerProcess) -> None:
@@ -224,6 +249,20 @@ def test_a_frame_too_large_is_refused_and_the_connection_closed(client: TcpClien
     assert refusal in replies
     assert any(reply.get("reqId") == "before" for reply in replies)
     assert client.read() is None
+
+
+def test_frames_that_are_only_announced_keep_nobody_out(server: ServerProcess) -> None:
+    liars = [TcpClient(server.tcp_port) for _ in range(18)]
+    try:
+        for each in liars:
+            each.socket.sendall(frame({"cmd": "Ping"}) + struct.pack(">I", 64 * 2**20) + b"x")
+            assert each.read()["ok"] is True
+        with TcpClient(server.tcp_port) as client:
+            client.push("x" * 300)
+            client.push("x" * 300_000)
+    finally:
+        for each in liars:
+            each.socket.close()
 
 
 def test_a_client_that_does_not_read_holds_up_nobody_else(client: TcpClient, server: ServerProcess) -> None:
@@ -319,7 +358,6 @@ async def test_a_frame_that_does_not_go_on_is_given_up(engine: Engine, clock: Ma
     assert await wire.read()
     await clock.advance(limits.frame_idle_ms_max - 1)
     assert listener.connections
-    assert listener.bytes == 3
     await clock.advance(1)
     with pytest.raises(ConnectionError):
         if await wire.read() == b"":
@@ -345,8 +383,18 @@ async def test_frames_that_would_take_too_much_memory_are_refused(engine: Engine
     listener = TcpListener(all_commands(engine), TokenGate([]), clock)
     await listener.start("127.0.0.1", 0)
     wire = await connect(listener)
-    listener.bytes = limits.frames_bytes_max - 1_000
-    wire.writer.write(struct.pack(">I", 2_000))
+    small, large = frame({"cmd": "Hello", "padding": "x" * 60_000}), frame({"cmd": "Hello", "padding": "x" * 70_000})
+    wire.writer.write(large[:-1])
+    while not listener.bytes:
+        await settle()
+    assert listener.bytes < len(large) - limits.connection_frames_bytes
+    wire.writer.write(large[-1:])
+    assert b"penstock" in await wire.read()
+    assert listener.bytes == 0
+    listener.bytes = limits.frames_bytes_max - 1_000  # others have taken the rest
+    wire.writer.write(small)
+    assert b"penstock" in await wire.read(), "what is small always gets through"
+    wire.writer.write(large)
     assert b"Too many large requests at once" in await wire.read()
     assert await wire.read() == b""
     wire.writer.close()
@@ -401,6 +449,28 @@ async def test_the_system_asks_silent_clients_whether_they_are_there(engine: Eng
     )
     assert limits.keepalive_s + asked <= 2 * limits.keepalive_s, "found out within two minutes"
     wire.writer.close()
+    await listener.stop()
+
+
+async def test_who_shows_no_token_in_time_is_turned_away(engine: Engine, clock: ManualClock) -> None:
+    listener = TcpListener(all_commands(engine), TokenGate(["secret"]), clock)
+    await listener.start("127.0.0.1", 0)
+    known, silent, talking = [await connect(listener) for _ in range(3)]
+    known.writer.write(frame({"cmd": "Auth", "token": "secret"}))
+    assert await known.read() == frame({"ok": True})
+    await clock.advance(limits.auth_wait_ms_max - 1)
+    talking.writer.write(frame({"cmd": "Auth", "token": "wrong"}))
+    assert b"Invalid token" in await talking.read()
+    await clock.advance(1)
+    for each in (silent, talking):
+        assert await each.read() == frame({"ok": False, "error": "Not authenticated"})
+        assert await each.read() == b""
+        each.writer.close()
+    known.writer.write(frame({"cmd": "Hello"}))
+    assert b"penstock" in await known.read()
+    await clock.advance(100 * limits.auth_wait_ms_max)
+    assert len(listener.connections) == 1
+    known.writer.close()
     await listener.stop()
 
 

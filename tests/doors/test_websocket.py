@@ -102,12 +102,27 @@ def test_the_rate_limit_counts_requests_and_commands_together(tmp_path: Path) ->
             assert tcp.call("PUSH", queue="q", data=1, reqId="9") == too_many
             assert events.ask("Pause", queue="q", reqId="9") == too_many
             assert events.ask("Subscribe", events=["*"], reqId="9") == too_many
+            events.socket.send("{")
+            assert events.receive() == {"ok": False, "error": "Rate limit exceeded"}
         assert client.get("/queues").json()["error"] == "Rate limit exceeded"
         with pytest.raises(InvalidStatus) as refused, ear(running):
             pass
         status, error, wait = answer(refused.value)
         assert (status, error) == (429, "Rate limit exceeded")
         assert 0 < int(wait or 0) <= 3_600
+
+
+def test_what_is_no_command_counts_as_one(tmp_path: Path) -> None:
+    env = {"RATE_LIMIT_MAX_REQUESTS": "5", "RATE_LIMIT_WINDOW_MS": "3600000"}
+    with ServerProcess(tmp_path / "data", env=env) as running, ear(running) as events, TcpClient(running.tcp_port) as tcp:
+        for text, error in (("{", "Invalid JSON"), ("[1]", "Invalid command"), ("{}", "Invalid command")):
+            events.socket.send(text)
+            assert events.receive()["error"] == error
+        tcp.socket.sendall(b"\0\0\0\1\xc1")
+        assert tcp.read()["error"] == "Invalid command format"
+        tcp.socket.sendall(b"\0\0\0\1\xc1")
+        assert tcp.read()["error"] == "Rate limit exceeded"
+        assert tcp.call("PUSH", queue="q", data=float("nan"), reqId=1)["error"] == "Rate limit exceeded"
 
 
 def test_a_subscription_is_cumulative_and_can_be_taken_back(server: ServerProcess, api: Api) -> None:
@@ -200,6 +215,70 @@ def test_namespaces_are_kept_apart(server: ServerProcess, api: Api) -> None:
     assert answer(refused.value)[:2] == (400, "X-Namespace contains invalid characters or is too long")
 
 
+def test_commands_are_about_the_namespace_of_the_handshake(server: ServerProcess, api: Api) -> None:
+    other = {"X-Namespace": "elsewhere"}
+    with ear(server, additional_headers=other) as theirs, ear(server) as mine:
+        job = theirs.ask("PUSH", queue=api.queue, data=1)["id"]
+        assert api.http.get(f"/jobs/{job}/state").json()["state"] == "unknown"
+        assert api.http.get(f"/jobs/{job}/state", headers=other).json()["state"] == "waiting"
+        assert mine.ask("PULL", queue=api.queue)["job"] is None
+        assert theirs.ask("PULL", queue=api.queue)["job"]["id"] == job
+    pulled = api.http.get(f"/queues/{api.queue}/jobs", params={"timeout": 10_000}, headers=other).json()["job"]
+    assert pulled["id"] == job, "it went back where it was taken from"
+
+
+def test_payloads_pass_through_byte_for_byte(server: ServerProcess, api: Api) -> None:
+    """As they do over HTTP: what number a client can read is the client's business."""
+    data = '{"huge":1e999, "long":3.14159265358979323846, "text":"\\u00fc"}'
+    with ear(server, path="/ws/queues/quiet") as events:
+        events.socket.send(f'{{"cmd":"PUSH","queue":"{api.queue}","reqId":1e999,"data":{data}}}')
+        assert events.receive()["ok"] is True
+        assert data in api.http.get(f"/queues/{api.queue}/jobs").text
+        api.http.post(f"/queues/{api.queue}/jobs", content='{"data":1e999}')
+        events.socket.send(json.dumps({"cmd": "PULL", "queue": api.queue, "reqId": "7"}))
+        reply = str(events.socket.recv(timeout=20))
+        assert '"data":1e999,' in reply
+        assert json.loads(reply)["reqId"] == "7"
+        assert events.ask("PULL", queue=api.queue, timeout=10**999)["error"] == "timeout must be a finite number"
+
+
+# Hanging up.
+
+
+def test_a_job_pulled_by_who_hangs_up_meanwhile_goes_back(server: ServerProcess, api: Api) -> None:
+    jobs = {api.push() for _ in range(30)}
+    for _ in jobs:
+        with ear(server) as events:
+            events.socket.send(json.dumps({"cmd": "PULL", "queue": api.queue}))
+    while jobs:
+        job = api.pull(timeout=10_000)
+        assert job is not None, f"{len(jobs)} did not come back"
+        jobs.remove(job["id"])
+
+
+def test_a_job_that_comes_while_its_worker_hangs_up_goes_back(server: ServerProcess, api: Api) -> None:
+    with TcpClient(server.tcp_port, api.queue) as producer:
+        for number in range(30):
+            with ear(server, path="/ws/queues/quiet") as events:
+                events.socket.send(json.dumps({"cmd": "PULL", "queue": api.queue, "timeout": 60_000}))
+                assert events.ask("Ping")["ok"]
+                producer.send("PUSH", queue=api.queue, data=number)
+                events.socket.socket.shutdown(socket.SHUT_RDWR)
+            assert producer.read()["ok"] is True
+            job = api.pull(timeout=10_000)
+            assert job is not None
+            assert (job["data"], job["attempts"]) == (number, 0)
+            api.ok("POST", f"/jobs/{job['id']}/ack")
+
+
+def test_an_acknowledgement_sent_just_before_hanging_up_counts(server: ServerProcess, api: Api) -> None:
+    with ear(server) as events:
+        job = events.ask("PUSH", queue=api.queue, data=1)["id"]
+        token = events.ask("PULL", queue=api.queue)["token"]
+        events.socket.send(json.dumps({"cmd": "ACK", "id": job, "token": token, "result": "done"}))
+    assert api.ok("POST", f"/jobs/{job}/wait", {"timeout": 10_000})["result"] == "done"
+
+
 def answer(refused: InvalidStatus) -> tuple[int, str, str | None]:
     """Return what a handshake was refused with: status, error and Retry-After."""
     response = refused.response
@@ -273,8 +352,25 @@ def test_a_token_in_a_command(guarded: ServerProcess) -> None:
         assert events.receive()["jobId"] == job
 
 
+def test_who_shows_a_wrong_token_is_not_let_in(guarded: ServerProcess) -> None:
+    for header in ("Bearer wrong", "Bearer ", "Basic c2VjcmV0"):
+        with pytest.raises(InvalidStatus) as refused, ear(guarded, additional_headers={"Authorization": header}):
+            pass
+        assert answer(refused.value) == (401, "Unauthorized", None)
+
+
+@pytest.mark.parametrize(("header", "status"), [(b"X-Namespace: \xc3\xbc", b"400"), (b"Authorization: \xc3\xbc", b"401")])
+def test_a_header_that_is_not_ascii_is_not_overlooked(guarded: ServerProcess, header: bytes, status: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", guarded.port), timeout=20) as raw:
+        raw.sendall(
+            b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" + header + b"\r\n"
+            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        assert raw.recv(4_096).startswith(b"HTTP/1.1 " + status)
+
+
 def test_who_shows_no_token_is_cut_off(guarded: ServerProcess) -> None:
-    with ear(guarded, additional_headers={"Authorization": "Bearer wrong"}) as events:
+    with ear(guarded) as events:
         assert json.loads(events.socket.recv(timeout=30)) == {"ok": False, "error": "Not authenticated"}
         assert closing(events) == (1008, "Not authenticated")
 

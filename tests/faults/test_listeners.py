@@ -106,3 +106,21 @@ def test_the_greeting_says_where_tcp_listens(tmp_path: Path) -> None:
         assert server.process is not None
         assert server.process.stdout is not None
         assert f"  TCP      127.0.0.1:{server.tcp_port}\n" in [server.process.stdout.readline() for _ in range(4)]
+
+
+def test_the_greeting_says_where_the_metrics_are_and_how_to_do_without(tmp_path: Path) -> None:
+    port = free_port()
+    with ServerProcess(tmp_path / "data", "--metrics", f"127.0.0.1:{port}") as server:
+        assert server.process is not None
+        assert server.process.stdout is not None
+        said = [server.process.stdout.readline() for _ in range(5)]
+        assert f"           http://127.0.0.1:{port}/metrics  (off with --metrics off)\n" in said
+        assert "penstock_" in httpx2.get(f"http://127.0.0.1:{port}/metrics").text
+
+
+@pytest.mark.parametrize("args", [(), ("serve",)])
+def test_nothing_is_offered_that_is_not_there(args: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "penstock", *args, "--help"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    assert "four" not in said
+    assert "--resp" not in said

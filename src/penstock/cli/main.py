@@ -26,7 +26,7 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="penstock")
 def main() -> None:
-    """One queue server with four front doors on one engine."""
+    """A queue server: push a job now, and a worker gets it when it is due."""
 
 
 main.add_command(serve)

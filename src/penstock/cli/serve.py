@@ -29,7 +29,6 @@ def _option(name: str, metavar: str) -> Callable[[F], F]:
 @click.option("--store", "stores", metavar="URL", multiple=True, help=configuration.SETTINGS["stores"].help)
 @_option("http", "HOST:PORT")
 @_option("tcp", "HOST:PORT|off")
-@_option("resp", "HOST:PORT|off")
 @_option("metrics", "HOST:PORT|off")
 @_option("durability", "always|interval|never")
 @_option("log-level", "LEVEL")
@@ -67,6 +66,8 @@ def _greet(config: configuration.Config) -> None:
     if config.tcp is not None:
         click.echo(f"  TCP      {config.tcp}")
     click.echo(f"  metrics  {base}/prometheus")
+    if config.metrics is not None:
+        click.echo(f"           http://{config.metrics}/metrics  (off with --metrics off)")
     if config.stores:
         click.echo(f"  data     {', '.join(map(without_password, config.stores))}")
     else:

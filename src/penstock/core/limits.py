@@ -69,7 +69,8 @@ clean_jobs_max: Final = 100_000
 
 # What a connection of the jobs door's TCP protocol, or its WebSocket, may be.
 frame_bytes_max: Final = 64 * MEBIBYTE
-frames_bytes_max: Final = 1024 * MEBIBYTE  # of all frames that arrive or are being worked on
+frames_bytes_max: Final = 1024 * MEBIBYTE  # of all frames that arrive or are being worked on, beyond the next
+connection_frames_bytes: Final = 65_536  # that every connection may keep, whatever the others do
 frame_idle_ms_max: Final = MINUTE_MS  # a frame of which nothing more arrives for this long is given up
 tcp_connections_max: Final = 10_000
 connection_commands_max: Final = 50  # under way at the same time
@@ -77,7 +78,7 @@ connection_jobs_max: Final = 10_000  # pulled jobs that go back when the connect
 connection_write_bytes_max: Final = 64 * MEBIBYTE  # replies that a client has not read
 command_name_chars_max: Final = 64
 command_values_max: Final = 2_000_000  # because all of them are looked at while everybody else waits
-stranger_frame_bytes_max: Final = 65_536  # from a client that has not shown its token yet
+stranger_frame_bytes_max: Final = connection_frames_bytes  # from a client that has not shown its token yet
 keepalive_s: Final = 60  # silence after which the system asks whether the other side is still there
 gone_s: Final = 120  # without a sign of the other side, after which the system gives it up
 links_looked_at_max: Final = 10_000  # sockets, when one is looked for

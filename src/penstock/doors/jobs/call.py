@@ -6,22 +6,72 @@ that one handler, with one set of limits and error texts, serves HTTP, TCP and W
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
 from penstock.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from penstock.doors.http.body import Reader
     from penstock.doors.http.request import Request
     from penstock.doors.http.route import Handler
     from penstock.doors.jobs.session import Session
     from penstock.engine.engine import Engine
 
-_encode = msgspec.json.Encoder().encode
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
+_decode_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_check_syntax: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class TextMessage(Mapping[str, Any]):
+    """A command that came as JSON. Its text stays as it is, so that payloads are stored byte for byte, as over HTTP.
+
+    Raises InvalidInput for what is not JSON, or not an object.
+    """
+
+    __slots__ = ("_fields", "text")
+
+    def __init__(self, text: str | bytes) -> None:
+        try:
+            self.text = text.encode() if isinstance(text, str) else text
+            if not self.text.isascii():
+                self.text.decode()
+            self._fields = _decode_fields(self.text)
+        except msgspec.ValidationError:
+            raise InvalidInput("Invalid command" if _is_json(self.text) else _NO_JSON) from None
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            raise InvalidInput(_NO_JSON) from None
+
+    def __getitem__(self, name: str) -> Any:
+        raw = self._fields[name]
+        try:
+            try:
+                return _decode(raw)
+            except msgspec.DecodeError:  # a number too large for a float, which JSON may have
+                return json.loads(bytes(raw), parse_int=float)
+        except RecursionError:  # deeper than anything a command looks at
+            return None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+
+_NO_JSON: Final = "Invalid JSON"
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        _check_syntax(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 class Call:
@@ -44,6 +94,8 @@ class Call:
 
     async def body(self) -> bytes:
         """Return the fields as JSON."""
+        if type(self.message) is TextMessage:
+            return self.message.text
         try:
             return _encode(self.message)
         except (TypeError, ValueError, OverflowError, RecursionError):

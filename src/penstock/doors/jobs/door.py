@@ -20,6 +20,8 @@ from penstock.engine.settle import Hold
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Sequence
 
+    from granian._granian import RSGIHeaders
+
     from penstock.core.job import Job, Payload
     from penstock.core.lifecycle import Arrow
     from penstock.core.queue import Queue
@@ -50,9 +52,7 @@ class JobsDoor:
     def namespace(self, req: Request) -> str:
         """Return the namespace a request is about: the header X-Namespace, or the default one."""
         name: str | None = req.header("x-namespace")
-        if name is None and "x-namespace" not in req.scope.headers:  # it is there, but unreadable, if it is not ASCII
-            return DEFAULT_NAMESPACE
-        return check_namespace(name)
+        return namespace_in(req.scope.headers) if name is None else check_namespace(name)
 
     def queue_key(self, req: Request, name: str) -> QueueKey:
         """Return the queue a request is about. A queue that exists has a valid name."""
@@ -153,6 +153,14 @@ async def in_other_words(answer: Awaitable[T], refusal: str) -> T:
         return await answer
     except (JobNotFound, WrongState):
         raise Refused(refusal) from None
+
+
+def namespace_in(headers: RSGIHeaders) -> str:
+    """Return the namespace that headers choose: the default one without X-Namespace."""
+    name: str | None = headers.get("x-namespace")
+    if name is None and "x-namespace" not in headers:  # it is there, but unreadable, if it is not ASCII
+        return DEFAULT_NAMESPACE
+    return check_namespace(name)
 
 
 def check_namespace(name: str | None) -> str:

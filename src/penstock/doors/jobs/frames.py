@@ -32,12 +32,12 @@ class Parser:
     """Cuts a stream of bytes into frames.
 
     ``broken`` says why nothing more can be read from this stream, once that is so: a frame too large is refused as soon as its
-    length is known, before any of it is kept.
+    length is known. Nothing is read behind it, unless ``allow`` finds that it may be that large after all.
     """
 
     def __init__(self, bytes_max: int = limits.frame_bytes_max) -> None:
         self.broken: FrameTooLarge | None = None
-        self.bytes_max = bytes_max  #: may be changed between two frames
+        self._bytes_max = bytes_max
         self._buffer = bytearray()
 
     @property
@@ -46,27 +46,28 @@ class Parser:
         return bool(self._buffer)
 
     @property
-    def announced(self) -> int:
-        """Return how many bytes the frame that is arriving will take."""
-        if len(self._buffer) < HEADER_BYTES:
-            return len(self._buffer)
-        return HEADER_BYTES + int.from_bytes(self._buffer[:HEADER_BYTES])
+    def kept(self) -> int:
+        """Return how many bytes of the frame that is arriving are here. What it only promises to be costs nothing."""
+        return len(self._buffer)
+
+    def allow(self, bytes_max: int) -> list[bytes]:
+        """Take larger frames from now on; return those that are complete now."""
+        self._bytes_max = bytes_max
+        self.broken = None
+        return self.receive(b"")
 
     def receive(self, data: bytes) -> list[bytes]:
         """Take what arrived, and return the frames that are complete now, without their headers."""
         frames: list[bytes] = []
-        if self.broken is not None:
-            return frames
         buffer = self._buffer
         buffer += data
         start = 0
         while len(buffer) - start >= HEADER_BYTES:
             body = start + HEADER_BYTES
             size = int.from_bytes(buffer[start:body])
-            if size > self.bytes_max:
-                self.broken = FrameTooLarge(f"Frame too large: {size} bytes exceeds maximum {self.bytes_max}")
-                buffer.clear()
-                return frames
+            if size > self._bytes_max:
+                self.broken = FrameTooLarge(f"Frame too large: {size} bytes exceeds maximum {self._bytes_max}")
+                break
             if len(buffer) < body + size:
                 break
             frames.append(bytes(buffer[body : body + size]))

@@ -15,8 +15,9 @@ import msgspec
 import structlog
 
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, PenstockError, Unauthorized
+from penstock.core.errors import InvalidInput, PenstockError, RateLimited, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
+from penstock.doors.jobs import wire
 from penstock.doors.jobs.call import Call
 from penstock.doors.jobs.views import job_ref, token_value
 from penstock.engine.settle import Hold, Release
@@ -65,24 +66,37 @@ class Session:
         self._idle.set()
 
     async def handle(self, message: object) -> dict[str, Any]:
-        """Answer one command. Never raises: what goes wrong is an answer too. Several may be under way at once."""
+        """Answer one command with plain values. Never raises: what goes wrong is an answer too. Several may be under way."""
+        return _plain(await self._reply(message)) | _request_id(message)
+
+    async def handle_text(self, message: object) -> bytes:
+        """Answer one command as ``handle`` does, with JSON in which payloads and results are the bytes they are stored as."""
+        text = await self._reply(message)
+        request_id = _request_id(message)
+        return text[:-1] + b"," + _encode(request_id)[1:] if request_id else text
+
+    def refuse(self, error: PenstockError, message: object = None) -> dict[str, Any]:
+        """Answer what is no command. It counts like one."""
+        try:
+            self.check_pace()
+        except RateLimited as too_many:
+            error = too_many
+        return {"ok": False, "error": str(error)} | _request_id(message)
+
+    async def _reply(self, message: object) -> bytes:
         self._under_way += 1
         self._idle.clear()
         try:
-            reply = await self._answer(message)
+            return await self._answer(message)
         except PenstockError as error:
-            reply = {"ok": False, "error": str(error)}
+            return _encode({"ok": False, "error": str(error)})
         except Exception as error:  # whatever went wrong, the client gets an answer
             log.error("a command failed unexpectedly", exc_info=error)
-            reply = {"ok": False, "error": "Internal server error"}
+            return _encode({"ok": False, "error": "Internal server error"})
         finally:
             self._under_way -= 1
             if not self._under_way:
                 self._idle.set()
-        request_id = message.get("reqId") if isinstance(message, Mapping) else None
-        if isinstance(request_id, str | int | float):
-            reply["reqId"] = request_id
-        return reply
 
     def hang_up(self) -> None:
         """The client is gone: whatever waits on its behalf stops waiting."""
@@ -115,7 +129,7 @@ class Session:
         if self._window is not None:
             self._window.check(self._client)
 
-    async def _answer(self, message: object) -> dict[str, Any]:
+    async def _answer(self, message: object) -> bytes:
         self.check_pace()
         if not isinstance(message, Mapping):
             raise InvalidInput("Invalid command")
@@ -127,32 +141,39 @@ class Session:
             raise Unauthorized("Not authenticated")
         if entry is None:
             raise InvalidInput(f"Unknown command: {name[: limits.command_name_chars_max]}")
-        reply = _plain(await entry(Call(self, message)))
+        reply = await entry(Call(self, message))
         self._keep_track(entry, message, reply)
-        return reply
+        return _encode(reply)
 
-    def _keep_track(self, entry: Entry, message: Mapping[str, Any], reply: Mapping[str, Any]) -> None:
+    def _keep_track(self, entry: Entry, message: Mapping[str, Any], reply: object) -> None:
         """Remember which jobs the client holds. Of very many, the oldest are forgotten: their leases will run out."""
         if entry.takes and message.get("detach") is not True:
             for job, token in _taken(reply):
-                self._held[job_ref(job["id"])] = token_value(token)
+                self._held[job_ref(job.id)] = token_value(token)
             while len(self._held) > limits.connection_jobs_max:
                 del self._held[next(iter(self._held))]
         elif entry.settles:
-            for text in message["ids"] if "ids" in message else (message["id"],):
-                self._held.pop(job_ref(text), None)
+            refused = {each.id for each in reply.errors} if isinstance(reply, wire.BatchReply) else ()
+            for text in message["ids"] if isinstance(reply, wire.BatchReply) else (message["id"],):
+                if text not in refused:
+                    self._held.pop(job_ref(text), None)
 
 
-def _taken(reply: Mapping[str, Any]) -> Iterable[tuple[Mapping[str, Any], str]]:
+def _taken(reply: object) -> Iterable[tuple[wire.JobView, str]]:
     """Return the jobs a reply hands out, with their tokens."""
-    if "jobs" in reply:
-        return zip(reply["jobs"], reply["tokens"], strict=True)
-    return () if reply["job"] is None else ((reply["job"], reply["token"]),)
+    if isinstance(reply, wire.PulledBatchReply):
+        return zip(reply.jobs, reply.tokens, strict=True)
+    return ((reply.job, reply.token),) if isinstance(reply, wire.PulledReply) else ()
 
 
-def _plain(reply: Any) -> dict[str, Any]:
-    """Turn a handler's answer, which holds payloads as the JSON they are stored as, into plain values."""
-    text = _encode(reply)
+def _request_id(message: object) -> dict[str, Any]:
+    """Return what a reply repeats of its command, so that the client can tell replies apart."""
+    value = message.get("reqId") if isinstance(message, Mapping) else None
+    return {"reqId": value} if isinstance(value, str | int | float) else {}
+
+
+def _plain(text: bytes) -> dict[str, Any]:
+    """Turn a reply, which holds payloads as the JSON they are stored as, into plain values."""
     try:
         return _decode(text)
     except msgspec.MsgspecError:  # a number too large for a float, which HTTP hands on as it is

@@ -14,17 +14,17 @@ import msgspec
 import structlog
 
 from penstock.core import limits
-from penstock.core.errors import OriginRefused, PenstockError, RouteNotFound, TooMany
-from penstock.core.job import DEFAULT_NAMESPACE
+from penstock.core.errors import InvalidInput, OriginRefused, PenstockError, RouteNotFound, TooMany, Unauthorized
 from penstock.doors.jobs import events
-from penstock.doors.jobs.door import check_namespace, check_queue_name
+from penstock.doors.jobs.call import TextMessage
+from penstock.doors.jobs.door import check_queue_name, namespace_in
 from penstock.doors.jobs.hub import Hub, Reader
 from penstock.doors.jobs.outbox import Outbox
 from penstock.doors.jobs.subscription import Subscription
 from penstock.outbound.letter import data_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from granian._granian import RSGIWebsocketProtocol, RSGIWebsocketTransport
     from granian.rsgi import Scope
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.sockets")
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
 _PREFIX: Final = "/ws/queues/"
 _CLOSE = 0  #: the kind of the message that ends a connection
 
@@ -73,11 +72,19 @@ def close_frame(closing: Closing) -> bytes:
 class CommandSession(Protocol):
     """Runs the commands of one connection."""
 
+    authenticated: bool  #: whether the client needs to show no token (any more)
+
     def check_pace(self) -> None:
         """Count a command that is answered elsewhere. Raises RateLimited."""
 
-    async def handle(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a command and return its reply."""
+    def refuse(self, error: PenstockError, message: object = None) -> dict[str, Any]:
+        """Return the reply to what is no command."""
+
+    async def handle_text(self, message: TextMessage) -> bytes:
+        """Run a command and return its reply, as JSON. Never raises."""
+
+    def hang_up(self) -> None:
+        """The client is gone: whatever waits on its behalf stops waiting."""
 
     async def close(self) -> None:
         """The connection is gone: give back what it holds."""
@@ -86,9 +93,9 @@ class CommandSession(Protocol):
 class SocketDoor:
     """Answers ``/ws`` and ``/ws/queues/{queue}``.
 
-    ``sessions`` makes a session, given whether the client has shown a token already, and its address; ``store`` is asked for
-    results and payloads; ``links`` tells clients why their connections are closed; ``allow_origin`` is the web page that may
-    connect from a browser (``*``: every one).
+    ``sessions`` makes a session, given whether the client has shown a token already, the namespace its commands are about, and
+    its address; ``store`` is asked for results and payloads; ``links`` tells clients why their connections are closed;
+    ``allow_origin`` is the web page that may connect from a browser (``*``: every one).
     """
 
     def __init__(
@@ -96,7 +103,7 @@ class SocketDoor:
         clock: Clock,
         hub: Hub,
         gate: TokenGate,
-        sessions: Callable[[bool, str], CommandSession],
+        sessions: Callable[[bool, str, str], CommandSession],
         *,
         store: Store,
         links: Links,
@@ -118,15 +125,20 @@ class SocketDoor:
     async def serve(self, scope: Scope, proto: RSGIWebsocketProtocol, client: str) -> None:
         """Serve one connection, which comes from an address, until it ends. Raises what its handshake is refused with."""
         namespace, queue = self._check(scope)
-        shown = scope.headers.get("authorization", "")
-        authenticated = self._gate.is_open or (bool(shown) and self._gate.admits(shown))
-        session = self.sessions(authenticated, client)
-        socket = Socket(self, scope, proto, session, namespace=namespace, queue=queue, authenticated=authenticated)
+        session = self.sessions(self._admits(scope), namespace, client)
+        socket = Socket(self, scope, proto, session, namespace=namespace, queue=queue)
         self._open.add(socket)
         try:
             await socket.run()
         finally:
             self._open.discard(socket)
+
+    def _admits(self, scope: Scope) -> bool:
+        """Tell whether a handshake shows a good token; who shows none may do so later, with Auth. Raises Unauthorized."""
+        shown = "authorization" in scope.headers  # even if it is unreadable, because it is not ASCII
+        if shown and not self._gate.admits(scope.headers.get("authorization", "")):
+            raise Unauthorized
+        return self._gate.is_open or shown
 
     def _check(self, scope: Scope) -> tuple[str, str]:
         """Return the namespace and the queue a handshake is about, or raise what it is refused with."""
@@ -138,7 +150,7 @@ class SocketDoor:
             raise OriginRefused
         if self._closed or len(self._open) >= limits.websockets_max:
             raise TooMany("Too many WebSocket connections")
-        namespace = check_namespace(scope.headers.get("x-namespace", DEFAULT_NAMESPACE))
+        namespace = namespace_in(scope.headers)
         if queue:
             check_queue_name(queue)
         return namespace, queue
@@ -165,15 +177,14 @@ class Socket:
         *,
         namespace: str,
         queue: str,
-        authenticated: bool,
     ) -> None:
         self._door = door
         self._clock = door.clock
         self._scope = scope
         self._proto = proto
         self._transport: RSGIWebsocketTransport | None = None
-        self._authenticated = authenticated
         self._session = session
+        self._welcome = session.authenticated  #: whether it is told of events
         self._subscription = Subscription()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._closing: Closing | None = None  #: what the client is told when the server closes the connection
@@ -195,7 +206,7 @@ class Socket:
         receiving: asyncio.Task[None] | None = None
         try:
             self._transport = await self._proto.accept()
-            if self._authenticated:
+            if self._welcome:
                 self._door.hub.want(self._reader, events.LEGACY_KINDS)
             else:
                 alarm = self._clock.call_at(self._clock.steady_ms() + limits.auth_wait_ms_max, self._hurry)
@@ -208,21 +219,24 @@ class Socket:
             await self._finish(receiving)
 
     async def _finish(self, receiving: asyncio.Task[None] | None) -> None:
-        for task in self._commands:
-            task.cancel()
-        if self._over.done():  # the client is still there, and gets what was meant for it
-            await self._outbox.flush_within(limits.goodbye_ms_max)
-        self._outbox.close()
+        """Finish what has arrived, and give back what the client held: only a command that has run tells what it has taken."""
+        there = self._over.done()  # then it gets what is meant for it
+        if not there:
+            self._outbox.close()
+        self._session.hang_up()
         try:
+            if self._commands:
+                await asyncio.wait(self._commands)
+            if there:
+                await self._outbox.flush_within(limits.goodbye_ms_max)
+            self._outbox.close()
             await self._session.close()
-        except PenstockError as error:
-            log.warning("what a closed connection held could not be given back", error=str(error))
         finally:
-            await self._hang_up(receiving)
+            await self._hang_up(receiving, there=there)
 
-    async def _hang_up(self, receiving: asyncio.Task[None] | None) -> None:
+    async def _hang_up(self, receiving: asyncio.Task[None] | None, *, there: bool) -> None:
         try:
-            if self._over.done():
+            if there:
                 await self._say_why()
         finally:
             self._proto.close(self._closing)
@@ -244,7 +258,7 @@ class Socket:
             await links.say(self._scope.client, close_frame(self._closing))
 
     def _hurry(self) -> None:
-        if not self._authenticated:
+        if not self._session.authenticated:
             self._reply({"ok": False, "error": Closing.NOT_ALLOWED.reason})
             self.end(Closing.NOT_ALLOWED)
 
@@ -258,7 +272,7 @@ class Socket:
             except RuntimeError:  # the connection is gone, or what came is not what it should be: nobody tells which
                 self.end(Closing.BAD_FRAME)
                 return
-            if message.kind == _CLOSE:
+            if message.kind == _CLOSE or self._over.done():
                 return
             if len(message.data) > limits.message_bytes_max:
                 self._reply({"ok": False, "error": Closing.TOO_LARGE.reason})
@@ -269,49 +283,43 @@ class Socket:
 
     async def _hear(self, data: bytes | str) -> None:
         try:
-            message = _decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._reply({"ok": False, "error": "Invalid JSON"})
+            message = TextMessage(data)
+        except InvalidInput as error:
+            self._reply(self._session.refuse(error))
             return
-        command = message.get("cmd") if isinstance(message, dict) else None
-        if not isinstance(command, str) or not command:
-            self._reply({"ok": False, "error": "Invalid command"} | _req_id(message))
-        elif command in ("Subscribe", "Unsubscribe"):
+        command = message.get("cmd")
+        if command in ("Subscribe", "Unsubscribe"):
             self._reply(self._subscribe(command, message) | _req_id(message))
             self._door.hub.greet(self._reader)
         elif command == "Auth":
             await self._run(message)  # what comes after it may need it
         else:
             await self._room.acquire()
+            if self._over.done():  # meanwhile
+                return
             task = asyncio.get_running_loop().create_task(self._run_beside(message))
             self._commands.add(task)
             task.add_done_callback(self._commands.discard)
 
-    async def _run_beside(self, message: dict[str, Any]) -> None:
+    async def _run_beside(self, message: TextMessage) -> None:
         try:
             await self._run(message)
         finally:
             self._room.release()
 
-    async def _run(self, message: dict[str, Any]) -> None:
-        try:
-            reply = await self._session.handle(message)
-        except PenstockError as error:
-            reply = {"ok": False, "error": str(error)} | _req_id(message)
-        except Exception:
-            log.exception("a command failed unexpectedly")
-            reply = {"ok": False, "error": "Internal server error"} | _req_id(message)
-        self._reply(reply)
-        if message["cmd"] == "Auth" and reply.get("ok") is True and not self._authenticated:
-            self._authenticated = True
+    async def _run(self, message: TextMessage) -> None:
+        reply = await self._session.handle_text(message)
+        self._outbox.put(reply.decode(), must=True)
+        if self._session.authenticated and not self._welcome and not self._over.done():
+            self._welcome = True
             self._door.hub.want(self._reader, events.LEGACY_KINDS)
 
-    def _subscribe(self, command: str, message: dict[str, Any]) -> dict[str, Any]:
-        if not self._authenticated:
-            return {"ok": False, "error": "Not authenticated"}
+    def _subscribe(self, command: str, message: TextMessage) -> dict[str, Any]:
         names = message.get("events")
         try:
             self._session.check_pace()
+            if not self._session.authenticated:
+                raise Unauthorized("Not authenticated")
             if command == "Subscribe":
                 self._subscription.add(names)
             else:
@@ -342,5 +350,5 @@ class Socket:
             self._outbox.moved()
 
 
-def _req_id(message: object) -> dict[str, Any]:
-    return {"reqId": message["reqId"]} if isinstance(message, dict) and "reqId" in message else {}
+def _req_id(message: TextMessage) -> dict[str, Any]:
+    return {"reqId": message["reqId"]} if "reqId" in message else {}

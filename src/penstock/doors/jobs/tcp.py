@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, PenstockError, TooMany
+from penstock.core.errors import InvalidInput, PenstockError, TooMany, Unauthorized
 from penstock.doors.jobs import frames
 from penstock.doors.jobs.session import Session
 from penstock.doors.links import keep_alive
@@ -47,7 +47,7 @@ class TcpListener:
         self.clock = clock
         self.window = window
         self.connections: set[Connection] = set()
-        self.bytes = 0  #: of all frames that arrive or are being worked on
+        self.bytes = 0  #: of all frames that arrive or are being worked on, beyond what every connection may keep
         self._connections_max = connections_max
         self._server: asyncio.Server | None = None
         self._all_closed = asyncio.Event()
@@ -99,7 +99,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, listener: TcpListener) -> None:
         self._listener = listener
         self._session: Session
-        self._parser = frames.Parser()
+        self._parser = frames.Parser(limits.stranger_frame_bytes_max)
+        self._stranger = True  #: it has to show a token, and has not yet
         self._transport: asyncio.Transport
         self._frames: deque[bytes] = deque()  #: complete, and not begun
         self._tasks: set[asyncio.Task[None]] = set()
@@ -111,6 +112,7 @@ class Connection(asyncio.Protocol):
         self._lost = False
         self._heard_at = 0
         self._alarm: Alarm | None = None
+        self._hurry: Alarm | None = None  #: goes off when a stranger has had time enough
 
     # What the event loop tells.
 
@@ -130,18 +132,19 @@ class Connection(asyncio.Protocol):
             self._listener.enter(self)
         except TooMany as error:
             self._refuse(error)
+            return
+        if self._session.authenticated:
+            self._welcome()
+        else:
+            clock = self._listener.clock
+            self._hurry = clock.call_at(clock.steady_ms() + limits.auth_wait_ms_max, self._turn_away)
 
     def data_received(self, data: bytes) -> None:
         """Some bytes arrived."""
         if self._ending:
             return
         self._heard_at = self._listener.clock.steady_ms()
-        # Who has not shown a token cannot make the server keep much.
-        stranger = not self._session.authenticated
-        self._parser.bytes_max = limits.stranger_frame_bytes_max if stranger else limits.frame_bytes_max
-        for frame in self._parser.receive(data):
-            self._frames.append(frame)
-            self._kept_bytes += len(frame)
+        self._queue(self._parser.receive(data))
         self._proceed()
         if self._parser.partial and self._alarm is None:
             self._watch()
@@ -179,28 +182,48 @@ class Connection(asyncio.Protocol):
         """Take nothing more, finish what is here, then close."""
         self._ending = True
         self._session.hang_up()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for alarm in (self._alarm, self._hurry):
+            if alarm is not None:
+                alarm.cancel()
         self._proceed()
+
+    def _welcome(self) -> None:
+        """The client is no stranger, or no longer one: it may send large frames, as those that are here already may be."""
+        self._stranger = False
+        if self._hurry is not None:
+            self._hurry.cancel()
+        self._queue(self._parser.allow(limits.frame_bytes_max))
+
+    def _turn_away(self) -> None:
+        self._refuse(Unauthorized("Not authenticated"))
+
+    def _queue(self, received: list[bytes]) -> None:
+        for frame in received:
+            self._frames.append(frame)
+            self._kept_bytes += len(frame)
 
     def _proceed(self) -> None:
         """Begin what can be begun, and read on only if there is room."""
-        while self._frames and self._writable and len(self._tasks) < limits.connection_commands_max:
-            self._begin(self._frames.popleft())
-        if self._parser.broken is not None and not self._frames and not self._ending:
-            self._refuse(self._parser.broken)
-            return
+        if self._stranger and self._session.authenticated and not self._ending:
+            self._welcome()
         try:
-            self._account()
+            self._account()  # before anything is begun: what is begun is finished
         except TooMany as error:
             self._refuse(error)
+            return
+        while self._frames and self._writable and len(self._tasks) < limits.connection_commands_max:
+            self._begin(self._frames.popleft())
+        # An Auth among what a stranger has sent decides what it may send behind it.
+        undecided = bool(self._frames) or (self._stranger and bool(self._tasks))
+        if self._parser.broken is not None and not undecided and not self._ending:
+            self._refuse(self._parser.broken)
             return
         if self._ending:
             if not self._frames and not self._tasks:
                 self._end()
             return
         # One chunk beyond what can be begun is taken, so that hanging up is noticed while all commands wait.
-        room = self._writable and len(self._frames) < limits.connection_commands_max
+        room = self._writable and len(self._frames) < limits.connection_commands_max and self._parser.broken is None
         if room != self._reading:
             self._reading = room
             if room:
@@ -209,8 +232,13 @@ class Connection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def _account(self) -> None:
-        """Have the listener count what this connection keeps in memory."""
-        size = self._kept_bytes + (0 if self._ending else self._parser.announced)
+        """Have the listener count what this connection keeps in memory, beyond what every connection may.
+
+        So a small command always gets through, whatever others send. What a frame only announces is not counted: it may
+        never come.
+        """
+        kept = self._kept_bytes + (0 if self._ending else self._parser.kept)
+        size = max(0, kept - limits.connection_frames_bytes)
         self._listener.hold(size - self._counted_bytes)
         self._counted_bytes = size
 
@@ -219,7 +247,8 @@ class Connection(asyncio.Protocol):
             message = frames.decode(frame)
         except InvalidInput as error:
             self._kept_bytes -= len(frame)
-            self._write({"ok": False, "error": str(error)})
+            self._account()
+            self._write(self._session.refuse(error))
             return
         task = asyncio.get_running_loop().create_task(self._work(message, len(frame)))
         self._tasks.add(task)
@@ -230,9 +259,7 @@ class Connection(asyncio.Protocol):
             try:
                 frames.check(message)
             except InvalidInput as error:
-                reply: dict[str, Any] = {"ok": False, "error": str(error)}
-                if isinstance(message.get("reqId"), str | int):
-                    reply["reqId"] = message["reqId"]
+                reply = self._session.refuse(error, message)
             else:
                 reply = await self._session.handle(message)
             self._write(reply)
