@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from penstock.access.tokens import TokenGate
+from penstock.access.gate import Gate
 from penstock.core import limits
 from penstock.doors.jobs.session import Session
 from penstock.doors.jobs.tcp import TcpListener
@@ -304,7 +304,7 @@ async def connect(listener: TcpListener) -> Wire:
 
 
 async def test_a_frame_that_does_not_go_on_is_given_up(engine: Engine, clock: ManualClock) -> None:
-    listener = TcpListener(all_commands(engine), TokenGate([]), clock)
+    listener = TcpListener(all_commands(engine), Gate(clock), clock)
     await listener.start("127.0.0.1", 0)
     wire = await connect(listener)
     await clock.advance(10 * limits.frame_idle_ms_max)  # silence between frames is fine
@@ -323,7 +323,7 @@ async def test_a_frame_that_does_not_go_on_is_given_up(engine: Engine, clock: Ma
 
 
 async def test_one_connection_too_many_is_told_so(engine: Engine, clock: ManualClock) -> None:
-    listener = TcpListener(all_commands(engine), TokenGate([]), clock, connections_max=1)
+    listener = TcpListener(all_commands(engine), Gate(clock), clock, connections_max=1)
     await listener.start("127.0.0.1", 0)
     first = await connect(listener)
     second = Wire(*await asyncio.open_connection("127.0.0.1", listener.port))
@@ -335,7 +335,7 @@ async def test_one_connection_too_many_is_told_so(engine: Engine, clock: ManualC
 
 
 async def test_frames_that_would_take_too_much_memory_are_refused(engine: Engine, clock: ManualClock) -> None:
-    listener = TcpListener(all_commands(engine), TokenGate([]), clock)
+    listener = TcpListener(all_commands(engine), Gate(clock), clock)
     await listener.start("127.0.0.1", 0)
     wire = await connect(listener)
     listener.bytes = limits.frames_bytes_max - 1_000
@@ -349,18 +349,18 @@ async def test_frames_that_would_take_too_much_memory_are_refused(engine: Engine
 
 async def test_a_session_remembers_a_bounded_number_of_jobs(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "connection_jobs_max", 2)
-    session = Session(all_commands(engine), TokenGate([]), authenticated=True, namespace="mine")
+    session = Session(all_commands(engine), Gate(engine.clock), namespace="mine")
     pushed = await session.handle({"cmd": "PUSHB", "queue": "q", "jobs": [{"data": n} for n in range(3)]})
     assert len((await session.handle({"cmd": "PULLB", "queue": "q", "count": 3}))["jobs"]) == 3
     await session.close()
     states = [(await session.handle({"cmd": "GetState", "id": each}))["state"] for each in pushed["ids"]]
     assert states == ["active", "waiting", "waiting"]
-    elsewhere = Session(all_commands(engine), TokenGate([]), authenticated=True)
+    elsewhere = Session(all_commands(engine), Gate(engine.clock))
     assert (await elsewhere.handle({"cmd": "GetState", "id": pushed["ids"][0]}))["state"] == "unknown"
 
 
 async def test_a_session_never_raises(engine: Engine) -> None:
-    session = Session(all_commands(engine), TokenGate([]), authenticated=True)
+    session = Session(all_commands(engine), Gate(engine.clock))
     strange: list[Any] = [
         None,
         5,

@@ -56,7 +56,7 @@ def _allow_many_connections() -> None:
 
 
 def _greet(config: configuration.Config) -> None:
-    base = f"http://{config.http}"
+    base = f"{'http' if config.tls_cert_file is None else 'https'}://{config.http}"
     click.echo(f"Penstock listens on {base}")
     click.echo(f"  health   {base}/health")
     click.echo(f"  API      {base}/docs")

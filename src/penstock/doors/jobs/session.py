@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
+from penstock.access.identity import ANYWHERE, EVERYBODY, Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
@@ -24,7 +25,8 @@ from penstock.engine.settle import Hold, Release
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.access.tokens import TokenGate
+    from penstock.access.gate import Gate
+    from penstock.access.identity import Identity
     from penstock.doors.jobs.call import CommandTable, Entry
 
 log = structlog.get_logger("penstock.commands")
@@ -36,17 +38,19 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 class Session:
     """Answers commands with the entries of a table.
 
-    ``gate`` knows the tokens; ``authenticated``: the client needs to show none, because it has already, or nobody has to.
+    ``gate`` knows the tokens; ``identity`` is who the client has shown to be (None: it has not yet).
     """
 
     def __init__(
-        self, table: CommandTable, gate: TokenGate, *, authenticated: bool, namespace: str = DEFAULT_NAMESPACE
+        self, table: CommandTable, gate: Gate, *, identity: Identity | None = None, namespace: str = DEFAULT_NAMESPACE
     ) -> None:
         self.namespace = namespace
         self.gone = asyncio.Event()  #: set when the client has hung up: nobody needs to wait for anything any more
         self._table = table
-        self._gate = gate
-        self.authenticated = authenticated or gate.is_open
+        self.gate = gate
+        self.identity = EVERYBODY if gate.is_open else identity
+        self._knocking = asyncio.Event()  #: set unless a token is being looked at
+        self._knocking.set()
         self._held: dict[int | str, int | None] = {}
         self.at_end: dict[str, Callable[[], object]] = {}  #: what to undo when the client is gone, by a name of its own
         self._under_way = 0
@@ -93,11 +97,30 @@ class Session:
             with contextlib.suppress(PenstockError):  # if they cannot be released now, their leases will run out
                 await self._table.engine.run(Release(self.namespace, holds))
 
-    def show_token(self, token: str) -> None:
-        """Let the client in if its token is good. Raises Unauthorized."""
-        if not self._gate.admits(token):
-            raise Unauthorized("Invalid token")
-        self.authenticated = True
+    @property
+    def authenticated(self) -> bool:
+        """Tell whether the client is known."""
+        return self.identity is not None
+
+    async def show_token(self, token: str, namespace: str | None = None) -> None:
+        """Let the client in if its token is good, and have it work in a namespace. Raises Unauthorized."""
+        self._knocking.clear()
+        try:
+            identity = await self.gate.identify(token)
+        except Unauthorized as error:
+            raise Unauthorized("Invalid token" if str(error) == str(Unauthorized()) else str(error)) from None
+        finally:
+            self._knocking.set()
+        if namespace is not None and namespace != self.namespace:
+            if self._held or self.at_end or self._under_way > 1:  # they belong to the namespace they were taken in
+                raise InvalidInput("Choose the namespace before anything else is done on this connection")
+            self.namespace = namespace
+        self.identity = identity
+
+    def check(self, right: Right, everywhere: bool = False) -> None:
+        """Raise Unauthorized or Forbidden unless the client may do something, now."""
+        if not self.gate.is_open:
+            self.gate.check(self.identity, ANYWHERE if everywhere else self.namespace, right)
 
     async def _answer(self, message: object) -> dict[str, Any]:
         if not isinstance(message, Mapping):
@@ -106,8 +129,9 @@ class Session:
         if not isinstance(name, str) or not name:
             raise InvalidInput("Invalid command")
         entry = self._table.get(name)
-        if not self.authenticated and (entry is None or not entry.public):
-            raise Unauthorized("Not authenticated")
+        if not self.gate.is_open and (entry is None or not entry.public):
+            await self._knocking.wait()  # what comes after an Auth may need it
+            self.check(*((Right.NONE, False) if entry is None else (entry.right, entry.everywhere)))
         if entry is None:
             raise InvalidInput(f"Unknown command: {name[: limits.command_name_chars_max]}")
         reply = _plain(await entry(Call(self, message)))

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 import structlog
 
+from penstock.access.gate import shown_in
+from penstock.access.identity import EVERYBODY, Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.job import DEFAULT_NAMESPACE
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
     from granian._granian import RSGIWebsocketProtocol, RSGIWebsocketTransport
     from granian.rsgi import Scope
 
-    from penstock.access.tokens import TokenGate
-    from penstock.core.clock import Clock
+    from penstock.access.gate import Gate
+    from penstock.access.identity import Identity
+    from penstock.core.clock import Alarm, Clock
 
 log = structlog.get_logger("penstock.sockets")
 
@@ -43,6 +46,12 @@ GOING_AWAY: Final = 1001
 class CommandSession(Protocol):
     """Runs the commands of one connection."""
 
+    identity: Identity | None  #: who the client has shown to be
+    namespace: str  #: whose queues and jobs it is about
+
+    def check(self, right: Right) -> None:
+        """Raise Unauthorized or Forbidden unless the client may do something."""
+
     async def handle(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Run a command and return its reply."""
 
@@ -53,12 +62,18 @@ class CommandSession(Protocol):
 class SocketDoor:
     """Answers ``/ws`` and ``/ws/queues/{queue}``.
 
-    ``sessions`` makes a session, given whether the client has shown a token already; ``allow_origin`` is the web page that may
-    connect from a browser (``*``: every one).
+    ``sessions`` makes a session, given who the client has shown to be (None: it has not yet) and the namespace it is about;
+    ``allow_origin`` is the web page that may connect from a browser (``*``: every one).
     """
 
     def __init__(
-        self, clock: Clock, hub: Hub, gate: TokenGate, sessions: Callable[[bool], CommandSession], *, allow_origin: str
+        self,
+        clock: Clock,
+        hub: Hub,
+        gate: Gate,
+        sessions: Callable[[Identity | None, str], CommandSession],
+        *,
+        allow_origin: str,
     ) -> None:
         self.clock = clock
         self.hub = hub
@@ -77,14 +92,23 @@ class SocketDoor:
         if status:
             proto.close(status)
             return
-        shown = scope.headers.get("authorization", "")
-        authenticated = self._gate.is_open or (bool(shown) and self._gate.admits(shown))
-        socket = Socket(self, proto, namespace, queue, authenticated=authenticated)
+        socket = Socket(self, proto, namespace, queue, identity=await self._identity(scope))
         self._open.add(socket)
         try:
             await socket.run()
         finally:
             self._open.discard(socket)
+
+    async def _identity(self, scope: Scope) -> Identity | None:
+        """Return who a handshake shows; who shows nothing that is good may do so later, with Auth."""
+        if self._gate.is_open:
+            return EVERYBODY
+        headers: Any = scope.headers
+        shown = shown_in(headers)
+        try:
+            return await self._gate.identify(shown) if shown else None
+        except PenstockError:
+            return None
 
     def _check(self, scope: Scope) -> tuple[int, str, str]:
         """Return the status a handshake is refused with (0: none), the namespace and the queue it is about."""
@@ -121,14 +145,14 @@ class Socket:
     """One connection."""
 
     def __init__(
-        self, door: SocketDoor, proto: RSGIWebsocketProtocol, namespace: str, queue: str, *, authenticated: bool
+        self, door: SocketDoor, proto: RSGIWebsocketProtocol, namespace: str, queue: str, *, identity: Identity | None
     ) -> None:
         self._door = door
         self._clock = door.clock
         self._proto = proto
         self._transport: RSGIWebsocketTransport | None = None
-        self._authenticated = authenticated
-        self._session = door.sessions(authenticated)
+        self._session = door.sessions(identity, namespace)
+        self._alarm: Alarm | None = None  #: rings when the client must have shown a token, or a new one
         self._subscription = Subscription()
         self._over = asyncio.get_running_loop().create_future()
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -144,20 +168,19 @@ class Socket:
 
     async def run(self) -> None:
         """Serve until the client hangs up, does not show a token in time, or the server stops."""
-        alarm = None
         receiving: asyncio.Task[None] | None = None
         try:
             self._transport = await self._proto.accept()
-            if self._authenticated:
-                self._door.hub.want(self._reader, events.LEGACY_KINDS)
+            if self._session.identity is not None:
+                self._let_in()
             else:
-                alarm = self._clock.call_at(self._clock.steady_ms() + limits.auth_wait_ms_max, self._hurry)
+                self._alarm = self._clock.call_at(self._clock.steady_ms() + limits.auth_wait_ms_max, self._hurry)
             receiving = asyncio.ensure_future(self._receive())
             await asyncio.wait({receiving, self._over}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._door.hub.want(self._reader, frozenset())
-            if alarm is not None:
-                alarm.cancel()
+            if self._alarm is not None:
+                self._alarm.cancel()
             await self._finish(receiving)
 
     async def _finish(self, receiving: asyncio.Task[None] | None) -> None:
@@ -180,8 +203,31 @@ class Socket:
             self.ended.set_result(None)
 
     def _hurry(self) -> None:
-        if not self._authenticated:
+        """End it if the client has not shown a token, or the one it has shown is no longer good."""
+        identity = self._session.identity
+        if identity is None or identity.expired(self._clock.now_ms()):
             self.end()
+        else:
+            self._expect_end(identity)
+
+    def _let_in(self) -> None:
+        """The client is known: tell it what happens, as far as it may know, for as long as its token is good."""
+        identity = self._session.identity
+        assert identity is not None
+        self._reader.namespace = self._session.namespace
+        if not identity.may(self._session.namespace, Right.LOOK):
+            self._door.hub.want(self._reader, frozenset())
+        elif not self._subscription.begun:
+            self._door.hub.want(self._reader, events.LEGACY_KINDS)
+        self._expect_end(identity)
+
+    def _expect_end(self, identity: Identity) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = None
+        if identity.expires_ms is not None:  # by the wall clock, which may have been set by the time the alarm rings
+            left_ms = min(identity.expires_ms - self._clock.now_ms(), limits.DAY_MS)
+            self._alarm = self._clock.call_at(self._clock.steady_ms() + left_ms, self._hurry)
 
     # In.
 
@@ -235,20 +281,18 @@ class Socket:
             log.exception("a command failed unexpectedly")
             reply = {"ok": False, "error": "Internal server error"} | _req_id(message)
         self._reply(reply)
-        if message["cmd"] == "Auth" and reply.get("ok") is True and not self._authenticated:
-            self._authenticated = True
-            self._door.hub.want(self._reader, events.LEGACY_KINDS)
+        if message["cmd"] == "Auth" and reply.get("ok") is True:
+            self._let_in()
 
     def _subscribe(self, command: str, message: dict[str, Any]) -> dict[str, Any]:
-        if not self._authenticated:
-            return {"ok": False, "error": "Not authenticated"}
         names = message.get("events")
         try:
+            self._session.check(Right.LOOK)
             if command == "Subscribe":
                 self._subscription.add(names)
             else:
                 self._subscription.remove(names)
-        except InvalidInput as error:
+        except PenstockError as error:
             return {"ok": False, "error": str(error)}
         if self._subscription.begun:
             self._reader.render = events.pubsub

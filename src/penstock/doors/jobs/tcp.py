@@ -19,7 +19,9 @@ from penstock.doors.jobs import frames
 from penstock.doors.jobs.session import Session
 
 if TYPE_CHECKING:
-    from penstock.access.tokens import TokenGate
+    import ssl
+
+    from penstock.access.gate import Gate
     from penstock.core.clock import Alarm, Clock
     from penstock.doors.jobs.call import CommandTable
 
@@ -30,7 +32,7 @@ class TcpListener:
     """Accepts connections. ``start`` it, and ``stop`` it before the engine is closed."""
 
     def __init__(
-        self, table: CommandTable, gate: TokenGate, clock: Clock, *, connections_max: int = limits.tcp_connections_max
+        self, table: CommandTable, gate: Gate, clock: Clock, *, connections_max: int = limits.tcp_connections_max
     ) -> None:
         self.table = table
         self.gate = gate
@@ -42,10 +44,10 @@ class TcpListener:
         self._all_closed = asyncio.Event()
         self._all_closed.set()
 
-    async def start(self, host: str, port: int, *, backlog: int = 1_024) -> None:
-        """Begin to accept. Raises OSError if somebody else listens there."""
+    async def start(self, host: str, port: int, *, backlog: int = 1_024, tls: ssl.SSLContext | None = None) -> None:
+        """Begin to accept, with ``tls`` if it is given. Raises OSError if somebody else listens there."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=backlog)
+        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=backlog, ssl=tls)
 
     @property
     def port(self) -> int:
@@ -87,7 +89,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, listener: TcpListener) -> None:
         self._listener = listener
-        self._session = Session(listener.table, listener.gate, authenticated=False)
+        self._session = Session(listener.table, listener.gate)
         self._parser = frames.Parser()
         self._transport: asyncio.Transport
         self._frames: deque[bytes] = deque()  #: complete, and not begun
