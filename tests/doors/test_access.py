@@ -238,13 +238,14 @@ async def test_an_auth_that_must_wait_for_keys_holds_back_what_follows(engine: E
     gate = Gate(clock, (), Verifier(clock, KeyRing(clock, (), lambda: fetched), Rules()))
     session = Session(all_commands(engine), gate)
     shown = token(rsa_key(), "RS256", kid="a")
-    auth = asyncio.ensure_future(session.handle({"cmd": "Auth", "token": shown}))
+    auth = asyncio.ensure_future(session.handle({"cmd": "Auth", "token": shown, "namespace": "mine"}))
     push = asyncio.ensure_future(session.handle({"cmd": "Count", "queue": "q"}))
     await settle()
     assert not push.done()
     fetched.set_result(jwks(jwk(rsa_key(), "a")))
     assert (await auth)["ok"] is True
     assert (await push)["ok"] is True
+    assert session.namespace == "mine"
     await gate.close()
 
 

@@ -51,6 +51,7 @@ class Session:
         self.identity = EVERYBODY if gate.is_open else identity
         self._knocking = asyncio.Event()  #: set unless a token is being looked at
         self._knocking.set()
+        self._at_door = 0  #: commands that wait for that
         self._held: dict[int | str, int | None] = {}
         self.at_end: dict[str, Callable[[], object]] = {}  #: what to undo when the client is gone, by a name of its own
         self._under_way = 0
@@ -112,7 +113,9 @@ class Session:
         finally:
             self._knocking.set()
         if namespace is not None and namespace != self.namespace:
-            if self._held or self.at_end or self._under_way > 1:  # they belong to the namespace they were taken in
+            if (
+                self._held or self.at_end or self._under_way - self._at_door > 1
+            ):  # they belong to the namespace they were taken in
                 raise InvalidInput("Choose the namespace before anything else is done on this connection")
             self.namespace = namespace
         self.identity = identity
@@ -130,7 +133,11 @@ class Session:
             raise InvalidInput("Invalid command")
         entry = self._table.get(name)
         if not self.gate.is_open and (entry is None or not entry.public):
-            await self._knocking.wait()  # what comes after an Auth may need it
+            self._at_door += 1
+            try:
+                await self._knocking.wait()  # what comes after an Auth may need it
+            finally:
+                self._at_door -= 1
             self.check(*((Right.NONE, False) if entry is None else (entry.right, entry.everywhere)))
         if entry is None:
             raise InvalidInput(f"Unknown command: {name[: limits.command_name_chars_max]}")

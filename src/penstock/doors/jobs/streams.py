@@ -62,7 +62,6 @@ class StreamHandlers(JobsDoor):
         last = req.header("last-event-id") or query.get("lastEventId", "")
         typed = query.get("format") == "typed"
         stream = EventStream(self, req, namespace, queue, last=_number(last), typed=typed)
-        stream.end_with(req.identity)
         # It counts from here on, so that the limit holds however many come in one moment.
         self._open.add(stream)
         client_id = to_uuid(self._ids.next(self.engine.clock.now_ms()))
@@ -112,7 +111,7 @@ class EventStream:
         if not self._over.done():
             self._over.set_result(None)
 
-    def end_with(self, identity: Identity) -> None:
+    def _end_with(self, identity: Identity) -> None:
         """Have it end when the client's token does: it comes back with a new one, and misses nothing."""
         if identity.expires_ms is None:
             return
@@ -120,11 +119,12 @@ class EventStream:
         if left_ms <= 0:
             self.end()
         else:
-            self._expiry = self._clock.call_at(self._clock.steady_ms() + left_ms, lambda: self.end_with(identity))
+            self._expiry = self._clock.call_at(self._clock.steady_ms() + left_ms, lambda: self._end_with(identity))
 
     async def run(self, transport: StreamTransport, client_id: str) -> None:
         """Send until the client hangs up, is too slow, or the server stops."""
         self._transport = transport
+        self._end_with(self._req.identity)
         gone = asyncio.ensure_future(self._req.disconnected())
         gone.add_done_callback(lambda _: self.end())
         catching_up = asyncio.ensure_future(self._begin(client_id))
