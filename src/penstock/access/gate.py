@@ -36,12 +36,11 @@ class Gate:
         """Return who shows a token, with or without ``Bearer`` in front. Raises Unauthorized, or KeysUnavailable."""
         if self.is_open:
             return EVERYBODY
-        token = shown.removeprefix("Bearer ")
-        if not self._tokens.is_open and self._tokens.admits(token):
+        if not self._tokens.is_open and self._tokens.admits(shown):
             return EVERYBODY
         if self._verifier is None:
             raise Unauthorized
-        return await self._verifier.identify(token)
+        return await self._verifier.identify(shown.removeprefix("Bearer "))
 
     def check(self, identity: Identity | None, namespace: str, right: Right) -> None:
         """Raise Unauthorized unless somebody is known, and still is; raise Forbidden unless they may."""
