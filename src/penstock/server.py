@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 import structlog
 
 from penstock import __version__, listeners
+from penstock.access.gate import Gate
+from penstock.access.identity import Right
+from penstock.access.jwt import Rules, Verifier
+from penstock.access.keys import KeyRing, jwks_keys, pem_key, secret_key
+from penstock.access.quotas import MemoryCounter, Quotas
 from penstock.access.rate_limit import ClientAddress, SlidingWindow
-from penstock.access.tokens import TokenGate
+from penstock.core import limits
 from penstock.core.clock import SystemClock
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ConfigInvalid, InvalidInput, PenstockError
 from penstock.core.events import EventKind
 from penstock.doors.http.app import HttpApp
 from penstock.doors.http.openapi import OpenApi
@@ -39,8 +44,10 @@ from penstock.doors.jobs.workers import WorkerHandlers
 from penstock.doors.links import Links, keep_listener_alive
 from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.metrics import Metrics
+from penstock.doors.rights import with_rights
 from penstock.engine.engine import Engine
 from penstock.engine.keeper import Retention
+from penstock.outbound.fetch import Fetcher
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
 from penstock.outbound.webhooks import PostOffice
@@ -48,11 +55,16 @@ from penstock.store.postgres import PostgresStore
 from penstock.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
+    from penstock.access.keys import Key
     from penstock.config import Config
     from penstock.core.clock import Clock
+    from penstock.engine.produce import Push
     from penstock.store.contract import Store
+
+T = TypeVar("T")
 
 log = structlog.get_logger("penstock")
 
@@ -67,6 +79,9 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     """
     stop = _on_signals()
     clock = SystemClock()
+    tls = listeners.check_tls(config)
+    guard = Guard(config.webhook_allowed_hosts)
+    gate = gate_of(config, clock, guard)
     listeners.check_free(config.http, "http")
     store = await _open_store(config, clock)
     engine = Engine(
@@ -79,18 +94,20 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
         worker_timeout_ms=config.worker_timeout_ms,
         worker_overload_ms=config.worker_overload_threshold_ms,
     )
+    if config.namespace_quotas:
+        meter(engine, dict(config.namespace_quotas))
     engine.start()
-    doors = Doors(config, engine)
-    servers = [listeners.listen(doors.app(), config.http)]
+    doors = Doors(config, engine, gate, guard)
+    servers = [listeners.listen(doors.app(), config.http, config)]
     if config.metrics is not None:
         if listeners.wanted(config, "metrics", config.metrics):
-            servers.append(listeners.listen(doors.metrics_app(), config.metrics))
+            servers.append(listeners.listen(doors.metrics_app(), config.metrics, config))
         else:
             config = msgspec.structs.replace(config, metrics=None)
     running = [asyncio.get_running_loop().create_task(server.serve()) for server in servers]
     await listeners.until_listening(config.http, running[0])
     keep_listener_alive(config.http.port)
-    if not await listeners.start_tcp(doors.tcp, config):
+    if not await listeners.start_tcp(doors.tcp, config, tls):
         config = msgspec.structs.replace(config, tcp=None)
     _tell_ready(config, engine, doors)
     on_ready(config)
@@ -111,6 +128,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     if unfinished:
         log.warning("some requests did not finish in time")
     await doors.post_office.stop()
+    await gate.close()
     await engine.close()
     await store.close()
     log.info("stopped")
@@ -124,21 +142,68 @@ async def _open_store(config: Config, clock: Clock) -> Store:
     return await SqliteStore.open(config.data, clock, accept_loss=config.accept_loss, ballast_bytes=config.ballast_bytes)
 
 
+def gate_of(config: Config, clock: Clock, guard: Guard) -> Gate:
+    """Return the gate that all doors ask. Raises ConfigInvalid for keys that cannot be used."""
+    keys: list[Key] = []
+    fetch: Fetcher | None = None
+    if config.jwt_secret:
+        keys += _usable("jwt_secret", lambda: [secret_key(config.jwt_secret)])
+    if config.jwt_key_file is not None:
+        keys += _usable(f"jwt_key_file ({config.jwt_key_file})", lambda: [pem_key(_read(config.jwt_key_file))])
+    if "://" in config.jwt_jwks:
+        _usable(f"jwt_jwks ({config.jwt_jwks})", lambda: [guard.check(config.jwt_jwks)])
+        size, wait = limits.jwks_bytes_max, limits.jwks_fetch_ms_max
+        fetch = Fetcher(clock, guard, config.jwt_jwks, timeout_ms=wait, bytes_max=size)
+    elif config.jwt_jwks:
+        keys += _usable(f"jwt_jwks ({config.jwt_jwks})", lambda: jwks_keys(_read(config.jwt_jwks)))
+    if not keys and fetch is None:
+        return Gate(clock, config.auth_tokens)
+    ring = KeyRing(clock, keys, fetch)
+    ring.tend()
+    rules = Rules(config.jwt_leeway_ms, config.jwt_required_claims, config.jwt_audience, config.jwt_issuer)
+    return Gate(clock, config.auth_tokens, Verifier(clock, ring, rules))
+
+
+def _usable(setting: str, read: Callable[[], list[T]]) -> list[T]:
+    try:
+        return read()
+    except OSError as error:
+        raise ConfigInvalid(f"{setting} cannot be read: {error.strerror}.") from None
+    except (ValueError, InvalidInput) as error:
+        raise ConfigInvalid(f"{setting} cannot be used: {str(error).replace('Webhook URL', 'it')}.") from None
+
+
+def _read(file: Path | str | None) -> bytes:
+    assert file is not None
+    with open(file, "rb") as opened:  # noqa: PTH123 - either a path or its name
+        return opened.read(limits.jwks_bytes_max + 1)
+
+
+def meter(engine: Engine, quotas: dict[str, int]) -> None:
+    """Have each namespace's quota asked before a push."""
+    counted = Quotas(quotas, MemoryCounter(engine.clock))
+
+    def admit(push: Push) -> Awaitable[None] | None:
+        namespace = push.queue.namespace
+        return None if counted.of(namespace) is None else counted.admit(namespace, len(push.jobs))
+
+    engine.meter(admit)
+
+
 class Doors:
     """All ways in and out of one engine."""
 
-    def __init__(self, config: Config, engine: Engine) -> None:
+    def __init__(self, config: Config, engine: Engine, gate: Gate, guard: Guard) -> None:
         self._config = config
         self._clock = engine.clock
-        self._gate = TokenGate(config.auth_tokens)
+        self._gate = gate
         self.readiness = Readiness()
         uptime = Uptime(engine.clock)
-        guard = Guard(config.webhook_allowed_hosts)
         self.post_office = PostOffice(engine, Sender(engine.clock, guard))
         self.post_office.start()
         self.workers = engine.workers
         self.hub = hub = Hub(engine.feed, engine.clock)
-        self._links = Links(engine.clock)
+        self._links = Links(engine.clock, tls=config.tls_cert_file is not None)
         self._window = self._new_window()
         self.ops = OpsHandlers(engine, self.readiness, Metrics(engine, uptime, self.workers, hub), uptime, self.connections)
         jobs, queues = JobHandlers(engine), QueueHandlers(engine)
@@ -160,23 +225,25 @@ class Doors:
             engine.clock,
             hub,
             self._gate,
-            lambda authenticated, namespace, client: Session(
-                table, self._gate, authenticated=authenticated, namespace=namespace, window=self._window, client=client
+            lambda identity, namespace, client: Session(
+                table, self._gate, identity=identity, namespace=namespace, window=self._window, client=client
             ),
             store=engine.store,
             links=self._links,
             allow_origin=config.cors_allow_origin,
         )
         self.tcp = TcpListener(table, self._gate, engine.clock, window=self._window)
-        self._routes = [
-            *jobs.routes(),
-            *queues.routes(),
-            *crons.routes(),
-            *webhooks.routes(),
-            *workers.routes(),
-            *self._streams.routes(),
-            *self.ops.routes(metrics_auth=config.metrics_auth),
-        ]
+        self._routes = with_rights(
+            [
+                *jobs.routes(),
+                *queues.routes(),
+                *crons.routes(),
+                *webhooks.routes(),
+                *workers.routes(),
+                *self._streams.routes(),
+                *self.ops.routes(metrics_auth=config.metrics_auth),
+            ]
+        )
         self._routes += OpenApi(list(self._routes)).routes()
         thresholds = Thresholds(
             config.queue_idle_threshold_ms, config.queue_size_threshold, config.memory_warning_mb, config.storage_warning_mb
@@ -196,7 +263,7 @@ class Doors:
         public = not self._config.metrics_auth
         return self._app(
             [
-                Route("GET", path, self.ops.prometheus, "Prometheus metrics", "Monitoring", public=public)
+                Route("GET", path, self.ops.prometheus, "Prometheus metrics", "Monitoring", public=public, right=Right.LOOK)
                 for path in ("/metrics", "/prometheus")
             ],
             self._new_window(),  # who asks a lot can still look at the figures

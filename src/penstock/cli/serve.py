@@ -59,7 +59,8 @@ def _allow_many_connections() -> None:
 
 
 def _greet(config: configuration.Config) -> None:
-    base = f"http://{config.http}"
+    scheme = "http" if config.tls_cert_file is None else "https"
+    base = f"{scheme}://{config.http}"
     click.echo(f"Penstock listens on {base}")
     click.echo(f"  health   {base}/health")
     click.echo(f"  API      {base}/docs")
@@ -67,7 +68,7 @@ def _greet(config: configuration.Config) -> None:
         click.echo(f"  TCP      {config.tcp}")
     click.echo(f"  metrics  {base}/prometheus")
     if config.metrics is not None:
-        click.echo(f"           http://{config.metrics}/metrics  (off with --metrics off)")
+        click.echo(f"           {scheme}://{config.metrics}/metrics  (off with --metrics off)")
     if config.stores:
         click.echo(f"  data     {', '.join(map(without_password, config.stores))}")
     else:

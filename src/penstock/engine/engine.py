@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
 
@@ -18,14 +19,14 @@ from penstock.engine.claim import WaitingRoom
 from penstock.engine.completions import Completions
 from penstock.engine.feed import Feed
 from penstock.engine.keeper import Archivist, Healer, Keeper, Neighbour, Retention, Undertaker
+from penstock.engine.produce import Push
 from penstock.engine.stats import Stats
 from penstock.engine.sweep import Timer
 from penstock.engine.throttle import Throttle
 from penstock.engine.workers import Workers
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.core.clock import Clock
     from penstock.core.queue import Queue
@@ -140,6 +141,23 @@ class Engine:
     def run(self, command: Command[T]) -> asyncio.Future[T]:
         """Run a command; awaiting it gives the answer, or raises why there is none."""
         return self._batcher.submit(command)
+
+    def meter(self, admit: Callable[[Push], Awaitable[None] | None]) -> None:
+        """Ask ``admit`` before every push from now on. It raises why not, now (None) or when it is awaited.
+
+        Without this call nobody is asked, and a push costs nothing for it: that is why the method is replaced.
+        """
+        plain = self.run
+
+        async def when_admitted(answer: Awaitable[None], push: Push) -> Any:
+            await answer
+            return await plain(push)
+
+        def metered(command: Command[Any]) -> asyncio.Future[Any]:
+            answer = admit(command) if type(command) is Push else None
+            return plain(command) if answer is None else asyncio.ensure_future(when_admitted(answer, cast("Push", command)))
+
+        self.run = metered  # type: ignore[method-assign]
 
     def run_unheard(self, command: AnyCommand) -> None:
         """Run a command whose outcome nobody waits for."""

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Never, cast
 import msgspec
 import structlog
 
-from penstock.core.errors import PenstockError, RouteNotFound, Unauthorized
+from penstock.access.gate import shown_in
+from penstock.access.identity import ANYWHERE
+from penstock.core.errors import PenstockError, RouteNotFound
+from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
 from penstock.doors.http.request import Bodies, Request
 from penstock.doors.http.route import JSON, Plain, Route, Stream
@@ -25,8 +28,8 @@ if TYPE_CHECKING:
     from granian._granian import RSGIWebsocketProtocol
     from granian.rsgi import Scope
 
+    from penstock.access.gate import Gate
     from penstock.access.rate_limit import ClientAddress, SlidingWindow
-    from penstock.access.tokens import TokenGate
     from penstock.doors.links import Links
 
 log = structlog.get_logger("penstock.http")
@@ -34,7 +37,7 @@ log = structlog.get_logger("penstock.http")
 Headers = list[tuple[str, str]]
 _PREFLIGHT: Final = [
     ("access-control-allow-methods", "GET, POST, PUT, DELETE, OPTIONS"),
-    ("access-control-allow-headers", "Content-Type, Authorization, X-Namespace"),
+    ("access-control-allow-headers", "Content-Type, Authorization, Authorisation, X-Namespace"),
     ("access-control-max-age", "86400"),
 ]
 
@@ -46,15 +49,15 @@ async def _not_found(_req: Request, **_params: str) -> Never:
 class HttpApp:
     """Answers the routes it is given.
 
-    ``gate`` asks for tokens, ``window`` limits how often a client may ask (None: not at all), ``allow_origin`` is the web page
-    that may call from a browser (empty: none). ``websocket`` serves WebSockets (None: there are none); what it raises before it
-    accepts the connection is the answer to the handshake, said through ``links``.
+    ``gate`` is asked who it is and whether they may, ``window`` limits how often a client may ask (None: not at all),
+    ``allow_origin`` is the web page that may call from a browser (empty: none). ``websocket`` serves WebSockets (None: there
+    are none); what it raises before it accepts the connection is the answer to the handshake, said through ``links``.
     """
 
     def __init__(
         self,
         routes: Sequence[Route],
-        gate: TokenGate,
+        gate: Gate,
         *,
         allow_origin: str,
         window: SlidingWindow | None,
@@ -89,7 +92,7 @@ class HttpApp:
             # Whoever asks for the head only gets it from the handler of GET; the server leaves the body out.
             route, params = self._router.find("GET" if method == "HEAD" else method, scope.path)
             if self._guarded:
-                self._check(scope, route)
+                await self._check(scope, route, request)
             handler = _not_found if route is None else route.handler
             answer = await handler(request, **params)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the client gets an answer
@@ -139,12 +142,16 @@ class HttpApp:
             await self._links.say(scope.client, head.encode() + body, over=True)
         proto.close(status)
 
-    def _check(self, scope: Scope, route: Route | None) -> None:
+    async def _check(self, scope: Scope, route: Route | None, request: Request) -> None:
         if route is not None and route.probe:
             return
         self._check_pace(scope)
-        if (route is None or not route.public) and not self._gate.admits(scope.headers.get("authorization", "")):
-            raise Unauthorized
+        if self._gate.is_open or (route is not None and route.public):
+            return
+        headers: Any = scope.headers
+        request.identity = identity = await self._gate.identify(shown_in(headers))
+        if route is not None and not route.asks:
+            identity.check(headers.get("x-namespace", DEFAULT_NAMESPACE) if route.namespaced else ANYWHERE, route.right)
 
     def _check_pace(self, scope: Scope) -> None:
         if self._window is not None:

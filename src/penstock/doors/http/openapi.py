@@ -21,14 +21,21 @@ if TYPE_CHECKING:
 _REF: Final = "#/components/schemas/{name}"
 _ERRORS: Final = {
     "400": "The request is not valid, or the job is not in a state for this.",
-    "401": "A token is needed.",
+    "401": "A token is needed, or the one shown is not good.",
+    "403": "The token may not do this, or not in this namespace.",
     "404": "There is no such thing.",
     "411": "The body's length is needed.",
     "413": "The body is too large.",
-    "429": "Too many requests.",
+    "429": "Too many requests, or too many jobs for the namespace. Retry-After says when to come back.",
     "500": "It may or may not have happened, or only a part of it: see the text.",
     "503": "The server cannot do this now. Retry in a moment.",
     "507": "The disk is full.",
+}
+_TOKEN: Final = {
+    "type": "http",
+    "scheme": "bearer",
+    "bearerFormat": "JWT",
+    "description": "One of the server's tokens, or a JSON Web Token. What that must allow is in the operation's x-right.",
 }
 _NAMESPACE: Final = {
     "name": "X-Namespace",
@@ -82,7 +89,7 @@ class OpenApi:
             "paths": paths,
             "components": {
                 "schemas": components,
-                "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+                "securitySchemes": {"token": _TOKEN},
             },
             "security": [{}, {"token": []}],
         }
@@ -145,6 +152,8 @@ def _operation(route: Route) -> dict[str, Any]:
         }
     if route.public or route.probe:
         operation["security"] = [{}]
+    else:
+        operation["x-right"] = (route.right.name or "").lower()
     return operation
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from penstock.access.identity import Right
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -43,6 +45,8 @@ class Route(NamedTuple):
     probe: bool = False  #: answered to everybody, always: needs no token and counts against no limit
     public: bool = False  #: needs no token
     namespaced: bool = False  #: the header X-Namespace says whose queues and jobs are meant
+    right: Right = Right.ADMIN  #: what it needs, in its namespace if it is namespaced, else for the whole server
+    asks: bool = False  #: the handler asks for the right itself, with ``request.allow``, because it finds out the namespace
     media: str = "text/plain"  #: what an answer without a shape is
     also: tuple[tuple[int, type[msgspec.Struct]], ...] = ()  #: other statuses that have a shape of their own
 
