@@ -50,6 +50,7 @@ class Config(msgspec.Struct, frozen=True):
     tcp: Listener | None = Listener("127.0.0.1", 6789)
     resp: Listener | None = None
     metrics: Listener | None = Listener("127.0.0.1", 9090)
+    batches: Listener | None = None
     durability: Durability = Durability.ALWAYS
     sync_interval_ms: int = 100
     auth_tokens: tuple[str, ...] = ()
@@ -188,6 +189,9 @@ SETTINGS: dict[str, Setting] = {
     ),
     "resp": Setting(_listener, ("PENSTOCK_RESP",), "where the Redis protocol listens, or off"),
     "metrics": Setting(_listener, ("PENSTOCK_METRICS",), "where Prometheus finds metrics, or off"),
+    "batches": Setting(
+        _listener, ("PENSTOCK_BATCHES",), "where the batches door listens on its own, as mqueue does (8080 there), or off"
+    ),
     "durability": Setting(
         _durability, ("PENSTOCK_DURABILITY",), "what an answer means: always (on disk), interval, or never"
     ),
@@ -329,7 +333,10 @@ def _text_of(name: str, value: object, file: Path) -> str:
 
 
 def _check_listeners(config: Config) -> None:
-    listeners = [config.http, *(each for each in (config.tcp, config.resp, config.metrics) if each is not None)]
+    listeners = [
+        config.http,
+        *(each for each in (config.tcp, config.resp, config.metrics, config.batches) if each is not None),
+    ]
     for listener in listeners:
         if listeners.count(listener) > 1:
             raise ConfigInvalid(f"Two listeners share the address {listener}. Give each its own, or switch one off.")

@@ -12,10 +12,13 @@ import structlog
 
 from penstock import __version__, listeners
 from penstock.access.rate_limit import ClientAddress, SlidingWindow
+from penstock.access.rights import AllRights
 from penstock.access.tokens import TokenGate
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.core.events import EventKind
+from penstock.doors.batches.door import BatchesDoor
+from penstock.doors.batches.tally import BatchesMetrics, Tally
 from penstock.doors.http.app import HttpApp
 from penstock.doors.http.openapi import OpenApi
 from penstock.doors.http.route import Route
@@ -78,6 +81,8 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     servers = [listeners.listen(doors.app(), config.http)]
     if config.metrics is not None and listeners.wanted(config, "metrics", config.metrics):
         servers.append(listeners.listen(doors.metrics_app(), config.metrics))
+    if config.batches is not None and listeners.wanted(config, "batches", config.batches):
+        servers.append(listeners.listen(doors.batches_app(), config.batches))
     if config.resp is not None:
         log.warning("this version has no such listener yet; it is not started", listener="resp")
     running = [asyncio.get_running_loop().create_task(server.serve()) for server in servers]
@@ -126,7 +131,11 @@ class Doors:
             engine.clock, engine.feed, timeout_ms=config.worker_timeout_ms, overload_ms=config.worker_overload_threshold_ms
         )
         hub = Hub(engine.feed)
-        self.ops = OpsHandlers(engine, self.readiness, Metrics(engine, uptime, self.workers, hub), uptime, self.connections)
+        metrics = Metrics(engine, uptime, self.workers, hub)
+        self.ops = OpsHandlers(engine, self.readiness, metrics, uptime, self.connections)
+        tally = Tally()
+        metrics.add(BatchesMetrics(tally, engine.store))
+        self._batches = BatchesDoor(engine, AllRights(), tally)
         jobs, queues = JobHandlers(engine), QueueHandlers(engine)
         crons, webhooks = CronHandlers(engine), WebhookHandlers(engine, guard)
         workers = WorkerHandlers(engine, self.workers)
@@ -157,6 +166,7 @@ class Doors:
             *webhooks.routes(),
             *workers.routes(),
             *self._streams.routes(),
+            *self._batches.routes(),
             *self.ops.routes(metrics_auth=config.metrics_auth),
         ]
         self._routes += OpenApi(list(self._routes)).routes()
@@ -184,12 +194,16 @@ class Doors:
             websocket=False,
         )
 
+    def batches_app(self) -> HttpApp:
+        """Return what answers on the listener of the batches door."""
+        return self._app(self._batches.own_routes(), websocket=False, plain_errors=True)
+
     async def end_streams(self) -> None:
         """End the connections that stay: the listener would not wait for them."""
         await asyncio.gather(self._sockets.close(), self._streams.close())
         self.workers.close()
 
-    def _app(self, routes: list[Route], *, websocket: bool) -> HttpApp:
+    def _app(self, routes: list[Route], *, websocket: bool, plain_errors: bool = False) -> HttpApp:
         config, window = self._config, None
         if config.rate_limit_max_requests is not None:
             window = SlidingWindow(
@@ -205,6 +219,7 @@ class Doors:
             window=window,
             address=ClientAddress(config.trusted_proxies),
             websocket=self._sockets.serve if websocket else None,
+            plain_errors=plain_errors,
         )
 
 

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import hmac
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+class Headers(Protocol):
+    """The headers of a request."""
+
+    def get(self, name: str, default: str) -> str:
+        """Return a header by its name in lower case."""
+
+
+def credentials(headers: Headers) -> str:
+    """Return what a client shows to be let in: the header Authorization, in either spelling."""
+    return headers.get("authorization", "") or headers.get("authorisation", "")
 
 
 class TokenGate:

@@ -29,6 +29,7 @@ def _option(name: str, metavar: str) -> Callable[[F], F]:
 @_option("tcp", "HOST:PORT|off")
 @_option("resp", "HOST:PORT|off")
 @_option("metrics", "HOST:PORT|off")
+@_option("batches", "HOST:PORT|off")
 @_option("durability", "always|interval|never")
 @_option("log-level", "LEVEL")
 @_option("log-format", "auto|plain|json")

@@ -31,6 +31,7 @@ flow_depth_max: Final = 1_000
 name_chars_max: Final = 256
 namespace_chars_max: Final = 128
 key_chars_max: Final = 1_024
+idempotency_key_chars_max: Final = 512
 error_chars_max: Final = 65_536
 log_message_chars_max: Final = 65_536
 progress_message_chars_max: Final = 4_096
@@ -76,6 +77,7 @@ keepalive_s: Final = 60  # silence after which the system asks whether the other
 # What the server keeps.
 queues_max: Final = 1_000_000
 logs_per_job_max: Final = 100
+counted_topics_max: Final = 1_000  # beyond these, the batches door counts under one name
 rate_limit_clients_max: Final = 100_000
 webhooks_max: Final = 200  # each has a delivery of its own under way, so this bounds those too
 

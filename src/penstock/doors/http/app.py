@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Never, cast
 import msgspec
 import structlog
 
+from penstock.access.tokens import credentials
 from penstock.core.errors import PenstockError, RateLimited, RouteNotFound, Unauthorized
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
 from penstock.doors.http.request import Bodies, Request
-from penstock.doors.http.route import JSON, Plain, Route, Stream
+from penstock.doors.http.route import JSON, PLAIN, Plain, Route, Stream
 from penstock.doors.http.router import Router
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class HttpApp:
     """Answers the routes it is given.
 
     ``gate`` asks for tokens, ``window`` limits how often a client may ask (None: not at all), ``allow_origin`` is the web page
-    that may call from a browser (empty: none). ``websocket`` serves WebSockets (None: there are none).
+    that may call from a browser (empty: none). ``websocket`` serves WebSockets (None: there are none). ``plain_errors``: what
+    has no route is answered with a line of text.
     """
 
     def __init__(
@@ -57,16 +59,20 @@ class HttpApp:
         window: SlidingWindow | None,
         address: ClientAddress,
         websocket: Callable[[Scope, RSGIWebsocketProtocol], Awaitable[None]] | None = None,
+        plain_errors: bool = False,
     ) -> None:
         self._router = Router(routes)
         self._gate = gate
         self._window = window
         self._address = address
         self._websocket = websocket
+        self._plain_errors = plain_errors
         self._guarded = window is not None or not gate.is_open
         self._origin: Headers = [("access-control-allow-origin", allow_origin)] if allow_origin else []
         self._json: Headers = [("content-type", JSON), *self._origin]
-        self._error: Headers = [*self._json, ("access-control-expose-headers", f"{CODE_HEADER}, retry-after")]
+        expose = ("access-control-expose-headers", f"{CODE_HEADER}, retry-after")
+        self._error: Headers = [*self._json, expose]
+        self._plain_error: Headers = [("content-type", PLAIN), ("x-content-type-options", "nosniff"), *self._origin, expose]
         self._bodies = Bodies()
         self._encode = msgspec.json.Encoder().encode
 
@@ -76,6 +82,7 @@ class HttpApp:
             await self._serve_websocket(scope, cast("RSGIWebsocketProtocol", proto))
             return
         request = Request(scope, proto, self._bodies)
+        route: Route | None = None
         try:
             method = scope.method
             if method == "OPTIONS":
@@ -88,7 +95,7 @@ class HttpApp:
             handler = _not_found if route is None else route.handler
             answer = await handler(request, **params)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the client gets an answer
-            self._answer_error(proto, error)
+            self._answer_error(proto, error, plain=self._plain_errors if route is None else route.plain_errors)
             return
         finally:
             if request.held:
@@ -130,7 +137,7 @@ class HttpApp:
         if route is not None and route.probe:
             return
         self._check_pace(scope)
-        if (route is None or not route.public) and not self._gate.admits(scope.headers.get("authorization", "")):
+        if (route is None or not route.public) and not self._gate.admits(credentials(scope.headers)):
             raise Unauthorized
 
     def _check_pace(self, scope: Scope) -> None:
@@ -141,8 +148,11 @@ class HttpApp:
             if wait_ms:
                 raise RateLimited(retry_after_ms=wait_ms)
 
-    def _answer_error(self, proto: HTTPProtocol, error: Exception) -> None:
+    def _answer_error(self, proto: HTTPProtocol, error: Exception, *, plain: bool) -> None:
         if not isinstance(error, PenstockError):
             log.error("a request failed unexpectedly", exc_info=error)
             error = PenstockError("Internal server error")
-        proto.response_bytes(status_of(error), [*self._error, *headers_of(error)], body_of(error))
+        if plain:
+            proto.response_bytes(status_of(error), [*self._plain_error, *headers_of(error)], f"{error}\n".encode())
+        else:
+            proto.response_bytes(status_of(error), [*self._error, *headers_of(error)], body_of(error))
