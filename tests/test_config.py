@@ -43,7 +43,7 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
         "journal_bytes_max": "5000", "journal_age_ms": "3", "ballast_bytes": "0", "log_level": "debug", "log_format": "json",
         "webhook_allowed_hosts": "hooks.corp,10.0.0.1", "accept_loss": "yes", "queue_idle_threshold_ms": "4",
         "queue_size_threshold": "6", "memory_warning_mb": "7", "storage_warning_mb": "8", "worker_timeout_ms": "9",
-        "worker_overload_threshold_ms": "10",
+        "worker_overload_threshold_ms": "10", "batches": "127.0.0.1:8080",
     }  # fmt: skip
     assert set(good) == set(SETTINGS)
     from_flags = load(good, {})

@@ -78,15 +78,19 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     )
     engine.start()
     doors = Doors(config, engine)
-    servers = [listeners.listen(doors.app(), config.http)]
-    if config.metrics is not None and listeners.wanted(config, "metrics", config.metrics):
-        servers.append(listeners.listen(doors.metrics_app(), config.metrics))
-    if config.batches is not None and listeners.wanted(config, "batches", config.batches):
-        servers.append(listeners.listen(doors.batches_app(), config.batches))
+    apps = [(config.http, doors.app())]
+    for name, listener, app in (
+        ("metrics", config.metrics, doors.metrics_app),
+        ("batches", config.batches, doors.batches_app),
+    ):
+        if listener is not None and listeners.wanted(config, name, listener):
+            apps.append((listener, app()))
+    servers = [listeners.listen(app, listener) for listener, app in apps]
     if config.resp is not None:
         log.warning("this version has no such listener yet; it is not started", listener="resp")
     running = [asyncio.get_running_loop().create_task(server.serve()) for server in servers]
-    await listeners.until_listening(config.http, running[0])
+    for (listener, _), task in zip(apps, running, strict=True):
+        await listeners.until_listening(listener, task)
     if not await listeners.start_tcp(doors.tcp, config):
         config = msgspec.structs.replace(config, tcp=None)
     _tell_ready(config, engine, doors)

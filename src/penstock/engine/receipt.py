@@ -91,7 +91,7 @@ async def nack_by_id(_engine: Engine, work: Work, commands: Sequence[NackById]) 
     for command in commands:
         job = await _find(work, command)
         if job is None:
-            work.refuse(command, JobNotFound())
+            work.refuse(command, JobNotFound(f"There is no message {command.id} in this topic."))
             continue
         if job.state == State.ACTIVE:
             count_failure(work, job, command.error)

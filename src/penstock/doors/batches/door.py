@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+from msgspec import Raw
+
 from penstock.access.rights import Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput
@@ -14,7 +17,7 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
 from penstock.core.timestamps import from_rfc3339, to_rfc3339
 from penstock.doors.batches import wire
-from penstock.doors.http.body import Reader, take_json
+from penstock.doors.http.body import Reader, check_depth
 from penstock.doors.http.route import Plain, Route
 from penstock.doors.opaque import unwrap, wrap
 from penstock.engine.admin import Slice
@@ -24,8 +27,6 @@ from penstock.engine.receipt import AckById, NackById
 from penstock.store.contract import Selection
 
 if TYPE_CHECKING:
-    from msgspec import Raw
-
     from penstock.access.rights import Rights
     from penstock.core.job import Job, Payload
     from penstock.doors.batches.tally import Tally
@@ -46,6 +47,7 @@ NACK: Final = wire.Body(wire.NackBody)
 DEAD: Final = Reader(wire.DeadQuery)
 TOPICS: Final = Reader(wire.TopicsQuery)
 _OK: Final = Plain(b"OK")
+_encode = msgspec.json.Encoder().encode
 
 
 class BatchesDoor:
@@ -189,13 +191,15 @@ def _new_job(item: wire.EnqueueItem, place: int, now_ms: int) -> NewJob:
     )
 
 
-def _metadata(raw: Raw, place: int) -> Raw | None:
-    value = take_json(raw)
-    if value == b"null":
+def _metadata(given: dict[str, Raw] | None, place: int) -> Raw | None:
+    if given is None:
         return None
-    if not value.startswith(b"{"):
-        raise InvalidInput(f"Invalid request body: metadata must be an object - at `$[{place}].metadata`")
-    return raw
+    value = _encode(given)
+    try:
+        check_depth(value)
+    except InvalidInput as error:
+        raise InvalidInput(f"Invalid request body: {error} - at `$[{place}].metadata`") from None
+    return Raw(value)
 
 
 def _delay(text: str, place: int, now_ms: int) -> int:

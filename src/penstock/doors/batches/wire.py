@@ -30,7 +30,7 @@ class EnqueueItem(msgspec.Struct):
     topic: Topic
     priority: Priority | None = None
     payload: bytes | None = None
-    metadata: Raw = Raw(b"null")
+    metadata: dict[str, Raw] | None = None
     deliver_after: str | None = None
     idempotency_key: Key | None = None
 
