@@ -388,6 +388,10 @@ ITEM: dict[str, Any] = {"namespace": "default", "topic": "bad"}
         ({**ITEM, "metadata": json.loads("{" + '"a":{' * 70 + "}" * 71)}, "nested too deeply"),
         ({**ITEM, "deliver_after": "tomorrow"}, "expected RFC 3339 like 2025-12-25T10:00:00Z - at `$[1].deliver_after`"),
         ({**ITEM, "deliver_after": "2025-12-25T10:00:00"}, "at `$[1].deliver_after`"),
+        ({**ITEM, "deliver_after": "0000-01-01T00:00:00Z"}, "at `$[1].deliver_after`"),
+        ({**ITEM, "deliver_after": "10000-01-01T00:00:00Z"}, "at `$[1].deliver_after`"),
+        ({**ITEM, "deliver_after": ""}, "at `$[1].deliver_after`"),
+        ({**ITEM, "priority": True}, "at `$[1].priority`"),
         ({**ITEM, "deliver_after": 1766656800}, "at `$[1].deliver_after`"),
         ({**ITEM, "deliver_after": FAR}, "more than 365 days ahead - at `$[1].deliver_after`"),
         ({**ITEM, "idempotency_key": "x" * 513}, "at `$[1].idempotency_key`"),
@@ -404,12 +408,56 @@ def test_one_bad_item_refuses_the_whole_batch_and_says_where(topic: Topic, item:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{}", b"null", b"[", b"[{]", b'"x"', b"\xff\xfe", b"[" * 100_000, b'[{"namespace":"\xff","topic":"t"}]'],
-)
+    [
+        b"", b"{}", b"null", b"[", b"[{]", b'"x"', b"\xff\xfe", b"[" * 100_000, b'[{"namespace":"\xff","topic":"t"}]',
+        b"\xef\xbb\xbf[]", "[]".encode("utf-16"), b"[] []", b"[],", b'[{"namespace":"a","topic":"b","priority":NaN}]',
+        b'[{"namespace":"a","topic":"b","priority":1e999}]', b'[{"namespace":"a","topic":"\\ud800"}]',
+        b'[{"namespace":"a","topic":"b","priority":' + b"9" * 4_301 + b"}]",
+    ],
+)  # fmt: skip
 def test_bodies_that_are_no_list_of_items_are_refused(topic: Topic, content: bytes) -> None:
     status, text = refused(topic.http.post("/enqueue", content=content))
     assert status == 400
     assert text.startswith("Invalid request body: ")
+
+
+def test_what_only_the_server_decides_cannot_be_given(topic: Topic) -> None:
+    (item_id,) = topic.enqueue(
+        topic.item(id=5, status="dead", retries=9, created_at=PAST, lease_owner="me", state=4, token=1)
+    )
+    (out,) = topic.dequeue()
+    assert (out["id"], out["retries"]) == (item_id, 0)
+    assert item_id != 5
+
+
+def test_of_a_field_that_is_given_twice_the_last_counts(topic: Topic) -> None:
+    where = f'"namespace":"default","topic":"{topic.name}"'
+    response = topic.http.post("/enqueue", content=f'[{{{where},"priority":1,"priority":2}}]'.encode())
+    assert response.status_code == 200
+    assert topic.dequeue()[0]["priority"] == 2
+
+
+def test_one_key_from_many_producers_at_once_is_one_message(server: ServerProcess, topic: Topic) -> None:
+    def produce(n: int) -> list[int]:
+        with server.client() as client:
+            item = topic.item(str(n).encode(), idempotency_key=topic.name)
+            given_ids: list[int] = client.post("/enqueue", json=[item] * 5).json()
+            return given_ids
+
+    with ThreadPoolExecutor(8) as pool:
+        given_ids = [*itertools.chain(*pool.map(produce, range(40)))]
+    assert len(set(given_ids)) == 1
+    assert topic.taken(100) == given_ids[:1]
+
+
+def test_text_of_any_kind_survives(topic: Topic) -> None:
+    text = "\u0000 \n <b> \u202e \U0001f600 ' \" ; drop table jobs"
+    (item_id,) = topic.enqueue(topic.item(metadata={text: text}, idempotency_key=text[1:] + topic.name))
+    (out,) = topic.dequeue()
+    assert (out["metadata"], out["idempotency_key"]) == ({text: text}, text[1:] + topic.name)
+    topic.ok("/nack", item_id, error=text)
+    topic.http.post(f"/queues/{topic.name}/promote-jobs")
+    assert topic.dequeue()[0]["last_error"] == text
 
 
 def test_too_many_items_are_refused(topic: Topic) -> None:
@@ -450,6 +498,7 @@ def test_an_error_that_is_no_text_is_refused(topic: Topic) -> None:
         ({"namespace": "default", "topic": "t", "limit": 0}, "limit must be at least 1"),
         ({"namespace": "default", "topic": "t", "limit": -3}, "limit must be at least 1"),
         ({"namespace": "default", "topic": "t", "limit": "1.5"}, "limit must be an integer"),
+        ({"namespace": "default", "topic": "t", "limit": "NaN"}, "limit must be a finite number"),
     ],
 )
 def test_queries_that_make_no_sense_are_refused(topic: Topic, path: str, query: dict[str, Any], words: str) -> None:

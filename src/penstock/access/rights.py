@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 class Right(Enum):
     """What can be asked for in a namespace."""
 
-    READ = "read"  #: list topics, take messages, look at the dead
-    WRITE = "write"  #: bring messages, settle them, delete the dead
+    LOOK = "look"  #: list topics and dead letters
+    PRODUCE = "produce"  #: bring messages
+    TAKE = "take"  #: get messages to work on
+    SETTLE = "settle"  #: say how they went, delete the dead
 
 
 class Rights(Protocol):

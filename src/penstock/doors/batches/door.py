@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from penstock.access.rights import Right
 from penstock.core import limits
-from penstock.core.errors import InvalidInput
+from penstock.core.errors import InvalidInput, JobQuarantined
 from penstock.core.ids import ID_MAX
 from penstock.core.job import IDEMPOTENCY_PREFIX, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
@@ -66,7 +66,7 @@ class BatchesDoor:
         if len(items) > limits.bulk_jobs_max:
             raise InvalidInput(f"Too many items (max {limits.bulk_jobs_max}). Send them in several requests.")
         for namespace in {item.namespace for item in items}:
-            self._check(req, namespace, Right.WRITE)
+            self._check(req, namespace, Right.PRODUCE)
         now_ms = self._engine.clock.now_ms()
         parts: dict[QueueKey, list[NewJob]] = {}
         places: dict[QueueKey, list[int]] = {}
@@ -88,7 +88,7 @@ class BatchesDoor:
 
     async def dequeue(self, req: Request) -> list[wire.ItemView]:
         query = DEQUEUE.parse_query(req)
-        topic = self._topic(req, query, Right.READ)
+        topic = self._topic(req, query, Right.TAKE)
         count = min(query.limit, limits.claim_jobs_max)
         claimed = await self._engine.run(Claim(topic, count, lease_ms=query.lease_ms))
         if claimed:
@@ -97,7 +97,7 @@ class BatchesDoor:
 
     async def ack(self, req: Request) -> Plain:
         body = await ITEM.read(req)
-        topic = self._topic(req, body, Right.WRITE)
+        topic = self._topic(req, body, Right.SETTLE)
         await self._engine.run(AckById(topic, body.id))
         if self._store.queue_find(topic) is not None:  # whoever makes up names gets no metrics of their own
             self._tally.of(topic).acked += 1
@@ -105,7 +105,7 @@ class BatchesDoor:
 
     async def nack(self, req: Request) -> Plain:
         body = await NACK.read(req)
-        topic = self._topic(req, body, Right.WRITE)
+        topic = self._topic(req, body, Right.SETTLE)
         await self._engine.run(NackById(topic, body.id, body.error))
         self._tally.of(topic).nacked += 1
         return _OK
@@ -114,7 +114,7 @@ class BatchesDoor:
 
     async def list_dead(self, req: Request) -> list[wire.DeadView]:
         query = DEAD.parse_query(req)
-        topic = self._topic(req, query, Right.READ)
+        topic = self._topic(req, query, Right.LOOK)
         queue = self._store.queue_find(topic)
         if queue is None:
             return []
@@ -123,8 +123,7 @@ class BatchesDoor:
         views: list[wire.DeadView] = []
         size = 0
         for start in range(0, len(found), READ_AT_ONCE):
-            reads = (self._store.job_get(topic.namespace, place.id) for place in found[start : start + READ_AT_ONCE])
-            for read in await asyncio.gather(*reads):
+            for read in await asyncio.gather(*(self._read(topic, each.id) for each in found[start : start + READ_AT_ONCE])):
                 if read is not None and read[0].state == State.DEAD:  # it may have been brought back since
                     views.append(_dead_view(topic, *read))
                     size += read[0].size
@@ -132,9 +131,16 @@ class BatchesDoor:
                 break
         return views
 
+    async def _read(self, topic: QueueKey, item_id: int) -> tuple[Job, Payload] | None:
+        """Read a message; None if it is gone, or damaged."""
+        try:
+            return await self._store.job_get(topic.namespace, item_id)
+        except JobQuarantined:
+            return None
+
     async def delete_dead(self, req: Request) -> Plain:
         body = await ITEM.read(req)
-        topic = self._topic(req, body, Right.WRITE)
+        topic = self._topic(req, body, Right.SETTLE)
         await self._engine.run(Slice(topic, Arrow.PURGE, (State.DEAD,), (body.id,)))
         return _OK
 
@@ -142,7 +148,7 @@ class BatchesDoor:
 
     async def topics(self, req: Request) -> list[str]:
         namespace = TOPICS.parse_query(req).namespace
-        self._check(req, namespace, Right.READ)
+        self._check(req, namespace, Right.LOOK)
         queues = self._store.queues()
         return sorted(each.key.name for each in queues if each.key.namespace == namespace and each.created_at is not None)
 
