@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.timestamps import from_rfc3339, to_rfc3339
@@ -40,6 +40,7 @@ def test_what_is_not(text: str) -> None:
     assert from_rfc3339(text) is None
 
 
+@settings(deadline=None, database=None)
 @given(st.integers(min_value=0, max_value=250_000_000_000_000))
 def test_what_is_written_is_read_back(ms: int) -> None:
     assert from_rfc3339(to_rfc3339(ms)) == ms
