@@ -51,6 +51,7 @@ class Config(msgspec.Struct, frozen=True):
     http: Listener = Listener("127.0.0.1", 6790)
     tcp: Listener | None = Listener("127.0.0.1", 6789)
     metrics: Listener | None = Listener("127.0.0.1", 9090)
+    batches: Listener | None = None
     durability: Durability = Durability.ALWAYS
     sync_interval_ms: int = 100
     auth_tokens: tuple[str, ...] = ()
@@ -239,6 +240,9 @@ SETTINGS: dict[str, Setting] = {
         _listener, ("PENSTOCK_TCP",), "where the jobs door's TCP protocol listens, or off (TCP_PORT and HOST work too)"
     ),
     "metrics": Setting(_listener, ("PENSTOCK_METRICS",), "where Prometheus finds metrics besides /prometheus, or off"),
+    "batches": Setting(
+        _listener, ("PENSTOCK_BATCHES",), "where the batches door listens on its own, as mqueue does (8080 there), or off"
+    ),
     "durability": Setting(
         _durability, ("PENSTOCK_DURABILITY",), "what an answer means: always (on disk), interval, or never"
     ),
@@ -400,7 +404,7 @@ def _text_of(name: str, value: object, file: Path) -> str:
 
 
 def _check_listeners(config: Config) -> None:
-    listeners = [config.http, *(each for each in (config.tcp, config.metrics) if each is not None)]
+    listeners = [config.http, *(each for each in (config.tcp, config.metrics, config.batches) if each is not None)]
     for listener in listeners:
         if listeners.count(listener) > 1:
             raise ConfigInvalid(f"Two listeners share the address {listener}. Give each its own, or switch one off.")

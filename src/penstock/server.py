@@ -21,6 +21,8 @@ from penstock.core import limits
 from penstock.core.clock import SystemClock
 from penstock.core.errors import ConfigInvalid, InvalidInput, PenstockError
 from penstock.core.events import EventKind
+from penstock.doors.batches.door import BatchesDoor
+from penstock.doors.batches.tally import BatchesMetrics, Tally
 from penstock.doors.http.app import HttpApp
 from penstock.doors.http.openapi import OpenApi
 from penstock.doors.http.route import Route
@@ -98,15 +100,20 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
         meter(engine, dict(config.namespace_quotas))
     engine.start()
     doors = Doors(config, engine, gate, guard)
-    servers = [listeners.listen(doors.app(), config.http, config)]
-    if config.metrics is not None:
-        if listeners.wanted(config, "metrics", config.metrics):
-            servers.append(listeners.listen(doors.metrics_app(), config.metrics, config))
+    apps = [(config.http, doors.app())]
+    for name, listener, app in (
+        ("metrics", config.metrics, doors.metrics_app),
+        ("batches", config.batches, doors.batches_app),
+    ):
+        if listener is not None and listeners.wanted(config, name, listener):
+            apps.append((listener, app()))
         else:
-            config = msgspec.structs.replace(config, metrics=None)
+            config = msgspec.structs.replace(config, **{name: None})
+    servers = [listeners.listen(app, listener, config) for listener, app in apps]
     running = [asyncio.get_running_loop().create_task(server.serve()) for server in servers]
-    await listeners.until_listening(config.http, running[0])
-    keep_listener_alive(config.http.port)
+    for (listener, _), task in zip(apps, running, strict=True):
+        await listeners.until_listening(listener, task)
+        keep_listener_alive(listener.port)
     if not await listeners.start_tcp(doors.tcp, config, tls):
         config = msgspec.structs.replace(config, tcp=None)
     _tell_ready(config, engine, doors)
@@ -205,7 +212,11 @@ class Doors:
         self.hub = hub = Hub(engine.feed, engine.clock)
         self._links = Links(engine.clock, tls=config.tls_cert_file is not None)
         self._window = self._new_window()
-        self.ops = OpsHandlers(engine, self.readiness, Metrics(engine, uptime, self.workers, hub), uptime, self.connections)
+        metrics = Metrics(engine, uptime, self.workers, hub)
+        self.ops = OpsHandlers(engine, self.readiness, metrics, uptime, self.connections)
+        tally = Tally()
+        metrics.add(BatchesMetrics(tally, engine.store))
+        self._batches = BatchesDoor(engine, tally)
         jobs, queues = JobHandlers(engine), QueueHandlers(engine)
         crons, webhooks = CronHandlers(engine), WebhookHandlers(engine, guard)
         workers = WorkerHandlers(engine, self.workers)
@@ -241,6 +252,7 @@ class Doors:
                 *webhooks.routes(),
                 *workers.routes(),
                 *self._streams.routes(),
+                *self._batches.routes(),
                 *self.ops.routes(metrics_auth=config.metrics_auth),
             ]
         )
@@ -270,6 +282,10 @@ class Doors:
             websocket=False,
         )
 
+    def batches_app(self) -> HttpApp:
+        """Return what answers on the listener of the batches door."""
+        return self._app(with_rights(self._batches.own_routes()), self._window, websocket=False, plain_errors=True)
+
     async def end_streams(self) -> None:
         """End the connections that stay: the listener would not wait for them."""
         await asyncio.gather(self._sockets.close(), self._streams.close())
@@ -285,7 +301,9 @@ class Doors:
             cleanup_ms=config.rate_limit_cleanup_ms,
         )
 
-    def _app(self, routes: list[Route], window: SlidingWindow | None, *, websocket: bool) -> HttpApp:
+    def _app(
+        self, routes: list[Route], window: SlidingWindow | None, *, websocket: bool, plain_errors: bool = False
+    ) -> HttpApp:
         config = self._config
         return HttpApp(
             routes,
@@ -295,6 +313,7 @@ class Doors:
             address=ClientAddress(config.trusted_proxies),
             links=self._links,
             websocket=self._sockets.serve if websocket else None,
+            plain_errors=plain_errors,
         )
 
 

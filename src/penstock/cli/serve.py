@@ -30,6 +30,7 @@ def _option(name: str, metavar: str) -> Callable[[F], F]:
 @_option("http", "HOST:PORT")
 @_option("tcp", "HOST:PORT|off")
 @_option("metrics", "HOST:PORT|off")
+@_option("batches", "HOST:PORT|off")
 @_option("durability", "always|interval|never")
 @_option("log-level", "LEVEL")
 @_option("log-format", "auto|plain|json")

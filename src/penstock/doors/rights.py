@@ -1,4 +1,4 @@
-"""Which right each route and command of the jobs door, and of the operators, needs: all of it on one page.
+"""Which right each route and command of all doors, and of the operators, needs: all of it on one page.
 
 Whoever has a static token, or needs none, has every right. What is not listed needs ADMIN. A route that is not about one
 namespace, and a command listed under ``EVERYWHERE``, needs its right for the whole server.
@@ -45,14 +45,17 @@ ROUTES: Final[dict[Right, tuple[str, ...]]] = {
         "GET /metrics",
         "GET /prometheus",
         "GET /storage",
+        "GET /dlq",
+        "GET /topics",
     ),
-    Right.PRODUCE: ("POST /queues/{queue}/jobs", "POST /queues/{queue}/jobs/bulk"),
+    Right.PRODUCE: ("POST /queues/{queue}/jobs", "POST /queues/{queue}/jobs/bulk", "POST /enqueue"),
     Right.TAKE: (
         "GET /queues/{queue}/jobs",
         "POST /queues/{queue}/jobs/pull-batch",
         "POST /workers",
         "DELETE /workers/{id}",
         "POST /workers/{id}/heartbeat",
+        "GET /dequeue",
     ),
     Right.SETTLE: (
         "POST /jobs/{id}/ack",
@@ -65,6 +68,9 @@ ROUTES: Final[dict[Right, tuple[str, ...]]] = {
         "POST /jobs/extend-locks",
         "POST /jobs/{id}/logs",
         "POST /jobs/{id}/move-to-delayed",
+        "POST /ack",
+        "POST /nack",
+        "POST /dlq/delete",
     ),
     Right.ADMIN: (
         "DELETE /jobs/{id}",

@@ -9,7 +9,17 @@ import msgspec
 from penstock.core import ids
 from penstock.core.errors import InvalidInput
 from penstock.core.events import EventKind
-from penstock.core.job import Job, JobFlag, NewJob, details_of, put_details, unique_key_is_over
+from penstock.core.job import (
+    IDEMPOTENCY_PREFIX,
+    NEVER_LEASED,
+    Job,
+    JobFlag,
+    NewJob,
+    Payload,
+    details_of,
+    put_details,
+    unique_key_is_over,
+)
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine import flows
 from penstock.engine.command import Command
@@ -46,6 +56,24 @@ class Push(Command[list[Job]]):
         self.durable = False
 
 
+class PushAcross(Command[list[list[Job]]]):
+    """Put jobs on several queues: all of them or, if one is refused, none. Answers the jobs of each part, in order.
+
+    A ``job_id`` that is taken answers with the job that has it. As long as that job was handed to nobody, it takes over what
+    the new one says (payload, priority, when it is due); afterwards it stays as it is. This is the one way to push a job whose
+    ``job_id`` begins with IDEMPOTENCY_PREFIX. ``asked_ms``: the wall-clock time that the delays are counted from, so that
+    asking twice for the same moment is asking for the same.
+    """
+
+    __slots__ = ("asked_ms", "parts")
+
+    grows = True
+
+    def __init__(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]], asked_ms: int) -> None:
+        self.parts = parts
+        self.asked_ms = asked_ms
+
+
 async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
     """Apply a batch of pushes."""
     names = _Names(work)
@@ -75,6 +103,50 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
         work.answer(command, jobs)
     await work.flush()
     work.timings.append((engine.stats.push_time, len(commands)))
+
+
+async def push_across(engine: Engine, work: Work, commands: Sequence[PushAcross]) -> None:
+    """Apply a batch of pushes to several queues each."""
+    names = _Names(work)
+    for command in commands:
+        pushed: list[list[Job]] = []
+        for key, jobs in command.parts:
+            queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
+            if queue.created_at is None:
+                await work.tx.queue_save(queue, queue.settings, work.now_ms)
+                work.tell(EventKind.QUEUE_CREATED, queue)
+            late_ms = work.now_ms - command.asked_ms
+            due = [msgspec.structs.replace(new, delay=max(0, new.delay - late_ms)) if new.delay else new for new in jobs]
+            if _any_special(due):
+                pushed.append([await _make_or_renew(work, queue, new, names) for new in due])
+            else:
+                pushed.append(_make(work, queue, due))
+        work.answer(command, pushed)
+    await work.flush()
+    work.timings.append((engine.stats.push_time, len(commands)))
+
+
+async def _make_or_renew(work: Work, queue: Queue, new: NewJob, names: _Names) -> Job:
+    """Make a job, or let the one that has its name already take over what it says."""
+    found, _ = await names.find(queue, new)
+    if found is None:
+        return names.keep(_make(work, queue, (new,))[0])
+    if found.token != NEVER_LEASED or found.state not in (State.WAITING, State.DELAYED):
+        return found
+    await work.flush()  # it may have been made in this very batch
+    job = work.meet(found)
+    old = await work.tx.payload_load(job.id)
+    if old is not None and (old.data, old.options) != (new.data, new.options):
+        work.move(job, Arrow.EDIT, len(new.data))
+        await work.tx.payload_save(job, Payload(new.data, new.options))
+    if job.priority != new.priority:
+        work.move(job, Arrow.REPRIORITIZE, new.priority)
+    run_at = work.now_ms + new.delay
+    if job.state == State.DELAYED and not new.delay:
+        work.move(job, Arrow.PROMOTE)
+    elif job.state == State.DELAYED and job.run_at != run_at:
+        work.move(job, Arrow.RESCHEDULE, run_at)
+    return job
 
 
 async def push_inside(work: Work, pushes: Sequence[tuple[Queue, NewJob]]) -> list[Job | None]:
@@ -241,14 +313,17 @@ class _Names:
     async def check(self, queue: Queue, jobs: Sequence[NewJob]) -> None:
         """Refuse what cannot be: see each error.
 
-        An own id that is spelled like Penstock's, unless it names a job: nobody could find it by that id. A need that names
-        no job: what is pushed can only need what was pushed before, so needs never form a circle.
+        An own id that is spelled like Penstock's, unless it names a job: nobody could find it by that id. One that begins as
+        only idempotency keys do. A need that names no job: what is pushed can only need what was pushed before, so needs
+        never form a circle.
         """
         earlier: set[str] = set()
         for new in jobs:
             number = None if new.job_id is None else ids.from_uuid(new.job_id)
             if number is not None and await self._work.find(queue.key.namespace, number) is None:
                 raise InvalidInput("jobId is spelled like an id that Penstock gives out. Choose another, or leave it out.")
+            if new.job_id is not None and new.job_id.startswith(IDEMPOTENCY_PREFIX):
+                raise InvalidInput(f"jobId must not begin with {IDEMPOTENCY_PREFIX!r}. Choose another, or leave it out.")
             for ref in new.needs:
                 name = ref if isinstance(ref, str) else ids.to_uuid(ref)
                 if name == new.job_id:

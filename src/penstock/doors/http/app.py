@@ -18,7 +18,7 @@ from penstock.core.errors import PenstockError, RouteNotFound
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
 from penstock.doors.http.request import Bodies, Request
-from penstock.doors.http.route import JSON, Plain, Route, Stream
+from penstock.doors.http.route import JSON, PLAIN, Plain, Route, Stream
 from penstock.doors.http.router import Router
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class HttpApp:
     ``gate`` is asked who it is and whether they may, ``window`` limits how often a client may ask (None: not at all),
     ``allow_origin`` is the web page that may call from a browser (empty: none). ``websocket`` serves WebSockets (None: there
     are none); what it raises before it accepts the connection is the answer to the handshake, said through ``links``.
+    ``plain_errors``: what has no route is answered with a line of text.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class HttpApp:
         address: ClientAddress,
         links: Links,
         websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
+        plain_errors: bool = False,
     ) -> None:
         self._router = Router(routes)
         self._gate = gate
@@ -71,10 +73,13 @@ class HttpApp:
         self._address = address
         self._links = links
         self._websocket = websocket
+        self._plain_errors = plain_errors
         self._guarded = window is not None or not gate.is_open
         self._origin: Headers = [("access-control-allow-origin", allow_origin)] if allow_origin else []
         self._json: Headers = [("content-type", JSON), *self._origin]
-        self._error: Headers = [*self._json, ("access-control-expose-headers", f"{CODE_HEADER}, retry-after")]
+        expose = ("access-control-expose-headers", f"{CODE_HEADER}, retry-after")
+        self._error: Headers = [*self._json, expose]
+        self._plain_error: Headers = [("content-type", PLAIN), ("x-content-type-options", "nosniff"), *self._origin, expose]
         self._bodies = Bodies()
         self._encode = msgspec.json.Encoder().encode
 
@@ -84,6 +89,7 @@ class HttpApp:
             await self._serve_websocket(scope, cast("RSGIWebsocketProtocol", proto))
             return
         request = Request(scope, proto, self._bodies)
+        route: Route | None = None
         try:
             method = scope.method
             if method == "OPTIONS":
@@ -96,7 +102,7 @@ class HttpApp:
             handler = _not_found if route is None else route.handler
             answer = await handler(request, **params)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the client gets an answer
-            self._answer_error(proto, error)
+            self._answer_error(proto, error, plain=self._plain_errors if route is None else route.plain_errors)
             return
         finally:
             if request.held:
@@ -163,8 +169,11 @@ class HttpApp:
         headers: Any = scope.headers  # the type stubs do not know all of its methods
         return self._address.of(peer, headers)
 
-    def _answer_error(self, proto: HTTPProtocol, error: Exception) -> None:
+    def _answer_error(self, proto: HTTPProtocol, error: Exception, *, plain: bool) -> None:
         if not isinstance(error, PenstockError):
             log.error("a request failed unexpectedly", exc_info=error)
             error = PenstockError("Internal server error")
-        proto.response_bytes(status_of(error), [*self._error, *headers_of(error)], body_of(error))
+        if plain:
+            proto.response_bytes(status_of(error), [*self._plain_error, *headers_of(error)], f"{error}\n".encode())
+        else:
+            proto.response_bytes(status_of(error), [*self._error, *headers_of(error)], body_of(error))
