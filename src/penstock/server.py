@@ -49,6 +49,7 @@ from penstock.doors.ops.metrics import Metrics
 from penstock.doors.rights import with_rights
 from penstock.engine.engine import Engine
 from penstock.engine.keeper import Retention
+from penstock.engine.produce import Push
 from penstock.outbound.fetch import Fetcher
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from penstock.access.keys import Key
     from penstock.config import Config
     from penstock.core.clock import Clock
-    from penstock.engine.produce import Push
+    from penstock.engine.produce import PushAcross
     from penstock.store.contract import Store
 
 T = TypeVar("T")
@@ -190,9 +191,12 @@ def meter(engine: Engine, quotas: dict[str, int]) -> None:
     """Have each namespace's quota asked before a push."""
     counted = Quotas(quotas, MemoryCounter(engine.clock))
 
-    def admit(push: Push) -> Awaitable[None] | None:
-        namespace = push.queue.namespace
-        return None if counted.of(namespace) is None else counted.admit(namespace, len(push.jobs))
+    def admit(push: Push | PushAcross) -> Awaitable[None] | None:
+        counts: dict[str, int] = {}
+        for queue, jobs in ((push.queue, push.jobs),) if isinstance(push, Push) else push.parts:
+            if counted.of(queue.namespace) is not None:
+                counts[queue.namespace] = counts.get(queue.namespace, 0) + len(jobs)
+        return counted.admit(counts) if counts else None
 
     engine.meter(admit)
 

@@ -11,7 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from penstock.access.gate import Gate
-from penstock.access.identity import EVERYBODY, Right
+from penstock.access.identity import EVERYBODY, WORDS, Right
 from penstock.access.jwt import Rules, Verifier
 from penstock.access.keys import KeyRing, secret_key
 from penstock.core.clock import ManualClock, SystemClock, settle
@@ -47,7 +47,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
         "JWT_SECRET": SECRET,
         "JWT_KEY_FILE": str(folder / "key.pem"),
         "AUTH_TOKENS": "static",
-        "NAMESPACE_QUOTAS": "small:2, other:100",
+        "NAMESPACE_QUOTAS": "small:2, other:100, tiny:2, tinier:1",
     }
     with ServerProcess(folder / "data", env=env) as running:
         yield running
@@ -183,6 +183,38 @@ def test_every_route_and_every_command_has_its_right(guarded: ServerProcess, cli
     assert document["components"]["securitySchemes"]["token"]["bearerFormat"] == "JWT"
 
 
+_WHERE = {"namespace": "b", "topic": "t"}
+_BATCHES: dict[str, dict[str, Any]] = {
+    "POST /enqueue": {"json": [_WHERE]},
+    "GET /dequeue": {"params": _WHERE},
+    "POST /ack": {"json": {**_WHERE, "id": 1}},
+    "POST /nack": {"json": {**_WHERE, "id": 1}},
+    "GET /dlq": {"params": _WHERE},
+    "POST /dlq/delete": {"json": {**_WHERE, "id": 1}},
+    "GET /topics": {"params": {"namespace": "b"}},
+}
+
+
+@pytest.mark.parametrize("word", ["read", "write", "produce", "consume", "admin"])
+def test_the_batches_door_asks_for_the_rights_that_are_listed(client: httpx2.Client, word: str) -> None:
+    needed = {name: right for right, names in rights.ROUTES.items() for name in names}
+    for name, call in _BATCHES.items():
+        method, path = name.split()
+        for scope, may in ((f"b:{word}", needed[name] & WORDS[word] == needed[name]), (f"other:{word}", False)):
+            # X-Namespace says nothing here.
+            answer = client.request(method, path, **call, headers=bearer(token(scopes=[scope]), "other"))
+            assert (answer.status_code != 403) is may, f"{name} with {scope}"
+            assert may or "It needs the scope 'b:" in answer.text
+    assert client.get("/topics", params={"namespace": "b"}).status_code == 401
+
+
+def test_messages_need_the_right_in_the_namespace_of_each(client: httpx2.Client) -> None:
+    both = [{"namespace": "one", "topic": "t"}, {"namespace": "two", "topic": "t"}]
+    assert client.post("/enqueue", json=both, headers=bearer(token(scopes=["one:write"]))).status_code == 403
+    assert client.get("/topics", params={"namespace": "one"}, headers=bearer("static")).json() == []
+    assert client.post("/enqueue", json=both, headers=bearer(token(scopes=["one:write", "two:write"]))).status_code == 200
+
+
 # Quotas.
 
 
@@ -205,6 +237,21 @@ def test_a_quota_is_for_jobs_and_answers_429(guarded: ServerProcess, client: htt
         assert len(tcp.ok("PULLB", queue="q", count=5)["jobs"]) == 2
     for _ in range(5):
         assert client.post("/queues/q/jobs", json={"data": 1}, headers=bearer("static")).status_code == 200
+
+
+def test_a_quota_counts_messages_of_each_namespace(client: httpx2.Client) -> None:
+    def enqueue(*namespaces: str) -> httpx2.Response:
+        return client.post(
+            "/enqueue", json=[{"namespace": each, "topic": "t"} for each in namespaces], headers=bearer("static")
+        )
+
+    assert enqueue("tiny", "tinier", "free").status_code == 200
+    full = enqueue("tiny", "tinier")
+    assert (full.status_code, full.headers["penstock-error"]) == (429, "quota_exceeded")
+    assert full.text.startswith("namespace tinier exceeded quota of 1 enqueues/minute. Retry in ")
+    assert enqueue("tiny", "free", "tiny", "tiny").status_code == 400
+    assert enqueue("tiny").status_code == 200, "what was refused was not counted"
+    assert enqueue("tiny").status_code == 429
 
 
 async def test_without_quotas_nobody_is_asked(engine: Engine) -> None:

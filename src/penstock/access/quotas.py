@@ -21,6 +21,9 @@ class Counter(Protocol):
     async def take(self, namespace: str, count: int, quota: int) -> int:
         """Count ``count`` more if ``quota`` has room for all of them, and return 0; else return how many ms until it has."""
 
+    async def give_back(self, namespace: str, count: int) -> None:
+        """Count ``count`` less: they were taken a moment ago and are not used."""
+
 
 class MemoryCounter:
     """Counts by the second, so at most sixty-one small numbers a namespace, however much it is given.
@@ -53,6 +56,15 @@ class MemoryCounter:
         taken.append((now, count))
         return 0
 
+    async def give_back(self, namespace: str, count: int) -> None:
+        """Count less, beginning with the latest."""
+        taken = self._taken.get(namespace)
+        while taken and count:
+            moment, latest = taken.pop()
+            if latest > count:
+                taken.append((moment, latest - count))
+            count -= min(count, latest)
+
 
 class Quotas:
     """``quotas`` are enqueues per minute by namespace; ``*`` is the quota of each that is not listed."""
@@ -66,15 +78,26 @@ class Quotas:
         """Return the quota of a namespace (None: it has none)."""
         return self._quotas.get(namespace, self._default)
 
-    async def admit(self, namespace: str, count: int) -> None:
-        """Count jobs for a namespace: all of them or, if there is no room, none. Raises QuotaExceeded, or InvalidInput."""
-        quota = self.of(namespace)
-        if quota is None:
-            return
-        if count > quota > 0:
-            raise InvalidInput(
-                f"namespace {namespace} has a quota of {quota} enqueues/minute; send fewer than {count} at once"
-            )
+    async def admit(self, counts: Mapping[str, int]) -> None:
+        """Count jobs for namespaces: all of them or, if there is no room, none. Raises QuotaExceeded, or InvalidInput."""
+        quotas = {namespace: quota for namespace in counts if (quota := self.of(namespace)) is not None}
+        for namespace, quota in quotas.items():
+            if counts[namespace] > quota > 0:
+                raise InvalidInput(
+                    f"namespace {namespace} has a quota of {quota} enqueues/minute; "
+                    f"send fewer than {counts[namespace]} at once"
+                )
+        admitted: list[str] = []
+        try:
+            for namespace, quota in quotas.items():
+                await self._take(namespace, counts[namespace], quota)
+                admitted.append(namespace)
+        except QuotaExceeded:
+            for namespace in admitted:
+                await self._counter.give_back(namespace, counts[namespace])
+            raise
+
+    async def _take(self, namespace: str, count: int, quota: int) -> None:
         wait_ms = await self._counter.take(namespace, count, quota)
         if wait_ms:
             raise QuotaExceeded(

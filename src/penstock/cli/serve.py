@@ -67,6 +67,8 @@ def _greet(config: configuration.Config) -> None:
     click.echo(f"  API      {base}/docs")
     if config.tcp is not None:
         click.echo(f"  TCP      {config.tcp}")
+    if config.batches is not None:
+        click.echo(f"  batches  {scheme}://{config.batches}")
     click.echo(f"  metrics  {base}/prometheus")
     if config.metrics is not None:
         click.echo(f"           {scheme}://{config.metrics}/metrics  (off with --metrics off)")

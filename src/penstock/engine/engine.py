@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
@@ -19,7 +19,7 @@ from penstock.engine.claim import WaitingRoom
 from penstock.engine.completions import Completions
 from penstock.engine.feed import Feed
 from penstock.engine.keeper import Archivist, Healer, Keeper, Neighbour, Retention, Undertaker
-from penstock.engine.produce import Push
+from penstock.engine.produce import Push, PushAcross
 from penstock.engine.stats import Stats
 from penstock.engine.sweep import Timer
 from penstock.engine.throttle import Throttle
@@ -142,20 +142,20 @@ class Engine:
         """Run a command; awaiting it gives the answer, or raises why there is none."""
         return self._batcher.submit(command)
 
-    def meter(self, admit: Callable[[Push], Awaitable[None] | None]) -> None:
+    def meter(self, admit: Callable[[Push | PushAcross], Awaitable[None] | None]) -> None:
         """Ask ``admit`` before every push from now on. It raises why not, now (None) or when it is awaited.
 
         Without this call nobody is asked, and a push costs nothing for it: that is why the method is replaced.
         """
         plain = self.run
 
-        async def when_admitted(answer: Awaitable[None], push: Push) -> Any:
+        async def when_admitted(answer: Awaitable[None], push: Command[Any]) -> Any:
             await answer
             return await plain(push)
 
         def metered(command: Command[Any]) -> asyncio.Future[Any]:
-            answer = admit(command) if type(command) is Push else None
-            return plain(command) if answer is None else asyncio.ensure_future(when_admitted(answer, cast("Push", command)))
+            answer = admit(command) if isinstance(command, Push | PushAcross) else None
+            return plain(command) if answer is None else asyncio.ensure_future(when_admitted(answer, command))
 
         self.run = metered  # type: ignore[method-assign]
 
