@@ -29,8 +29,9 @@ check: setup ## lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: setup ## all tests
+test: setup ## all tests, and those of the doors once more on PostgreSQL
 	$(BIN)/pytest -n auto
+	PENSTOCK_TEST_STORE=postgres $(BIN)/pytest -n auto tests/doors
 
 test-fast: setup ## the tests that take no time
 	$(BIN)/pytest -n auto -m "not slow"
