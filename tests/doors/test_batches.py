@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.core import ids
 from penstock.core.timestamps import from_rfc3339, to_rfc3339
+from tests.support import stores
 from tests.support.server import ServerProcess, free_port
 
 if TYPE_CHECKING:
@@ -567,5 +568,5 @@ def test_the_metrics_of_mqueue_are_there(faithful: tuple[ServerProcess, str, str
                         ("buffer_queue_depth", 0)):  # fmt: skip
         assert f"mqueue_{name}{labels} {value}.0" in lines
     assert f"mqueue_ready_queue_depth{labels} 1.0" in before
-    assert 'mqueue_shard_health{shard="0",type="sqlite"} 1.0' in lines
+    assert f'mqueue_shard_health{{shard="0",type="{stores.chosen()}"}} 1.0' in lines
     assert sum(line.startswith("mqueue_ack_total{") for line in lines) == 1
