@@ -34,7 +34,7 @@ class Topic:
     def __init__(self, client: httpx2.Client, namespace: str = "default") -> None:
         self.http = client
         self.namespace = namespace
-        self.name = f"t{os.getpid()}-{next(_numbers)}"
+        self.name = f"topic{os.getpid()}-{next(_numbers)}"
 
     @property
     def where(self) -> dict[str, str]:
