@@ -18,6 +18,7 @@ from penstock.engine.claim import WaitingRoom
 from penstock.engine.completions import Completions
 from penstock.engine.feed import Feed
 from penstock.engine.keeper import Archivist, Healer, Keeper, Neighbour, Retention, Undertaker
+from penstock.engine.meter import metered
 from penstock.engine.stats import Stats
 from penstock.engine.sweep import Timer
 from penstock.engine.throttle import Throttle
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.completions import Ending
+    from penstock.engine.meter import Admit
     from penstock.engine.work import JobRef, Work
     from penstock.store.contract import JournalBlock, Store
 
@@ -169,6 +171,10 @@ class Engine:
     def run(self, command: Command[T]) -> asyncio.Future[T]:
         """Run a command; awaiting it gives the answer, or raises why there is none."""
         return self._batcher.submit(command)
+
+    def meter(self, admit: Admit) -> None:
+        """Ask ``admit`` before every push from now on. Without this call a push costs nothing for it."""
+        self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
 
     def run_unheard(self, command: AnyCommand) -> None:
         """Run a command whose outcome nobody waits for."""

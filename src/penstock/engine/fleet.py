@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from penstock.core.errors import CronNotFound, InvalidInput, JobNotFound, PenstockError, WebhookNotFound
+from penstock.core.errors import CronNotFound, InvalidInput, JobNotFound, PartlyDone, PenstockError, WebhookNotFound
 from penstock.core.ids import SHARDS_MAX, shard_of, to_uuid
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import shard_for
@@ -21,7 +21,8 @@ from penstock.engine.crons import RemoveCron, SaveCron
 from penstock.engine.feed import Feed
 from penstock.engine.flows import Adopt, CancelChildren, Unneed
 from penstock.engine.hooks import AddWebhook, EnableWebhook, RemoveWebhook
-from penstock.engine.produce import Push
+from penstock.engine.meter import metered
+from penstock.engine.produce import Push, PushAcross
 from penstock.engine.settle import Ack, Renew, Settlement
 from penstock.store.shards import ShardedStore
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.completions import Ending
     from penstock.engine.engine import Engine
+    from penstock.engine.meter import Admit
     from penstock.engine.stats import Stats
     from penstock.engine.work import JobRef
     from penstock.engine.workers import Workers
@@ -95,6 +97,7 @@ class Fleet:
             CancelChildren: self._by_ref,
             Unneed: self._unneed,
             Adopt: self._adopt,
+            PushAcross: self._push_across,
         }
 
     # Which engine.
@@ -239,6 +242,30 @@ class Fleet:
             found = True
         if not found:
             raise WebhookNotFound
+
+    async def _push_across(self, command: PushAcross) -> list[Any]:
+        """Push to several queues: all or none on each shard, the jobs of each part in order."""
+        parts: dict[Engine, list[int]] = {}
+        for place, (queue, _) in enumerate(command.parts):
+            parts.setdefault(self.of(queue), []).append(place)
+        pushed: list[Any] = [None] * len(command.parts)
+        for done, (engine, places) in enumerate(parts.items()):
+            try:
+                answers = await engine.run(PushAcross([command.parts[place] for place in places], command.asked_ms))
+            except PenstockError as error:
+                if not done:
+                    raise
+                raise PartlyDone(
+                    f"Only {done} of {len(parts)} shards have stored their part ({error}). Do it again: what has an "
+                    "idempotency key is not stored twice."
+                ) from error
+            for place, answer in zip(places, answers, strict=True):
+                pushed[place] = answer
+        return pushed
+
+    def meter(self, admit: Admit) -> None:
+        """Ask ``admit`` before every push from now on. Without this call a push costs nothing for it."""
+        self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
 
     # Living.
 

@@ -98,8 +98,15 @@ where j.ahead < $3 and (j.group_id is null or pg_try_advisory_xact_lock({LOCK_GR
 order by j.priority desc, j.position
 """  # noqa: S608
 _FIND = f"select {HEAD} from jobs j"  # noqa: S608
-FIND_CUSTOM: Final = f"{_FIND} where j.id = (select job from names where namespace = $1 and custom_id = $2) for update"  # noqa: S608
-FIND_UNIQUE: Final = f"{_FIND} where j.queue = $1 and j.unique_key = $2 and j.state in (0, 1, 2, 5) for update"
+FIND_CUSTOM: Final = (
+    f"{_FIND} where j.id = any (array("  # noqa: S608
+    "select n.job from unnest($1::int[], $2::text[]) as u (namespace, custom_id) join names n using (namespace, custom_id)"
+    ")) order by j.id for update"
+)
+FIND_UNIQUE: Final = (
+    f"{_FIND} join unnest($1::int[], $2::text[]) as u (queue, unique_key) on j.queue = u.queue and j.unique_key = u.unique_key"
+    " where j.state in (0, 1, 2, 5) and j.unique_key is not null order by j.id for update of j"
+)
 DUE: Final = f"{_FIND} where j.state = 1 and j.run_at <= $1 order by j.run_at, j.id limit $2 for update skip locked"
 LAPSED: Final = f"{_FIND} where j.state = 2 and j.lease_until <= $1 order by j.lease_until limit $2 for update skip locked"
 EXPIRED: Final = (

@@ -9,6 +9,7 @@ import msgspec
 from penstock.core import limits
 from penstock.core.errors import RowChanged, TooMany
 from penstock.core.flow import NeedCount
+from penstock.core.job import Payload
 from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
 from penstock.store.catalog import Tally, as_counts, empty_tally
 from penstock.store.contract import Horizon, JournalBlock
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.core.cron import Cron, CronKey
     from penstock.core.events import Event
     from penstock.core.flow import Dependency, End
-    from penstock.core.job import Job, Payload
+    from penstock.core.job import Job
     from penstock.core.webhook import Webhook
     from penstock.store.contract import LogEntry
     from penstock.store.postgres.rows import Changed
@@ -255,15 +256,21 @@ class PostgresTransaction:
     async def job_load(self, ids: Iterable[int]) -> list[Job]:
         return rows.read_jobs(await self._db.fetch(rows.LOAD, list(ids)))
 
-    async def job_find_custom(self, namespace: int, custom_id: str) -> Job | None:
-        if reads.ZERO in custom_id:
-            return None
-        row = await self._db.fetchrow(rows.FIND_CUSTOM, namespace, custom_id)
-        return None if row is None else rows.read_job(row)
+    async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
+        found = await self._find(rows.FIND_CUSTOM, names)
+        return {(job.namespace, job.custom_id or ""): job for job in found}
 
-    async def job_find_unique(self, queue: int, unique_key: str) -> Job | None:
-        row = await self._db.fetchrow(rows.FIND_UNIQUE, queue, unique_key)
-        return None if row is None else rows.read_job(row)
+    async def job_find_unique(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
+        found = await self._find(rows.FIND_UNIQUE, keys)
+        return {(job.queue, job.unique_key or ""): job for job in found}
+
+    async def _find(self, statement: str, named: Iterable[tuple[int, str]]) -> list[Job]:
+        possible = [each for each in named if reads.ZERO not in each[1]]
+        if not possible:
+            return []
+        return rows.read_jobs(
+            await self._db.fetch(statement, [each[0] for each in possible], [each[1] for each in possible])
+        )
 
     async def job_ready(self, queue: Queue, limit: int) -> list[tuple[Job, Payload]]:
         await self._put_groups_right()
@@ -316,14 +323,18 @@ class PostgresTransaction:
             self._tally(job.queue)
             self._written(job)
 
-    async def payload_save(self, job: Job, payload: Payload) -> None:
+    async def payload_save(self, payloads: Sequence[tuple[Job, Payload]]) -> None:
         self.wrote = True
         await self._db.execute(
-            "update payloads set options = $1, data = $2 where id = $3", payload.options, payload.data, job.id
+            _SAVE_PAYLOADS,
+            [job.id for job, _ in payloads],
+            [payload.options for _, payload in payloads],
+            [payload.data for _, payload in payloads],
         )
 
-    async def payload_load(self, job_id: int) -> Payload | None:
-        return await reads.payload(self._db, job_id)
+    async def payload_load(self, ids: Iterable[int]) -> dict[int, Payload]:
+        found = await self._db.fetch("select id, options, data from payloads where id = any ($1::bigint[])", list(ids))
+        return {job_id: Payload(data, options) for job_id, options, data in found}
 
     async def result_save(self, results: Iterable[tuple[int, bytes]]) -> None:
         self.wrote = True
@@ -600,6 +611,10 @@ _OPEN_QUEUE = (
 )
 _SAVE_BUCKET = (
     "insert into buckets values ($1, $2, $3) on conflict (queue) do update set tokens = excluded.tokens, at = excluded.at"
+)
+_SAVE_PAYLOADS = (
+    "update payloads p set options = u.options, data = u.data"
+    " from unnest($1::bigint[], $2::bytea[], $3::bytea[]) as u (id, options, data) where p.id = u.id"
 )
 _SAVE_RESULTS = (
     "insert into results select * from unnest($1::bigint[], $2::bytea[]) on conflict (id) do update set data = excluded.data"
