@@ -11,7 +11,7 @@ from penstock.core.errors import ConfigInvalid, StorageFailed
 from penstock.store.postgres.errors import is_lost
 from penstock.store.postgres.schema import SCHEMA
 
-CONNECT_S: Final = 5.0
+CONNECT_S: Final = 10.0
 STATEMENT_S: Final = 30.0
 #: A server that stands still in the middle of a transaction (stopped, swapped out) must not stop the others for long.
 IDLE_IN_TRANSACTION_MS: Final = 5_000
