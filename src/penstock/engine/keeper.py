@@ -137,7 +137,8 @@ class Neighbour(Keeper):
             engine.take_lead(None)
         else:
             engine.ids.use(node=await engine.store.keep_node())
-            engine.take_lead(await engine.store.lead("housekeeping", limits.lead_ms))
+            asked_at = engine.clock.steady_ms()
+            engine.take_lead(await engine.store.lead("housekeeping", limits.lead_ms), asked_at + limits.lead_ms)
             engine.room.nudge_all()
             engine.timer.arm()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import msgspec
 
@@ -38,6 +38,14 @@ GROUP_ACTIVE_MAX: Final = 1
 _encode = msgspec.msgpack.Encoder().encode
 
 
+class Finished(NamedTuple):
+    """What a transaction leaves in the journal once it is committed."""
+
+    number: int  #: of its block
+    xid: str  #: the database's own number of the transaction
+    block: JournalBlock
+
+
 class PostgresTransaction:
     """See ``contract.Transaction`` for what each method promises."""
 
@@ -56,7 +64,7 @@ class PostgresTransaction:
         self._booked = Horizon()
         self._new_crons = 0
         self._webhooks_changed = False
-        self._finished: tuple[int, str, JournalBlock] | None = None
+        self._finished: Finished | None = None
 
     async def __aenter__(self) -> Self:
         store = self._store
@@ -87,10 +95,13 @@ class PostgresTransaction:
                 committing = True
                 await self._db.execute("commit")
         except BaseException as failure:
-            if not (committing and await store.was_committed(self._finished and self._finished[1], failure)):
+            committed: bool | None = False
+            if committing and self._finished is not None:
+                committed = await store.was_committed(self._finished, failure)
+            if not committed:
                 self._take_back()
                 await store.roll_back(self._db, failure)
-                raise store.failed(failure, unknown=committing and self._finished is not None) from failure
+                raise store.failed(failure, unknown=committed is None) from failure
         if error is not None:
             self._take_back()
             await store.roll_back(self._db, error)
@@ -129,7 +140,7 @@ class PostgresTransaction:
             self._store.server, news.encode(told), body,
         )  # fmt: skip
         self._store.journal_bytes = total
-        self._finished = block, xid, JournalBlock(seq, self.now_ms, self._events, queues)
+        self._finished = Finished(block, xid, JournalBlock(seq, self.now_ms, self._events, queues))
 
     # Queues.
 
@@ -494,20 +505,22 @@ class PostgresTransaction:
     # Webhooks.
 
     async def webhook_save(self, webhooks_: Sequence[Webhook]) -> None:
-        self._change_webhooks()
+        await self._change_webhooks()
         numbered = [(await self._open_namespace(each.namespace), each) for each in webhooks_]
         await webhooks.save(self._db, numbered)
         for each in webhooks_:
             self._catalog.webhooks[each.id] = each
 
     async def webhook_remove(self, ids: Sequence[int]) -> None:
-        self._change_webhooks()
+        await self._change_webhooks()
         await self._db.execute("delete from webhooks where id = any ($1::bigint[])", ids)
         for webhook_id in ids:
             self._catalog.webhooks.pop(webhook_id, None)
 
-    def _change_webhooks(self) -> None:
-        self.wrote = self._webhooks_changed = True
+    async def _change_webhooks(self) -> None:
+        """Have it noticed if another server has changed or removed one since we looked: what is written is all of it."""
+        await self._next_version()
+        self._webhooks_changed = True
         before = dict(self._catalog.webhooks)
 
         def undo() -> None:
