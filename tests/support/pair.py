@@ -55,6 +55,7 @@ class PairLoad:
         self.slowest_s = [0.0] * len(pair.servers)
         self.avoided: int | None = None  #: a server that nobody asks for now
         self.codes: dict[str, int] = {}
+        self.internal: list[str] = []  #: errors that nobody has foreseen
         self.parents: dict[str, list[str]] = {}
         self.ticks: set[str] = set()
         self.failed = 0
@@ -86,6 +87,8 @@ class PairLoad:
         if response.status_code != 200:
             code = response.headers["penstock-error"]
             self.codes[code] = self.codes.get(code, 0) + 1
+            if code == "internal":
+                self.internal.append(response.text)
             await asyncio.sleep(0.005)
             return response
         self.answers += 1
