@@ -109,7 +109,8 @@ async def test_the_writers_connection_is_cut_at_any_moment(database: OwnPostgres
 
 
 _BUSY = "from pg_stat_activity where application_name = 'penstock' and backend_type = 'client backend'"
-_CUT = f"select count(pg_terminate_backend(pid)) {_BUSY} and state <> 'idle'"  # noqa: S608
+_CUT = f"select count(pg_terminate_backend(pid)) {_BUSY} and state <> 'idle'"
+_CUT_WAITING = f"select count(pg_terminate_backend(pid)) {_BUSY} and wait_event = 'SyncRep'"
 # Every 50th transaction ends its own connection as the last thing it does.
 _CUT_BEFORE_COMMIT = """
 create sequence public.cuts;
@@ -131,7 +132,7 @@ async def cut_after_commit(operator: asyncpg.Connection) -> int:
     cut = 0
     async with asyncio.timeout(20):
         while not cut:
-            cut = await operator.fetchval(f"select count(pg_terminate_backend(pid)) {_BUSY} and wait_event = 'SyncRep'")  # noqa: S608
+            cut = await operator.fetchval(_CUT_WAITING)
     await operator.execute("alter system reset synchronous_standby_names")
     await operator.execute("select pg_reload_conf()")
     return cut
@@ -187,7 +188,7 @@ async def stop_in_the_middle(server: ServerProcess, operator: asyncpg.Connection
 
 
 _HOLDS_COMMIT = (
-    "select count(*) from pg_locks l join pg_stat_activity a using (pid)"  # noqa: S608
+    "select count(*) from pg_locks l join pg_stat_activity a using (pid)"
     f" where l.locktype = 'advisory' and l.classid = {LOCK_COMMIT} and l.granted and a.state = 'idle in transaction'"
 )
 
@@ -231,7 +232,9 @@ async def degraded(client: httpx2.AsyncClient) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_who_waits_at_one_server_is_woken_soon_after_a_push_at_the_other(database: OwnPostgres, tmp_path: Path) -> None:
+async def test_who_waits_at_one_server_is_woken_soon_after_a_push_at_the_other(
+    database: OwnPostgres, tmp_path: Path
+) -> None:
     took: list[float] = []
     async with Pair(tmp_path, database.url) as pair:
         pusher, puller = pair.clients

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 import asyncpg
 import psutil
@@ -18,9 +18,6 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
-
-
-
 
 
 class OwnPostgres:

@@ -132,8 +132,7 @@ class PairLoad:
     async def _push(self, items: list[str], **more: Any) -> list[str] | None:
         self.history.attempted.update(items)
         jobs = [
-            {"data": item, "priority": self.random.randrange(3), "maxAttempts": 100, "backoff": 10, **more}
-            for item in items
+            {"data": item, "priority": self.random.randrange(3), "maxAttempts": 100, "backoff": 10, **more} for item in items
         ]
         if len(items) == 1:
             response = await self.ask("POST", "/queues/load/jobs", jobs[0])

@@ -124,6 +124,8 @@ class Follower:
             if any(queue not in self._store.catalog.by_number for queue in heard.tallies):
                 await self._store.refresh(db)  # a new queue; its counts begin with this very block
             self._store.catalog.hear(heard)
+            for queue in heard.fronts:
+                self._store.fronts.forget(queue)
             webhooks = webhooks or heard.webhooks
             ready.update(queue for queue, delta in heard.tallies.items() if _frees(delta))
             if count:

@@ -27,6 +27,7 @@ from penstock.store.postgres.clock import ShardClock
 from penstock.store.postgres.connect import connect
 from penstock.store.postgres.errors import is_lost, translate
 from penstock.store.postgres.follower import Follower
+from penstock.store.postgres.fronts import Fronts
 from penstock.store.postgres.transaction import Finished, PostgresTransaction
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ DOUBT_PAUSE_MS: Final = 100
 ANSWER_S: Final = 5.0
 #: Servers that start in the same moment may want the same number; that many times it is tried to get another one.
 NODE_TRIES: Final = 10
+#: After a look for what falls due, this many times as long passes before the next one.
+LOOK_FURTHER_REST: Final = 50
 
 
 class PostgresStore:
@@ -67,11 +70,13 @@ class PostgresStore:
         self.server = random_name()  #: tells our own commits from those of others
         self.catalog = Catalog()
         self.follower = Follower(self)
+        self.fronts = Fronts()
         self.journal_next = 1
         self.journal_bytes = 0
         self.id_floor = 0
         self._status = StoreStatus()
         self._size_bytes = 0
+        self._look_further_at = 0.0
         self._writer: Connection | None = None
         self._listener: Connection | None = None
         self._pulse: Connection | None = None
@@ -153,8 +158,19 @@ class PostgresStore:
             raise TooMany(f"There are already {NODES_MAX} servers on this shard. Stop some of them.")
         node, self._size_bytes = taken
         self.follower.catch_up()  # should a wake-up have been lost
-        await self._read(self.catalog.look_further)  # should a server have died that was about to do what is due
+        await self._look_further()
         return int(node)
+
+    async def _look_further(self) -> None:
+        """Look for what falls due earlier than we know: a server may have died that was about to do it.
+
+        Dead rows that cannot be vacuumed make this slow, see fronts.py; then it is done less often.
+        """
+        began = self.clock.stopwatch()
+        if began >= self._look_further_at:
+            await self._read(self.catalog.look_further)
+            ended = self.clock.stopwatch()
+            self._look_further_at = ended + (ended - began) * LOOK_FURTHER_REST
 
     async def _ask(self, ask: Callable[[Connection], Awaitable[Any]]) -> Any:
         """Ask something that is answered at once. If it is not, the database is lost, and whoever waits for it is told."""
