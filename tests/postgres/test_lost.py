@@ -12,7 +12,8 @@ import pytest
 from penstock.core.clock import SystemClock
 from penstock.core.errors import OutcomeUnknown, StorageFailed, TooMany
 from penstock.core.ids import NODES_MAX
-from penstock.engine.hooks import AddWebhook, NoteDeliveries, Progress, RemoveWebhook
+from penstock.core.webhook import Progress
+from penstock.engine.hooks import AddWebhook, NoteDeliveries, RemoveWebhook
 from penstock.engine.keeper import Healer
 from penstock.store.contract import JournalBlock
 from penstock.store.postgres import PostgresStore

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import asyncpg
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -160,7 +160,7 @@ class Batcher:
                 log.exception("a listener failed after a commit")
 
     async def _sort_out(self, batch: list[AnyCommand], error: Exception) -> None:
-        """Nothing of the batch was stored, as far as anybody knows. Find out which command is to blame, so that it fails alone."""
+        """Nothing of the batch was stored, as far as is known. Find out which command is to blame, so that it fails alone."""
         if isinstance(error, StorageFull):  # what needs no more room has a chance now that the reserve was given back
             for command in batch:
                 if command.grows:

@@ -1,7 +1,7 @@
 """The catalog of a PostgreSQL shard, as one of its servers knows it.
 
-Queues, their settings and webhooks are as new as the transaction that looks at them: each one compares the catalog's version first.
-Counts follow the journal and are a moment behind what other servers do.
+Queues, their settings and webhooks are as new as the transaction that looks at them: each one compares the catalog's version
+first. Counts follow the journal and are a moment behind what other servers do.
 """
 
 from __future__ import annotations

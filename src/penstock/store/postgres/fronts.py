@@ -1,8 +1,8 @@
 """Where the lines of queues begin, for claims that would have to wade through dead rows to get there.
 
 A row that was claimed stays in the index until vacuum may remove it, and vacuum may not as long as somebody has an old
-transaction open: a backup, a report, a forgotten session. A claim then steps over everything that was claimed since. So a server
-that sees a look at a line become slow remembers how far the line was empty and begins there the next time.
+transaction open: a backup, a report, a forgotten session. A claim then steps over everything that was claimed since. So a
+server that sees a look at a line become slow remembers how far the line was empty and begins there the next time.
 
 It is a hint: nothing is claimed because of it that is not there and free. A job that stands before the remembered place, which
 takes a rollback or another server's doing to get there, is found by the look at the whole line that is due every second.

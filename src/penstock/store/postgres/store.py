@@ -1,8 +1,8 @@
 """The PostgreSQL store: a shard in a database that operators already run, shared by as many servers as they like.
 
 A server has one connection that writes, one after the other, everything its batcher has gathered; one that follows the journal;
-one that shows that it lives, and finds out whether the database does; and a few that read. The database is the truth: what is in memory here is a copy that is checked (queues), or that only says
-where to look (counts, horizon).
+one that shows that it lives, and finds out whether the database does; and a few that read. The database is the truth: what is
+in memory here is a copy that is checked (queues), or that only says where to look (counts, horizon, fronts).
 """
 
 from __future__ import annotations
