@@ -101,7 +101,7 @@ class PostgresStore:
     async def _connect_all(self) -> None:
         self._writer = await self._watched(writer=True)
         await migrate.check(self._writer)
-        self._pulse = await self._watched()
+        self._pulse = await self._watched(quick=True)
         self._listener = await self._watched()
         await self.follower.listen(self._listener)  # before looking, so that nothing falls in between
         self._readers = await asyncpg.create_pool(
@@ -119,9 +119,9 @@ class PostgresStore:
         await self.keep_node()
         self.follower.tell(missed, set(), webhooks=bool(missed))
 
-    async def _watched(self, *, writer: bool = False) -> Connection:
+    async def _watched(self, *, writer: bool = False, quick: bool = False) -> Connection:
         """Open a connection whose end is noticed at once, even if nobody is using it."""
-        db = await connect(self._url, writer=writer)
+        db = await connect(self._url, writer=writer, quick=quick)
 
         def ended(db: Any) -> None:
             if db in (self._writer, self._listener, self._pulse):
@@ -168,9 +168,13 @@ class PostgresStore:
         """
         began = self.clock.stopwatch()
         if began >= self._look_further_at:
-            await self._read(self.catalog.look_further)
+            await self._ask(self._look_further_now)
             ended = self.clock.stopwatch()
             self._look_further_at = ended + (ended - began) * LOOK_FURTHER_REST
+
+    async def _look_further_now(self, db: Connection) -> None:
+        with contextlib.suppress(asyncpg.QueryCanceledError):  # it took too long
+            await self.catalog.look_further(db)
 
     async def _ask(self, ask: Callable[[Connection], Awaitable[Any]]) -> Any:
         """Ask something that is answered at once. If it is not, the database is lost, and whoever waits for it is told."""
