@@ -142,6 +142,11 @@ async def test_servers_that_start_at_once_have_numbers_of_their_own(shard: str) 
     await asyncio.gather(*(store.close() for store in stores))
 
 
+async def test_servers_that_start_at_once_on_an_empty_database_all_start(shard: str) -> None:
+    stores = await asyncio.gather(*(PostgresStore.open(shard, SystemClock()) for _ in range(6)))
+    await asyncio.gather(*(store.close() for store in stores))
+
+
 async def test_one_server_too_many_is_told_so(shard: str, operator: asyncpg.Connection) -> None:
     store = await PostgresStore.open(shard, SystemClock())
     await operator.execute("delete from nodes")
