@@ -349,8 +349,8 @@ class PostgresStore:
         return as_counts(self.catalog.total)
 
     async def _read(self, read: Callable[[Connection], Awaitable[Any]]) -> Any:
+        self.check_writable(grows=False)  # nobody should wait for connections that cannot be made
         if self._readers is None:
-            self.check_writable(grows=False)
             raise StorageFailed
         try:
             async with self._readers.acquire() as db:
