@@ -186,7 +186,7 @@ async def stop_in_the_middle(server: ServerProcess, operator: asyncpg.Connection
             if holders:
                 return
             os.kill(server.pid, signal.SIGCONT)
-            await asyncio.sleep(0.003)
+            await asyncio.sleep(0.01)
 
 
 _HOLDS_COMMIT = (
@@ -231,7 +231,7 @@ async def test_a_database_that_hangs(database: OwnPostgres, tmp_path: Path) -> N
 async def degraded(client: httpx2.AsyncClient) -> None:
     async with asyncio.timeout(20):
         while (await client.get("/health")).json()["status"] != "degraded":
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.01)
 
 
 async def test_who_waits_at_one_server_is_woken_soon_after_a_push_at_the_other(

@@ -89,7 +89,7 @@ class PairLoad:
             self.codes[code] = self.codes.get(code, 0) + 1
             if code == "internal":
                 self.internal.append(response.text)
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.01)
             return response
         self.answers += 1
         if self.answers >= self._alarm_at:

@@ -50,8 +50,6 @@ NODE_LEASE_MS: Final = 60_000
 #: How long to try to find out whether a commit happened whose answer was lost, and the pause between two tries.
 DOUBT_MS: Final = 10_000
 DOUBT_PAUSE_MS: Final = 100
-#: A database that has not answered the simplest of questions for so long is taken for lost: its network may hang.
-ANSWER_S: Final = 5.0
 #: Servers that start in the same moment may want the same number; that many times it is tried to get another one.
 NODE_TRIES: Final = 10
 #: After a look for what falls due, this many times as long passes before the next one.
@@ -181,8 +179,7 @@ class PostgresStore:
         if self._pulse is None:
             raise StorageFailed
         try:
-            async with asyncio.timeout(ANSWER_S):
-                return await ask(self._pulse)
+            return await ask(self._pulse)
         except Exception as error:
             if is_lost(error):
                 self.lost(StorageFailed("it does not answer") if isinstance(error, TimeoutError) else error)
