@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from penstock.core.clock import Clock
+    from penstock.core.clock import Alarm, Clock
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.completions import Ending
@@ -81,6 +81,7 @@ class Engine:
             Callable[[], None]
         ] = []  #: called when this server becomes the leader, or is it no more
         self.leads = not store.capabilities.is_shared  #: nobody to share the work with
+        self._lead_ends: Alarm | None = None
         self.when_healed: list[
             Callable[[], None]
         ] = []  #: called when the store, read anew, may have lost its newest commits
@@ -116,6 +117,7 @@ class Engine:
         self.ids.use(node=self.store.node, floor=self.store.id_floor)
         for call in self.when_healed:
             call()
+        self.completions.look_at_all()
         self._batcher.vouch(self.store.journal_next)
         self.timer.arm()
 
@@ -201,11 +203,19 @@ class Engine:
         found = self.store.queue_find(queue.key)
         return found is not None and self.store.counts(found).waiting > 0
 
-    def take_lead(self, term: int | None) -> None:
-        """Hear whether this server leads: whoever does looks after what one server at a time should do. None: it does not."""
+    def take_lead(self, term: int | None, until_ms: int = 0) -> None:
+        """Hear whether this server leads: whoever does looks after what one server at a time should do. None: it does not.
+
+        ``until_ms``: when the lead ends by itself, by the steady clock. The database may be out of reach by then.
+        """
+        if self._lead_ends is not None:
+            self._lead_ends.cancel()
+            self._lead_ends = None
+        if term is not None:
+            self._lead_ends = self.clock.call_at(until_ms, partial(self.take_lead, None))
         if self.leads != (term is not None):
             self.leads = term is not None
-            log.info("this server leads now" if self.leads else "another server leads now", term=term)
+            log.info("this server leads now" if self.leads else "this server does not lead any more", term=term)
             for changed in self.when_lead_changes:
                 changed()
 
