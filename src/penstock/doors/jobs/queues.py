@@ -80,7 +80,10 @@ class QueueHandlers(JobsDoor):
 
     def _counts(self, req: Request, queue: str) -> Counts:
         found = self.queue(req, queue)
-        return Counts() if found is None else self.store.counts(found)
+        store = self.engine.of(self.queue_key(req, queue)).store
+        if store.capabilities.is_shared:  # what others have done since the database was lost is not known here
+            store.check_writable(grows=False)
+        return Counts() if found is None else store.counts(found)
 
     def _settings(self, req: Request, queue: str) -> QueueSettings:
         found = self.queue(req, queue)

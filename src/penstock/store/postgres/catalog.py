@@ -6,7 +6,7 @@ first. Counts follow the journal and are a moment behind what other servers do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.webhook import Webhook
     from penstock.store.contract import Horizon
+
+#: Counting all jobs, which is done when a server starts, may take a while.
+COUNT_S: Final = 600.0
 
 _decode_settings = msgspec.msgpack.Decoder(QueueSettings).decode
 encode_settings = msgspec.msgpack.Encoder().encode
@@ -43,7 +46,7 @@ class Catalog(catalog.Catalog):
         self.total = empty_tally()
         for number in self.tallies:
             self.tallies[number] = empty_tally()
-        for number, state, count in await db.fetch(_COUNT):
+        for number, state, count in await db.fetch(_COUNT, timeout=COUNT_S):
             if number in self.tallies and state in STORED_STATES:
                 self.tallies[number][state] = count
                 self.total[state] += count
