@@ -78,12 +78,20 @@ def ports_of(number: int, first: int) -> tuple[int, int]:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Let no signal interrupt what happens inside, not even in child processes: a database that is half started is left over."""
+    """Let no signal interrupt what happens inside, nor child processes: a database that is half started would be left over."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def make_home(stack: AsyncExitStack) -> Path:
+    """Make a directory for everything; the stack removes it."""
+    home = Path(tempfile.mkdtemp(prefix="penstock-cluster-"))
+    stack.callback(shutil.rmtree, home, ignore_errors=True)
+    home.chmod(0o755)  # when root starts the databases, they run as another user
+    return home
 
 
 def start_shard(number: int, home: Path, stack: AsyncExitStack) -> Shard:
@@ -194,16 +202,12 @@ async def run(first_port: int) -> None:
     for each in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
     async with AsyncExitStack() as stack:
-        home = Path(tempfile.mkdtemp(prefix="penstock-cluster-"))
-        stack.callback(shutil.rmtree, home, ignore_errors=True)
-        home.chmod(0o755)  # as root, the databases run as another user
+        home = make_home(stack)
         click.echo(f"# starting {SHARDS} databases and {SERVERS} servers ...")
         shards = [start_shard(number, home, stack) for number in range(SHARDS)]
         # The place for Redis: once Penstock can use one, it is started here and passed to the servers. It cannot yet.
-        servers: list[Server] = []
-        for number in range(1, SERVERS + 1):
-            if not stop.is_set():
-                servers.append(await start_server(number, first_port, shards, home, stack))
+        numbers = range(1, SERVERS + 1)
+        servers = [await start_server(number, first_port, shards, home, stack) for number in numbers if not stop.is_set()]
         if not stop.is_set():
             click.echo(tour(servers, shards, home))
         watchers = [asyncio.create_task(watch(server)) for server in servers]
