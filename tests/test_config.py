@@ -43,7 +43,10 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
         "journal_bytes_max": "5000", "journal_age_ms": "3", "ballast_bytes": "0", "log_level": "debug", "log_format": "json",
         "webhook_allowed_hosts": "hooks.corp,10.0.0.1", "accept_loss": "yes", "queue_idle_threshold_ms": "4",
         "queue_size_threshold": "6", "memory_warning_mb": "7", "storage_warning_mb": "8", "worker_timeout_ms": "9",
-        "worker_overload_threshold_ms": "10",
+        "worker_overload_threshold_ms": "10", "jwt_secret": "x", "jwt_key_file": "key.pem", "jwt_jwks": "https://id.example/keys",
+        "jwt_leeway_ms": "5", "jwt_required_claims": "exp,sub", "jwt_audience": "queue", "jwt_issuer": "https://id.example",
+        "namespace_quotas": "acme:5,a:b:7,*:9", "tls_cert_file": "cert.pem", "tls_key_file": "tls.pem",
+        "batches": "127.0.0.1:8080",
     }  # fmt: skip
     assert set(good) == set(SETTINGS)
     from_flags = load(good, {})
@@ -129,7 +132,7 @@ def test_an_empty_file_is_fine_and_lists_and_truth_values_are_understood(tmp_pat
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        ("auth_tokens:", "auth_tokens that is not text. Put each token in quotes"),
+        ("auth_tokens:", "auth_tokens that is not text. Put it in quotes"),
         ("auth_tokens: [a, ]\nhttp: ", "has no usable value for http"),
         ("auth_tokens: 0123456", "not text"),
         ("auth_tokens: {a: b}", "not text"),
@@ -160,3 +163,35 @@ def test_two_listeners_cannot_share_an_address() -> None:
 
 def test_no_page_may_call_if_the_origin_is_none() -> None:
     assert load({}, {"CORS_ALLOW_ORIGIN": "none"}).cors_allow_origin == ""
+
+
+def test_quotas_are_read(tmp_path: Path) -> None:
+    assert load({}, {"NAMESPACE_QUOTAS": " acme:5 , a:b: 7,*:9"}).namespace_quotas == (("acme", 5), ("a:b", 7), ("*", 9))
+    file = tmp_path / "penstock.yaml"
+    for text in ("namespace_quotas: {acme: 5, other: 7}", "namespace_quotas: ['acme:5', 'other:7']"):
+        file.write_text(text)
+        assert load({}, {}, file).namespace_quotas == (("acme", 5), ("other", 7))
+
+
+@pytest.mark.parametrize(
+    "text", ["acme", "acme:", ":5", "acme:-1", "acme:five", "acme:5,,b:1", "no spaces:5", "a:1,a:2", "a:1.5"]
+)
+def test_a_quota_that_is_none_stops_the_start(text: str) -> None:
+    with pytest.raises(ConfigInvalid, match="namespace_quotas"):
+        load({}, {"NAMESPACE_QUOTAS": text})
+
+
+def test_required_claims_can_be_none() -> None:
+    assert load({}, {"JWT_REQUIRED_CLAIMS": "none"}).jwt_required_claims == ()
+
+
+@pytest.mark.parametrize("name", ["JWT_SECRET", "JWT_KEY_FILE", "JWT_JWKS"])
+def test_a_public_address_is_fine_with_keys(name: str) -> None:
+    assert load({"http": "0.0.0.0:6790"}, {name: "x"}).asks_for_tokens
+
+
+def test_a_secret_in_the_file_must_be_text(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.yaml"
+    file.write_text("jwt_secret: 12345678901234567890123456789012")
+    with pytest.raises(ConfigInvalid, match="Put it in quotes"):
+        load({}, {}, file)

@@ -52,9 +52,20 @@ class Config(msgspec.Struct, frozen=True):
     http: Listener = Listener("127.0.0.1", 6790)
     tcp: Listener | None = Listener("127.0.0.1", 6789)
     metrics: Listener | None = Listener("127.0.0.1", 9090)
+    batches: Listener | None = None
     durability: Durability = Durability.ALWAYS
     sync_interval_ms: int = 100
     auth_tokens: tuple[str, ...] = ()
+    jwt_secret: str = ""
+    jwt_key_file: Path | None = None
+    jwt_jwks: str = ""
+    jwt_leeway_ms: int = 0
+    jwt_required_claims: tuple[str, ...] = ("exp",)
+    jwt_audience: str = ""
+    jwt_issuer: str = ""
+    namespace_quotas: tuple[tuple[str, int], ...] = ()
+    tls_cert_file: Path | None = None
+    tls_key_file: Path | None = None
     metrics_auth: bool = False
     insecure: bool = False
     cors_allow_origin: str = "*"
@@ -80,6 +91,11 @@ class Config(msgspec.Struct, frozen=True):
     accept_loss: bool = False
     #: Where each setting that is not at its default comes from: "--flag", "$VARIABLE", or a file.
     origins: dict[str, str] = {}
+
+    @property
+    def asks_for_tokens(self) -> bool:
+        """Tell whether anybody needs a token."""
+        return bool(self.auth_tokens or self.jwt_secret or self.jwt_key_file or self.jwt_jwks)
 
 
 class Setting(NamedTuple):
@@ -174,6 +190,26 @@ def _stores(text: str) -> tuple[str, ...]:
     return stores
 
 
+def _claims(text: str) -> tuple[str, ...]:
+    """None requires nothing, not even an end."""
+    return () if text.lower() == "none" else tuple(each.strip() for each in text.split(",") if each.strip())
+
+
+def _quotas(text: str) -> tuple[tuple[str, int], ...]:
+    quotas: dict[str, int] = {}
+    for each in text.split(","):
+        namespace, _, quota = each.strip().rpartition(":")  # a namespace may have colons in its name
+        name = namespace.strip()
+        if not re.fullmatch(r"[A-Za-z0-9_.:-]+|\*", name) or not re.fullmatch(r"[0-9]{1,12}", quota.strip()):
+            raise ValueError("expected NAMESPACE:NUMBER, separated by commas, for example acme:1000,*:100")
+        if name in quotas:
+            raise ValueError(f"{name} has two quotas")
+        quotas[name] = int(quota)
+    if len(quotas) > limits.quota_namespaces_max:
+        raise ValueError(f"too many namespaces (max {limits.quota_namespaces_max})")
+    return tuple(quotas.items())
+
+
 def _origin(text: str) -> str:
     return "" if text.lower() == "none" else text
 
@@ -197,7 +233,7 @@ def _log_format(text: str) -> str:
 
 
 #: Settings whose values are never shown.
-SECRETS = frozenset({"auth_tokens", "stores"})
+SECRETS = frozenset({"auth_tokens", "jwt_secret", "stores"})
 _LONG = 100 * limits.YEAR_MS
 SETTINGS: dict[str, Setting] = {
     "data": Setting(Path, ("PENSTOCK_DATA", "DATA_PATH"), "directory that holds the queue"),
@@ -211,6 +247,9 @@ SETTINGS: dict[str, Setting] = {
         _listener, ("PENSTOCK_TCP",), "where the jobs door's TCP protocol listens, or off (TCP_PORT and HOST work too)"
     ),
     "metrics": Setting(_listener, ("PENSTOCK_METRICS",), "where Prometheus finds metrics besides /prometheus, or off"),
+    "batches": Setting(
+        _listener, ("PENSTOCK_BATCHES",), "where the batches door listens on its own, as mqueue does (8080 there), or off"
+    ),
     "durability": Setting(
         _durability, ("PENSTOCK_DURABILITY",), "what an answer means: always (on disk), interval, or never"
     ),
@@ -218,6 +257,22 @@ SETTINGS: dict[str, Setting] = {
         _number(1, 60_000), ("PENSTOCK_SYNC_INTERVAL_MS",), "with interval: how much a power cut may take"
     ),
     "auth_tokens": Setting(_tokens, ("AUTH_TOKENS",), "tokens that open the doors, separated by commas"),
+    "jwt_secret": Setting(str, ("JWT_SECRET",), "secret that JSON Web Tokens are signed with (HS256), of 32 bytes or more"),
+    "jwt_key_file": Setting(
+        Path, ("JWT_KEY_FILE",), "PEM file with the public key that JSON Web Tokens are checked with (RS256, ES256)"
+    ),
+    "jwt_jwks": Setting(str, ("JWT_JWKS",), "JWKS with such public keys: a file, or an https URL"),
+    "jwt_leeway_ms": Setting(_number(0, limits.HOUR_MS), ("JWT_LEEWAY_MS",), "by how much clocks of issuers may differ"),
+    "jwt_required_claims": Setting(
+        _claims, ("JWT_REQUIRED_CLAIMS",), "claims that a JSON Web Token must have, separated by commas, or none"
+    ),
+    "jwt_audience": Setting(str, ("JWT_AUDIENCE",), "who a JSON Web Token must be for (its aud)"),
+    "jwt_issuer": Setting(str, ("JWT_ISSUER",), "who a JSON Web Token must be from (its iss)"),
+    "namespace_quotas": Setting(
+        _quotas, ("NAMESPACE_QUOTAS",), "jobs per minute as namespace:number, separated by commas; * is each of the others"
+    ),
+    "tls_cert_file": Setting(Path, ("TLS_CERT_FILE",), "PEM file with the certificate, and its chain, of all listeners"),
+    "tls_key_file": Setting(Path, ("TLS_KEY_FILE",), "PEM file with the certificate's private key, without a passphrase"),
     "metrics_auth": Setting(_yes_or_no, ("METRICS_AUTH",), "ask for a token at /prometheus too"),
     "insecure": Setting(_yes_or_no, ("PENSTOCK_INSECURE",), "allow listening to other machines without tokens"),
     "cors_allow_origin": Setting(
@@ -284,6 +339,8 @@ def load(flags: Mapping[str, str], env: Mapping[str, str], file: Path | None = N
             raise ConfigInvalid(f"{name} (from {origin}) is {shown}: {error}.") from None
     config = Config(**values, origins={name: origin for name, (_, origin) in texts.items()})
     _check_listeners(config)
+    if (config.tls_cert_file is None) != (config.tls_key_file is None):
+        raise ConfigInvalid("TLS needs both tls_cert_file and tls_key_file. Set the other one too, or neither.")
     return config
 
 
@@ -339,11 +396,13 @@ def _from_file(file: Path) -> dict[str, tuple[str, str]]:
 
 def _text_of(name: str, value: object, file: Path) -> str:
     """Turn what YAML read back into what was written. Raises ConfigInvalid where that cannot be told."""
+    if name == "namespace_quotas" and isinstance(value, dict):
+        value = [f"{namespace}:{quota}" for namespace, quota in value.items()]
     items = value if isinstance(value, list) else [value]
     if isinstance(value, bool):  # YAML reads a bare off, no, on or yes as a truth value
         return "on" if value else "off"
-    if name == "auth_tokens" and not all(isinstance(each, str) for each in items):
-        raise ConfigInvalid(f"The configuration file {file} has an auth_tokens that is not text. Put each token in quotes.")
+    if name in SECRETS and not all(isinstance(each, str) for each in items):
+        raise ConfigInvalid(f"The configuration file {file} has a value of {name} that is not text. Put it in quotes.")
     if not items or not all(isinstance(each, str | int | float) for each in items):
         raise ConfigInvalid(
             f"The configuration file {file} has no usable value for {name}. Leave the line out for the default."
@@ -352,15 +411,15 @@ def _text_of(name: str, value: object, file: Path) -> str:
 
 
 def _check_listeners(config: Config) -> None:
-    listeners = [config.http, *(each for each in (config.tcp, config.metrics) if each is not None)]
+    listeners = [config.http, *(each for each in (config.tcp, config.metrics, config.batches) if each is not None)]
     for listener in listeners:
         if listeners.count(listener) > 1:
             raise ConfigInvalid(f"Two listeners share the address {listener}. Give each its own, or switch one off.")
     exposed = [str(listener) for listener in listeners if not listener.is_loopback]
-    if exposed and not config.auth_tokens and not config.insecure:
+    if exposed and not config.asks_for_tokens and not config.insecure:
         raise ConfigInvalid(
-            f"Listening on {', '.join(exposed)} would let everybody who can reach this machine in. Set AUTH_TOKENS, listen on "
-            "127.0.0.1, or say --insecure if that is what you want."
+            f"Listening on {', '.join(exposed)} would let everybody who can reach this machine in. Set AUTH_TOKENS or "
+            "JWT_SECRET, listen on 127.0.0.1, or say --insecure if that is what you want."
         )
 
 

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import os
 import socket
+import ssl
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from granian.constants import Interfaces
+from granian.constants import Interfaces, SSLProtocols
 from granian.http import HTTP1Settings
 from granian.server.embed import Server as Granian
 
@@ -29,7 +30,37 @@ REQUESTS_MAX: Final = 60_000
 HEADER_TIMEOUT_MS: Final = 10_000
 
 
-def listen(app: HttpApp, listener: Listener) -> Granian:
+def check_tls(config: Config) -> ssl.SSLContext | None:
+    """Return what a listener with TLS needs, None without. Raises ConfigInvalid, naming the file and the remedy."""
+    cert, key = config.tls_cert_file, config.tls_key_file
+    if cert is None or key is None:
+        return None
+    for name, file in (("tls_cert_file", cert), ("tls_key_file", key)):
+        try:
+            text = file.read_bytes()
+        except OSError as error:
+            raise ConfigInvalid(f"{name} ({file}) cannot be read: {error.strerror}.") from None
+        if b"-----BEGIN " not in text:
+            raise ConfigInvalid(f"{name} ({file}) is not a PEM file. Convert it with openssl.")
+        if b"ENCRYPTED" in text:
+            raise ConfigInvalid(f"{name} ({file}) has a passphrase. Remove it with: openssl pkey -in FILE -out NEW.")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigInvalid(
+                f"tls_key_file ({key}) is not the key of the certificate in tls_cert_file ({cert})."
+            ) from None
+        raise ConfigInvalid(
+            f"tls_cert_file ({cert}) and tls_key_file ({key}) cannot be used: {error.reason or error}. Expected a certificate "
+            "and its private key in PEM form."
+        ) from None
+    return context
+
+
+def listen(app: HttpApp, listener: Listener, config: Config) -> Granian:
     """Return an HTTP server for an application, ready to serve."""
     return Granian(
         app,
@@ -40,6 +71,9 @@ def listen(app: HttpApp, listener: Listener) -> Granian:
         backpressure=REQUESTS_MAX,
         http1_settings=HTTP1Settings(header_read_timeout=HEADER_TIMEOUT_MS),
         log_enabled=False,
+        ssl_cert=config.tls_cert_file,
+        ssl_key=config.tls_key_file,
+        ssl_protocol_min=SSLProtocols.tls12,
     )
 
 
@@ -82,12 +116,12 @@ def wanted(config: Config, name: str, listener: Listener) -> bool:
     return True
 
 
-async def start_tcp(tcp: TcpListener, config: Config) -> bool:
+async def start_tcp(tcp: TcpListener, config: Config, tls: ssl.SSLContext | None) -> bool:
     """Start the TCP listener if it is wanted and possible, and tell whether it runs."""
     if config.tcp is None or not wanted(config, "tcp", config.tcp):
         return False
     try:
-        await tcp.start(_address(config.tcp), config.tcp.port, backlog=BACKLOG)
+        await tcp.start(_address(config.tcp), config.tcp.port, backlog=BACKLOG, tls=tls)
     except OSError as error:  # somebody was faster
         if "tcp" in config.origins:
             raise ConfigInvalid(f"Cannot listen on {config.tcp}: {error.strerror}.") from None

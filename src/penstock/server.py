@@ -11,11 +11,13 @@ import msgspec
 import structlog
 
 from penstock import __version__, listeners
+from penstock.access.identity import Right
 from penstock.access.rate_limit import ClientAddress, SlidingWindow
-from penstock.access.tokens import TokenGate
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.core.events import EventKind
+from penstock.doors.batches.door import BatchesDoor
+from penstock.doors.batches.tally import BatchesMetrics, Tally
 from penstock.doors.http.app import HttpApp
 from penstock.doors.http.openapi import OpenApi
 from penstock.doors.http.route import Route
@@ -39,6 +41,8 @@ from penstock.doors.jobs.workers import WorkerHandlers
 from penstock.doors.links import Links, keep_listener_alive
 from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.metrics import Metrics
+from penstock.doors.rights import with_rights
+from penstock.gates import gate_of, meter
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
 from penstock.outbound.webhooks import PostOffice
@@ -47,6 +51,7 @@ from penstock.shards import make_engine, open_shards
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.access.gate import Gate
     from penstock.config import Config
     from penstock.engine.fleet import AnyEngine
 
@@ -63,21 +68,31 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     """
     stop = _on_signals()
     clock = SystemClock()
+    tls = listeners.check_tls(config)
+    guard = Guard(config.webhook_allowed_hosts)
+    gate = gate_of(config, clock, guard)
     listeners.check_free(config.http, "http")
     shards = await open_shards(config, clock)
     engine = make_engine(config, shards, clock)
+    if config.namespace_quotas:
+        meter(engine, dict(config.namespace_quotas))
     engine.start()
-    doors = Doors(config, engine)
-    servers = [listeners.listen(doors.app(), config.http)]
-    if config.metrics is not None:
-        if listeners.wanted(config, "metrics", config.metrics):
-            servers.append(listeners.listen(doors.metrics_app(), config.metrics))
+    doors = Doors(config, engine, gate, guard)
+    apps = [(config.http, doors.app())]
+    for name, listener, app in (
+        ("metrics", config.metrics, doors.metrics_app),
+        ("batches", config.batches, doors.batches_app),
+    ):
+        if listener is not None and listeners.wanted(config, name, listener):
+            apps.append((listener, app()))
         else:
-            config = msgspec.structs.replace(config, metrics=None)
+            config = msgspec.structs.replace(config, **{name: None})
+    servers = [listeners.listen(app, listener, config) for listener, app in apps]
     running = [asyncio.get_running_loop().create_task(server.serve()) for server in servers]
-    await listeners.until_listening(config.http, running[0])
-    keep_listener_alive(config.http.port)
-    if not await listeners.start_tcp(doors.tcp, config):
+    for (listener, _), task in zip(apps, running, strict=True):
+        await listeners.until_listening(listener, task)
+        keep_listener_alive(listener.port)
+    if not await listeners.start_tcp(doors.tcp, config, tls):
         config = msgspec.structs.replace(config, tcp=None)
     _tell_ready(config, engine, doors)
     on_ready(config)
@@ -98,6 +113,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     if unfinished:
         log.warning("some requests did not finish in time")
     await asyncio.gather(*(office.stop() for office in doors.post_offices))
+    await gate.close()
     await engine.close()
     for shard in shards:
         await shard.close()
@@ -109,22 +125,25 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
 class Doors:
     """All ways in and out of one engine."""
 
-    def __init__(self, config: Config, engine: AnyEngine) -> None:
+    def __init__(self, config: Config, engine: AnyEngine, gate: Gate, guard: Guard) -> None:
         self._config = config
         self._clock = engine.clock
-        self._gate = TokenGate(config.auth_tokens)
+        self._gate = gate
         self.readiness = Readiness()
         uptime = Uptime(engine.clock)
-        guard = Guard(config.webhook_allowed_hosts)
         sender = Sender(engine.clock, guard)
         self.post_offices = [PostOffice(each, sender) for each in engine.engines]
         for office in self.post_offices:
             office.start()
         self.workers = engine.workers
         self.hub = hub = Hub(engine.feed, engine.clock)
-        self._links = Links(engine.clock)
+        self._links = Links(engine.clock, tls=config.tls_cert_file is not None)
         self._window = self._new_window()
-        self.ops = OpsHandlers(engine, self.readiness, Metrics(engine, uptime, self.workers, hub), uptime, self.connections)
+        metrics = Metrics(engine, uptime, self.workers, hub)
+        self.ops = OpsHandlers(engine, self.readiness, metrics, uptime, self.connections)
+        tally = Tally()
+        metrics.add(BatchesMetrics(tally, engine.store))
+        self._batches = BatchesDoor(engine, tally)
         jobs, queues = JobHandlers(engine), QueueHandlers(engine)
         crons, webhooks = CronHandlers(engine), WebhookHandlers(engine, guard)
         workers = WorkerHandlers(engine, self.workers)
@@ -144,23 +163,26 @@ class Doors:
             engine.clock,
             hub,
             self._gate,
-            lambda authenticated, namespace, client: Session(
-                table, self._gate, authenticated=authenticated, namespace=namespace, window=self._window, client=client
+            lambda identity, namespace, client: Session(
+                table, self._gate, identity=identity, namespace=namespace, window=self._window, client=client
             ),
             store=engine.store,
             links=self._links,
             allow_origin=config.cors_allow_origin,
         )
         self.tcp = TcpListener(table, self._gate, engine.clock, window=self._window)
-        self._routes = [
-            *jobs.routes(),
-            *queues.routes(),
-            *crons.routes(),
-            *webhooks.routes(),
-            *workers.routes(),
-            *self._streams.routes(),
-            *self.ops.routes(metrics_auth=config.metrics_auth),
-        ]
+        self._routes = with_rights(
+            [
+                *jobs.routes(),
+                *queues.routes(),
+                *crons.routes(),
+                *webhooks.routes(),
+                *workers.routes(),
+                *self._streams.routes(),
+                *self._batches.routes(),
+                *self.ops.routes(metrics_auth=config.metrics_auth),
+            ]
+        )
         self._routes += OpenApi(list(self._routes)).routes()
         thresholds = Thresholds(
             config.queue_idle_threshold_ms, config.queue_size_threshold, config.memory_warning_mb, config.storage_warning_mb
@@ -180,12 +202,16 @@ class Doors:
         public = not self._config.metrics_auth
         return self._app(
             [
-                Route("GET", path, self.ops.prometheus, "Prometheus metrics", "Monitoring", public=public)
+                Route("GET", path, self.ops.prometheus, "Prometheus metrics", "Monitoring", public=public, right=Right.LOOK)
                 for path in ("/metrics", "/prometheus")
             ],
             self._new_window(),  # who asks a lot can still look at the figures
             websocket=False,
         )
+
+    def batches_app(self) -> HttpApp:
+        """Return what answers on the listener of the batches door."""
+        return self._app(with_rights(self._batches.own_routes()), self._window, websocket=False, plain_errors=True)
 
     async def end_streams(self) -> None:
         """End the connections that stay: the listener would not wait for them."""
@@ -202,7 +228,9 @@ class Doors:
             cleanup_ms=config.rate_limit_cleanup_ms,
         )
 
-    def _app(self, routes: list[Route], window: SlidingWindow | None, *, websocket: bool) -> HttpApp:
+    def _app(
+        self, routes: list[Route], window: SlidingWindow | None, *, websocket: bool, plain_errors: bool = False
+    ) -> HttpApp:
         config = self._config
         return HttpApp(
             routes,
@@ -212,6 +240,7 @@ class Doors:
             address=ClientAddress(config.trusted_proxies),
             links=self._links,
             websocket=self._sockets.serve if websocket else None,
+            plain_errors=plain_errors,
         )
 
 

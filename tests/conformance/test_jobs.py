@@ -65,9 +65,8 @@ async def test_the_part_that_never_changes_can_be_rewritten(bench: Workbench) ->
     assert await bench.ready() == [job.id, behind.id]  # the group it left goes on without it
     (again,) = await bench.put(unique_key="k")
     async with bench.transaction() as tx:
-        holder = await tx.job_find_unique(job.queue, "k")
-    assert holder is not None
-    assert holder.id == again.id
+        holders = await tx.job_find_unique([(job.queue, "k")])
+    assert [holder.id for holder in holders.values()] == [again.id]
     await bench.restart()
     assert await bench.load(job.id) == job
 
@@ -121,8 +120,10 @@ async def test_a_job_is_found_by_its_producers_id_within_its_namespace(bench: Wo
     assert theirs is not None
     assert (mine[0].id, theirs[0].id) == (job.id, other.id)
     async with bench.transaction() as tx:
-        found = await tx.job_find_custom(job.namespace, "order-1")
-    assert found == job
+        names = [(other.namespace, "order-1"), (job.namespace, "order-1"), (job.namespace, "order-2"), (999, "order-1")]
+        found = await tx.job_find_custom([*names, (job.namespace, "order\x00")])
+        assert await tx.job_find_custom([]) == {}
+    assert found == {(job.namespace, "order-1"): job, (other.namespace, "order-1"): other}
 
 
 async def test_two_jobs_of_a_namespace_cannot_carry_one_producers_id(bench: Workbench) -> None:
@@ -135,10 +136,9 @@ async def test_two_jobs_of_a_namespace_cannot_carry_one_producers_id(bench: Work
 async def test_a_unique_key_is_held_by_a_live_job(bench: Workbench, state: State) -> None:
     (job,) = await bench.put(state=state, unique_key="k")
     async with bench.transaction() as tx:
-        found = await tx.job_find_unique(job.queue, "k")
-        assert found is not None
-        assert found.id == job.id
-        assert await tx.job_find_unique(job.queue, "other") is None
+        found = await tx.job_find_unique([(job.queue, "other"), (job.queue, "k"), (999, "k")])
+        assert found == {(job.queue, "k"): job}
+        assert await tx.job_find_unique([]) == {}
     with pytest.raises(PenstockError):
         await bench.put(unique_key="k")
 
@@ -147,17 +147,19 @@ async def test_a_unique_key_is_held_by_a_live_job(bench: Workbench, state: State
 async def test_a_finished_job_has_given_its_unique_key_back(bench: Workbench, state: State) -> None:
     (job,) = await bench.put(state=state, unique_key="k")
     async with bench.transaction() as tx:
-        assert await tx.job_find_unique(job.queue, "k") is None
+        assert await tx.job_find_unique([(job.queue, "k")]) == {}
     await bench.put(unique_key="k")
 
 
 async def test_a_payload_can_be_replaced(bench: Workbench) -> None:
-    (job,) = await bench.put()
+    job, second, third = await bench.put(count=3)
+    new = {job.id: Payload(b"new", b'{"tags":[]}'), second.id: Payload(b"newer", None)}
     async with bench.transaction() as tx:
-        await tx.payload_save(job, Payload(b"new", b'{"tags":[]}'))
+        before = await tx.payload_load([third.id])
+        await tx.payload_save([(each, new[each.id]) for each in (second, job)])
     async with bench.transaction() as tx:
-        assert await tx.payload_load(job.id) == Payload(b"new", b'{"tags":[]}')
-        assert await tx.payload_load(1) is None
+        assert await tx.payload_load([1, second.id, job.id, third.id]) == new | before
+        assert await tx.payload_load([]) == {}
 
 
 async def test_results_are_kept_replaced_and_removed(bench: Workbench) -> None:

@@ -120,3 +120,12 @@ def test_the_worker_of_the_examples_works(server: ServerProcess) -> None:
     states = [httpx2.get(f"{server.url}/jobs/{quote(job_id, safe='')}/state").json()["state"] for job_id in ids]
     assert states == ["completed", "failed", "completed"]
     assert httpx2.get(f"{server.url}/jobs/{ids[0]}/result").json()["result"] == {"done": True}
+
+
+def test_the_batches_of_the_examples_work(server: ServerProcess) -> None:
+    for expected in (["enqueued 3", "working on Grace", "working on Ada", "working on Joan"], ["enqueued 3"]):
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "examples" / "batches.py"), server.url, "example-leads"],
+            capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+        assert done.stdout.splitlines() == expected

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.access.tokens import TokenGate
+from penstock.access.gate import Gate
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.doors.jobs.hub import Hub
@@ -110,12 +110,13 @@ class Served:
         self.slow: list[asyncio.Future[None]] = []
         self.stuck = stuck
         self.closed: list[int | None] = []
-        clock, gate, table = engine.clock, TokenGate(tokens), all_commands(engine)
+        clock, table = engine.clock, all_commands(engine)
+        gate = Gate(clock, tokens)
         self.door = SocketDoor(
             clock,
             Hub(engine.feed, clock),
             gate,
-            lambda authenticated, namespace, _client: Session(table, gate, authenticated=authenticated, namespace=namespace),
+            lambda identity, namespace, _client: Session(table, gate, identity=identity, namespace=namespace),
             store=engine.store,
             links=Links(clock),
             allow_origin="*",

@@ -96,6 +96,13 @@ POST /workers/:id/heartbeat
 GET /queues/:q/workers
 GET /events
 GET /events/queues/:q
+POST /enqueue
+GET /dequeue
+POST /ack
+POST /nack
+GET /dlq
+POST /dlq/delete
+GET /topics
 """
 
 

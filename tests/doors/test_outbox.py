@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.access.identity import EVERYBODY
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.events import EventKind
@@ -89,7 +90,8 @@ class Streamed:
     def __init__(self, engine: Engine, last: int | None) -> None:
         self.sent: list[bytes] = []
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        req: Any = SimpleNamespace(disconnected=self._disconnected, scope=SimpleNamespace(client="127.0.0.1:1"))
+        scope = SimpleNamespace(client="127.0.0.1:1")
+        req: Any = SimpleNamespace(disconnected=self._disconnected, scope=scope, identity=EVERYBODY)
         door = StreamHandlers(engine, Hub(engine.feed, engine.clock))
         stream = EventStream(door, req, "default", "", last=None if last is None else [last], typed=False)
         transport: Any = SimpleNamespace(send_bytes=self._send_bytes)

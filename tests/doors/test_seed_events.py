@@ -592,7 +592,7 @@ def _cron_skipped(on: Stage) -> Fields:
 
 @nearly("cron:skipped")
 def _cron_not_skipped(on: Stage) -> Fields:
-    on.cron(schedule=None, repeatEvery=20, maxLimit=2)
+    on.cron(schedule=None, repeatEvery=20, maxLimit=2, preventOverlap=False)
     for _ in range(2):
         on.ok("POST", f"/jobs/{on.pull(timeout=20_000)['id']}/ack")
     return {"name": on.queue}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from penstock.access.tokens import TokenGate
+from penstock.access.gate import Gate
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.ids import to_uuid
@@ -350,7 +350,7 @@ async def connect(listener: TcpListener) -> Wire:
 
 
 async def test_a_frame_that_does_not_go_on_is_given_up(engine: Engine, clock: ManualClock) -> None:
-    listener = TcpListener(all_commands(engine), TokenGate([]), clock)
+    listener = TcpListener(all_commands(engine), Gate(clock), clock)
     await listener.start("127.0.0.1", 0)
     wire = await connect(listener)
     await clock.advance(10 * limits.frame_idle_ms_max)  # silence between frames is fine
@@ -368,7 +368,7 @@ async def test_a_frame_that_does_not_go_on_is_given_up(engine: Engine, clock: Ma
 
 
 async def test_one_connection_too_many_is_told_so(engine: Engine, clock: ManualClock) -> None:
-    listener = TcpListener(all_commands(engine), TokenGate([]), clock, connections_max=1)
+    listener = TcpListener(all_commands(engine), Gate(clock), clock, connections_max=1)
     await listener.start("127.0.0.1", 0)
     first = await connect(listener)
     second = Wire(*await asyncio.open_connection("127.0.0.1", listener.port))
@@ -380,7 +380,7 @@ async def test_one_connection_too_many_is_told_so(engine: Engine, clock: ManualC
 
 
 async def test_frames_that_would_take_too_much_memory_are_refused(engine: Engine, clock: ManualClock) -> None:
-    listener = TcpListener(all_commands(engine), TokenGate([]), clock)
+    listener = TcpListener(all_commands(engine), Gate(clock), clock)
     await listener.start("127.0.0.1", 0)
     wire = await connect(listener)
     small, large = frame({"cmd": "Hello", "padding": "x" * 60_000}), frame({"cmd": "Hello", "padding": "x" * 70_000})
@@ -402,33 +402,11 @@ async def test_frames_that_would_take_too_much_memory_are_refused(engine: Engine
     assert listener.bytes == limits.frames_bytes_max - 1_000
 
 
-async def test_who_shows_no_token_in_time_is_turned_away(engine: Engine, clock: ManualClock) -> None:
-    listener = TcpListener(all_commands(engine), TokenGate(["secret"]), clock)
-    await listener.start("127.0.0.1", 0)
-    known, silent, talking = [await connect(listener) for _ in range(3)]
-    known.writer.write(frame({"cmd": "Auth", "token": "secret"}))
-    assert await known.read() == frame({"ok": True})
-    await clock.advance(limits.auth_wait_ms_max - 1)
-    talking.writer.write(frame({"cmd": "Auth", "token": "wrong"}))
-    assert b"Invalid token" in await talking.read()
-    await clock.advance(1)
-    for each in (silent, talking):
-        assert await each.read() == frame({"ok": False, "error": "Not authenticated"})
-        assert await each.read() == b""
-        each.writer.close()
-    known.writer.write(frame({"cmd": "Hello"}))
-    assert b"penstock" in await known.read()
-    await clock.advance(100 * limits.auth_wait_ms_max)
-    assert len(listener.connections) == 1
-    known.writer.close()
-    await listener.stop()
-
-
 async def test_who_never_reads_is_cut_off_at_the_limit_and_what_it_held_goes_back(
     engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(limits, "connection_write_bytes_max", 2_000_000)
-    listener = TcpListener(all_commands(engine), TokenGate([]), clock)
+    listener = TcpListener(all_commands(engine), Gate(clock), clock)
     await listener.start("127.0.0.1", 0)
     (large, held) = await engine.run(Push(QUEUE, [NewJob(b'"' + b"x" * 1_000_000 + b'"'), NewJob(b"1", priority=5)]))
     loop, log = asyncio.get_running_loop(), [""]
@@ -459,7 +437,7 @@ async def test_who_never_reads_is_cut_off_at_the_limit_and_what_it_held_goes_bac
 
 async def test_the_system_asks_silent_clients_whether_they_are_there(engine: Engine, clock: ManualClock) -> None:
     """Who is gone without a word never closes its connection; only so does what it holds go back."""
-    listener = TcpListener(all_commands(engine), TokenGate([]), clock)
+    listener = TcpListener(all_commands(engine), Gate(clock), clock)
     await listener.start("127.0.0.1", 0)
     wire = await connect(listener)
     (connection,) = listener.connections
@@ -474,20 +452,42 @@ async def test_the_system_asks_silent_clients_whether_they_are_there(engine: Eng
     await listener.stop()
 
 
+async def test_who_shows_no_token_in_time_is_turned_away(engine: Engine, clock: ManualClock) -> None:
+    listener = TcpListener(all_commands(engine), Gate(clock, ["secret"]), clock)
+    await listener.start("127.0.0.1", 0)
+    known, silent, talking = [await connect(listener) for _ in range(3)]
+    known.writer.write(frame({"cmd": "Auth", "token": "secret"}))
+    assert await known.read() == frame({"ok": True})
+    await clock.advance(limits.auth_wait_ms_max - 1)
+    talking.writer.write(frame({"cmd": "Auth", "token": "wrong"}))
+    assert b"Invalid token" in await talking.read()
+    await clock.advance(1)
+    for each in (silent, talking):
+        assert await each.read() == frame({"ok": False, "error": "Not authenticated"})
+        assert await each.read() == b""
+        each.writer.close()
+    known.writer.write(frame({"cmd": "Hello"}))
+    assert b"penstock" in await known.read()
+    await clock.advance(100 * limits.auth_wait_ms_max)
+    assert len(listener.connections) == 1
+    known.writer.close()
+    await listener.stop()
+
+
 async def test_a_session_remembers_a_bounded_number_of_jobs(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "connection_jobs_max", 2)
-    session = Session(all_commands(engine), TokenGate([]), authenticated=True, namespace="mine")
+    session = Session(all_commands(engine), Gate(engine.clock), namespace="mine")
     pushed = await session.handle({"cmd": "PUSHB", "queue": "q", "jobs": [{"data": n} for n in range(3)]})
     assert len((await session.handle({"cmd": "PULLB", "queue": "q", "count": 3}))["jobs"]) == 3
     await session.close()
     states = [(await session.handle({"cmd": "GetState", "id": each}))["state"] for each in pushed["ids"]]
     assert states == ["active", "waiting", "waiting"]
-    elsewhere = Session(all_commands(engine), TokenGate([]), authenticated=True)
+    elsewhere = Session(all_commands(engine), Gate(engine.clock))
     assert (await elsewhere.handle({"cmd": "GetState", "id": pushed["ids"][0]}))["state"] == "unknown"
 
 
 async def test_a_session_never_raises(engine: Engine) -> None:
-    session = Session(all_commands(engine), TokenGate([]), authenticated=True)
+    session = Session(all_commands(engine), Gate(engine.clock))
     strange: list[Any] = [
         None,
         5,

@@ -76,6 +76,14 @@ def test_one_call_about_jobs_of_several_shards_is_answered_in_order(tmp_path: Pa
         assert [a.ok("GET", f"/jobs/{job}/state")["state"] for job in jobs] == ["completed"] * 4
 
 
+def test_a_job_cannot_depend_on_one_of_another_shard_yet(tmp_path: Path, addresses: list[str]) -> None:
+    with server_on(tmp_path, addresses) as server, server.client() as client:
+        needed = Api(client, "a").push()
+        refused = client.post("/queues/b/jobs", json={"data": 1, "dependsOn": [needed]})
+        assert (refused.status_code, "another shard" in refused.json()["error"]) == (400, True)
+        assert Api(client, "a").ok("POST", "{q}/jobs", {"data": 1, "dependsOn": [needed]})
+
+
 def test_crons_and_webhooks_are_one_list(tmp_path: Path, addresses: list[str]) -> None:
     with server_on(tmp_path, addresses) as server, server.client() as client:
         api = Api(client, "")

@@ -312,7 +312,9 @@ async def test_who_leaves_while_its_claim_is_being_committed_has_taken_nothing(
 
     monkeypatch.setattr(PostgresTransaction, "_finish", finish_slowly)
     pushed = await push(a)
+    async with asyncio.timeout(20):
+        while not waiting.done():
+            await asyncio.sleep(0)
     claimed = await claim(a, wait_ms=20_000)
     assert claimed is not None
     assert (claimed.job.id, claimed.job.attempts) == (pushed.id, 0)
-    assert waiting.done()

@@ -102,7 +102,8 @@ def judge(history: History) -> Verdict:
         recovered=len((seen & history.attempted) - set(history.acknowledged)),
     )
     for item, deliveries in history.deliveries.items():
-        deliveries.sort(key=lambda delivery: delivery.asked_at)
+        # Whoever asked first may have waited longest: of two overlapping long polls, the later one can be served first.
+        deliveries.sort(key=lambda delivery: (delivery.attempt, delivery.asked_at))
         done = [ack for ack in history.acks[item] if ack.outcome == "ok"]
         for ack in done:
             if any(delivery.asked_at > ack.answered_at for delivery in deliveries):

@@ -78,7 +78,7 @@ class Receiver:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("ascii")
         line, *rest = head.strip().split("\r\n")
         headers = {name.lower(): value for name, _, value in (each.partition(": ") for each in rest)}
-        body = await reader.readexactly(int(headers["content-length"]))
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
         async with self._news:
             self.requests.append(Received(line, headers, body))
             reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]

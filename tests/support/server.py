@@ -23,7 +23,8 @@ PENSTOCK = ("-m", "penstock")
 #: Variables of the developer's own shell that would change what the server does.
 _CLEARED = (
     "AUTH_TOKENS", "HTTP_PORT", "TCP_PORT", "HOST", "DATA_PATH", "CORS_ALLOW_ORIGIN", "RATE_LIMIT_MAX_REQUESTS", "LOG_FORMAT",
-    "WEBHOOK_ALLOWED_HOSTS", "PENSTOCK_STORES",
+    "WEBHOOK_ALLOWED_HOSTS", "PENSTOCK_STORES", "JWT_SECRET", "JWT_KEY_FILE", "JWT_JWKS", "NAMESPACE_QUOTAS", "TLS_CERT_FILE",
+    "TLS_KEY_FILE",
 )  # fmt: skip
 
 
@@ -86,6 +87,7 @@ class ServerProcess:
         line = self.process.stdout.readline()
         if not line:
             self.process.wait()
+            self.process.stdout.close()
             raise AssertionError(f"the server did not start: {self.log()}")
         return self
 

@@ -11,15 +11,17 @@ from penstock.cli import main
 from tests.support.receiver import until
 
 if TYPE_CHECKING:
+    import ssl
+
     from penstock.config import Config
     from penstock.doors.jobs.tcp import TcpListener
 
 real_start_tcp = listeners.start_tcp
 
 
-async def start_tcp(tcp: TcpListener, config: Config) -> bool:
+async def start_tcp(tcp: TcpListener, config: Config, tls: ssl.SSLContext | None) -> bool:
     await until(Path(os.environ["START_FILE"]).exists)
-    return await real_start_tcp(tcp, config)
+    return await real_start_tcp(tcp, config, tls)
 
 
 listeners.start_tcp = start_tcp

@@ -61,3 +61,9 @@ def test_a_second_delivery_after_the_lease_is_explained() -> None:
 def test_an_old_token_that_is_accepted_after_a_new_delivery_is_stale() -> None:
     verdict = judge(history(delivery(1), delivery(2.5, "t2"), acks=(Ack(3, 3.1, "j", "t1", "ok"),)))
     assert verdict.stale_ok == {"a"}
+
+
+def test_a_long_poll_that_was_asked_first_and_served_last_is_the_second_delivery() -> None:
+    first = Delivery(at=2.0, job="j", token="t1", attempt=0, lease_ms=0, epoch=1, asked_at=1.9)  # failed, so given up
+    second = Delivery(at=2.1, job="j", token="t2", attempt=1, lease_ms=1_000, epoch=1, asked_at=1.0)
+    assert judge(history(second, first)).is_clean

@@ -30,6 +30,7 @@ def _option(name: str, metavar: str) -> Callable[[F], F]:
 @_option("http", "HOST:PORT")
 @_option("tcp", "HOST:PORT|off")
 @_option("metrics", "HOST:PORT|off")
+@_option("batches", "HOST:PORT|off")
 @_option("durability", "always|interval|never")
 @_option("log-level", "LEVEL")
 @_option("log-format", "auto|plain|json")
@@ -59,15 +60,18 @@ def _allow_many_connections() -> None:
 
 
 def _greet(config: configuration.Config) -> None:
-    base = f"http://{config.http}"
+    scheme = "http" if config.tls_cert_file is None else "https"
+    base = f"{scheme}://{config.http}"
     click.echo(f"Penstock listens on {base}")
     click.echo(f"  health   {base}/health")
     click.echo(f"  API      {base}/docs")
     if config.tcp is not None:
         click.echo(f"  TCP      {config.tcp}")
+    if config.batches is not None:
+        click.echo(f"  batches  {scheme}://{config.batches}")
     click.echo(f"  metrics  {base}/prometheus")
     if config.metrics is not None:
-        click.echo(f"           http://{config.metrics}/metrics  (off with --metrics off)")
+        click.echo(f"           {scheme}://{config.metrics}/metrics  (off with --metrics off)")
     if config.stores:
         click.echo(f"  data     {', '.join(map(without_password, config.stores))}")
     else:

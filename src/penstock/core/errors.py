@@ -61,6 +61,12 @@ class OriginRefused(PenstockError):
     code = "origin_refused"
 
 
+class Forbidden(PenstockError):
+    """This token may not do that. Use one that may."""
+
+    code = "forbidden"
+
+
 class RateLimited(PenstockError):
     """Rate limit exceeded"""  # noqa: D400 - the contract's own text
 
@@ -69,6 +75,12 @@ class RateLimited(PenstockError):
     def __init__(self, message: str | None = None, *, retry_after_ms: int = 1_000) -> None:
         super().__init__(message)
         self.retry_after_ms = retry_after_ms
+
+
+class QuotaExceeded(RateLimited):
+    """The namespace exceeded its quota of enqueues per minute. Retry later."""
+
+    code = "quota_exceeded"
 
 
 class JobNotFound(PenstockError):
@@ -160,6 +172,12 @@ class OutcomeUnknown(PenstockError):
     """The disk failed while this was being made durable: it may or may not have happened. Retry with the same jobId."""
 
     code = "outcome_unknown"
+
+
+class KeysUnavailable(PenstockError):
+    """The keys that tokens are checked with cannot be fetched now; the log says why. Retry in a moment."""
+
+    code = "keys_unavailable"
 
 
 class ShuttingDown(PenstockError):

@@ -8,6 +8,8 @@ import msgspec
 
 DEFAULT_NAMESPACE: Final = "default"
 NEVER_LEASED: Final = 0
+#: An idempotency key of the batches door is kept as its job's own id, behind this. No producer may choose such an id.
+IDEMPOTENCY_PREFIX: Final = "idempotency:"
 
 
 class JobFlag:

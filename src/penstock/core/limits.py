@@ -31,6 +31,7 @@ flow_depth_max: Final = 1_000
 name_chars_max: Final = 256
 namespace_chars_max: Final = 128
 key_chars_max: Final = 1_024
+idempotency_key_chars_max: Final = 512
 error_chars_max: Final = 65_536
 stack_lines: Final = 10  # kept of a stack unless the job says otherwise
 stack_lines_max: Final = 1_000
@@ -87,7 +88,9 @@ links_looked_at_max: Final = 10_000  # sockets, when one is looked for
 queues_max: Final = 1_000_000
 logs_per_job_max: Final = 100
 keep_logs_max: Final = 1_000_000  # may be asked for; logs_per_job_max is what there is
+counted_topics_max: Final = 1_000  # beyond these, the batches door counts under one name
 rate_limit_clients_max: Final = 100_000
+quota_namespaces_max: Final = 10_000  # whose enqueues are counted
 webhooks_max: Final = 200  # each has a delivery of its own under way, so this bounds those too
 
 # What a webhook may be, and how it is delivered.
@@ -101,6 +104,18 @@ webhook_reply_line_bytes_max: Final = 16_384
 webhook_reply_lines_max: Final = 256
 webhook_addresses_max: Final = 4  # addresses of one name that are tried in one attempt
 webhook_lookups_max: Final = 16  # names looked up at the same time
+
+# Who may come in.
+token_chars_max: Final = 8_192  # a JSON Web Token; longer ones are not looked at
+known_tokens_max: Final = 10_000  # tokens whose signature was good, so that it need not be checked for each request
+token_grants_max: Final = 1_000  # scopes, or namespaces, in one token
+secret_bytes_min: Final = 32  # what HS256 asks for; shorter ones can be guessed
+rsa_bits_min: Final = 2_048
+jwks_bytes_max: Final = 262_144
+jwks_keys_max: Final = 64
+jwks_age_ms: Final = 10 * MINUTE_MS  # after which fetched keys are fetched again, while tokens come
+jwks_pause_ms: Final = 30 * SECOND_MS  # between two fetches, however many unknown keys tokens name
+jwks_fetch_ms_max: Final = 10 * SECOND_MS
 
 # Live events and workers.
 event_data_bytes_max: Final = MEBIBYTE  # a result or payload that is larger is left out of what is told of its job

@@ -52,18 +52,18 @@ def keep_listener_alive(port: int) -> int:
 
 
 class Links:
-    """Finds the socket of a client, and says a last word to it."""
+    """Finds the socket of a client, and says a last word to it. ``tls``: not there, where a plain word would be garbage."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, tls: bool = False) -> None:
         self._clock = clock
+        self._tls = tls
         self._numbers: dict[str, int] = {}  #: of open sockets, by client: as of the last look, so to be checked
         self._looked_at: int | None = None
         self._looking: asyncio.Future[None] | None = None
 
-    @staticmethod
-    def reach(scope: Scope) -> bool:
+    def reach(self, scope: Scope) -> bool:
         """Tell whether a request came in over a connection of its own, unencrypted: only there can something be added."""
-        return scope.http_version.startswith("1") and scope.scheme not in ("https", "wss")
+        return not self._tls and scope.http_version.startswith("1") and scope.scheme not in ("https", "wss")
 
     async def say(self, client: str, words: bytes, *, over: bool = False) -> bool:
         """Send bytes right behind what was sent before; False if the client is gone or has no room for them.

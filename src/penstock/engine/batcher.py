@@ -160,14 +160,15 @@ class Batcher:
                 log.exception("a listener failed after a commit")
 
     async def _sort_out(self, batch: list[AnyCommand], error: Exception) -> None:
-        """Nothing of the batch was stored. Find out which command is to blame, so that it fails alone."""
+        """Nothing of the batch was stored, as far as is known. Find out which command is to blame, so that it fails alone."""
         if isinstance(error, StorageFull):  # what needs no more room has a chance now that the reserve was given back
             for command in batch:
                 if command.grows:
                     self._blame(command, error)
             batch = [command for command in batch if not command.grows]
-        elif len(batch) == 1:
-            self._blame(batch[0], error)
+        elif isinstance(error, OutcomeUnknown) or len(batch) == 1:  # what may have happened must not be done again
+            for command in batch:
+                self._blame(command, error)
             return
         for command in batch:
             if not command.future.done():

@@ -112,7 +112,7 @@ async def _check_unique(work: Work, job: Job) -> None:
     if unique_key_is_over(job, work.now_ms):
         job.unique_key = None
         await work.tx.job_rewrite([job])
-    elif await work.tx.job_find_unique(job.queue, job.unique_key) is not None:
+    elif await work.tx.job_find_unique([(job.queue, job.unique_key)]):
         raise WrongState(State(job.state).label, "Another live job has this job's uniqueKey.")
 
 
@@ -121,7 +121,7 @@ async def edit_data(_engine: Engine, work: Work, commands: Sequence[EditData]) -
     for command in commands:
         try:
             job = await _existing(work, command)
-            old = await work.tx.payload_load(job.id)
+            old = (await work.tx.payload_load([job.id])).get(job.id)
             if old is None:
                 raise JobQuarantined
             _check_size(job, command.data)
@@ -129,7 +129,7 @@ async def edit_data(_engine: Engine, work: Work, commands: Sequence[EditData]) -
         except PenstockError as error:
             work.refuse(command, error)
         else:
-            await work.tx.payload_save(job, Payload(command.data, old.options))
+            await work.tx.payload_save([(job, Payload(command.data, old.options))])
             work.answer(command, None)
 
 

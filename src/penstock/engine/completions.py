@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
-from penstock.core.errors import JobNotFound, TooMany
+from penstock.core.errors import JobNotFound, PenstockError, TooMany
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
 
@@ -88,9 +89,21 @@ class Completions:
         if self._waiting:
             for job_id in {event[2] for block in blocks for event in block.events if event[0] in _ENDS}:
                 if job_id in self._waiting:
-                    task = asyncio.get_running_loop().create_task(self._look(job_id), name="penstock-completion")
-                    self._looks.add(task)
-                    task.add_done_callback(self._looks.discard)
+                    self._start_look(job_id)
+
+    def look_at_all(self) -> None:
+        """Look into every job that somebody waits for: its end may not have been told."""
+        for job_id in self._waiting:
+            self._start_look(job_id)
+
+    def _start_look(self, job_id: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._look_unasked(job_id), name="penstock-completion")
+        self._looks.add(task)
+        task.add_done_callback(self._looks.discard)
+
+    async def _look_unasked(self, job_id: int) -> None:
+        with contextlib.suppress(PenstockError):  # the store is lost; all are looked at when it works again
+            await self._look(job_id)
 
     async def _look(self, job_id: int) -> None:
         """Read what has become of a job, and tell those who wait if it has ended."""

@@ -18,6 +18,7 @@ from penstock.engine.claim import WaitingRoom
 from penstock.engine.completions import Completions
 from penstock.engine.feed import Feed
 from penstock.engine.keeper import Archivist, Healer, Keeper, Neighbour, Retention, Undertaker
+from penstock.engine.meter import metered
 from penstock.engine.stats import Stats
 from penstock.engine.sweep import Timer
 from penstock.engine.throttle import Throttle
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from penstock.core.clock import Clock
+    from penstock.core.clock import Alarm, Clock
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.completions import Ending
+    from penstock.engine.meter import Admit
     from penstock.engine.work import JobRef, Work
     from penstock.store.contract import JournalBlock, Store
 
@@ -79,6 +81,7 @@ class Engine:
             Callable[[], None]
         ] = []  #: called when this server becomes the leader, or is it no more
         self.leads = not store.capabilities.is_shared  #: nobody to share the work with
+        self._lead_ends: Alarm | None = None
         self.when_healed: list[
             Callable[[], None]
         ] = []  #: called when the store, read anew, may have lost its newest commits
@@ -114,6 +117,7 @@ class Engine:
         self.ids.use(node=self.store.node, floor=self.store.id_floor)
         for call in self.when_healed:
             call()
+        self.completions.look_at_all()
         self._batcher.vouch(self.store.journal_next)
         self.timer.arm()
 
@@ -170,6 +174,10 @@ class Engine:
         """Run a command; awaiting it gives the answer, or raises why there is none."""
         return self._batcher.submit(command)
 
+    def meter(self, admit: Admit) -> None:
+        """Ask ``admit`` before every push from now on. Without this call a push costs nothing for it."""
+        self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
+
     def run_unheard(self, command: AnyCommand) -> None:
         """Run a command whose outcome nobody waits for."""
         with contextlib.suppress(PenstockError):
@@ -195,11 +203,19 @@ class Engine:
         found = self.store.queue_find(queue.key)
         return found is not None and self.store.counts(found).waiting > 0
 
-    def take_lead(self, term: int | None) -> None:
-        """Hear whether this server leads: whoever does looks after what one server at a time should do. None: it does not."""
+    def take_lead(self, term: int | None, until_ms: int = 0) -> None:
+        """Hear whether this server leads: whoever does looks after what one server at a time should do. None: it does not.
+
+        ``until_ms``: when the lead ends by itself, by the steady clock. The database may be out of reach by then.
+        """
+        if self._lead_ends is not None:
+            self._lead_ends.cancel()
+            self._lead_ends = None
+        if term is not None:
+            self._lead_ends = self.clock.call_at(until_ms, partial(self.take_lead, None))
         if self.leads != (term is not None):
             self.leads = term is not None
-            log.info("this server leads now" if self.leads else "another server leads now", term=term)
+            log.info("this server leads now" if self.leads else "this server does not lead any more", term=term)
             for changed in self.when_lead_changes:
                 changed()
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from penstock.core.errors import CronNotFound, JobNotFound, PenstockError, WebhookNotFound
-from penstock.core.ids import SHARDS_MAX, shard_of
+from penstock.core.errors import CronNotFound, InvalidInput, JobNotFound, PartlyDone, PenstockError, WebhookNotFound
+from penstock.core.ids import SHARDS_MAX, shard_of, to_uuid
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import shard_for
 from penstock.engine.change import AddLog, ClearLog, EditData, MoveJob
@@ -21,6 +21,8 @@ from penstock.engine.crons import RemoveCron, SaveCron
 from penstock.engine.feed import Feed
 from penstock.engine.flows import Adopt, CancelChildren, Unneed
 from penstock.engine.hooks import AddWebhook, EnableWebhook, RemoveWebhook
+from penstock.engine.meter import metered
+from penstock.engine.produce import Push, PushAcross
 from penstock.engine.settle import Ack, Renew, Settlement
 from penstock.store.shards import ShardedStore
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.completions import Ending
     from penstock.engine.engine import Engine
+    from penstock.engine.meter import Admit
     from penstock.engine.stats import Stats
     from penstock.engine.work import JobRef
     from penstock.engine.workers import Workers
@@ -94,6 +97,7 @@ class Fleet:
             CancelChildren: self._by_ref,
             Unneed: self._unneed,
             Adopt: self._adopt,
+            PushAcross: self._push_across,
         }
 
     # Which engine.
@@ -120,7 +124,10 @@ class Fleet:
         """Run a command; awaiting it gives the answer, or raises why there is none."""
         queue = getattr(command, "queue", None)
         if isinstance(queue, QueueKey):
-            return self.of(queue).run(command)
+            engine = self.of(queue)
+            if isinstance(command, Push):
+                _check_needs(command, engine)
+            return engine.run(command)
         return asyncio.ensure_future(self._run(command))
 
     async def _run(self, command: Command[T]) -> T:
@@ -236,6 +243,30 @@ class Fleet:
         if not found:
             raise WebhookNotFound
 
+    async def _push_across(self, command: PushAcross) -> list[Any]:
+        """Push to several queues: all or none on each shard, the jobs of each part in order."""
+        parts: dict[Engine, list[int]] = {}
+        for place, (queue, _) in enumerate(command.parts):
+            parts.setdefault(self.of(queue), []).append(place)
+        pushed: list[Any] = [None] * len(command.parts)
+        for done, (engine, places) in enumerate(parts.items()):
+            try:
+                answers = await engine.run(PushAcross([command.parts[place] for place in places], command.asked_ms))
+            except PenstockError as error:
+                if not done:
+                    raise
+                raise PartlyDone(
+                    f"Only {done} of {len(parts)} shards have stored their part ({error}). Do it again: what has an "
+                    "idempotency key is not stored twice."
+                ) from error
+            for place, answer in zip(places, answers, strict=True):
+                pushed[place] = answer
+        return pushed
+
+    def meter(self, admit: Admit) -> None:
+        """Ask ``admit`` before every push from now on. Without this call a push costs nothing for it."""
+        self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
+
     # Living.
 
     def start(self) -> None:
@@ -261,6 +292,16 @@ class Fleet:
     def waiting_for_ends(self) -> int:
         """How many wait for a job to end."""
         return sum(engine.waiting_for_ends for engine in self.engines)
+
+
+def _check_needs(command: Push, engine: Engine) -> None:
+    """Refuse what cannot be done yet: a job that needs one of another shard."""
+    for new in command.jobs:
+        for ref in new.needs:
+            if isinstance(ref, int) and shard_of(ref) != engine.store.shard:
+                raise InvalidInput(
+                    f"Dependency job {to_uuid(ref)} lives on another shard. Push both to queues of one shard, or to one queue."
+                )
 
 
 #: What doors talk to.

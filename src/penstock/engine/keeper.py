@@ -138,7 +138,8 @@ class Neighbour(Keeper):
         else:
             await engine.store.keep_node()
             engine.ids.use(node=engine.store.node)
-            engine.take_lead(await engine.store.lead("housekeeping", limits.lead_ms))
+            asked_at = engine.clock.steady_ms()
+            engine.take_lead(await engine.store.lead("housekeeping", limits.lead_ms), asked_at + limits.lead_ms)
             engine.room.nudge_all()
             engine.timer.arm()
 

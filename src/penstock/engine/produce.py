@@ -6,10 +6,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penstock.core import ids
+from penstock.core import ids, limits
 from penstock.core.errors import InvalidInput
 from penstock.core.events import EventKind
-from penstock.core.job import Job, JobFlag, NewJob, details_of, put_details, unique_key_is_over
+from penstock.core.job import (
+    IDEMPOTENCY_PREFIX,
+    NEVER_LEASED,
+    Job,
+    JobFlag,
+    NewJob,
+    Payload,
+    details_of,
+    put_details,
+    unique_key_is_over,
+)
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine import flows
 from penstock.engine.command import Command
@@ -20,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Dedup
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.engine import Engine
-    from penstock.engine.work import Work
+    from penstock.engine.work import JobRef, Work
 
 _NOWHERE = State.NOWHERE.value
 
@@ -46,15 +56,36 @@ class Push(Command[list[Job]]):
         self.durable = False
 
 
+class PushAcross(Command[list[list[Job]]]):
+    """Put jobs on several queues: all of them or, if one is refused, none. Answers the jobs of each part, in order.
+
+    A ``job_id`` that is taken answers with the job that has it. As long as that job was handed to nobody, it takes over what
+    the new one says (payload, priority, when it is due); afterwards it stays as it is. This is the one way to push a job whose
+    ``job_id`` begins with IDEMPOTENCY_PREFIX. ``asked_ms``: the wall-clock time that the delays are counted from, so that
+    asking twice for the same moment is asking for the same.
+    """
+
+    __slots__ = ("asked_ms", "parts")
+
+    grows = True
+
+    def __init__(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]], asked_ms: int) -> None:
+        self.parts = parts
+        self.asked_ms = asked_ms
+
+
 async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
     """Apply a batch of pushes."""
     names = _Names(work)
+    special = {command: None for command in commands if _any_special(command.jobs)}
+    if special:
+        await names.prefetch([(command.queue, new) for command in special for new in command.jobs])
     for command in commands:
         if not command.jobs:
             work.answer(command, [])
             continue
         queue = work.tx.queue_find(command.queue) or await work.tx.queue_open(command.queue)
-        named = _any_special(command.jobs)
+        named = command in special
         if named:
             try:
                 await names.check(queue, command.jobs)
@@ -77,12 +108,85 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
     work.timings.append((engine.stats.push_time, len(commands)))
 
 
+async def push_across(engine: Engine, work: Work, commands: Sequence[PushAcross]) -> None:
+    """Apply a batch of pushes to several queues each."""
+    names = _Names(work)
+    await names.prefetch([(key, new) for command in commands for key, jobs in command.parts for new in jobs])
+    repeats: list[tuple[Job, NewJob]] = []
+    for command in commands:
+        late_ms = work.now_ms - command.asked_ms
+        pushed: list[list[Job]] = []
+        for key, jobs in command.parts:
+            queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
+            if queue.created_at is None:
+                await work.tx.queue_save(queue, queue.settings, work.now_ms)
+                work.tell(EventKind.QUEUE_CREATED, queue)
+            due = [msgspec.structs.replace(new, delay=max(0, new.delay - late_ms)) if new.delay else new for new in jobs]
+            if not _any_special(due):
+                pushed.append(_make(work, queue, due))
+                continue
+            made: list[Job] = []
+            for new in due:
+                found, _ = await names.find(queue, new)
+                if found is None:
+                    found = names.keep(_make(work, queue, (new,))[0])
+                else:
+                    repeats.append((found, new))
+                made.append(found)
+            pushed.append(made)
+        work.answer(command, pushed)
+    if repeats:
+        await _renew(work, repeats)
+    await work.flush()
+    work.timings.append((engine.stats.push_time, len(commands)))
+
+
+async def _renew(work: Work, repeats: Sequence[tuple[Job, NewJob]]) -> None:
+    """Let jobs that were handed to nobody yet take over what the pushes say that named them again, in order."""
+    await work.flush_and_meet()  # some may have been made in this very batch
+    some: list[tuple[Job, NewJob]] = []
+    size = 0
+    for job, new in repeats:
+        if job.token != NEVER_LEASED or job.state not in (State.WAITING, State.DELAYED):
+            continue
+        some.append((job, new))
+        size += job.size
+        if size >= limits.claim_batch_bytes_max:  # not all payloads at once
+            await _take_over(work, some)
+            some, size = [], 0
+    if some:
+        await _take_over(work, some)
+
+
+async def _take_over(work: Work, repeats: Sequence[tuple[Job, NewJob]]) -> None:
+    payloads = await work.tx.payload_load({job.id for job, _ in repeats})
+    changed: dict[int, tuple[Job, Payload]] = {}
+    for job, new in repeats:
+        old = payloads.get(job.id)
+        if old is None:  # damaged, and put aside just now
+            continue
+        if (old.data, old.options) != (new.data, new.options):
+            work.move(job, Arrow.EDIT, len(new.data))
+            payloads[job.id] = Payload(new.data, new.options)
+            changed[job.id] = (job, payloads[job.id])
+        if job.priority != new.priority:
+            work.move(job, Arrow.REPRIORITIZE, new.priority)
+        run_at = work.now_ms + new.delay
+        if job.state == State.DELAYED and not new.delay:
+            work.move(job, Arrow.PROMOTE)
+        elif job.state == State.DELAYED and job.run_at != run_at:
+            work.move(job, Arrow.RESCHEDULE, run_at)
+    if changed:
+        await work.tx.payload_save(list(changed.values()))
+
+
 async def push_inside(work: Work, pushes: Sequence[tuple[Queue, NewJob]]) -> list[Job | None]:
     """Push jobs that the server itself has to push; None for one whose name is taken. What was decided before is flushed.
 
     One that takes the place of the job that has its name is answered with that job.
     """
     names = _Names(work)
+    await names.prefetch([(queue.key, new) for queue, new in pushes])
     jobs: list[Job | None] = []
     for queue, new in pushes:
         if queue.created_at is None:
@@ -227,7 +331,7 @@ async def _replace(work: Work, job: Job, new: NewJob) -> None:
     job.expires_at = moments.expires_at
     await work.flush()
     await work.tx.job_rewrite([job])
-    await work.tx.payload_save(job, new)
+    await work.tx.payload_save([(job, new)])
 
 
 class _Names:
@@ -237,18 +341,50 @@ class _Names:
         self._work = work
         self._custom: dict[tuple[int, str], Job] = {}
         self._unique: dict[tuple[int, str], Job] = {}
+        self._holders: dict[tuple[int, str], Job | None] = {}  #: of unique keys in the store, as far as looked for
+
+    async def prefetch(self, jobs: Sequence[tuple[QueueKey, NewJob]]) -> None:
+        """Read everybody at once who is named by new jobs, so that what follows has them at hand."""
+        tx = self._work.tx
+        refs: list[JobRef] = []
+        own: list[tuple[int, str]] = []
+        keys: list[tuple[int, str]] = []
+        for key, new in jobs:
+            if new.job_id is None and new.unique_key is None and not new.needs:
+                continue
+            namespace = tx.namespace_number(key.namespace)
+            if namespace is None:
+                continue
+            for name in (new.job_id, *new.needs):
+                ref = ids.from_uuid(name) or name if isinstance(name, str) else name
+                if isinstance(ref, str):
+                    own.append((namespace, ref))
+                elif ref is not None:
+                    refs.append(ref)
+            queue = None if new.unique_key is None else tx.queue_find(key)
+            if queue is not None and new.unique_key is not None:
+                keys.append((queue.number, new.unique_key))
+        if refs:
+            await self._work.prefetch(refs)
+        if own:
+            await self._work.prefetch_named(own)
+        if keys:
+            await self._look_for(keys)
 
     async def check(self, queue: Queue, jobs: Sequence[NewJob]) -> None:
         """Refuse what cannot be: see each error.
 
-        An own id that is spelled like Penstock's, unless it names a job: nobody could find it by that id. A need that names
-        no job: what is pushed can only need what was pushed before, so needs never form a circle.
+        An own id that is spelled like Penstock's, unless it names a job: nobody could find it by that id. One that begins as
+        only idempotency keys do. A need that names no job: what is pushed can only need what was pushed before, so needs
+        never form a circle.
         """
         earlier: set[str] = set()
         for new in jobs:
             number = None if new.job_id is None else ids.from_uuid(new.job_id)
             if number is not None and await self._work.find(queue.key.namespace, number) is None:
                 raise InvalidInput("jobId is spelled like an id that Penstock gives out. Choose another, or leave it out.")
+            if new.job_id is not None and new.job_id.startswith(IDEMPOTENCY_PREFIX):
+                raise InvalidInput(f"jobId must not begin with {IDEMPOTENCY_PREFIX!r}. Choose another, or leave it out.")
             for ref in new.needs:
                 name = ref if isinstance(ref, str) else ids.to_uuid(ref)
                 if name == new.job_id:
@@ -286,12 +422,22 @@ class _Names:
     async def _holder(self, queue: Queue, unique_key: str) -> Job | None:
         key = (queue.number, unique_key)
         made = self._unique.get(key)
-        found = made or await self._work.tx.job_find_unique(*key)
-        return found if made is not None or found is None else self._work.meet(found)
+        if made is not None:
+            return made
+        if key not in self._holders:
+            await self._look_for((key,))
+        return self._holders[key]
+
+    async def _look_for(self, keys: Sequence[tuple[int, str]]) -> None:
+        found = await self._work.tx.job_find_unique(dict.fromkeys(keys))
+        self._holders.update(dict.fromkeys(keys))
+        self._holders.update((key, self._work.meet(job)) for key, job in found.items())
 
     async def _free_key(self, holder: Job) -> None:
         """Take the unique key from a job whose time to hold it is over."""
         await self._work.flush_and_meet()
+        if holder.unique_key is not None:
+            self._holders[holder.queue, holder.unique_key] = None
         holder.unique_key = None
         await self._work.tx.job_rewrite([holder])
 

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 async def repeat(engine: Engine, work: Work, done: Sequence[Job]) -> None:
     """Push the successors of jobs that were just done. One whose unique key somebody else took meanwhile has none."""
     # The payloads first: those that are removed when done are gone with the flush. Then the flush, which frees unique keys.
-    payloads = [await work.tx.payload_load(job.id) for job in done]
+    payloads = await work.tx.payload_load([job.id for job in done])
     await work.flush()
     pushes: list[tuple[Queue, NewJob]] = []
-    for job, payload in zip(done, payloads, strict=True):
+    for job in done:
+        payload = payloads.get(job.id)
         new = None if payload is None else _successor(work, job, payload)
         if new is not None:
             pushes.append((engine.store.queue_by_number(job.queue), new))

@@ -114,39 +114,51 @@ async def ack(engine: Engine, work: Work, commands: Sequence[Ack]) -> None:
     """Apply a batch of acknowledgements."""
     repeating: list[Job] = []
 
-    def complete(command: Ack, index: int, job: Job) -> None:
+    def finish(command: Ack, index: int, job: Job) -> None:
         result = command.results[index]
-        work.completed += 1
-        if job.flags & JobFlag.REMOVE_ON_COMPLETE:
-            work.move(job, Arrow.COMPLETE_REMOVE)
-        else:
-            work.move(job, Arrow.COMPLETE)
+        complete(work, job)
         if result is not None:
             work.keep_result(job, result)
         if job.flags & JobFlag.REPEATS:
             repeating.append(job)
 
-    await _settle(work, commands, complete)
+    await _settle(work, commands, finish)
     if repeating:
         await repeat(engine, work, repeating)
     work.timings.append((engine.stats.ack_time, len(commands)))
+
+
+def complete(work: Work, job: Job) -> None:
+    """Take an active job to its good end. One that repeats is the caller's to bring back."""
+    work.completed += 1
+    if job.flags & JobFlag.REMOVE_ON_COMPLETE:
+        work.move(job, Arrow.COMPLETE_REMOVE)
+    else:
+        work.move(job, Arrow.COMPLETE)
 
 
 async def fail(_engine: Engine, work: Work, commands: Sequence[Fail]) -> None:
     """Apply a batch of failures."""
 
     def count(command: Fail, _index: int, job: Job) -> None:
-        work.failed += 1
-        arrow, run_at = after_failure(job, work.now_ms, final=command.final)
-        reason = DeathReason.UNRECOVERABLE if command.final else DeathReason.MAX_ATTEMPTS
-        details = details_of(job)
-        details.error = None if command.error is None else command.error[: limits.error_chars_max]
-        details.reason = reason if arrow is Arrow.BURY else None
-        details.stack = None if command.stack is None else _shortened(command.stack, details.stack_limit)
-        put_details(job, details)
-        work.move(job, arrow, run_at, error=details.error, note=reason)
+        count_failure(work, job, command.error, final=command.final, stack=command.stack)
 
     await _settle(work, commands, count)
+
+
+def count_failure(
+    work: Work, job: Job, error: str | None, *, final: bool = False, stack: Sequence[str] | None = None
+) -> None:
+    """Take an active job to its retry, or to the dead. ``final``, ``stack``: see Fail."""
+    work.failed += 1
+    arrow, run_at = after_failure(job, work.now_ms, final=final)
+    reason = DeathReason.UNRECOVERABLE if final else DeathReason.MAX_ATTEMPTS
+    details = details_of(job)
+    details.error = None if error is None else error[: limits.error_chars_max]
+    details.reason = reason if arrow is Arrow.BURY else None
+    details.stack = None if stack is None else _shortened(stack, details.stack_limit)
+    put_details(job, details)
+    work.move(job, arrow, run_at, error=details.error, note=reason)
 
 
 def _shortened(stack: Sequence[str], lines_max: int | None) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.engine import admin, change, claim, crons, flows, hooks, keeper, produce, settle, sweep
+from penstock.engine import admin, change, claim, crons, flows, hooks, keeper, produce, receipt, settle, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 
 BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     produce.Push: produce.push,
+    produce.PushAcross: produce.push_across,
     settle.Renew: settle.renew,
     settle.Progress: settle.progress,
     settle.Ack: settle.ack,
     settle.Fail: settle.fail,
     settle.Release: settle.release,
+    receipt.AckById: receipt.ack_by_id,
+    receipt.NackById: receipt.nack_by_id,
     change.MoveJob: change.move_job,
     change.EditData: change.edit_data,
     change.AddLog: change.add_log,

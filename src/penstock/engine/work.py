@@ -53,6 +53,8 @@ class Work:
         self.pushed = self.pulled = self.completed = self.failed = 0
         self._ids = source
         self._known: dict[int, tuple[Job, int, int]] = {}
+        self._absent: set[int] = set()  #: ids that were looked for and are not there
+        self._named: dict[tuple[int, str], Job | None] = {}  #: by namespace and producer's own id, as far as looked for
         self._changed: dict[int, None] = {}
         self._born: list[tuple[Job, Payload]] = []
         self._needs: list[Dependency] = []
@@ -91,10 +93,23 @@ class Work:
 
     async def prefetch(self, refs: Iterable[JobRef]) -> None:
         """Read many jobs at once, so that ``find`` has them at hand."""
-        unknown = {ref: None for ref in refs if type(ref) is int and ref not in self._known}
+        absent = self._absent
+        unknown = {ref: None for ref in refs if type(ref) is int and ref not in self._known and ref not in absent}
         if unknown:
-            for job in await self.tx.job_load(unknown):
+            found = await self.tx.job_load(unknown)
+            for job in found:
                 self.meet(job)
+            if len(found) < len(unknown):
+                absent.update(unknown.keys() - {job.id for job in found})
+
+    async def prefetch_named(self, names: Iterable[tuple[int, str]]) -> None:
+        """Read many jobs at once by namespace and producer's own id, so that ``find`` has them at hand."""
+        unknown = {name: None for name in names if name not in self._named}
+        if unknown:
+            found = await self.tx.job_find_custom(unknown)
+            self._named.update(unknown)
+            for name, job in found.items():
+                self._named[name] = self.meet(job)
 
     async def find(self, namespace: str, ref: JobRef) -> Job | None:
         """Return a job of a namespace as this transaction has left it so far, or None."""
@@ -107,8 +122,9 @@ class Work:
             known = self._known.get(ref)
             job = None if known is None else known[0]
         else:
-            found = await self.tx.job_find_custom(number, ref)
-            job = None if found is None else self.meet(found)
+            if (number, ref) not in self._named:
+                await self.prefetch_named(((number, ref),))
+            job = self._named[number, ref]
         return None if job is None or job.state == _NOWHERE or job.namespace != number else job
 
     async def known(self, job_id: int) -> Job | None:
@@ -192,6 +208,8 @@ class Work:
         if self._born:
             await self.tx.job_insert(self._born)
             self._born = []
+            self._absent.clear()
+            self._named.clear()
         if self._needs:
             await self.tx.need_add(self._needs)
             self._needs = []

@@ -74,6 +74,10 @@ class Guard:
                 raise InvalidInput(f"Webhook URL cannot point to {reason}")
         return target
 
+    def vouches_for(self, target: Target) -> bool:
+        """Tell whether the operator vouches for a target's host."""
+        return target.host in self._allowed
+
     async def addresses(self, target: Target) -> list[str]:
         """Look a target up and return its addresses. Raises InvalidInput if one of them is forbidden, or OSError."""
         literal = _literal(target.host)

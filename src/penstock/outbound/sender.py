@@ -61,49 +61,52 @@ class Sender:
 
     async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
         target = self._guard.check(url)
-        reader, writer = await self._connect(target, await self._guard.addresses(target))
+        reader, writer = await connect(target, await self._guard.addresses(target), self._tls)
         try:
             writer.write(_request(target, headers, body))
             await writer.drain()
-            return await _status(reader)
+            status, _ = await status_and_headers(reader)
+            return status
         finally:
             writer.transport.abort()  # whatever else the other side has to say, nobody listens
 
-    async def _connect(self, target: Target, addresses: list[str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to the first of the addresses that answers. They are addresses, so nothing is looked up again."""
-        failure: OSError | None = None
-        tls = (self._tls or _system_trust()) if target.is_tls else None
-        for address in addresses:
-            try:
-                return await asyncio.open_connection(
-                    address,
-                    target.port,
-                    ssl=tls,
-                    server_hostname=target.host if target.is_tls else None,
-                    limit=limits.webhook_reply_line_bytes_max,
-                )
-            except OSError as error:
-                failure = error
-        raise failure or OSError("no address")
+
+async def connect(
+    target: Target, addresses: list[str], tls: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to the first of the addresses that answers. They are addresses, so nothing is looked up again."""
+    failure: OSError | None = None
+    trust = (tls or _system_trust()) if target.is_tls else None
+    for address in addresses:
+        try:
+            return await asyncio.open_connection(
+                address,
+                target.port,
+                ssl=trust,
+                server_hostname=target.host if target.is_tls else None,
+                limit=limits.webhook_reply_line_bytes_max,
+            )
+        except OSError as error:
+            failure = error
+    raise failure or OSError("no address")
 
 
 def _request(target: Target, headers: Mapping[str, str], body: bytes) -> bytes:
-    """Spell a request. The URL is printable ASCII by now, and the values of the headers are our own."""
-    lines = {
-        "Host": target.authority,
-        "User-Agent": f"penstock/{__version__}",
-        "Accept": "*/*",
-        "Connection": "close",
-        "Content-Length": str(len(body)),
-        **headers,
-    }
-    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return f"POST {target.path} HTTP/1.1\r\n{head}\r\n".encode("ascii") + body
+    fixed = {"Accept": "*/*", "Connection": "close", "Content-Length": str(len(body))}
+    return head("POST", target, {**fixed, **headers}) + body
 
 
-async def _status(reader: asyncio.StreamReader) -> int:
-    """Read up to the end of the headers and return the status. Raises ValueError for what is not HTTP, or too long."""
+def head(method: str, target: Target, headers: Mapping[str, str]) -> bytes:
+    """Spell the head of a request. The URL is printable ASCII by now, and the values of the headers are our own."""
+    lines = {"Host": target.authority, "User-Agent": f"penstock/{__version__}", **headers}
+    spelled = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"{method} {target.path} HTTP/1.1\r\n{spelled}\r\n".encode("ascii")
+
+
+async def status_and_headers(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    """Read up to the end of the headers; their names are in lower case. Raises ValueError for what is not HTTP, or too long."""
     status = 0
+    headers: dict[str, str] = {}
     for _ in range(limits.webhook_reply_lines_max):
         line = await reader.readline()
         if not line.endswith(b"\n"):
@@ -115,8 +118,12 @@ async def _status(reader: asyncio.StreamReader) -> int:
             status = int(found[1])
         elif line in (b"\r\n", b"\n"):
             if status not in _CONTINUING:
-                return status
+                return status, headers
             status = 0  # an interim answer: the real one follows
+            headers.clear()
+        else:
+            name, _, value = line.decode("latin-1").partition(":")
+            headers[name.strip().lower()] = value.strip()
     raise ValueError("the answer has too many headers")
 
 

@@ -182,11 +182,14 @@ class Transaction(Protocol):
     async def job_load(self, ids: Iterable[int]) -> list[Job]:
         """Read jobs and hold them for this transaction. Unknown ids are left out; a damaged job is quarantined."""
 
-    async def job_find_custom(self, namespace: int, custom_id: str) -> Job | None:
-        """Read the job that carries a producer's own id."""
+    async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
+        """Read the jobs that carry producers' own ids, by namespace and id; held like ``job_load``, unknown ones left out."""
 
-    async def job_find_unique(self, queue: int, unique_key: str) -> Job | None:
-        """Read the live (waiting, delayed or active) job that holds a unique key."""
+    async def job_find_unique(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
+        """Read the live (waiting, delayed, active or waiting-children) jobs that hold unique keys, by queue and key.
+
+        Held like ``job_load``. Keys that nobody holds are left out.
+        """
 
     async def job_ready(self, queue: Queue, limit: int) -> list[tuple[Job, Payload]]:
         """Read the next waiting jobs in order of priority, then position, held for this transaction.
@@ -213,11 +216,11 @@ class Transaction(Protocol):
     async def job_rewrite(self, jobs: Sequence[Job]) -> None:
         """Write the part of jobs that otherwise never changes. The rest is as it was read or saved last; guarded by that."""
 
-    async def payload_save(self, job: Job, payload: Payload) -> None:
-        """Replace a job's payload."""
+    async def payload_save(self, payloads: Sequence[tuple[Job, Payload]]) -> None:
+        """Replace the payloads of jobs, each job once."""
 
-    async def payload_load(self, job_id: int) -> Payload | None:
-        """Read a job's payload."""
+    async def payload_load(self, ids: Iterable[int]) -> dict[int, Payload]:
+        """Read the payloads of jobs, by id. Unknown ids are left out; a damaged job is quarantined."""
 
     async def result_save(self, results: Iterable[tuple[int, bytes]]) -> None:
         """Keep what workers answered, by job."""

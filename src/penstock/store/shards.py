@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.queue import Queue, QueueKey
     from penstock.core.webhook import Webhook
-    from penstock.store.contract import LogEntry, Page, Store
+    from penstock.store.contract import LogEntry, Page, Place, Selection, Store
 
 
 T = TypeVar("T")
@@ -106,6 +106,9 @@ class ShardedStore:
         if job is None and self.down():
             raise StorageFailed(f"Not all shards could be asked ({'; '.join(self.down())}). Retry in a moment.")
         return job
+
+    async def job_select(self, selection: Selection) -> list[Place]:
+        return await self.of_queue(selection.queue.key).job_select(selection)
 
     async def job_page(self, page: Page) -> list[Delivery]:
         return await self.of_queue(page.queue.key).job_page(page)

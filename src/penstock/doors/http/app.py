@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Never, cast
 import msgspec
 import structlog
 
-from penstock.core.errors import PenstockError, RouteNotFound, Unauthorized
+from penstock.access.gate import shown_in
+from penstock.access.identity import ANYWHERE
+from penstock.core.errors import PenstockError, RouteNotFound
+from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
 from penstock.doors.http.request import Bodies, Request
-from penstock.doors.http.route import JSON, Plain, Route, Stream
+from penstock.doors.http.route import JSON, PLAIN, Plain, Route, Stream
 from penstock.doors.http.router import Router
 
 if TYPE_CHECKING:
@@ -25,8 +28,8 @@ if TYPE_CHECKING:
     from granian._granian import RSGIWebsocketProtocol
     from granian.rsgi import Scope
 
+    from penstock.access.gate import Gate
     from penstock.access.rate_limit import ClientAddress, SlidingWindow
-    from penstock.access.tokens import TokenGate
     from penstock.doors.links import Links
 
 log = structlog.get_logger("penstock.http")
@@ -34,7 +37,7 @@ log = structlog.get_logger("penstock.http")
 Headers = list[tuple[str, str]]
 _PREFLIGHT: Final = [
     ("access-control-allow-methods", "GET, POST, PUT, DELETE, OPTIONS"),
-    ("access-control-allow-headers", "Content-Type, Authorization, X-Namespace"),
+    ("access-control-allow-headers", "Content-Type, Authorization, Authorisation, X-Namespace"),
     ("access-control-max-age", "86400"),
 ]
 
@@ -46,21 +49,23 @@ async def _not_found(_req: Request, **_params: str) -> Never:
 class HttpApp:
     """Answers the routes it is given.
 
-    ``gate`` asks for tokens, ``window`` limits how often a client may ask (None: not at all), ``allow_origin`` is the web page
-    that may call from a browser (empty: none). ``websocket`` serves WebSockets (None: there are none); what it raises before it
-    accepts the connection is the answer to the handshake, said through ``links``.
+    ``gate`` is asked who it is and whether they may, ``window`` limits how often a client may ask (None: not at all),
+    ``allow_origin`` is the web page that may call from a browser (empty: none). ``websocket`` serves WebSockets (None: there
+    are none); what it raises before it accepts the connection is the answer to the handshake, said through ``links``.
+    ``plain_errors``: what has no route is answered with a line of text.
     """
 
     def __init__(
         self,
         routes: Sequence[Route],
-        gate: TokenGate,
+        gate: Gate,
         *,
         allow_origin: str,
         window: SlidingWindow | None,
         address: ClientAddress,
         links: Links,
         websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
+        plain_errors: bool = False,
     ) -> None:
         self._router = Router(routes)
         self._gate = gate
@@ -68,10 +73,13 @@ class HttpApp:
         self._address = address
         self._links = links
         self._websocket = websocket
+        self._plain_errors = plain_errors
         self._guarded = window is not None or not gate.is_open
         self._origin: Headers = [("access-control-allow-origin", allow_origin)] if allow_origin else []
         self._json: Headers = [("content-type", JSON), *self._origin]
-        self._error: Headers = [*self._json, ("access-control-expose-headers", f"{CODE_HEADER}, retry-after")]
+        expose = ("access-control-expose-headers", f"{CODE_HEADER}, retry-after")
+        self._error: Headers = [*self._json, expose]
+        self._plain_error: Headers = [("content-type", PLAIN), ("x-content-type-options", "nosniff"), *self._origin, expose]
         self._bodies = Bodies()
         self._encode = msgspec.json.Encoder().encode
 
@@ -81,6 +89,7 @@ class HttpApp:
             await self._serve_websocket(scope, cast("RSGIWebsocketProtocol", proto))
             return
         request = Request(scope, proto, self._bodies)
+        route: Route | None = None
         try:
             method = scope.method
             if method == "OPTIONS":
@@ -89,11 +98,11 @@ class HttpApp:
             # Whoever asks for the head only gets it from the handler of GET; the server leaves the body out.
             route, params = self._router.find("GET" if method == "HEAD" else method, scope.path)
             if self._guarded:
-                self._check(scope, route)
+                await self._check(scope, route, request)
             handler = _not_found if route is None else route.handler
             answer = await handler(request, **params)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the client gets an answer
-            self._answer_error(proto, error)
+            self._answer_error(proto, error, plain=self._plain_errors if route is None else route.plain_errors)
             return
         finally:
             if request.held:
@@ -139,12 +148,16 @@ class HttpApp:
             await self._links.say(scope.client, head.encode() + body, over=True)
         proto.close(status)
 
-    def _check(self, scope: Scope, route: Route | None) -> None:
+    async def _check(self, scope: Scope, route: Route | None, request: Request) -> None:
         if route is not None and route.probe:
             return
         self._check_pace(scope)
-        if (route is None or not route.public) and not self._gate.admits(scope.headers.get("authorization", "")):
-            raise Unauthorized
+        if self._gate.is_open or (route is not None and route.public):
+            return
+        headers: Any = scope.headers
+        request.identity = identity = await self._gate.identify(shown_in(headers))
+        if route is not None and not route.asks:
+            identity.check(headers.get("x-namespace", DEFAULT_NAMESPACE) if route.namespaced else ANYWHERE, route.right)
 
     def _check_pace(self, scope: Scope) -> None:
         if self._window is not None:
@@ -156,8 +169,11 @@ class HttpApp:
         headers: Any = scope.headers  # the type stubs do not know all of its methods
         return self._address.of(peer, headers)
 
-    def _answer_error(self, proto: HTTPProtocol, error: Exception) -> None:
+    def _answer_error(self, proto: HTTPProtocol, error: Exception, *, plain: bool) -> None:
         if not isinstance(error, PenstockError):
             log.error("a request failed unexpectedly", exc_info=error)
             error = PenstockError("Internal server error")
-        proto.response_bytes(status_of(error), [*self._error, *headers_of(error)], body_of(error))
+        if plain:
+            proto.response_bytes(status_of(error), [*self._plain_error, *headers_of(error)], f"{error}\n".encode())
+        else:
+            proto.response_bytes(status_of(error), [*self._error, *headers_of(error)], body_of(error))

@@ -15,6 +15,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.StaleLease: 400,
     errors.Unauthorized: 401,
     errors.OriginRefused: 403,
+    errors.Forbidden: 403,
     errors.JobNotFound: 404,
     errors.CronNotFound: 404,
     errors.JobQuarantined: 404,
@@ -25,6 +26,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.BodyTooLarge: 413,
     errors.RateLimited: 429,
     errors.TooMany: 503,
+    errors.KeysUnavailable: 503,
     errors.StorageFailed: 503,
     errors.ShuttingDown: 503,
     errors.StorageFull: 507,
@@ -59,6 +61,8 @@ def headers_of(error: errors.PenstockError) -> list[tuple[str, str]]:
     headers = [(CODE_HEADER, error.code)]
     if isinstance(error, errors.RateLimited):
         headers.append(("retry-after", str(-(-error.retry_after_ms // 1000))))
+    elif isinstance(error, errors.Unauthorized):
+        headers.append(("www-authenticate", "Bearer"))
     elif status_of(error) == 503:
         headers.append(("retry-after", "1"))
     return headers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
@@ -16,19 +16,26 @@ from penstock.doors.http.route import JSON, Plain, Route
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.doors.http.body import Reader
+    from penstock.doors.http.route import Shaped
 
 _REF: Final = "#/components/schemas/{name}"
 _ERRORS: Final = {
     "400": "The request is not valid, or the job is not in a state for this.",
-    "401": "A token is needed.",
+    "401": "A token is needed, or the one shown is not good.",
+    "403": "The token may not do this, or not in this namespace.",
     "404": "There is no such thing.",
     "411": "The body's length is needed.",
     "413": "The body is too large.",
-    "429": "Too many requests.",
+    "429": "Too many requests, or too many jobs for the namespace. Retry-After says when to come back.",
     "500": "It may or may not have happened, or only a part of it: see the text.",
     "503": "The server cannot do this now. Retry in a moment.",
     "507": "The disk is full.",
+}
+_TOKEN: Final = {
+    "type": "http",
+    "scheme": "bearer",
+    "bearerFormat": "JWT",
+    "description": "One of the server's tokens, or a JSON Web Token. What that must allow is in the operation's x-right.",
 }
 _NAMESPACE: Final = {
     "name": "X-Namespace",
@@ -82,7 +89,7 @@ class OpenApi:
             "paths": paths,
             "components": {
                 "schemas": components,
-                "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+                "securitySchemes": {"token": _TOKEN},
             },
             "security": [{}, {"token": []}],
         }
@@ -110,10 +117,27 @@ class OpenApi:
 
 
 def _shapes(route: Route) -> Iterable[Any]:
+    """Return all structs of a route, those in lists too."""
     for reader in (route.body, route.query):
         if reader is not None:
-            yield reader.shape
+            yield _struct_of(reader.shape)
+    if _is_struct(route.listed):
+        yield route.listed
     yield from route.replies
+
+
+def _is_struct(shape: Any) -> bool:
+    return isinstance(shape, type) and issubclass(shape, msgspec.Struct)
+
+
+def _struct_of(shape: Any) -> Any:
+    return shape if _is_struct(shape) else get_args(shape)[0]
+
+
+def _schema(shape: Any) -> dict[str, Any]:
+    """Return how a shape is described: a struct by its name, a list by what is in it."""
+    (schema,), _ = msgspec.json.schema_components([shape], ref_template=_REF)
+    return schema
 
 
 def _first_line(shape: type) -> str:
@@ -135,16 +159,18 @@ def _operation(route: Route) -> dict[str, Any]:
         "operationId": _operation_id(route),
         "parameters": parameters,
         "responses": {"200": _reply(route)}
-        | {status: _error(text) for status, text in _ERRORS.items()}
+        | {status: _error(text, plain=route.plain_errors) for status, text in _ERRORS.items()}
         | {str(status): _shape(shape) for status, shape in route.also},
     }
     if route.body is not None:
         operation["requestBody"] = {
             "required": route.body_required,
-            "content": {JSON: {"schema": {"$ref": _REF.format(name=route.body.shape.__name__)}}},
+            "content": {JSON: {"schema": _schema(route.body.shape)}},
         }
     if route.public or route.probe:
         operation["security"] = [{}]
+    else:
+        operation["x-right"] = (route.right.name or "").lower()
     return operation
 
 
@@ -153,13 +179,19 @@ def _operation_id(route: Route) -> str:
     return f"{route.method.lower()}_{words}"
 
 
-def _query_parameters(reader: Reader[Any]) -> list[dict[str, Any]]:
-    schema = msgspec.json.schema(reader.shape)
-    properties = schema["$defs"][reader.shape.__name__]["properties"]
-    return [{"name": name, "in": "query", "required": False, "schema": each} for name, each in properties.items()]
+def _query_parameters(reader: Shaped) -> list[dict[str, Any]]:
+    definition = msgspec.json.schema(reader.shape)["$defs"][reader.shape.__name__]
+    required = definition["required"]
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": each}
+        for name, each in definition["properties"].items()
+    ]
 
 
 def _reply(route: Route) -> dict[str, Any]:
+    if route.listed is not None:
+        text = _first_line(route.listed) if _is_struct(route.listed) else "A list."
+        return {"description": text, "content": {JSON: {"schema": {"type": "array", "items": _schema(route.listed)}}}}
     if route.reply is None:
         text = "Plain text." if route.media == "text/plain" else "A stream that goes on."
         return {"description": text, "content": {route.media: {"schema": {"type": "string"}}}}
@@ -172,9 +204,10 @@ def _shape(shape: type) -> dict[str, Any]:
     return {"description": _first_line(shape), "content": {JSON: {"schema": {"$ref": _REF.format(name=shape.__name__)}}}}
 
 
-def _error(text: str) -> dict[str, Any]:
+def _error(text: str, *, plain: bool) -> dict[str, Any]:
+    content = {"text/plain": {"schema": {"type": "string"}}} if plain else {JSON: {"schema": _schema(ErrorReply)}}
     return {
         "description": text,
         "headers": {CODE_HEADER: {"description": "A stable code for the error.", "schema": {"type": "string"}}},
-        "content": {JSON: {"schema": {"$ref": _REF.format(name="ErrorReply")}}},
+        "content": content,
     }

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
+from penstock.access.identity import EVERYBODY
 from penstock.core import limits
 from penstock.core.errors import BodyTooLarge, InvalidInput, LengthRequired, TooMany
 
 if TYPE_CHECKING:
     from granian._granian import RSGIHTTPProtocol as HTTPProtocol
     from granian.rsgi import Scope
+
+    from penstock.access.identity import Identity, Right
 
 
 _INCOMPLETE: Final = "The request body is incomplete"
@@ -36,7 +39,7 @@ class Bodies:
 class Request:
     """What was asked, and by whom. The body is read when a handler wants it."""
 
-    __slots__ = ("_bodies", "_proto", "header", "held", "scope")
+    __slots__ = ("_bodies", "_identity", "_proto", "header", "held", "scope")
 
     def __init__(self, scope: Scope, proto: HTTPProtocol, bodies: Bodies) -> None:
         self.scope = scope
@@ -93,6 +96,19 @@ class Request:
     def _hold(self, size: int) -> None:
         self._bodies.hold(size)
         self.held += size
+
+    @property
+    def identity(self) -> Identity:
+        """Who asks. Nothing is kept for the many who need not be known."""
+        return getattr(self, "_identity", EVERYBODY)
+
+    @identity.setter
+    def identity(self, identity: Identity) -> None:
+        self._identity = identity
+
+    def allow(self, namespace: str, right: Right) -> None:
+        """Raise Forbidden unless who asks has a right in a namespace."""
+        self.identity.check(namespace, right)
 
     def query(self) -> dict[str, str]:
         """Return the parameters of the query string; of one that is given twice, the last."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from penstock.access.identity import Right
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     import msgspec
-
-    from penstock.doors.http.body import Reader
 
     Handler = Callable[..., Awaitable[Any]]
 
@@ -21,7 +21,16 @@ class StreamTransport(Protocol):
         """Send some more."""
 
 
+class Shaped(Protocol):
+    """What reads a body, or a query string, of one shape."""
+
+    @property
+    def shape(self) -> Any:
+        """A struct, or a list of structs."""
+
+
 JSON: Final = "application/json"
+PLAIN: Final = "text/plain; charset=utf-8"
 
 
 class Route(NamedTuple):
@@ -37,13 +46,17 @@ class Route(NamedTuple):
     summary: str
     tag: str
     reply: type[msgspec.Struct] | tuple[type[msgspec.Struct], ...] | None = None  #: one of several; None: plain text
-    body: Reader[Any] | None = None
-    query: Reader[Any] | None = None
+    body: Shaped | None = None
+    query: Shaped | None = None
     body_required: bool = False
     probe: bool = False  #: answered to everybody, always: needs no token and counts against no limit
     public: bool = False  #: needs no token
     namespaced: bool = False  #: the header X-Namespace says whose queues and jobs are meant
+    right: Right = Right.ADMIN  #: what it needs, in its namespace if it is namespaced, else for the whole server
+    asks: bool = False  #: the handler asks for the right itself, with ``request.allow``, because it finds out the namespace
     media: str = "text/plain"  #: what an answer without a shape is
+    listed: Any = None  #: a good answer is a JSON array of these instead
+    plain_errors: bool = False  #: errors are answered as a line of text instead of JSON
     also: tuple[tuple[int, type[msgspec.Struct]], ...] = ()  #: other statuses that have a shape of their own
 
     @property
@@ -58,7 +71,7 @@ class Plain(NamedTuple):
     """An answer that is not JSON, or has a status of its own."""
 
     body: bytes
-    content_type: str = "text/plain; charset=utf-8"
+    content_type: str = PLAIN
     status: int = 200
 
 

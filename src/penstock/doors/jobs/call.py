@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
+from penstock.access.identity import Right
 from penstock.core.errors import InvalidInput
+from penstock.doors.rights import command_right
 
 if TYPE_CHECKING:
+    from penstock.access.identity import Identity
     from penstock.doors.http.body import Reader
     from penstock.doors.http.request import Request
     from penstock.doors.http.route import Handler
@@ -105,6 +108,15 @@ class Call:
         """Return the fields as the parameters of a query string; a list is written with commas."""
         return {name: _text(value) for name, value in self.message.items() if value is not None}
 
+    @property
+    def identity(self) -> Identity | None:
+        """Who asks."""
+        return self.session.identity
+
+    def allow(self, namespace: str, right: Right) -> None:
+        """Raise Forbidden unless who asks has a right in a namespace."""
+        self.session.gate.check(self.session.identity, namespace, right)
+
     async def disconnected(self) -> None:
         """Return when the client has hung up."""
         await self.session.gone.wait()
@@ -132,6 +144,8 @@ class Entry(NamedTuple):
     public: bool = False  #: may be used before the client has shown a token
     takes: bool = False  #: hands jobs to the client, which go back when it hangs up
     settles: bool = False  #: the job, or jobs, of the command are no longer the client's afterwards
+    right: Right = Right.ADMIN  #: what it needs; the table fills it in
+    everywhere: bool = False  #: it needs that for the whole server, not for the session's namespace
 
     def fields(self) -> list[str]:
         """Return the names of all fields it knows."""
@@ -151,7 +165,9 @@ class CommandTable:
         self._entries: dict[str, Entry] = {}
         for group in groups:
             assert not self._entries.keys() & group.keys(), "a command is there twice"
-            self._entries |= group
+            for name, entry in group.items():
+                right, everywhere = command_right(name)
+                self._entries[name] = entry._replace(right=right, everywhere=everywhere)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -16,7 +16,7 @@ from penstock.doors.jobs import jobs as j
 from penstock.doors.jobs import queues as q
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.call import Entry
-from penstock.doors.jobs.door import hold
+from penstock.doors.jobs.door import check_namespace, hold
 from penstock.doors.jobs.views import STATE_NAMES, job_ref
 from penstock.engine.change import ClearLog
 from penstock.engine.settle import Release
@@ -58,9 +58,10 @@ class ClearLogsFields(wire.In):
 
 
 class AuthFields(wire.In):
-    """A token."""
+    """A token. ``namespace``: whose queues and jobs this connection is about from now on."""
 
     token: str
+    namespace: str | None = None
 
 
 class HelloReply(wire.Reply, kw_only=True):
@@ -220,7 +221,8 @@ def session_commands() -> dict[str, Entry]:
     """Return the commands about the session itself."""
 
     async def auth(call: Call) -> wire.Ok:
-        call.session.show_token(AUTH.parse(await call.body()).token)
+        shown = AUTH.parse(await call.body())
+        await call.session.show_token(shown.token, None if shown.namespace is None else check_namespace(shown.namespace))
         return wire.Ok()
 
     async def hello(_call: Call) -> HelloReply:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
+from penstock.access.identity import ANYWHERE, EVERYBODY, Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, RateLimited, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
@@ -25,8 +26,9 @@ from penstock.engine.settle import Hold, Release
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from penstock.access.gate import Gate
+    from penstock.access.identity import Identity
     from penstock.access.rate_limit import SlidingWindow
-    from penstock.access.tokens import TokenGate
     from penstock.doors.jobs.call import CommandTable, Entry
 
 log = structlog.get_logger("penstock.commands")
@@ -38,16 +40,16 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 class Session:
     """Answers commands with the entries of a table.
 
-    ``gate`` knows the tokens; ``authenticated``: the client needs to show none, because it has already, or nobody has to.
-    ``window`` limits how many commands may come from the address ``client`` (None: no limit).
+    ``gate`` knows the tokens; ``identity`` is who the client has shown to be (None: it has not yet). ``window`` limits how many
+    commands may come from the address ``client`` (None: no limit).
     """
 
     def __init__(
         self,
         table: CommandTable,
-        gate: TokenGate,
+        gate: Gate,
         *,
-        authenticated: bool,
+        identity: Identity | None = None,
         namespace: str = DEFAULT_NAMESPACE,
         window: SlidingWindow | None = None,
         client: str = "",
@@ -55,10 +57,13 @@ class Session:
         self.namespace = namespace
         self.gone = asyncio.Event()  #: set when the client has hung up: nobody needs to wait for anything any more
         self._table = table
-        self._gate = gate
         self._window = window
         self._client = client
-        self.authenticated = authenticated or gate.is_open
+        self.gate = gate
+        self.identity = EVERYBODY if gate.is_open else identity
+        self._knocking = asyncio.Event()  #: set unless a token is being looked at
+        self._knocking.set()
+        self._at_door = 0  #: commands that wait for that
         self._held: dict[int | str, int | None] = {}
         self.at_end: dict[str, Callable[[], object]] = {}  #: what to undo when the client is gone, by a name of its own
         self._under_way = 0
@@ -118,11 +123,32 @@ class Session:
             with contextlib.suppress(PenstockError):  # if they cannot be released now, their leases will run out
                 await self._table.engine.run(Release(self.namespace, holds))
 
-    def show_token(self, token: str) -> None:
-        """Let the client in if its token is good. Raises Unauthorized."""
-        if not self._gate.admits(token):
-            raise Unauthorized("Invalid token")
-        self.authenticated = True
+    @property
+    def authenticated(self) -> bool:
+        """Tell whether the client is known."""
+        return self.identity is not None
+
+    async def show_token(self, token: str, namespace: str | None = None) -> None:
+        """Let the client in if its token is good, and have it work in a namespace. Raises Unauthorized."""
+        self._knocking.clear()
+        try:
+            identity = await self.gate.identify(token)
+        except Unauthorized as error:
+            raise Unauthorized("Invalid token" if str(error) == str(Unauthorized()) else str(error)) from None
+        finally:
+            self._knocking.set()
+        if namespace is not None and namespace != self.namespace:
+            if (
+                self._held or self.at_end or self._under_way - self._at_door > 1
+            ):  # they belong to the namespace they were taken in
+                raise InvalidInput("Choose the namespace before anything else is done on this connection")
+            self.namespace = namespace
+        self.identity = identity
+
+    def check(self, right: Right, everywhere: bool = False) -> None:
+        """Raise Unauthorized or Forbidden unless the client may do something, now."""
+        if not self.gate.is_open:
+            self.gate.check(self.identity, ANYWHERE if everywhere else self.namespace, right)
 
     def check_pace(self) -> None:
         """Count a command. Raises RateLimited if the client's address asks too often."""
@@ -137,8 +163,13 @@ class Session:
         if not isinstance(name, str) or not name:
             raise InvalidInput("Invalid command")
         entry = self._table.get(name)
-        if not self.authenticated and (entry is None or not entry.public):
-            raise Unauthorized("Not authenticated")
+        if not self.gate.is_open and (entry is None or not entry.public):
+            self._at_door += 1
+            try:
+                await self._knocking.wait()  # what comes after an Auth may need it
+            finally:
+                self._at_door -= 1
+            self.check(*((Right.NONE, False) if entry is None else (entry.right, entry.everywhere)))
         if entry is None:
             raise InvalidInput(f"Unknown command: {name[: limits.command_name_chars_max]}")
         reply = await entry(Call(self, message))

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 import structlog
 
+from penstock.access.gate import SHOWN_IN, shown_in
+from penstock.access.identity import EVERYBODY, Right
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, OriginRefused, PenstockError, RouteNotFound, TooMany, Unauthorized
+from penstock.core.errors import InvalidInput, OriginRefused, PenstockError, RouteNotFound, TooMany
 from penstock.doors.jobs import events
 from penstock.doors.jobs.call import TextMessage
 from penstock.doors.jobs.door import check_queue_name, namespace_in
@@ -29,8 +31,9 @@ if TYPE_CHECKING:
     from granian._granian import RSGIWebsocketProtocol, RSGIWebsocketTransport
     from granian.rsgi import Scope
 
-    from penstock.access.tokens import TokenGate
-    from penstock.core.clock import Clock
+    from penstock.access.gate import Gate
+    from penstock.access.identity import Identity
+    from penstock.core.clock import Alarm, Clock
     from penstock.doors.jobs.events import Told
     from penstock.doors.links import Links
     from penstock.store.contract import Store
@@ -48,7 +51,7 @@ class Closing(IntEnum):
 
     GOING_AWAY = 1001  #: the server stops
     BAD_FRAME = 1002  #: what came is not WebSocket
-    NOT_ALLOWED = 1008  #: no token was shown in time
+    NOT_ALLOWED = 1008  #: no token was shown in time, or the one that was has ended
     TOO_LARGE = 1009  #: a message was over the limit
 
     @property
@@ -74,7 +77,11 @@ def close_frame(closing: Closing) -> bytes:
 class CommandSession(Protocol):
     """Runs the commands of one connection."""
 
-    authenticated: bool  #: whether the client needs to show no token (any more)
+    identity: Identity | None  #: who the client has shown to be
+    namespace: str  #: whose queues and jobs it is about
+
+    def check(self, right: Right) -> None:
+        """Raise Unauthorized or Forbidden unless the client may do something."""
 
     def check_pace(self) -> None:
         """Count a command that is answered elsewhere. Raises RateLimited."""
@@ -95,17 +102,17 @@ class CommandSession(Protocol):
 class SocketDoor:
     """Answers ``/ws`` and ``/ws/queues/{queue}``.
 
-    ``sessions`` makes a session, given whether the client has shown a token already, the namespace its commands are about, and
-    its address; ``store`` is asked for results and payloads; ``links`` tells clients why their connections are closed;
-    ``allow_origin`` is the web page that may connect from a browser (``*``: every one).
+    ``sessions`` makes a session, given who the client has shown to be (None: it has not yet), the namespace its commands are
+    about, and its address; ``store`` is asked for results and payloads; ``links`` tells clients why their connections are
+    closed; ``allow_origin`` is the web page that may connect from a browser (``*``: every one).
     """
 
     def __init__(
         self,
         clock: Clock,
         hub: Hub,
-        gate: TokenGate,
-        sessions: Callable[[bool, str, str], CommandSession],
+        gate: Gate,
+        sessions: Callable[[Identity | None, str, str], CommandSession],
         *,
         store: Store | ShardedStore,
         links: Links,
@@ -127,20 +134,24 @@ class SocketDoor:
     async def serve(self, scope: Scope, proto: RSGIWebsocketProtocol, client: str) -> None:
         """Serve one connection, which comes from an address, until it ends. Raises what its handshake is refused with."""
         namespace, queue = self._check(scope)
-        session = self.sessions(self._admits(scope), namespace, client)
-        socket = Socket(self, scope, proto, session, namespace=namespace, queue=queue)
+        identity = await self._identity(scope)
+        self._check_room()  # keys may have had to be fetched
+        session = self.sessions(identity, namespace, client)
+        socket = Socket(self, scope, proto, session, queue=queue)
         self._open.add(socket)
         try:
             await socket.run()
         finally:
             self._open.discard(socket)
 
-    def _admits(self, scope: Scope) -> bool:
-        """Tell whether a handshake shows a good token; who shows none may do so later, with Auth. Raises Unauthorized."""
-        shown = "authorization" in scope.headers  # even if it is unreadable, because it is not ASCII
-        if shown and not self._gate.admits(scope.headers.get("authorization", "")):
-            raise Unauthorized
-        return self._gate.is_open or shown
+    async def _identity(self, scope: Scope) -> Identity | None:
+        """Return who a handshake shows; who shows nothing may do so later, with Auth. Raises Unauthorized, KeysUnavailable."""
+        if self._gate.is_open:
+            return EVERYBODY
+        headers: Any = scope.headers
+        if not any(name in headers for name in SHOWN_IN):  # one that is not ASCII is there, but unreadable
+            return None
+        return await self._gate.identify(shown_in(headers))
 
     def _check(self, scope: Scope) -> tuple[str, str]:
         """Return the namespace and the queue a handshake is about, or raise what it is refused with."""
@@ -150,12 +161,15 @@ class SocketDoor:
             raise RouteNotFound
         if origin is not None and self._allow_origin not in ("*", origin):
             raise OriginRefused
-        if self._closed or len(self._open) >= limits.websockets_max:
-            raise TooMany("Too many WebSocket connections")
+        self._check_room()
         namespace = namespace_in(scope.headers)
         if queue:
             check_queue_name(queue)
         return namespace, queue
+
+    def _check_room(self) -> None:
+        if self._closed or len(self._open) >= limits.websockets_max:
+            raise TooMany("Too many WebSocket connections")
 
     async def close(self) -> None:
         """End all connections, after what is already on its way to them."""
@@ -177,7 +191,6 @@ class Socket:
         proto: RSGIWebsocketProtocol,
         session: CommandSession,
         *,
-        namespace: str,
         queue: str,
     ) -> None:
         self._door = door
@@ -186,13 +199,13 @@ class Socket:
         self._proto = proto
         self._transport: RSGIWebsocketTransport | None = None
         self._session = session
-        self._welcome = session.authenticated  #: whether it is told of events
+        self._alarm: Alarm | None = None  #: rings when the client must have shown a token, or a new one
         self._subscription = Subscription()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._closing: Closing | None = None  #: what the client is told when the server closes the connection
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._outbox: Outbox[str] = Outbox(self._clock, self._send, lambda: self.end(None))
-        self._reader = Reader(events.legacy_socket, self._take, namespace=namespace, queue=queue)
+        self._reader = Reader(events.legacy_socket, self._take, namespace=session.namespace, queue=queue)
         self._commands: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(limits.socket_commands_max)
 
@@ -204,20 +217,19 @@ class Socket:
 
     async def run(self) -> None:
         """Serve until the client hangs up, does not show a token in time, or the server stops."""
-        alarm = None
         receiving: asyncio.Task[None] | None = None
         try:
             self._transport = await self._proto.accept()
-            if self._welcome:
-                self._door.hub.want(self._reader, events.LEGACY_KINDS)
+            if self._session.identity is not None:
+                self._let_in(self._session.identity)
             else:
-                alarm = self._clock.call_at(self._clock.steady_ms() + limits.auth_wait_ms_max, self._hurry)
+                self._alarm = self._clock.call_at(self._clock.steady_ms() + limits.auth_wait_ms_max, self._hurry)
             receiving = asyncio.ensure_future(self._receive())
             await asyncio.wait({receiving, self._over}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._door.hub.want(self._reader, frozenset())
-            if alarm is not None:
-                alarm.cancel()
+            if self._alarm is not None:
+                self._alarm.cancel()
             await self._finish(receiving)
 
     async def _finish(self, receiving: asyncio.Task[None] | None) -> None:
@@ -260,9 +272,29 @@ class Socket:
             await links.say(self._scope.client, close_frame(self._closing))
 
     def _hurry(self) -> None:
-        if not self._session.authenticated:
-            self._reply({"ok": False, "error": Closing.NOT_ALLOWED.reason})
-            self.end(Closing.NOT_ALLOWED)
+        """End it if the client has not shown a token, or the one it has shown is no longer good."""
+        identity = self._session.identity
+        if identity is not None and not identity.expired(self._clock.now_ms()):
+            self._expect_end(identity)
+            return
+        self._reply({"ok": False, "error": Closing.NOT_ALLOWED.reason if identity is None else "The token has expired"})
+        self.end(Closing.NOT_ALLOWED)
+
+    def _let_in(self, identity: Identity) -> None:
+        """The client is known: tell it what happens, as far as it may know, for as long as its token is good."""
+        self._reader.namespace = self._session.namespace
+        kinds = self._subscription.kinds if self._subscription.begun else events.LEGACY_KINDS
+        may_look = identity.may(self._session.namespace, Right.LOOK)
+        self._door.hub.want(self._reader, kinds if may_look else frozenset())
+        self._expect_end(identity)
+
+    def _expect_end(self, identity: Identity) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = None
+        if identity.expires_ms is not None:  # by the wall clock, which may have been set by the time the alarm rings
+            left_ms = min(identity.expires_ms - self._clock.now_ms(), limits.DAY_MS)
+            self._alarm = self._clock.call_at(self._clock.steady_ms() + left_ms, self._hurry)
 
     # In.
 
@@ -295,6 +327,8 @@ class Socket:
             self._door.hub.greet(self._reader)
         elif command == "Auth":
             await self._run(message)  # what comes after it may need it
+            if self._session.identity is not None and not self._over.done():
+                self._let_in(self._session.identity)
         else:
             await self._room.acquire()
             if self._over.done():  # meanwhile
@@ -312,16 +346,12 @@ class Socket:
     async def _run(self, message: TextMessage) -> None:
         reply = await self._session.handle_text(message)
         self._outbox.put(reply.decode(), must=True)
-        if self._session.authenticated and not self._welcome and not self._over.done():
-            self._welcome = True
-            self._door.hub.want(self._reader, events.LEGACY_KINDS)
 
     def _subscribe(self, command: str, message: TextMessage) -> dict[str, Any]:
         names = message.get("events")
         try:
             self._session.check_pace()
-            if not self._session.authenticated:
-                raise Unauthorized("Not authenticated")
+            self._session.check(Right.LOOK)
             if command == "Subscribe":
                 self._subscription.add(names)
             else:

@@ -19,8 +19,10 @@ from penstock.doors.jobs.session import Session
 from penstock.doors.links import keep_alive
 
 if TYPE_CHECKING:
+    import ssl
+
+    from penstock.access.gate import Gate
     from penstock.access.rate_limit import SlidingWindow
-    from penstock.access.tokens import TokenGate
     from penstock.core.clock import Alarm, Clock
     from penstock.doors.jobs.call import CommandTable
 
@@ -36,7 +38,7 @@ class TcpListener:
     def __init__(
         self,
         table: CommandTable,
-        gate: TokenGate,
+        gate: Gate,
         clock: Clock,
         *,
         window: SlidingWindow | None = None,
@@ -53,10 +55,10 @@ class TcpListener:
         self._all_closed = asyncio.Event()
         self._all_closed.set()
 
-    async def start(self, host: str, port: int, *, backlog: int = 1_024) -> None:
-        """Begin to accept. Raises OSError if somebody else listens there."""
+    async def start(self, host: str, port: int, *, backlog: int = 1_024, tls: ssl.SSLContext | None = None) -> None:
+        """Begin to accept, with ``tls`` if it is given. Raises OSError if somebody else listens there."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=backlog)
+        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=backlog, ssl=tls)
 
     @property
     def port(self) -> int:
@@ -123,7 +125,6 @@ class Connection(asyncio.Protocol):
         self._session = Session(
             self._listener.table,
             self._listener.gate,
-            authenticated=False,
             window=self._listener.window,
             client=str(peer[0]) if peer else "",
         )

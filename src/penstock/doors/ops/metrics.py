@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from prometheus_client import Metric
+    from prometheus_client.registry import Collector
 
     from penstock.doors.jobs.hub import Hub
     from penstock.doors.ops.health import Uptime
@@ -38,6 +39,10 @@ class Metrics:
         self._uptime = uptime
         self._registry = CollectorRegistry()
         self._registry.register(self)
+
+    def add(self, more: Collector) -> None:
+        """Have the metrics of somebody else rendered too."""
+        self._registry.register(more)
 
     def render(self) -> bytes:
         """Return the text that Prometheus scrapes."""

@@ -1,7 +1,7 @@
 """The catalog of a PostgreSQL shard, as one of its servers knows it.
 
-Queues and their settings are as new as the transaction that looks at them: each one compares the catalog's version first.
-Counts follow the journal and are a moment behind what other servers do.
+Queues, their settings and webhooks are as new as the transaction that looks at them: each one compares the catalog's version
+first. Counts follow the journal and are a moment behind what other servers do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class Catalog(catalog.Catalog):
         """Read everything. To be called in a transaction that sees one state of the database throughout."""
         await self.refresh(db)
         self.crons = await db.fetchval("select count(*) from crons")
-        await self.load_webhooks(db)
         self.total = empty_tally()
         for number in self.tallies:
             self.tallies[number] = empty_tally()
@@ -50,12 +49,8 @@ class Catalog(catalog.Catalog):
                 self.total[state] += count
         await self.look_ahead(db)
 
-    async def load_webhooks(self, db: Connection) -> None:
-        """Read all webhooks."""
-        self.webhooks = {each.id: each for each in await webhooks.read(db)}
-
     async def refresh(self, db: Connection) -> None:
-        """Read what has changed among the queues since the last time."""
+        """Read what has changed among the queues since the last time, and all webhooks, of which there are few."""
         version = await db.fetchval("select version from catalog")
         for number, namespace, key, created_at, settings, removed in await db.fetch(_CHANGED, self.version):
             known = self.by_number.get(number)
@@ -67,6 +62,7 @@ class Catalog(catalog.Catalog):
             else:
                 self.namespaces[key[0]] = namespace
                 self.add(Queue(number, namespace, QueueKey(*key), created_at, _decode_settings(settings)))
+        self.webhooks = {each.id: each for each in await webhooks.read(db)}
         self.version = version
 
     async def look_ahead(self, db: Connection) -> None:

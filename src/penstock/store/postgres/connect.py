@@ -11,7 +11,7 @@ from penstock.core.errors import ConfigInvalid, StorageFailed
 from penstock.store.postgres.errors import is_lost
 from penstock.store.postgres.schema import SCHEMA
 
-CONNECT_S: Final = 5.0
+CONNECT_S: Final = 10.0
 STATEMENT_S: Final = 30.0
 #: A server that stands still in the middle of a transaction (stopped, swapped out) must not stop the others for long.
 IDLE_IN_TRANSACTION_MS: Final = 5_000
@@ -38,14 +38,25 @@ _WRITER: Final = {
     "enable_bitmapscan": "off",
     "synchronous_commit": "on",
 }
+#: A database that has not answered the simplest of questions for so long is taken for lost: its network may hang. A slow one
+#: answers before that that it is slow.
+ANSWER_S: Final = 5.0
+_QUICK: Final = {"statement_timeout": "3000"}
 
 
-async def connect(url: str, *, writer: bool = False) -> Connection:
-    """Open a connection. Raises StorageFailed if the database cannot be reached, ConfigInvalid if it does not let us in."""
-    settings = _SETTINGS | _WRITER if writer else _SETTINGS
+async def connect(url: str, *, writer: bool = False, quick: bool = False) -> Connection:
+    """Open a connection. Raises StorageFailed if the database cannot be reached, ConfigInvalid if it does not let us in.
+
+    ``writer``: for transactions. ``quick``: for questions that are answered at once, or not at all.
+    """
+    settings = _SETTINGS | (_WRITER if writer else {}) | (_QUICK if quick else {})
     try:
         return await asyncpg.connect(
-            url, timeout=CONNECT_S, command_timeout=STATEMENT_S, server_settings=settings, statement_cache_size=256
+            url,
+            timeout=CONNECT_S,
+            command_timeout=ANSWER_S if quick else STATEMENT_S,
+            server_settings=settings,
+            statement_cache_size=256,
         )
     except (
         asyncpg.InvalidAuthorizationSpecificationError,

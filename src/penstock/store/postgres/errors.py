@@ -39,6 +39,7 @@ def is_lost(error: BaseException) -> bool:
             OSError,
             TimeoutError,
             asyncpg.InterfaceError,
+            asyncpg.InternalClientError,  # a connection that was thrown out while nobody used it says so
             asyncpg.PostgresConnectionError,
             asyncpg.AdminShutdownError,
             asyncpg.CrashShutdownError,

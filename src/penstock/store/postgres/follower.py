@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.store")
 
 BLOCKS_AT_ONCE: Final = 500
+#: After a longer time without a connection, only the newest events are passed on. Webhooks read the journal themselves.
+MISSED_BLOCKS_MAX: Final = 10_000
+_NOBODY: Final = 0
 _READ = (
     "select block, seq, count, at, server, news, case when server <> $3 then body end as body"
     " from journal where block > $1 order by block limit $2"
@@ -121,6 +124,8 @@ class Follower:
             if any(queue not in self._store.catalog.by_number for queue in heard.tallies):
                 await self._store.refresh(db)  # a new queue; its counts begin with this very block
             self._store.catalog.hear(heard)
+            for queue in heard.fronts:
+                self._store.fronts.forget(queue)
             webhooks = webhooks or heard.webhooks
             ready.update(queue for queue, delta in heard.tallies.items() if _frees(delta))
             if count:
@@ -128,11 +133,31 @@ class Follower:
                 blocks.append(JournalBlock(seq, at, events, queues))
                 self._store.journal_next = max(self._store.journal_next, seq + count)
         if webhooks:
-            await self._store.catalog.load_webhooks(db)
+            await self._store.refresh(db)
+        self.tell(blocks, ready, webhooks=webhooks)
+        return len(found) >= BLOCKS_AT_ONCE
+
+    def tell(self, blocks: list[JournalBlock], ready: set[int], *, webhooks: bool) -> None:
+        """Pass on blocks, the numbers of queues that may have something to claim, and whether webhooks have changed."""
         if blocks or ready or webhooks:
             for listener in self.listeners:
                 listener(blocks, ready, webhooks=webhooks)
-        return len(found) >= BLOCKS_AT_ONCE
+
+    async def missed(self, db: Connection, last: int) -> list[JournalBlock]:
+        """Read the events that were committed, up to a block, while this server had no connection. Their news are known."""
+        missed: list[JournalBlock] = []
+        known = self.known or last  # nobody has heard anything yet from a server that starts
+        while known < last:
+            found = await db.fetch(_READ, known, min(BLOCKS_AT_ONCE, last - known), _NOBODY)
+            if not found:
+                break
+            known = found[-1]["block"]
+            for _, seq, count, at, _, _, body in found:
+                if count:
+                    queues, events = decode_body(body)
+                    missed.append(JournalBlock(seq, at, events, queues))
+            del missed[:-MISSED_BLOCKS_MAX]
+        return missed
 
 
 def _frees(delta: list[int]) -> bool:

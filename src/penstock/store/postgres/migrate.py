@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from asyncpg import Connection
 
 
+# Not to_regclass: it may answer from what this connection has found before, when another server had not made them yet.
+_EXISTS = "select exists (select from pg_tables where schemaname = $1 and tablename = 'migrations')"
+
+
 class Status(NamedTuple):
     """Where a database stands."""
 
@@ -25,7 +29,7 @@ class Status(NamedTuple):
 
 async def status(db: Connection) -> Status:
     """Tell which version a database has."""
-    if await db.fetchval("select to_regclass($1)", f"{SCHEMA}.migrations") is None:
+    if not await db.fetchval(_EXISTS, SCHEMA):
         return Status(0)
     return Status(await db.fetchval(f"select coalesce(max(version), 0) from {SCHEMA}.migrations"))  # noqa: S608
 

@@ -26,6 +26,8 @@ class News(msgspec.Struct, array_like=True, omit_defaults=True):
     """Whether webhooks were changed."""
     unfollowed: bool = False
     """Whether there are ends that others have to be told of."""
+    fronts: list[int] = []
+    """Queues in which a job got to a place that others may take for empty; see fronts.py."""
 
 
 encode: Final = msgspec.msgpack.Encoder().encode

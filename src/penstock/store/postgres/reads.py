@@ -75,12 +75,6 @@ async def job(db: Connection, namespace: str, ref: int | str) -> tuple[Job, Payl
     return None if row is None else rows.read_job_body(row)
 
 
-async def payload(db: Connection, job_id: int) -> Payload | None:
-    """Read a job's payload."""
-    row = await db.fetchrow("select options, data from payloads where id = $1", job_id)
-    return None if row is None else Payload(row[1], row[0])
-
-
 async def result(db: Connection, job_id: int) -> bytes | None:
     """Read what a worker answered."""
     data: bytes | None = await db.fetchval("select data from results where id = $1", job_id)

@@ -86,20 +86,48 @@ FORGET_NAMES: Final = (
 LOAD: Final = f"select {HEAD} from jobs j where j.id = any ($1::bigint[]) order by j.id for update"  # noqa: S608
 # The newest bytes of a claim are left to the next one: the sum is over the jobs in front. What belongs to a group that
 # somebody else is busy with right now is left alone, too: waiting for it could end in a deadlock.
-READY: Final = f"""
-with line as materialized (
+_READY_LINE = """
   select * from jobs where queue = $1 and blocked = 0 and state = 0 order by priority desc, position limit $2
   for update skip locked
-), cut as (
+"""
+# The same, along stretches of the line, in order, until there are enough. One priority and several are two questions, because
+# only in the first case the index leads straight to a position.
+_READY_STRETCHES = """
+  select j.* from unnest($4::int[], $5::int[], $6::bigint[], $7::bigint[]) as r (low, high, first, last) cross join lateral (
+    select * from (
+      select * from jobs where r.low = r.high and queue = $1 and blocked = 0 and state = 0 and priority = r.low
+        and position between r.first and r.last order by position limit $2 for update skip locked) as one
+    union all
+    select * from (
+      select * from jobs where r.low < r.high and queue = $1 and blocked = 0 and state = 0
+        and priority between r.low and r.high order by priority desc, position limit $2 for update skip locked) as several
+  ) as j limit $2
+"""
+
+
+def _ready(line: str) -> str:
+    return f"""
+with line as materialized ({line}), cut as (
   select line.*, sum(size) over (order by priority desc, position) - size as ahead from line
 )
 select {HEAD}, p.options, p.data from cut j join payloads p on p.id = j.id
 where j.ahead < $3 and (j.group_id is null or pg_try_advisory_xact_lock({LOCK_GROUP}, hashtext(j.queue || '/' || j.group_id)))
 order by j.priority desc, j.position
 """  # noqa: S608
+
+
+READY: Final = _ready(_READY_LINE)
+READY_STRETCHES: Final = _ready(_READY_STRETCHES)
 _FIND = f"select {HEAD} from jobs j"  # noqa: S608
-FIND_CUSTOM: Final = f"{_FIND} where j.id = (select job from names where namespace = $1 and custom_id = $2) for update"  # noqa: S608
-FIND_UNIQUE: Final = f"{_FIND} where j.queue = $1 and j.unique_key = $2 and j.state in (0, 1, 2, 5) for update"
+FIND_CUSTOM: Final = (
+    f"{_FIND} where j.id = any (array("  # noqa: S608
+    "select n.job from unnest($1::int[], $2::text[]) as u (namespace, custom_id) join names n using (namespace, custom_id)"
+    ")) order by j.id for update"
+)
+FIND_UNIQUE: Final = (
+    f"{_FIND} join unnest($1::int[], $2::text[]) as u (queue, unique_key) on j.queue = u.queue and j.unique_key = u.unique_key"
+    " where j.state in (0, 1, 2, 5) and j.unique_key is not null order by j.id for update of j"
+)
 DUE: Final = f"{_FIND} where j.state = 1 and j.run_at <= $1 order by j.run_at, j.id limit $2 for update skip locked"
 LAPSED: Final = f"{_FIND} where j.state = 2 and j.lease_until <= $1 order by j.lease_until limit $2 for update skip locked"
 EXPIRED: Final = (

@@ -1,8 +1,8 @@
 """The PostgreSQL store: a shard in a database that operators already run, shared by as many servers as they like.
 
 A server has one connection that writes, one after the other, everything its batcher has gathered; one that follows the journal;
-and a few that read. The database is the truth: what is in memory here is a copy that is checked (queues), or that only says
-where to look (counts, horizon).
+one that shows that it lives, and finds out whether the database does; and a few that read. The database is the truth: what is
+in memory here is a copy that is checked (queues), or that only says where to look (counts, horizon, fronts).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from penstock.store.postgres.clock import ShardClock
 from penstock.store.postgres.connect import connect
 from penstock.store.postgres.errors import is_lost, translate
 from penstock.store.postgres.follower import Follower
-from penstock.store.postgres.transaction import PostgresTransaction
+from penstock.store.postgres.fronts import Fronts
+from penstock.store.postgres.transaction import Finished, PostgresTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -49,6 +50,10 @@ NODE_LEASE_MS: Final = 60_000
 #: How long to try to find out whether a commit happened whose answer was lost, and the pause between two tries.
 DOUBT_MS: Final = 10_000
 DOUBT_PAUSE_MS: Final = 100
+#: Servers that start in the same moment may want the same number; that many times it is tried to get another one.
+NODE_TRIES: Final = 10
+#: After a look for what falls due, this many times as long passes before the next one.
+LOOK_FURTHER_REST: Final = 50
 
 
 class PostgresStore:
@@ -64,13 +69,16 @@ class PostgresStore:
         self.node = 0
         self.catalog = Catalog()
         self.follower = Follower(self)
+        self.fronts = Fronts()
         self.journal_next = 1
         self.journal_bytes = 0
         self.id_floor = 0
         self._status = StoreStatus()
         self._size_bytes = 0
+        self._look_further_at = 0.0
         self._writer: Connection | None = None
         self._listener: Connection | None = None
+        self._pulse: Connection | None = None
         self._readers: Pool | None = None
         self._turn = asyncio.Lock()
 
@@ -98,9 +106,10 @@ class PostgresStore:
         return store
 
     async def _connect_all(self) -> None:
-        self._writer = await connect(self._url, writer=True)
+        self._writer = await self._watched(writer=True)
         await migrate.check(self._writer)
-        self._listener = await connect(self._url)
+        self._pulse = await self._watched(quick=True)
+        self._listener = await self._watched()
         await self.follower.listen(self._listener)  # before looking, so that nothing falls in between
         self._readers = await asyncpg.create_pool(
             self._url, min_size=0, max_size=READERS, connect=lambda *_, **__: connect(self._url)
@@ -112,14 +121,27 @@ class PostgresStore:
             mark = await self._listener.fetchval(_ID_FLOOR)
         self.journal_next, self.journal_bytes = seq + count, total
         self.id_floor = max(self.id_floor, mark)
+        missed = await self.follower.missed(self._listener, block)
         self.follower.start(self._listener, block)
         await self.keep_node()
+        self.follower.tell(missed, set(), webhooks=bool(missed))
+
+    async def _watched(self, *, writer: bool = False, quick: bool = False) -> Connection:
+        """Open a connection whose end is noticed at once, even if nobody is using it."""
+        db = await connect(self._url, writer=writer, quick=quick)
+
+        def ended(db: Any) -> None:
+            if db in (self._writer, self._listener, self._pulse):
+                self.lost(StorageFailed("a connection was closed"))
+
+        db.add_termination_listener(ended)
+        return db
 
     async def _disconnect_all(self) -> None:
         await self.follower.stop()
-        writer, listener, readers = self._writer, self._listener, self._readers
-        self._writer = self._listener = self._readers = None
-        for connection in (writer, listener):
+        connections, readers = (self._writer, self._listener, self._pulse), self._readers
+        self._writer = self._listener = self._pulse = self._readers = None
+        for connection in connections:
             if connection is not None:
                 connection.terminate()
         if readers is not None:
@@ -135,17 +157,45 @@ class PostgresStore:
 
     async def keep_node(self) -> None:
         """Take a number for this server's ids, or show that it is still in use. Raises TooMany."""
-        found = None
-        for _ in range(NODES_MAX):  # another server may take the same one at the same moment
-            found = await self._read(lambda db: db.fetchrow(_TAKE_NODE, self.server, NODE_LEASE_MS, NODES_MAX))
-            if found is not None:
+        for _ in range(NODE_TRIES):
+            taken = await self._ask(lambda db: db.fetchrow(_TAKE_NODE, self.server, NODE_LEASE_MS, NODES_MAX))
+            if taken is not None:
                 break
-        if found is None:
+        else:
             raise TooMany(f"There are already {NODES_MAX} servers on this shard. Stop some of them.")
-        self.node, size = found
+        self.node, size = taken
         self._size_bytes = size or 0
         self.follower.catch_up()  # should a wake-up have been lost
-        await self._read(self.catalog.look_further)  # should a server have died that was about to do what is due
+        await self._look_further()
+
+    async def _look_further(self) -> None:
+        """Look for what falls due earlier than we know: a server may have died that was about to do it.
+
+        Dead rows that cannot be vacuumed make this slow, see fronts.py; then it is done less often.
+        """
+        began = self.clock.stopwatch()
+        if began >= self._look_further_at:
+            await self._ask(self._look_further_now)
+            ended = self.clock.stopwatch()
+            self._look_further_at = ended + (ended - began) * LOOK_FURTHER_REST
+
+    async def _look_further_now(self, db: Connection) -> None:
+        with contextlib.suppress(asyncpg.QueryCanceledError):  # it took too long
+            await self.catalog.look_further(db)
+
+    async def _ask(self, ask: Callable[[Connection], Awaitable[Any]]) -> Any:
+        """Ask something that is answered at once. If it is not, the database is lost, and whoever waits for it is told."""
+        if self._pulse is None:
+            raise StorageFailed
+        try:
+            return await ask(self._pulse)
+        except Exception as error:
+            if is_lost(error):
+                self.lost(StorageFailed("it does not answer") if isinstance(error, TimeoutError) else error)
+            ours = translate(error)
+            if ours is None:
+                raise
+            raise ours from error
 
     async def refresh(self, db: Connection) -> None:
         """Read what has changed among the queues, while no transaction of ours is changing them."""
@@ -153,7 +203,7 @@ class PostgresStore:
             await self.catalog.refresh(db)
 
     async def lead(self, name: str, for_ms: int) -> int | None:
-        term: int | None = await self._read(lambda db: db.fetchval(_LEAD, name, self.server, for_ms))
+        term: int | None = await self._ask(lambda db: db.fetchval(_LEAD, name, self.server, for_ms))
         return term
 
     # Transactions and durability.
@@ -167,6 +217,7 @@ class PostgresStore:
 
     async def begin(self) -> Connection:
         """Hand out the writer's connection, to one transaction at a time."""
+        self.check_writable(grows=False)  # nobody should wait for somebody who tries to reach the database
         await self._turn.acquire()
         if self._writer is None or self._writer.is_closed():
             self._turn.release()
@@ -193,27 +244,38 @@ class PostgresStore:
         finally:
             self._turn.release()
 
-    async def was_committed(self, xid: str | None, error: BaseException) -> bool:
-        """Find out, over a new connection, whether a commit happened whose answer was lost."""
-        if xid is None or not is_lost(error):
+    async def was_committed(self, finished: Finished, error: BaseException) -> bool | None:
+        """Find out, over a new connection, whether a commit happened whose answer was lost; None if that fails, too."""
+        if not is_lost(error):
             return False
         self.lost(error)
         give_up_at = self.clock.steady_ms() + DOUBT_MS
         while self.clock.steady_ms() < give_up_at:
-            state = await self._state_of(xid)
-            if state in ("committed", "aborted"):
-                return state == "committed"
+            known = await self._is_there(finished)
+            if known is not None:
+                return known
             await pause(self.clock, DOUBT_PAUSE_MS)
-        return False
+        return None
 
-    async def _state_of(self, xid: str) -> str | None:
+    async def _is_there(self, finished: Finished) -> bool | None:
+        """Tell whether a transaction that is over has left its block in the journal; None if it is not over yet.
+
+        That the database says "committed" of its number is not enough: a number that was lost in a crash is given again.
+        """
         try:
             db = await connect(self._url)
         except PenstockError:
             return None
         try:
-            state: str | None = await db.fetchval("select pg_xact_status($1::text::xid8)", xid)
-            return state
+            try:
+                if await db.fetchval("select pg_xact_status($1::text::xid8)", finished.xid) == "in progress":
+                    return None
+            except asyncpg.InvalidParameterValueError:  # not given yet: it was lost in a crash
+                return False
+            there: bool = await db.fetchval(
+                "select exists (select from journal where block = $1 and server = $2)", finished.number, self.server
+            )
+            return there
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
             return None
         finally:
@@ -241,9 +303,11 @@ class PostgresStore:
     def lost(self, error: BaseException) -> None:
         """Hear that a connection is of no use any more: nothing is written until ``heal`` has made new ones."""
         self._trouble(f"the database cannot be reached: {str(error) or type(error).__name__}", full=False)
+        if self._writer is not None:
+            self._writer.terminate()  # whoever waits for its answer has waited long enough
 
     def _trouble(self, reason: str, *, full: bool) -> None:
-        if self._status.error is None:
+        if self._status.error is None or (self._status.full and not full):
             log.error("storage failed: writes are refused until it works again", reason=reason, shard=self.shard)
             self._status = StoreStatus(writable=full, full=full, error=reason, since_ms=self.clock.now_ms())
 
@@ -301,6 +365,7 @@ class PostgresStore:
         return as_counts(self.catalog.total)
 
     async def _read(self, read: Callable[[Connection], Awaitable[Any]]) -> Any:
+        self.check_writable(grows=False)  # nobody should wait for connections that cannot be made
         if self._readers is None:
             raise StorageFailed
         try:
@@ -369,12 +434,14 @@ returning term
 """
 # The number of a server that has been silent for long is free again.
 _TAKE_NODE = """
-insert into nodes (node, server, until)
-select coalesce((select node from nodes where server = $1),
-                (select min(n) from generate_series(0, $3 - 1) as n
-                 where not exists (select from nodes where node = n and until > clock_ms()))) as node, $1, clock_ms() + $2
+insert into nodes as o (node, server, until)
+select f.node, $1, clock_ms() + $2 from (
+  select coalesce((select node from nodes where server = $1),
+                  (select min(n) from generate_series(0, $3 - 1) as n
+                   where not exists (select from nodes where node = n and until > clock_ms()))) as node) as f
+where f.node is not null
 on conflict (node) do update set server = excluded.server, until = excluded.until
-where nodes.server = excluded.server or nodes.until <= clock_ms()
+where o.server = excluded.server or o.until <= clock_ms()
 returning node, (select sum(pg_total_relation_size(c.oid))::bigint from pg_class c
                  where c.relnamespace = 'penstock'::regnamespace and c.relkind = 'r')
 """

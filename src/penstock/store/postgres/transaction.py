@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import msgspec
 
 from penstock.core import limits
 from penstock.core.errors import RowChanged, TooMany
 from penstock.core.flow import NeedCount
+from penstock.core.ids import first_of
+from penstock.core.job import Payload
+from penstock.core.lifecycle import State
 from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
 from penstock.store.catalog import Tally, as_counts, empty_tally
 from penstock.store.contract import Horizon, JournalBlock
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.core.cron import Cron, CronKey
     from penstock.core.events import Event
     from penstock.core.flow import Dependency, End
-    from penstock.core.job import Job, Payload
+    from penstock.core.job import Job
     from penstock.core.webhook import Webhook
     from penstock.store.contract import LogEntry
     from penstock.store.postgres.rows import Changed
@@ -36,6 +39,14 @@ if TYPE_CHECKING:
 GROUP_ACTIVE_MAX: Final = 1
 
 _encode = msgspec.msgpack.Encoder().encode
+
+
+class Finished(NamedTuple):
+    """What a transaction leaves in the journal once it is committed."""
+
+    number: int  #: of its block
+    xid: str  #: the database's own number of the transaction
+    block: JournalBlock
 
 
 class PostgresTransaction:
@@ -54,9 +65,10 @@ class PostgresTransaction:
         self._undo: list[Callable[[], None]] = []
         self._removed: dict[int, Queue] = {}
         self._booked = Horizon()
+        self._fronts: set[int] = set()  #: queues in which a job got to a place that others may take for empty
         self._new_crons = 0
         self._webhooks_changed = False
-        self._finished: tuple[int, str, JournalBlock] | None = None
+        self._finished: Finished | None = None
 
     async def __aenter__(self) -> Self:
         store = self._store
@@ -66,6 +78,7 @@ class PostgresTransaction:
             await self._db.execute("begin")
             now_ms, version = await self._db.fetchrow(_ENTER)
             self.now_ms, self.steady_ms = store.clock.told(now_ms)
+            self._young = first_of(self.now_ms)
             if version != self._catalog.version:
                 await self._catalog.refresh(self._db)
             self._known = self._catalog.version
@@ -87,10 +100,13 @@ class PostgresTransaction:
                 committing = True
                 await self._db.execute("commit")
         except BaseException as failure:
-            if not (committing and await store.was_committed(self._finished and self._finished[1], failure)):
+            committed: bool | None = False
+            if committing and self._finished is not None:
+                committed = await store.was_committed(self._finished, failure)
+            if not committed:
                 self._take_back()
                 await store.roll_back(self._db, failure)
-                raise store.failed(failure, unknown=committing and self._finished is not None) from failure
+                raise store.failed(failure, unknown=committed is None) from failure
         if error is not None:
             self._take_back()
             await store.roll_back(self._db, error)
@@ -101,6 +117,8 @@ class PostgresTransaction:
         self._catalog.apply(self._deltas)
         self._catalog.crons += self._new_crons
         self._catalog.bring_forward(self._booked)
+        for queue in self._fronts:  # once more: somebody may have looked before this was committed
+            store.fronts.forget(queue)
         if self._finished is not None:
             number, _, block = self._finished
             store.journal_next = max(store.journal_next, block.seq + len(block.events))
@@ -122,6 +140,7 @@ class PostgresTransaction:
             self._new_crons,
             self._webhooks_changed,
             booked.unfollowed,
+            list(self._fronts),
         )
         touched = [number for number in self._deltas if number not in self._emptied]
         block, seq, total, xid = await self._db.fetchrow(
@@ -129,7 +148,7 @@ class PostgresTransaction:
             self._store.server, news.encode(told), body,
         )  # fmt: skip
         self._store.journal_bytes = total
-        self._finished = block, xid, JournalBlock(seq, self.now_ms, self._events, queues)
+        self._finished = Finished(block, xid, JournalBlock(seq, self.now_ms, self._events, queues))
 
     # Queues.
 
@@ -255,20 +274,36 @@ class PostgresTransaction:
     async def job_load(self, ids: Iterable[int]) -> list[Job]:
         return rows.read_jobs(await self._db.fetch(rows.LOAD, list(ids)))
 
-    async def job_find_custom(self, namespace: int, custom_id: str) -> Job | None:
-        if reads.ZERO in custom_id:
-            return None
-        row = await self._db.fetchrow(rows.FIND_CUSTOM, namespace, custom_id)
-        return None if row is None else rows.read_job(row)
+    async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
+        found = await self._find(rows.FIND_CUSTOM, names)
+        return {(job.namespace, job.custom_id or ""): job for job in found}
 
-    async def job_find_unique(self, queue: int, unique_key: str) -> Job | None:
-        row = await self._db.fetchrow(rows.FIND_UNIQUE, queue, unique_key)
-        return None if row is None else rows.read_job(row)
+    async def job_find_unique(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
+        found = await self._find(rows.FIND_UNIQUE, keys)
+        return {(job.queue, job.unique_key or ""): job for job in found}
+
+    async def _find(self, statement: str, named: Iterable[tuple[int, str]]) -> list[Job]:
+        possible = [each for each in named if reads.ZERO not in each[1]]
+        if not possible:
+            return []
+        return rows.read_jobs(
+            await self._db.fetch(statement, [each[0] for each in possible], [each[1] for each in possible])
+        )
 
     async def job_ready(self, queue: Queue, limit: int) -> list[tuple[Job, Payload]]:
         await self._put_groups_right()
-        found = await self._db.fetch(rows.READY, queue.number, limit, limits.claim_batch_bytes_max)
-        return [rows.read_job_body(row) for row in found]
+        fronts, clock = self._store.fronts, self._store.clock
+        stretches = fronts.stretches(queue.number, self.now_ms)
+        began = clock.stopwatch()
+        if stretches is None:
+            found = await self._db.fetch(rows.READY, queue.number, limit, limits.claim_batch_bytes_max)
+        else:
+            where = zip(*stretches, strict=True)
+            found = await self._db.fetch(rows.READY_STRETCHES, queue.number, limit, limits.claim_batch_bytes_max, *where)
+        took_ms = None if stretches is not None else (clock.stopwatch() - began) * 1_000
+        ready = [rows.read_job_body(row) for row in found]
+        fronts.looked(queue.number, [job for job, _ in ready], limit, now_ms=self.now_ms, took_ms=took_ms)
+        return ready
 
     async def job_due(self, now_ms: int, limit: int) -> list[Job]:
         found, next_ms = await self._overdue(rows.DUE, rows.NEXT_DUE, now_ms, limit)
@@ -316,14 +351,18 @@ class PostgresTransaction:
             self._tally(job.queue)
             self._written(job)
 
-    async def payload_save(self, job: Job, payload: Payload) -> None:
+    async def payload_save(self, payloads: Sequence[tuple[Job, Payload]]) -> None:
         self.wrote = True
         await self._db.execute(
-            "update payloads set options = $1, data = $2 where id = $3", payload.options, payload.data, job.id
+            _SAVE_PAYLOADS,
+            [job.id for job, _ in payloads],
+            [payload.options for _, payload in payloads],
+            [payload.data for _, payload in payloads],
         )
 
-    async def payload_load(self, job_id: int) -> Payload | None:
-        return await reads.payload(self._db, job_id)
+    async def payload_load(self, ids: Iterable[int]) -> dict[int, Payload]:
+        found = await self._db.fetch("select id, options, data from payloads where id = any ($1::bigint[])", list(ids))
+        return {job_id: Payload(data, options) for job_id, options, data in found}
 
     async def result_save(self, results: Iterable[tuple[int, bytes]]) -> None:
         self.wrote = True
@@ -494,20 +533,22 @@ class PostgresTransaction:
     # Webhooks.
 
     async def webhook_save(self, webhooks_: Sequence[Webhook]) -> None:
-        self._change_webhooks()
+        await self._change_webhooks()
         numbered = [(await self._open_namespace(each.namespace), each) for each in webhooks_]
         await webhooks.save(self._db, numbered)
         for each in webhooks_:
             self._catalog.webhooks[each.id] = each
 
     async def webhook_remove(self, ids: Sequence[int]) -> None:
-        self._change_webhooks()
+        await self._change_webhooks()
         await self._db.execute("delete from webhooks where id = any ($1::bigint[])", ids)
         for webhook_id in ids:
             self._catalog.webhooks.pop(webhook_id, None)
 
-    def _change_webhooks(self) -> None:
-        self.wrote = self._webhooks_changed = True
+    async def _change_webhooks(self) -> None:
+        """Have it noticed if another server has changed or removed one since we looked: what is written is all of it."""
+        await self._next_version()
+        self._webhooks_changed = True
         before = dict(self._catalog.webhooks)
 
         def undo() -> None:
@@ -549,11 +590,17 @@ class PostgresTransaction:
         self._catalog.book_in(self._booked, job)
         if job.group_id is not None:
             self._touched.add((job.queue, job.group_id))
+        if job.state == State.WAITING and 0 <= job.position < self._young:  # it has its old place back
+            self._fronts.add(job.queue)
+            self._store.fronts.forget(job.queue)
 
     async def _put_groups_right(self) -> None:
         if self._touched:
             touched = list(self._touched)
             self._touched.clear()
+            for queue, _ in touched:
+                self._fronts.add(queue)
+                self._store.fronts.forget(queue)
             await self._db.execute(
                 _PUT_RIGHT, [queue for queue, _ in touched], [group for _, group in touched], GROUP_ACTIVE_MAX
             )
@@ -600,6 +647,10 @@ _OPEN_QUEUE = (
 )
 _SAVE_BUCKET = (
     "insert into buckets values ($1, $2, $3) on conflict (queue) do update set tokens = excluded.tokens, at = excluded.at"
+)
+_SAVE_PAYLOADS = (
+    "update payloads p set options = u.options, data = u.data"
+    " from unnest($1::bigint[], $2::bytea[], $3::bytea[]) as u (id, options, data) where p.id = u.id"
 )
 _SAVE_RESULTS = (
     "insert into results select * from unnest($1::bigint[], $2::bytea[]) on conflict (id) do update set data = excluded.data"

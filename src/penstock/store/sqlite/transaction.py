@@ -258,13 +258,13 @@ class SqliteTransaction:
         self._begin()
         return self._heads(rows.SELECT_JOB, [(job_id,) for job_id in ids], many=True)
 
-    async def job_find_custom(self, namespace: int, custom_id: str) -> Job | None:
+    async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
         self._begin()
-        return next(iter(self._heads(_CUSTOM, (namespace, custom_id))), None)
+        return {(job.namespace, job.custom_id or ""): job for job in self._heads(_CUSTOM, list(names), many=True)}
 
-    async def job_find_unique(self, queue: int, unique_key: str) -> Job | None:
+    async def job_find_unique(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
         self._begin()
-        return next(iter(self._heads(_UNIQUE, (queue, unique_key))), None)
+        return {(job.queue, job.unique_key or ""): job for job in self._heads(_UNIQUE, list(keys), many=True)}
 
     async def job_ready(self, queue: Queue, limit: int) -> list[tuple[Job, Payload]]:
         self._begin()
@@ -338,22 +338,24 @@ class SqliteTransaction:
         for job in jobs:
             self._written(job)
 
-    async def payload_save(self, job: Job, payload: Payload) -> None:
+    async def payload_save(self, payloads: Sequence[tuple[Job, Payload]]) -> None:
         self._begin()
-        checksum = rows.payload_checksum(job.id, payload)
-        self._db.execute(
+        self._db.executemany(
             "update payloads set checksum = ?, options = ?, data = ? where id = ?",
-            (checksum, payload.options, payload.data, job.id),
+            [(rows.payload_checksum(job.id, each), each.options, each.data, job.id) for job, each in payloads],
         )
 
-    async def payload_load(self, job_id: int) -> Payload | None:
+    async def payload_load(self, ids: Iterable[int]) -> dict[int, Payload]:
         self._begin()
-        for row in self._db.execute(rows.SELECT_JOB_BODY, (job_id,)):
+        found: dict[int, Payload] = {}
+        for row in self._fetch(rows.SELECT_JOB_BODY, [(job_id,) for job_id in ids], many=True):
             try:
-                return rows.read_job_body(row)[1]
+                job, payload = rows.read_job_body(row)
             except rows.DamagedRow as damage:
                 self._quarantine(damage)
-        return None
+            else:
+                found[job.id] = payload
+        return found
 
     async def result_save(self, results: Iterable[tuple[int, bytes]]) -> None:
         self._begin()

@@ -1,0 +1,52 @@
+"""Messages through the batches door: enqueue some, take them in order of priority, acknowledge or give back.
+
+python examples/batches.py http://127.0.0.1:6790 leads
+"""
+
+import base64
+import json
+import os
+import sys
+import urllib.parse
+import urllib.request
+
+
+def call(method, url, body=None):
+    """Call the server and return its answer: JSON, or the text OK."""
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {os.environ.get('TOKEN', '')}"}
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=30) as response:
+        text = response.read()
+        return json.loads(text) if response.headers["content-type"] == "application/json" else text.decode()
+
+
+def run(server, topic, namespace="default"):
+    """Bring three messages and take them out again; the lowest priority comes first."""
+    where = {"namespace": namespace, "topic": topic}
+    leads = {"Ada": 5, "Grace": 1, "Joan": 10}
+    items = [
+        {
+            **where,
+            "priority": priority,
+            "payload": base64.b64encode(json.dumps({"name": name}).encode()).decode(),
+            "idempotency_key": f"{topic}/{name}",  # sending this again, after an error for example, changes nothing
+        }
+        for name, priority in leads.items()
+    ]
+    ids = call("POST", f"{server}/enqueue", items)
+    print("enqueued", len(ids), flush=True)
+
+    for item in call("GET", f"{server}/dequeue?{urllib.parse.urlencode({**where, 'limit': 10})}"):
+        lead = json.loads(base64.b64decode(item["payload"]))
+        print("working on", lead["name"], flush=True)
+        if lead["name"] == "Joan":
+            answer = call("POST", f"{server}/nack", {"id": item["id"], **where, "error": "she is out for lunch"})
+        else:
+            answer = call("POST", f"{server}/ack", {"id": item["id"], **where})
+        assert answer == "OK"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    run(sys.argv[1], sys.argv[2])

@@ -1,0 +1,111 @@
+"""Who somebody is and what they may do: rights, per namespace."""
+
+from __future__ import annotations
+
+from enum import IntFlag
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core import limits
+from penstock.core.errors import Forbidden, Unauthorized
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Right(IntFlag):
+    """What something needs. ``NONE``: nothing but being known."""
+
+    NONE = 0
+    LOOK = 1  #: see queues, jobs, events
+    PRODUCE = 2  #: bring jobs
+    TAKE = 4  #: get jobs to work on
+    SETTLE = 8  #: say how they went
+    ADMIN = 16  #: everything else
+
+
+EVERYTHING: Final = Right.LOOK | Right.PRODUCE | Right.TAKE | Right.SETTLE | Right.ADMIN
+#: Stands for all namespaces, and for the server as a whole.
+ANYWHERE: Final = "*"
+#: The words a scope may end with.
+WORDS: Final[Mapping[str, Right]] = {
+    "read": Right.LOOK | Right.TAKE,
+    "write": Right.PRODUCE | Right.SETTLE,
+    "produce": Right.LOOK | Right.PRODUCE,
+    "consume": Right.LOOK | Right.TAKE | Right.SETTLE,
+    "admin": EVERYTHING,
+    "*": EVERYTHING,
+}
+#: The scope to ask for when a right is missing.
+_REMEDY: Final[Mapping[Right, str]] = {
+    Right.LOOK: "read",
+    Right.PRODUCE: "produce",
+    Right.TAKE: "consume",
+    Right.SETTLE: "consume",
+    Right.ADMIN: "admin",
+}
+
+
+class Identity:
+    """Somebody known. ``grants`` are rights by namespace; ``expires_ms`` is when this ends, by the wall clock (None: never)."""
+
+    __slots__ = ("_grants", "expires_ms", "subject")
+
+    def __init__(self, subject: str, grants: Mapping[str, int], expires_ms: int | None = None) -> None:
+        self.subject = subject
+        self.expires_ms = expires_ms
+        self._grants = dict(grants)
+
+    def may(self, namespace: str, right: Right) -> bool:
+        """Tell whether a right is held in a namespace; ``*`` asks for the whole server."""
+        held = self._grants.get(namespace, 0) | self._grants.get(ANYWHERE, 0)
+        return held & right == right
+
+    def check(self, namespace: str, right: Right) -> None:
+        """Raise Forbidden, saying what would be needed, unless a right is held in a namespace."""
+        if self.may(namespace, right):
+            return
+        where = "the whole server" if namespace == ANYWHERE else f"the namespace {namespace!r}"
+        raise Forbidden(f"This token may not do that in {where}. It needs the scope '{namespace}:{_REMEDY[right]}'.")
+
+    def expired(self, now_ms: int) -> bool:
+        """Tell whether it has ended."""
+        return self.expires_ms is not None and now_ms >= self.expires_ms
+
+
+#: Who comes in where nobody is asked, or shows a token that opens everything.
+EVERYBODY: Final = Identity("", {ANYWHERE: EVERYTHING})
+
+
+def grants_of(claims: Mapping[str, Any]) -> dict[str, int]:
+    """Read what a token grants. Raises Unauthorized if its claims cannot be understood.
+
+    ``scopes`` say what: ``namespace:word``, or a word alone for every namespace. ``allowed_namespaces`` say where, a list or
+    ``"*"``. A token with both is held to both; a token with neither may do everything.
+    """
+    scopes, namespaces = claims.get("scopes"), claims.get("allowed_namespaces")
+    allowed = {ANYWHERE} if namespaces is None else set(_texts(namespaces, "allowed_namespaces"))
+    if scopes is None:
+        return dict.fromkeys(allowed, int(EVERYTHING))
+    grants: dict[str, int] = {}
+    for scope in _texts(scopes, "scopes"):
+        namespace, _, word = scope.rpartition(":")  # a namespace may have colons in its name
+        right = WORDS.get(word, Right.NONE)  # what we do not know grants nothing
+        for where in _within(namespace or ANYWHERE, allowed):
+            grants[where] = grants.get(where, 0) | right
+    return grants
+
+
+def _within(namespace: str, allowed: set[str]) -> set[str]:
+    """Return the part of a scope's namespace that is allowed."""
+    if namespace == ANYWHERE:
+        return allowed
+    return {namespace} if namespace in allowed or ANYWHERE in allowed else set()
+
+
+def _texts(value: object, name: str) -> list[str]:
+    texts = value.split() if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+        raise Unauthorized(f"The token's claim {name} must be a list of strings. Have it issued with one.")
+    if len(texts) > limits.token_grants_max:
+        raise Unauthorized(f"The token's claim {name} is too long (max {limits.token_grants_max} items).")
+    return texts

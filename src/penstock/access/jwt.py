@@ -1,0 +1,121 @@
+"""JSON Web Tokens: checked against our keys, by our clock, and turned into who somebody is."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from jwt import PyJWS
+from jwt.exceptions import PyJWTError
+
+from penstock.access.identity import Identity, grants_of
+from penstock.access.keys import PUBLIC_ALGORITHMS, SHARED_ALGORITHM
+from penstock.core import limits
+from penstock.core.errors import Unauthorized
+
+if TYPE_CHECKING:
+    from penstock.access.keys import KeyRing
+    from penstock.core.clock import Clock
+
+_FOREVER_MS: Final = 2**62
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Rules(NamedTuple):
+    """What a token must be, besides signed and within its time.
+
+    ``leeway_ms``: by how much clocks may differ. ``required``: claims that must be there. ``audience`` and ``issuer``: who it
+    must be for, and from (empty: no matter, but a token that is for somebody in particular is refused then).
+    """
+
+    leeway_ms: int = 0
+    required: tuple[str, ...] = ("exp",)
+    audience: str = ""
+    issuer: str = ""
+
+
+class Verifier:
+    """Checks tokens. Those with a good signature are remembered by their digest, so that it is checked once."""
+
+    def __init__(self, clock: Clock, keys: KeyRing, rules: Rules) -> None:
+        self._clock = clock
+        self._keys = keys
+        self._rules = rules
+        self._jws = PyJWS(algorithms=[SHARED_ALGORITHM, *PUBLIC_ALGORITHMS])
+        self._known: dict[bytes, Identity] = {}
+        self._version = keys.version
+
+    async def identify(self, token: str) -> Identity:
+        """Return who a token speaks for. Raises Unauthorized, or KeysUnavailable.
+
+        Why a token is refused is said only to those whose signature is good.
+        """
+        if len(token) > limits.token_chars_max or not token.isascii() or token.count(".") != 2:
+            raise Unauthorized
+        self._keys.tend()
+        if self._version != self._keys.version:  # a key may have been withdrawn
+            self._known.clear()
+            self._version = self._keys.version
+        digest = hashlib.sha256(token.encode()).digest()
+        identity = self._known.pop(digest, None)
+        if identity is None:
+            identity = self._judge(await self._claims(token))
+        if identity.expired(self._clock.now_ms()):
+            raise Unauthorized("The token has expired. Get a new one.")
+        self._known[digest] = identity  # put back at the end: last seen
+        if len(self._known) > limits.known_tokens_max:
+            del self._known[next(iter(self._known))]
+        return identity
+
+    async def close(self) -> None:
+        """Stop whatever is under way."""
+        await self._keys.close()
+
+    async def _claims(self, token: str) -> dict[str, Any]:
+        """Return what a token says, if one of our keys has signed it."""
+        try:
+            header = self._jws.get_unverified_header(token)
+        except PyJWTError:
+            raise Unauthorized from None
+        algorithm, kid = header.get("alg"), header.get("kid")
+        if not isinstance(algorithm, str) or not isinstance(kid, str | None) or "crit" in header or "b64" in header:
+            raise Unauthorized
+        # The token's algorithm only finds keys that are for it anyway; each key is used for its own and no other.
+        for key in await self._keys.find(algorithm, kid):
+            try:
+                return _decode(self._jws.decode(token, key.value, algorithms=[key.algorithm]))
+            except (PyJWTError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+        raise Unauthorized
+
+    def _judge(self, claims: dict[str, Any]) -> Identity:
+        """Return who the claims speak for. When it ends is left to the caller."""
+        rules, now = self._rules, self._clock.now_ms()
+        for name in rules.required:
+            if claims.get(name) is None:
+                raise Unauthorized(f"The token has no claim {name}. Have it issued with one.")
+        expires, begins, issued = (_moment(claims, name) for name in ("exp", "nbf", "iat"))
+        if any(moment is not None and now + rules.leeway_ms < moment for moment in (begins, issued)):
+            raise Unauthorized("The token is not valid yet. Check the clocks, or wait.")
+        audience = claims.get("aud")
+        audiences = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
+        if (audience is not None or rules.audience) and rules.audience not in audiences:
+            raise Unauthorized("The token is for another audience than jwt_audience says.")
+        if rules.issuer and claims.get("iss") != rules.issuer:
+            raise Unauthorized("The token is from another issuer than jwt_issuer says.")
+        subject = claims.get("sub")
+        if not isinstance(subject, str | None):
+            raise Unauthorized("The token's claim sub must be a string. Have it issued with one.")
+        return Identity(subject or "", grants_of(claims), None if expires is None else expires + rules.leeway_ms)
+
+
+def _moment(claims: dict[str, Any], name: str) -> int | None:
+    """Return a claim that is a moment, in milliseconds."""
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Unauthorized(f"The token's claim {name} must be a number of seconds. Have it issued with one.")
+    return int(max(-_FOREVER_MS, min(value * 1_000, _FOREVER_MS)))

@@ -1,0 +1,51 @@
+"""Moments as RFC 3339 spells them. Reckons with dates, and never asks for today's."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_SHAPE: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d)[Tt ]([01]\d|2[0-3])(:[0-5]\d:)([0-5]\d|60)(?:\.(\d+))?([Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+)
+
+
+def from_rfc3339(text: str) -> int | None:
+    """Return the wall-clock milliseconds of a moment, rounded up, or None if it is not spelled as RFC 3339 asks.
+
+    A leap second counts as the second after it.
+
+    >>> from_rfc3339("2025-12-25T10:00:00Z")
+    1766656800000
+    >>> from_rfc3339("2025-12-25T12:00:00.0001+02:00")
+    1766656800001
+    >>> from_rfc3339("2025-12-25 10:00") is None
+    True
+    """
+    match = _SHAPE.fullmatch(text)
+    if match is None or not text.isascii():
+        return None
+    date, hour, minute, second, fraction, zone = match.groups()
+    leap = second == "60"
+    try:
+        moment = datetime.fromisoformat(
+            f"{date}T{hour}{minute}{'59' if leap else second}{zone.upper().replace('Z', '+00:00')}"
+        )
+    except ValueError:  # the 30th of February
+        return None
+    digits = (fraction or "").ljust(3, "0")
+    beyond = 1 if digits[3:].strip("0") else 0
+    return (moment - _EPOCH) // _MILLISECOND + leap * 1_000 + int(digits[:3]) + beyond
+
+
+def to_rfc3339(ms: int) -> str:
+    """Spell wall-clock milliseconds as RFC 3339, in UTC.
+
+    >>> to_rfc3339(1766656800001)
+    '2025-12-25T10:00:00.001Z'
+    """
+    moment = _EPOCH + timedelta(milliseconds=ms)
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"

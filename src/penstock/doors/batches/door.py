@@ -1,0 +1,253 @@
+"""Handlers of the batches door. Each request is one command, however many messages it is about."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Raw
+
+from penstock.access.identity import Right
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, JobQuarantined
+from penstock.core.ids import ID_MAX
+from penstock.core.job import IDEMPOTENCY_PREFIX, NewJob, details_of
+from penstock.core.lifecycle import Arrow, State
+from penstock.core.queue import QueueKey
+from penstock.core.timestamps import from_rfc3339, to_rfc3339
+from penstock.doors.batches import wire
+from penstock.doors.http.body import Reader, check_depth
+from penstock.doors.http.route import Plain, Route
+from penstock.doors.opaque import unwrap, wrap
+from penstock.engine.admin import Slice
+from penstock.engine.claim import Claim
+from penstock.engine.produce import PushAcross
+from penstock.engine.receipt import AckById, NackById
+from penstock.store.contract import Selection
+
+if TYPE_CHECKING:
+    from penstock.core.job import Job, Payload
+    from penstock.doors.batches.tally import Tally
+    from penstock.doors.http.request import Request
+    from penstock.engine.fleet import AnyEngine
+
+#: Deliveries that may fail; the last of them makes a dead letter.
+ATTEMPTS_MAX: Final = 3
+#: Before the first retry; doubled for the next.
+BACKOFF_MS: Final = 2_000
+#: Dead letters are read in groups of this many, so that large ones are not all in memory at once.
+READ_AT_ONCE: Final = 20
+
+ENQUEUE: Final = wire.Body(list[wire.EnqueueItem])
+DEQUEUE: Final = Reader(wire.DequeueQuery)
+ITEM: Final = wire.Body(wire.ItemBody)
+NACK: Final = wire.Body(wire.NackBody)
+DEAD: Final = Reader(wire.DeadQuery)
+TOPICS: Final = Reader(wire.TopicsQuery)
+_OK: Final = Plain(b"OK")
+_encode = msgspec.json.Encoder().encode
+
+
+class BatchesDoor:
+    """One method per route. ``tally`` counts."""
+
+    def __init__(self, engine: AnyEngine, tally: Tally) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._tally = tally
+
+    # Producers.
+
+    async def enqueue(self, req: Request) -> list[int]:
+        items = await ENQUEUE.read(req)
+        if len(items) > limits.bulk_jobs_max:
+            raise InvalidInput(f"Too many items (max {limits.bulk_jobs_max}). Send them in several requests.")
+        for namespace in {item.namespace for item in items}:
+            req.allow(namespace, Right.PRODUCE)
+        now_ms = self._engine.clock.now_ms()
+        parts: dict[QueueKey, list[NewJob]] = {}
+        places: dict[QueueKey, list[int]] = {}
+        for place, item in enumerate(items):
+            topic = QueueKey(item.namespace, item.topic)
+            parts.setdefault(topic, []).append(_new_job(item, place, now_ms))
+            places.setdefault(topic, []).append(place)
+        if not items:
+            return []
+        pushed = await self._engine.run(PushAcross(list(parts.items()), now_ms))
+        ids = [0] * len(items)
+        for (topic, at), jobs in zip(places.items(), pushed, strict=True):
+            self._tally.of(topic).enqueued += len(jobs)
+            for place, job in zip(at, jobs, strict=True):
+                ids[place] = job.id
+        return ids
+
+    # Consumers.
+
+    async def dequeue(self, req: Request) -> list[wire.ItemView]:
+        query = DEQUEUE.parse_query(req)
+        topic = self._topic(req, query, Right.TAKE)
+        count = min(query.limit, limits.claim_jobs_max)
+        claimed = await self._engine.run(Claim(topic, count, lease_ms=query.lease_ms))
+        if claimed:
+            self._tally.of(topic).dequeued += len(claimed)
+        return [_item_view(topic, job, payload) for job, payload in claimed]
+
+    async def ack(self, req: Request) -> Plain:
+        body = await ITEM.read(req)
+        topic = self._topic(req, body, Right.SETTLE)
+        await self._engine.run(AckById(topic, body.id))
+        if self._store.queue_find(topic) is not None:  # whoever makes up names gets no metrics of their own
+            self._tally.of(topic).acked += 1
+        return _OK
+
+    async def nack(self, req: Request) -> Plain:
+        body = await NACK.read(req)
+        topic = self._topic(req, body, Right.SETTLE)
+        await self._engine.run(NackById(topic, body.id, body.error))
+        self._tally.of(topic).nacked += 1
+        return _OK
+
+    # The dead.
+
+    async def list_dead(self, req: Request) -> list[wire.DeadView]:
+        query = DEAD.parse_query(req)
+        topic = self._topic(req, query, Right.LOOK)
+        queue = self._store.queue_find(topic)
+        if queue is None:
+            return []
+        limit = min(query.limit, limits.claim_jobs_max)
+        found = await self._store.job_select(Selection(queue, State.DEAD, limit, ID_MAX))
+        views: list[wire.DeadView] = []
+        size = 0
+        for start in range(0, len(found), READ_AT_ONCE):
+            for read in await asyncio.gather(*(self._read(topic, each.id) for each in found[start : start + READ_AT_ONCE])):
+                if read is not None and read[0].state == State.DEAD:  # it may have been brought back since
+                    views.append(_dead_view(topic, *read))
+                    size += read[0].size
+            if size >= limits.list_bytes_max:
+                break
+        return views
+
+    async def _read(self, topic: QueueKey, item_id: int) -> tuple[Job, Payload] | None:
+        """Read a message; None if it is gone, or damaged."""
+        try:
+            return await self._store.job_get(topic.namespace, item_id)
+        except JobQuarantined:
+            return None
+
+    async def delete_dead(self, req: Request) -> Plain:
+        body = await ITEM.read(req)
+        topic = self._topic(req, body, Right.SETTLE)
+        await self._engine.run(Slice(topic, Arrow.PURGE, (State.DEAD,), (body.id,)))
+        return _OK
+
+    # Whoever looks.
+
+    async def topics(self, req: Request) -> list[str]:
+        namespace = TOPICS.parse_query(req).namespace
+        req.allow(namespace, Right.LOOK)
+        queues = self._store.queues()
+        return sorted(each.key.name for each in queues if each.key.namespace == namespace and each.created_at is not None)
+
+    async def health(self, _req: Request) -> Plain:
+        healthy = self._store.status().writable
+        return _OK if healthy else Plain(b"Database unhealthy\n", status=503)
+
+    def _topic(self, req: Request, meant: wire.ItemBody | wire.DequeueQuery | wire.DeadQuery, right: Right) -> QueueKey:
+        """Return the topic a request is about, if whoever asks has the right to it."""
+        req.allow(meant.namespace, right)
+        return QueueKey(meant.namespace, meant.topic)
+
+    def routes(self) -> list[Route]:
+        """Return what may be asked for at the main listener, where ``/health`` is everybody's."""
+        tag = "Batches"
+        routes = [
+            Route("POST", "/enqueue", self.enqueue, "Enqueue messages", tag, body=ENQUEUE, body_required=True, listed=int),
+            Route("GET", "/dequeue", self.dequeue, "Dequeue messages", tag, query=DEQUEUE, listed=wire.ItemView),
+            Route("POST", "/ack", self.ack, "Acknowledge a message", tag, body=ITEM, body_required=True),
+            Route("POST", "/nack", self.nack, "Give a message back as failed", tag, body=NACK, body_required=True),
+            Route("GET", "/dlq", self.list_dead, "List dead letters", tag, query=DEAD, listed=wire.DeadView),
+            Route("POST", "/dlq/delete", self.delete_dead, "Delete a dead letter", tag, body=ITEM, body_required=True),
+            Route("GET", "/topics", self.topics, "List topics", tag, query=TOPICS, listed=str),
+        ]
+        return [route._replace(plain_errors=True, asks=True) for route in routes]
+
+    def own_routes(self) -> list[Route]:
+        """Return what may be asked for at the listener of this door alone."""
+        return [*self.routes(), Route("GET", "/health", self.health, "Health check", "Batches", probe=True)]
+
+
+def _new_job(item: wire.EnqueueItem, place: int, now_ms: int) -> NewJob:
+    """Turn an item into what the engine pushes. Raises InvalidInput."""
+    data, options = wrap(item.payload or b"", _metadata(item.metadata, place))
+    return NewJob(
+        data,
+        options,
+        priority=-(item.priority or 0),
+        delay=0 if item.deliver_after is None else _delay(item.deliver_after, place, now_ms),
+        max_attempts=ATTEMPTS_MAX,
+        backoff=BACKOFF_MS,
+        job_id=f"{IDEMPOTENCY_PREFIX}{item.idempotency_key}" if item.idempotency_key else None,
+    )
+
+
+def _metadata(given: dict[str, Raw] | None, place: int) -> Raw | None:
+    if given is None:
+        return None
+    value = _encode(given)
+    try:
+        check_depth(value)
+    except InvalidInput as error:
+        raise InvalidInput(f"Invalid request body: {error} - at `$[{place}].metadata`") from None
+    return Raw(value)
+
+
+def _delay(text: str, place: int, now_ms: int) -> int:
+    at = from_rfc3339(text)
+    if at is None:
+        example = "2025-12-25T10:00:00Z"
+        raise InvalidInput(f"Invalid request body: expected RFC 3339 like {example} - at `$[{place}].deliver_after`")
+    if at - now_ms > limits.delay_ms_max:
+        days = limits.delay_ms_max // limits.DAY_MS
+        raise InvalidInput(f"Invalid request body: more than {days} days ahead - at `$[{place}].deliver_after`")
+    return max(0, at - now_ms)
+
+
+def _item_view(topic: QueueKey, job: Job, payload: Payload) -> wire.ItemView:
+    data, metadata = unwrap(payload)
+    return wire.ItemView(
+        job.id,
+        *topic,
+        -job.priority,
+        data,
+        metadata,
+        _idempotency_key(job),
+        to_rfc3339(job.run_at),
+        to_rfc3339((job.started_at or 0) + job.lease_ms),
+        job.attempts,
+        None if job.details is None else details_of(job).error,
+        to_rfc3339(job.created_at),
+    )
+
+
+def _dead_view(topic: QueueKey, job: Job, payload: Payload) -> wire.DeadView:
+    data, metadata = unwrap(payload)
+    return wire.DeadView(
+        job.id,
+        job.id,
+        *topic,
+        -job.priority,
+        data,
+        metadata,
+        _idempotency_key(job),
+        job.attempts,
+        None if job.details is None else details_of(job).error,
+        to_rfc3339(job.created_at),
+        to_rfc3339(job.finished_at or 0),
+    )
+
+
+def _idempotency_key(job: Job) -> str | None:
+    own = job.custom_id
+    return own.removeprefix(IDEMPOTENCY_PREFIX) if own is not None and own.startswith(IDEMPOTENCY_PREFIX) else None

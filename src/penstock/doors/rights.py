@@ -1,0 +1,145 @@
+"""Which right each route and command of all doors, and of the operators, needs: all of it on one page.
+
+Whoever has a static token, or needs none, has every right. What is not listed needs ADMIN. A route that is not about one
+namespace, and a command listed under ``EVERYWHERE``, needs its right for the whole server.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.access.identity import Right
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.doors.http.route import Route
+
+ROUTES: Final[dict[Right, tuple[str, ...]]] = {
+    Right.NONE: ("GET /ping",),
+    Right.LOOK: (
+        "GET /jobs/{id}",
+        "GET /jobs/custom/{id}",
+        "GET /jobs/{id}/state",
+        "GET /jobs/{id}/result",
+        "GET /jobs/{id}/progress",
+        "GET /jobs/{id}/children",
+        "GET /jobs/{id}/logs",
+        "POST /jobs/{id}/wait",
+        "GET /queues",
+        "GET /queues/{queue}/jobs/list",
+        "GET /queues/{queue}/counts",
+        "GET /queues/{queue}/count",
+        "GET /queues/{queue}/priority-counts",
+        "GET /queues/{queue}/paused",
+        "GET /queues/{queue}/dlq",
+        "GET /queues/{queue}/stall-config",
+        "GET /queues/{queue}/dlq-config",
+        "GET /queues/{queue}/workers",
+        "GET /workers",
+        "GET /crons",
+        "GET /crons/{id}",
+        "GET /events",
+        "GET /events/queues/{queue}",
+        "GET /stats",
+        "GET /metrics",
+        "GET /prometheus",
+        "GET /storage",
+        "GET /dlq",
+        "GET /topics",
+    ),
+    Right.PRODUCE: ("POST /queues/{queue}/jobs", "POST /queues/{queue}/jobs/bulk", "POST /enqueue"),
+    Right.TAKE: (
+        "GET /queues/{queue}/jobs",
+        "POST /queues/{queue}/jobs/pull-batch",
+        "POST /workers",
+        "DELETE /workers/{id}",
+        "POST /workers/{id}/heartbeat",
+        "GET /dequeue",
+    ),
+    Right.SETTLE: (
+        "POST /jobs/{id}/ack",
+        "POST /jobs/ack-batch",
+        "POST /jobs/{id}/fail",
+        "POST /jobs/{id}/progress",
+        "POST /jobs/{id}/heartbeat",
+        "POST /jobs/heartbeat-batch",
+        "POST /jobs/{id}/extend-lock",
+        "POST /jobs/extend-locks",
+        "POST /jobs/{id}/logs",
+        "POST /jobs/{id}/move-to-delayed",
+        "POST /ack",
+        "POST /nack",
+        "POST /dlq/delete",
+    ),
+    Right.ADMIN: (
+        "DELETE /jobs/{id}",
+        "PUT /jobs/{id}/data",
+        "PUT /jobs/{id}/priority",
+        "PUT /jobs/{id}/delay",
+        "POST /jobs/{id}/promote",
+        "POST /jobs/{id}/move-to-wait",
+        "POST /jobs/{id}/discard",
+        "DELETE /jobs/{id}/logs",
+        "POST /queues/{queue}/pause",
+        "POST /queues/{queue}/resume",
+        "POST /queues/{queue}/drain",
+        "POST /queues/{queue}/obliterate",
+        "POST /queues/{queue}/clean",
+        "POST /queues/{queue}/promote-jobs",
+        "POST /queues/{queue}/retry-completed",
+        "POST /queues/{queue}/dlq/retry",
+        "POST /queues/{queue}/dlq/purge",
+        "PUT /queues/{queue}/rate-limit",
+        "DELETE /queues/{queue}/rate-limit",
+        "PUT /queues/{queue}/concurrency",
+        "DELETE /queues/{queue}/concurrency",
+        "PUT /queues/{queue}/stall-config",
+        "PUT /queues/{queue}/dlq-config",
+        "POST /crons",
+        "DELETE /crons/{id}",
+        "GET /webhooks",
+        "POST /webhooks",
+        "DELETE /webhooks/{id}",
+        "PUT /webhooks/{id}/enabled",
+        "POST /gc",
+        "GET /heapstats",
+    ),
+}
+COMMANDS: Final[dict[Right, tuple[str, ...]]] = {
+    Right.NONE: ("Auth", "Hello", "Ping"),
+    Right.LOOK: (
+        *("GetJob", "GetJobByCustomId", "GetState", "GetResult", "GetProgress", "WaitJob", "GetLogs"),
+        *("GetChildrenValues", "GetFailedChildrenValues", "GetIgnoredChildrenFailures"),
+        *("ListQueues", "GetJobs", "GetJobCounts", "GetCountsPerPriority", "Count", "IsPaused", "Dlq"),
+        *("GetStallConfig", "GetDlqConfig", "ListWorkers", "CronGet", "CronList"),
+        *("Stats", "Metrics", "Prometheus", "StorageStatus"),
+    ),
+    Right.PRODUCE: ("PUSH", "PUSHB", "UpdateParent"),
+    Right.TAKE: ("PULL", "PULLB", "RegisterWorker", "UnregisterWorker", "Heartbeat"),
+    Right.SETTLE: (
+        *("ACK", "ACKB", "FAIL", "Progress", "JobHeartbeat", "JobHeartbeatB", "ExtendLock", "ExtendLocks", "AddLog"),
+        "MoveToDelayed",
+    ),
+    Right.ADMIN: (
+        *("Cancel", "Update", "ChangePriority", "Promote", "ChangeDelay", "MoveToWait", "Discard", "ClearLogs"),
+        *("RemoveChildDependency", "RemoveUnprocessedChildren"),
+        *("Pause", "Resume", "Drain", "Obliterate", "Clean", "PromoteJobs", "RetryCompleted", "RetryDlq", "PurgeDlq"),
+        *("RateLimit", "RateLimitClear", "SetConcurrency", "ClearConcurrency", "SetStallConfig", "SetDlqConfig"),
+        *("Cron", "CronDelete", "AddWebhook", "RemoveWebhook", "ListWebhooks", "SetWebhookEnabled", "CompactMemory"),
+    ),
+}
+EVERYWHERE: Final = frozenset(("Stats", "Metrics", "Prometheus", "StorageStatus", "CompactMemory"))
+
+_ROUTES: Final = {name: right for right, names in ROUTES.items() for name in names}
+_COMMANDS: Final = {name: right for right, names in COMMANDS.items() for name in names}
+
+
+def with_rights(routes: Iterable[Route]) -> list[Route]:
+    """Return routes with what each needs."""
+    return [route._replace(right=_ROUTES.get(f"{route.method} {route.path}", route.right)) for route in routes]
+
+
+def command_right(name: str) -> tuple[Right, bool]:
+    """Return what a command needs, and whether for the whole server."""
+    return _COMMANDS.get(name, Right.ADMIN), name in EVERYWHERE

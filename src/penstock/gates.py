@@ -1,0 +1,78 @@
+"""Makes the gate that all doors ask, and the quotas, from the configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.access.gate import Gate
+from penstock.access.jwt import Rules, Verifier
+from penstock.access.keys import KeyRing, jwks_keys, pem_key, secret_key
+from penstock.access.quotas import MemoryCounter, Quotas
+from penstock.core import limits
+from penstock.core.errors import ConfigInvalid, InvalidInput
+from penstock.engine.produce import Push
+from penstock.outbound.fetch import Fetcher
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from penstock.access.keys import Key
+    from penstock.config import Config
+    from penstock.core.clock import Clock
+    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.produce import PushAcross
+    from penstock.outbound.guard import Guard
+
+T = TypeVar("T")
+
+
+def gate_of(config: Config, clock: Clock, guard: Guard) -> Gate:
+    """Return the gate that all doors ask. Raises ConfigInvalid for keys that cannot be used."""
+    keys: list[Key] = []
+    fetch: Fetcher | None = None
+    if config.jwt_secret:
+        keys += _usable("jwt_secret", lambda: [secret_key(config.jwt_secret)])
+    if config.jwt_key_file is not None:
+        keys += _usable(f"jwt_key_file ({config.jwt_key_file})", lambda: [pem_key(_read(config.jwt_key_file))])
+    if "://" in config.jwt_jwks:
+        _usable(f"jwt_jwks ({config.jwt_jwks})", lambda: [guard.check(config.jwt_jwks)])
+        size, wait = limits.jwks_bytes_max, limits.jwks_fetch_ms_max
+        fetch = Fetcher(clock, guard, config.jwt_jwks, timeout_ms=wait, bytes_max=size)
+    elif config.jwt_jwks:
+        keys += _usable(f"jwt_jwks ({config.jwt_jwks})", lambda: jwks_keys(_read(config.jwt_jwks)))
+    if not keys and fetch is None:
+        return Gate(clock, config.auth_tokens)
+    ring = KeyRing(clock, keys, fetch)
+    ring.tend()
+    rules = Rules(config.jwt_leeway_ms, config.jwt_required_claims, config.jwt_audience, config.jwt_issuer)
+    return Gate(clock, config.auth_tokens, Verifier(clock, ring, rules))
+
+
+def _usable(setting: str, read: Callable[[], list[T]]) -> list[T]:
+    try:
+        return read()
+    except OSError as error:
+        raise ConfigInvalid(f"{setting} cannot be read: {error.strerror}.") from None
+    except (ValueError, InvalidInput) as error:
+        raise ConfigInvalid(f"{setting} cannot be used: {str(error).replace('Webhook URL', 'it')}.") from None
+
+
+def _read(file: Path | str | None) -> bytes:
+    assert file is not None
+    with open(file, "rb") as opened:  # noqa: PTH123 - either a path or its name
+        return opened.read(limits.jwks_bytes_max + 1)
+
+
+def meter(engine: AnyEngine, quotas: dict[str, int]) -> None:
+    """Have each namespace's quota asked before a push."""
+    counted = Quotas(quotas, MemoryCounter(engine.clock))
+
+    def admit(push: Push | PushAcross) -> Awaitable[None] | None:
+        counts: dict[str, int] = {}
+        for queue, jobs in ((push.queue, push.jobs),) if isinstance(push, Push) else push.parts:
+            if counted.of(queue.namespace) is not None:
+                counts[queue.namespace] = counts.get(queue.namespace, 0) + len(jobs)
+        return counted.admit(counts) if counts else None
+
+    engine.meter(admit)

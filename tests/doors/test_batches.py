@@ -1,0 +1,572 @@
+"""The batches door, over real sockets: every route, its order, its keys, its dead letters, its own listener, its metrics."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.core import ids
+from penstock.core.timestamps import from_rfc3339, to_rfc3339
+from tests.support import stores
+from tests.support.server import ServerProcess, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx2
+
+_numbers = itertools.count()
+PAST = "2024-12-25T10:00:00Z"
+FAR = to_rfc3339(0).replace("1970", "2999")
+
+
+class Topic:
+    """One topic of a server, in short words. Methods insist on success; ``refused`` on failure."""
+
+    def __init__(self, client: httpx2.Client, namespace: str = "default") -> None:
+        self.http = client
+        self.namespace = namespace
+        self.name = f"topic{os.getpid()}-{next(_numbers)}"
+
+    @property
+    def where(self) -> dict[str, str]:
+        return {"namespace": self.namespace, "topic": self.name}
+
+    def item(self, payload: bytes = b"{}", **more: Any) -> dict[str, Any]:
+        return {**self.where, "payload": base64.b64encode(payload).decode(), **more}
+
+    def enqueue(self, *items: dict[str, Any]) -> list[int]:
+        response = self.http.post("/enqueue", json=list(items))
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"] == "application/json"
+        given_ids: list[int] = response.json()
+        return given_ids
+
+    def dequeue(self, limit: int | None = None, **query: Any) -> list[dict[str, Any]]:
+        more = {} if limit is None else {"limit": limit}
+        response = self.http.get("/dequeue", params={**self.where, **more, **query})
+        assert response.status_code == 200, response.text
+        items: list[dict[str, Any]] = response.json()
+        return items
+
+    def taken(self, limit: int | None = None) -> list[int]:
+        return [item["id"] for item in self.dequeue(limit)]
+
+    def tell(self, path: str, item_id: int, **more: Any) -> httpx2.Response:
+        return self.http.post(path, json={"id": item_id, **self.where, **more})
+
+    def ok(self, path: str, item_id: int, **more: Any) -> None:
+        response = self.tell(path, item_id, **more)
+        assert (response.status_code, response.text) == (200, "OK")
+        assert response.headers["content-type"] == "text/plain; charset=utf-8"
+
+    def dead(self, **query: Any) -> list[dict[str, Any]]:
+        response = self.http.get("/dlq", params={**self.where, **query})
+        assert response.status_code == 200, response.text
+        letters: list[dict[str, Any]] = response.json()
+        return letters
+
+    def bury(self, **more: Any) -> int:
+        """Enqueue a message and have it fail three times."""
+        (item_id,) = self.enqueue(self.item(**more))
+        for attempt in range(3):
+            assert self.taken() == [item_id]
+            self.ok("/nack", item_id, error=f"failure {attempt}")
+            self.http.post(f"/queues/{self.name}/promote-jobs", headers={"X-Namespace": self.namespace})
+        return item_id
+
+    def wait_until_ready(self) -> dict[str, Any]:
+        """Wait at the jobs door for what comes next, and let it go back to where it was."""
+        reply = self.http.get(f"/queues/{self.name}/jobs", params={"timeout": 20_000}).json()
+        job: dict[str, Any] = reply["job"]
+        return job
+
+
+def refused(response: httpx2.Response) -> tuple[int, str]:
+    assert response.headers["content-type"] == "text/plain; charset=utf-8"
+    assert response.headers["penstock-error"]
+    assert response.text.endswith("\n")
+    return response.status_code, response.text.rstrip("\n")
+
+
+@pytest.fixture
+def topic(server: ServerProcess) -> Iterator[Topic]:
+    with server.client() as client:
+        yield Topic(client)
+
+
+# The life of a message.
+
+
+def test_a_message_comes_out_as_it_went_in(topic: Topic) -> None:
+    item = topic.item(b'{"name":"John Doe"}', priority=1, metadata={"a": [1, 2]}, deliver_after=PAST, idempotency_key="k1")
+    (item_id,) = topic.enqueue(item)
+    assert isinstance(item_id, int)
+    assert 2**53 < item_id < 2**63
+    (out,) = topic.dequeue()
+    times = {name: from_rfc3339(out.pop(name)) for name in ("deliver_after", "lease_expires_at", "created_at")}
+    assert times["deliver_after"] == times["created_at"]
+    assert times["lease_expires_at"] >= times["created_at"] + 30_000  # type: ignore[operator]
+    assert out == {
+        "id": item_id, **topic.where, "priority": 1, "payload": item["payload"], "metadata": {"a": [1, 2]},
+        "idempotency_key": "k1", "retries": 0, "last_error": None,
+    }  # fmt: skip
+    topic.ok("/ack", item_id)
+    assert topic.dequeue() == []
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"{}", b" [1,  2.50]\n", b"\x00\xff\xfe", "ü".encode(), b'"text"', b"[" * 200, b"null"]
+)
+def test_payloads_are_bytes_and_stay_as_they_are(topic: Topic, payload: bytes) -> None:
+    topic.enqueue(topic.item(payload))
+    (out,) = topic.dequeue()
+    assert base64.b64decode(out["payload"]) == payload
+
+
+def test_the_jobs_door_sees_json_as_json_and_other_bytes_as_text(topic: Topic) -> None:
+    topic.enqueue(topic.item(b'{"to":"a@b.c"}', priority=5), topic.item(b"\xff\x00", priority=6))
+    jobs = [topic.wait_until_ready() for _ in range(2)]
+    assert [job["data"] for job in jobs] == [{"to": "a@b.c"}, base64.b64encode(b"\xff\x00").decode()]
+    assert [job["priority"] for job in jobs] == [-5, -6]
+
+
+def test_a_job_of_the_jobs_door_comes_out_here(topic: Topic) -> None:
+    job_id = topic.http.post(
+        f"/queues/{topic.name}/jobs", json={"data": {"a": 1}, "priority": 3, "jobId": "mine-" + topic.name}
+    )
+    assert job_id.status_code == 200
+    (out,) = topic.dequeue()
+    assert (base64.b64decode(out["payload"]), out["priority"], out["idempotency_key"]) == (b'{"a":1}', -3, None)
+    topic.ok("/ack", out["id"])
+
+
+def test_a_payload_replaced_at_the_jobs_door_comes_out_as_replaced(topic: Topic) -> None:
+    (item_id,) = topic.enqueue(topic.item(b"\xff"))
+    topic.http.put(f"/jobs/{ids.to_uuid(item_id)}/data", json={"data": {"new": True}})
+    (out,) = topic.dequeue()
+    assert base64.b64decode(out["payload"]) == b'{"new":true}'
+
+
+def test_what_may_be_left_out(topic: Topic) -> None:
+    items: list[dict[str, Any]] = [
+        topic.where,
+        {**topic.where, "priority": None, "payload": None, "metadata": None, "deliver_after": None},
+    ]
+    topic.enqueue(*items, {**topic.where, "idempotency_key": "", "unknown": 1, "deliver_after": "0001-01-01T00:00:00Z"})
+    for out in topic.dequeue():
+        assert (out["priority"], out["payload"], out["metadata"], out["idempotency_key"]) == (0, "", None, None)
+
+
+def test_nothing_enqueued_is_nothing_answered(topic: Topic) -> None:
+    assert topic.enqueue() == []
+    assert topic.dequeue() == []
+
+
+# Order.
+
+
+def test_ids_come_in_the_order_of_the_items_whatever_their_topics(topic: Topic) -> None:
+    others = [Topic(topic.http), Topic(topic.http, "tenant")]
+    mixed = [topic, *others, topic, others[1], topic]
+    given_ids = topic.enqueue(*(each.item(str(n).encode()) for n, each in enumerate(mixed)))
+    found = {item["id"]: base64.b64decode(item["payload"]) for each in (topic, *others) for item in each.dequeue()}
+    assert [found[item_id] for item_id in given_ids] == [str(n).encode() for n in range(len(mixed))]
+
+
+def test_lower_priority_first_then_first_come(topic: Topic) -> None:
+    priorities = [5, 1, 10, -3, 1, 0]
+    given_ids = topic.enqueue(*(topic.item(priority=priority) for priority in priorities))
+    assert topic.taken() == [given_ids[n] for n in (3, 5, 1, 4, 0, 2)]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@given(batches=st.lists(st.lists(st.integers(-1_000_000, 1_000_000), max_size=8), max_size=6), takes=st.integers(1, 7))
+def test_priorities_come_out_in_strict_order(server: ServerProcess, batches: list[list[int]], takes: int) -> None:
+    with server.client() as client:
+        topic = Topic(client)
+        expected: list[tuple[int, int]] = []
+        for batch in batches:
+            expected += zip(batch, topic.enqueue(*(topic.item(priority=priority) for priority in batch)), strict=True)
+        taken: list[tuple[int, int]] = []
+        while some := topic.dequeue(takes):
+            taken += [(item["priority"], item["id"]) for item in some]
+        assert taken == sorted(expected)
+
+
+def test_a_later_message_of_lower_number_overtakes_what_was_not_taken_yet(topic: Topic) -> None:
+    first, second = topic.enqueue(topic.item(priority=5), topic.item(priority=5))
+    assert topic.taken(1) == [first]
+    (urgent,) = topic.enqueue(topic.item(priority=1))
+    assert topic.taken(2) == [urgent, second]
+
+
+def test_ten_messages_unless_asked_otherwise_and_never_more_than_the_limit(topic: Topic) -> None:
+    topic.enqueue(*(topic.item() for _ in range(1_040)))
+    assert len(topic.dequeue()) == 10
+    assert len(topic.dequeue(3)) == 3
+    assert len(topic.dequeue(5_000)) == 1_000
+    assert len(topic.dequeue(5_000)) == 27
+
+
+def test_what_is_to_be_delivered_later_is_delivered_later(topic: Topic) -> None:
+    now = topic.http.get("/ping").json()["data"]["time"]
+    soon, later, ready = topic.enqueue(
+        topic.item(deliver_after=to_rfc3339(now + 2_000), priority=9),
+        topic.item(deliver_after=to_rfc3339(now + 10**9), priority=-9),
+        topic.item(),
+    )
+    assert topic.taken(1) == [ready]
+    assert topic.wait_until_ready()["id"] == ids.to_uuid(soon)
+    assert topic.http.get("/ping").json()["data"]["time"] >= now + 2_000
+    job = topic.http.get(f"/jobs/{ids.to_uuid(later)}").json()["job"]
+    assert (job["state"], job["runAt"]) == ("delayed", now + 10**9)
+    assert topic.dequeue() == []
+
+
+def test_two_consumers_never_share_a_message(server: ServerProcess, topic: Topic) -> None:
+    given_ids = topic.enqueue(*(topic.item() for _ in range(500)))
+
+    def consume(_: int) -> list[int]:
+        mine: list[int] = []
+        with server.client() as client:
+            while some := client.get("/dequeue", params={**topic.where, "limit": 7}).json():
+                for item in some:
+                    client.post("/ack", json={"id": item["id"], **topic.where})
+                    mine.append(item["id"])
+        return mine
+
+    with ThreadPoolExecutor(2) as pool:
+        taken = [*itertools.chain(*pool.map(consume, range(2)))]
+    assert sorted(taken) == given_ids
+
+
+# Idempotency.
+
+
+def test_the_same_key_is_the_same_message(topic: Topic) -> None:
+    key = f"key-{topic.name}"
+    first, again = topic.enqueue(topic.item(b"1", idempotency_key=key), topic.item(b"2", idempotency_key=key))
+    (third,) = topic.enqueue(topic.item(b"3", idempotency_key=key, priority=4))
+    assert first == again == third
+    (out,) = topic.dequeue()
+    assert (out["payload"], out["priority"]) == (base64.b64encode(b"3").decode(), 4)
+    topic.ok("/ack", first)
+    assert topic.enqueue(topic.item(b"4", idempotency_key=key)) == [first]
+    assert topic.dequeue() == []
+
+
+def test_keys_belong_to_a_namespace(topic: Topic) -> None:
+    key, tenant, sibling = f"key-{topic.name}", Topic(topic.http, "tenant"), Topic(topic.http)
+    items = [each.item(idempotency_key=key) for each in (topic, tenant, sibling)]
+    first, other, same = topic.enqueue(*items)
+    assert first == same != other
+
+
+def test_a_key_is_no_id_that_others_could_choose(topic: Topic) -> None:
+    key = f"key-{topic.name}"
+    topic.http.post(f"/queues/{topic.name}/jobs", json={"data": 1, "jobId": key})
+    topic.enqueue(topic.item(b"2", idempotency_key=key))
+    assert len(topic.dequeue()) == 2
+    reply = topic.http.post(f"/queues/{topic.name}/jobs", json={"data": 1, "jobId": f"idempotency:{key}"})
+    assert reply.status_code == 400
+    assert "must not begin with" in reply.json()["error"]
+
+
+# Failures and leases.
+
+
+def test_the_third_failure_makes_a_dead_letter(topic: Topic) -> None:
+    item_id = topic.bury(payload=b"\x00", priority=2, metadata={"n": 1}, idempotency_key=topic.name)
+    assert topic.dequeue() == []
+    (letter,) = topic.dead()
+    assert from_rfc3339(letter.pop("moved_at")) >= from_rfc3339(letter.pop("created_at"))  # type: ignore[operator]
+    assert letter == {
+        "id": item_id, "original_id": item_id, **topic.where, "priority": 2, "payload": "AA==", "metadata": {"n": 1},
+        "idempotency_key": topic.name, "retries": 3, "last_error": "failure 2",
+    }  # fmt: skip
+    status, text = refused(topic.tell("/ack", item_id))
+    assert (status, text) == (400, f"Message {item_id} is in the dead letter queue. Delete it there.")
+    for _ in range(2):
+        topic.ok("/dlq/delete", item_id)
+        assert topic.dead() == []
+
+
+def test_a_failed_message_says_so_when_it_comes_again(topic: Topic) -> None:
+    (item_id,) = topic.enqueue(topic.item())
+    topic.taken()
+    topic.ok("/nack", item_id, error="Processing failed")
+    topic.http.post(f"/queues/{topic.name}/promote-jobs")
+    (out,) = topic.dequeue()
+    assert (out["id"], out["retries"], out["last_error"]) == (item_id, 1, "Processing failed")
+
+
+def test_dead_letters_are_listed_oldest_death_first(topic: Topic) -> None:
+    buried = [topic.bury(priority=priority) for priority in (5, 1, 3)]
+    assert [letter["id"] for letter in topic.dead()] == buried
+    assert [letter["id"] for letter in topic.dead(limit=2)] == buried[:2]
+
+
+def test_deleting_what_is_alive_or_unknown_deletes_nothing(topic: Topic) -> None:
+    (item_id,) = topic.enqueue(topic.item())
+    topic.ok("/dlq/delete", item_id)
+    topic.ok("/dlq/delete", 1)
+    assert topic.taken() == [item_id]
+
+
+def test_an_unfinished_message_comes_again_and_a_late_ack_still_counts(topic: Topic) -> None:
+    (item_id,) = topic.enqueue(topic.item())
+    assert topic.dequeue(lease_ms=20)[0]["id"] == item_id
+    assert topic.wait_until_ready()["id"] == ids.to_uuid(item_id)  # somebody else has it now
+    topic.ok("/ack", item_id)
+    topic.ok("/ack", item_id)
+    assert topic.http.get(f"/jobs/{ids.to_uuid(item_id)}/state").json()["state"] == "completed"
+
+
+def test_acks_of_what_is_gone_are_fine_and_of_what_was_not_taken_are_not(topic: Topic) -> None:
+    topic.ok("/ack", 123456789012345678)
+    (item_id,) = topic.enqueue(topic.item())
+    waiting = f"Message {item_id} is waiting: nobody has it in hand. Dequeue it first."
+    assert refused(topic.tell("/ack", item_id)) == (400, waiting)
+    assert refused(topic.tell("/nack", item_id)) == (400, waiting)
+    assert refused(topic.tell("/nack", 123456789012345678)) == (404, "There is no message 123456789012345678 in this topic.")
+    elsewhere = Topic(topic.http)
+    assert topic.taken() == [item_id]
+    elsewhere.ok("/ack", item_id)
+    assert refused(elsewhere.tell("/nack", item_id))[0] == 404
+    topic.ok("/ack", item_id)
+
+
+# Topics.
+
+
+def test_topics_of_a_namespace(server: ServerProcess) -> None:
+    with server.client() as client:
+        one, two = (Topic(client, f"ns-{os.getpid()}-{next(_numbers)}") for _ in range(2))
+        two.namespace = one.namespace
+        one.enqueue(two.item(), one.item())
+        listed = client.get("/topics", params={"namespace": one.namespace})
+        assert listed.json() == sorted([one.name, two.name])
+        assert client.get("/topics", params={"namespace": "never-heard-of"}).json() == []
+        assert refused(client.get("/topics")) == (400, "namespace is required")
+
+
+# Bad input.
+
+ITEM: dict[str, Any] = {"namespace": "default", "topic": "bad"}
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        ({"topic": "x"}, "namespace` - at `$[1]`"),
+        ({"namespace": "x"}, "topic` - at `$[1]`"),
+        ({**ITEM, "namespace": ""}, "at `$[1].namespace`"),
+        ({**ITEM, "namespace": "a b"}, "at `$[1].namespace`"),
+        ({**ITEM, "namespace": "x" * 129}, "at `$[1].namespace`"),
+        ({**ITEM, "topic": "x" * 257}, "at `$[1].topic`"),
+        ({**ITEM, "topic": "../etc"}, "at `$[1].topic`"),
+        ({**ITEM, "topic": "a\n"}, "at `$[1].topic`"),
+        ({**ITEM, "topic": 7}, "at `$[1].topic`"),
+        ({**ITEM, "priority": 1_000_001}, "`int` <= 1000000 - at `$[1].priority`"),
+        ({**ITEM, "priority": -1_000_001}, "`int` >= -1000000 - at `$[1].priority`"),
+        ({**ITEM, "priority": "1"}, "at `$[1].priority`"),
+        ({**ITEM, "priority": 1.5}, "at `$[1].priority`"),
+        ({**ITEM, "priority": 2**70}, "at `$[1].priority`"),
+        ({**ITEM, "payload": {"a": 1}}, "at `$[1].payload`"),
+        ({**ITEM, "payload": "not base64!"}, "Invalid base64 encoded string - at `$[1].payload`"),
+        ({**ITEM, "payload": "abc"}, "Invalid base64 encoded string - at `$[1].payload`"),
+        ({**ITEM, "metadata": [1]}, "Expected `object | null`, got `array` - at `$[1].metadata`"),
+        ({**ITEM, "metadata": json.loads("{" + '"a":{' * 70 + "}" * 71)}, "nested too deeply"),
+        ({**ITEM, "deliver_after": "tomorrow"}, "expected RFC 3339 like 2025-12-25T10:00:00Z - at `$[1].deliver_after`"),
+        ({**ITEM, "deliver_after": "2025-12-25T10:00:00"}, "at `$[1].deliver_after`"),
+        ({**ITEM, "deliver_after": "0000-01-01T00:00:00Z"}, "at `$[1].deliver_after`"),
+        ({**ITEM, "deliver_after": "10000-01-01T00:00:00Z"}, "at `$[1].deliver_after`"),
+        ({**ITEM, "deliver_after": ""}, "at `$[1].deliver_after`"),
+        ({**ITEM, "priority": True}, "at `$[1].priority`"),
+        ({**ITEM, "deliver_after": 1766656800}, "at `$[1].deliver_after`"),
+        ({**ITEM, "deliver_after": FAR}, "more than 365 days ahead - at `$[1].deliver_after`"),
+        ({**ITEM, "idempotency_key": "x" * 513}, "at `$[1].idempotency_key`"),
+        ({**ITEM, "idempotency_key": "a\x00b"}, "at `$[1].idempotency_key`"),
+        ("text", "Expected `object`, got `str` - at `$[1]`"),
+    ],
+)  # fmt: skip
+def test_one_bad_item_refuses_the_whole_batch_and_says_where(topic: Topic, item: Any, words: str) -> None:
+    status, text = refused(topic.http.post("/enqueue", json=[topic.item(), item]))
+    assert status == 400
+    assert words in text
+    assert topic.dequeue() == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{}", b"null", b"[", b"[{]", b'"x"', b"\xff\xfe", b"[" * 100_000, b'[{"namespace":"\xff","topic":"t"}]',
+        b"\xef\xbb\xbf[]", "[]".encode("utf-16"), b"[] []", b"[],", b'[{"namespace":"a","topic":"b","priority":NaN}]',
+        b'[{"namespace":"a","topic":"b","priority":1e999}]', b'[{"namespace":"a","topic":"\\ud800"}]',
+        b'[{"namespace":"a","topic":"b","priority":' + b"9" * 4_301 + b"}]",
+    ],
+)  # fmt: skip
+def test_bodies_that_are_no_list_of_items_are_refused(topic: Topic, content: bytes) -> None:
+    status, text = refused(topic.http.post("/enqueue", content=content))
+    assert status == 400
+    assert text.startswith("Invalid request body: ")
+
+
+def test_what_only_the_server_decides_cannot_be_given(topic: Topic) -> None:
+    (item_id,) = topic.enqueue(
+        topic.item(id=5, status="dead", retries=9, created_at=PAST, lease_owner="me", state=4, token=1)
+    )
+    (out,) = topic.dequeue()
+    assert (out["id"], out["retries"]) == (item_id, 0)
+    assert item_id != 5
+
+
+def test_of_a_field_that_is_given_twice_the_last_counts(topic: Topic) -> None:
+    where = f'"namespace":"default","topic":"{topic.name}"'
+    response = topic.http.post("/enqueue", content=f'[{{{where},"priority":1,"priority":2}}]'.encode())
+    assert response.status_code == 200
+    assert topic.dequeue()[0]["priority"] == 2
+
+
+def test_one_key_from_many_producers_at_once_is_one_message(server: ServerProcess, topic: Topic) -> None:
+    def produce(n: int) -> list[int]:
+        with server.client() as client:
+            item = topic.item(str(n).encode(), idempotency_key=topic.name)
+            given_ids: list[int] = client.post("/enqueue", json=[item] * 5).json()
+            return given_ids
+
+    with ThreadPoolExecutor(8) as pool:
+        given_ids = [*itertools.chain(*pool.map(produce, range(40)))]
+    assert len(set(given_ids)) == 1
+    assert topic.taken(100) == given_ids[:1]
+
+
+def test_text_of_any_kind_survives(topic: Topic) -> None:
+    text = "\u0000 \n <b> \u202e \U0001f600 ' \" ; drop table jobs"
+    (item_id,) = topic.enqueue(topic.item(metadata={text: text}, idempotency_key=text[1:] + topic.name))
+    (out,) = topic.dequeue()
+    assert (out["metadata"], out["idempotency_key"]) == ({text: text}, text[1:] + topic.name)
+    topic.ok("/nack", item_id, error=text)
+    topic.http.post(f"/queues/{topic.name}/promote-jobs")
+    assert topic.dequeue()[0]["last_error"] == text
+
+
+def test_too_many_items_are_refused(topic: Topic) -> None:
+    status, text = refused(topic.http.post("/enqueue", json=[topic.where] * 10_001))
+    assert (status, text) == (400, "Too many items (max 10000). Send them in several requests.")
+    status, _ = refused(topic.http.post("/enqueue", content=b" " * (11 * 1024 * 1024)))
+    assert status == 413
+
+
+@pytest.mark.parametrize("path", ["/ack", "/nack", "/dlq/delete"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {}, {"id": 1}, {"id": 1, "namespace": "default"}, {"id": "1", **ITEM}, {"id": 1.5, **ITEM}, {"id": 0, **ITEM},
+        {"id": -1, **ITEM}, {"id": 2**63, **ITEM}, {"id": None, **ITEM}, {"id": 123456789012345678.0, **ITEM}, [],
+        [{"id": 1, **ITEM}],
+    ],
+)  # fmt: skip
+def test_bodies_that_name_no_message_are_refused(topic: Topic, path: str, body: Any) -> None:
+    status, text = refused(topic.http.post(path, json=body))
+    assert status == 400
+    assert text.startswith("Invalid request body: ")
+
+
+def test_an_error_that_is_no_text_is_refused(topic: Topic) -> None:
+    assert refused(topic.tell("/nack", 1, error={"a": 1}))[0] == 400
+    assert refused(topic.tell("/nack", 1, error="x" * 65_537))[0] == 400
+
+
+@pytest.mark.parametrize("path", ["/dequeue", "/dlq"])
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({"namespace": "", "topic": "t"}, "namespace is required"),
+        ({"namespace": "default"}, "topic is required"),
+        ({"namespace": "a b", "topic": "t"}, "namespace contains invalid characters"),
+        ({"namespace": "default", "topic": "t", "limit": "many"}, "limit must be a number"),
+        ({"namespace": "default", "topic": "t", "limit": 0}, "limit must be at least 1"),
+        ({"namespace": "default", "topic": "t", "limit": -3}, "limit must be at least 1"),
+        ({"namespace": "default", "topic": "t", "limit": "1.5"}, "limit must be an integer"),
+        ({"namespace": "default", "topic": "t", "limit": "NaN"}, "limit must be a finite number"),
+    ],
+)
+def test_queries_that_make_no_sense_are_refused(topic: Topic, path: str, query: dict[str, Any], words: str) -> None:
+    assert refused(topic.http.get(path, params=query)) == (400, words)
+
+
+def test_a_lease_has_limits(topic: Topic) -> None:
+    for lease_ms in (0, 86_400_001):
+        assert refused(topic.http.get("/dequeue", params={**topic.where, "lease_ms": lease_ms}))[0] == 400
+
+
+# The listener of its own, and metrics.
+
+
+@pytest.fixture(scope="module")
+def faithful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, str, str]]:
+    own, metrics = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    data = tmp_path_factory.mktemp("faithful") / "data"
+    with ServerProcess(data, "--batches", own, "--metrics", metrics, env={"AUTH_TOKENS": "secret"}) as server:
+        yield server, f"http://{own}", f"http://{metrics}"
+
+
+@pytest.mark.parametrize("name", ["Authorization", "Authorisation"])
+@pytest.mark.parametrize("value", ["Bearer secret", "secret"])
+def test_a_token_opens_the_door_in_either_spelling(faithful: tuple[ServerProcess, str, str], name: str, value: str) -> None:
+    server, url, _ = faithful
+    with server.client(headers={name: value}) as client:
+        for base in (url, server.url):
+            assert client.get(f"{base}/topics?namespace=default").status_code == 200
+
+
+def test_nothing_but_health_is_open_without_a_token(faithful: tuple[ServerProcess, str, str]) -> None:
+    server, url, _ = faithful
+    with server.client() as client:
+        health = client.get(f"{url}/health")
+        assert (health.status_code, health.text) == (200, "OK")
+        assert client.get("/health").json()["status"] == "healthy"
+        for method, path in (("POST", "/enqueue"), ("GET", "/dequeue"), ("POST", "/ack"), ("POST", "/nack"), ("GET", "/dlq"),
+                             ("POST", "/dlq/delete"), ("GET", "/topics")):  # fmt: skip
+            for base in (url, server.url):
+                response = client.request(method, f"{base}{path}", headers={"Authorisation": "Bearer wrong"})
+                assert refused(response) == (401, "Unauthorized")
+
+
+def test_the_own_listener_has_this_door_and_no_other(faithful: tuple[ServerProcess, str, str]) -> None:
+    server, url, _ = faithful
+    with server.client(headers={"Authorization": "Bearer secret"}) as client:
+        assert refused(client.get(f"{url}/queues")) == (404, "Not found")
+        assert refused(client.get(f"{url}/ack")) == (404, "Not found")
+
+
+def test_the_metrics_of_mqueue_are_there(faithful: tuple[ServerProcess, str, str]) -> None:
+    server, url, metrics = faithful
+    with server.client(headers={"Authorization": "Bearer secret"}) as client:
+        assert "mqueue_shard_health" in client.get(f"{metrics}/metrics").text
+        client.base_url = url
+        topic = Topic(client)
+        first, second, _ = topic.enqueue(topic.item(), topic.item(), topic.item())
+        assert topic.taken(2) == [first, second]
+        topic.ok("/ack", first)
+        Topic(client).ok("/ack", 1)  # a name that nobody enqueued to is not counted
+        before = client.get(f"{metrics}/metrics").text.splitlines()
+        topic.ok("/nack", second)
+        lines = client.get(f"{metrics}/metrics").text.splitlines()
+    labels = f'{{namespace="default",topic="{topic.name}"}}'
+    for name, value in (("enqueue_total", 3), ("dequeue_total", 2), ("ack_total", 1), ("nack_total", 1),
+                        ("buffer_queue_depth", 0)):  # fmt: skip
+        assert f"mqueue_{name}{labels} {value}.0" in lines
+    assert f"mqueue_ready_queue_depth{labels} 1.0" in before
+    assert f'mqueue_shard_health{{shard="0",type="{stores.chosen()}"}} 1.0' in lines
+    assert sum(line.startswith("mqueue_ack_total{") for line in lines) == 1

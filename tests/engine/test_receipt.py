@@ -1,0 +1,191 @@
+"""Pushes across queues with idempotency keys; ack and nack by id alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.core.errors import InvalidInput, JobNotFound, WrongState
+from penstock.core.job import IDEMPOTENCY_PREFIX, NewJob, details_of
+from penstock.core.lifecycle import Arrow, State
+from penstock.core.queue import QueueKey
+from penstock.engine.produce import PushAcross
+from penstock.engine.receipt import AckById, NackById
+from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, state, stored
+
+if TYPE_CHECKING:
+    from penstock.core.clock import ManualClock
+    from penstock.core.job import Job
+    from penstock.engine.engine import Engine
+
+pytestmark = pytest.mark.anyio
+
+OTHER = QueueKey("default", "other")
+KEY = f"{IDEMPOTENCY_PREFIX}k"
+
+
+async def across(engine: Engine, *parts: tuple[QueueKey, list[NewJob]]) -> list[list[Job]]:
+    return await engine.run(PushAcross(parts, engine.clock.now_ms()))
+
+
+async def keyed(engine: Engine, data: bytes = b"1", queue: QueueKey = QUEUE, **options: Any) -> Job:
+    ((job,),) = await across(engine, (queue, [NewJob(data, job_id=KEY, **options)]))
+    return job
+
+
+async def test_one_push_reaches_several_queues_in_order(engine: Engine) -> None:
+    first, second = await across(engine, (QUEUE, [NewJob(b"1"), NewJob(b"2")]), (OTHER, [NewJob(b"3")]))
+    assert [job.id for job in await claim_all(engine)] == [job.id for job in first]
+    assert [job.id for job in await claim_all(engine, queue=OTHER)] == [job.id for job in second]
+
+
+async def test_a_delay_counts_from_the_moment_of_asking(engine: Engine, clock: ManualClock) -> None:
+    command = PushAcross([(QUEUE, [NewJob(b"1", delay=5_000)])], clock.now_ms() - 2_000)
+    ((job,),) = await engine.run(command)
+    assert job.run_at == clock.now_ms() + 3_000
+
+
+async def test_a_key_names_one_job_of_its_namespace(engine: Engine) -> None:
+    first = await keyed(engine)
+    again = await keyed(engine, queue=OTHER)
+    elsewhere = await keyed(engine, queue=QueueKey("tenant", "mail"))
+    assert first.id == again.id != elsewhere.id
+
+
+async def test_a_job_nobody_has_seen_takes_over_what_a_repeat_says(engine: Engine, clock: ManualClock) -> None:
+    first = await keyed(engine, b"old", delay=60_000)
+    assert (await keyed(engine, b"new", priority=7, delay=5_000)).id == first.id
+    job = await stored(engine, first)
+    assert job is not None
+    assert (job.state, job.priority, job.run_at) == (State.DELAYED, 7, clock.now_ms() + 5_000)
+    await keyed(engine, b"newest")
+    delivery = await claim(engine)
+    assert delivery is not None
+    assert (delivery.job.id, delivery.payload.data) == (first.id, b"newest")
+
+
+async def test_a_repeat_that_says_the_same_writes_nothing(engine: Engine) -> None:
+    await keyed(engine, delay=60_000)
+    before = engine.store.journal_next
+    await keyed(engine, delay=60_000)
+    assert engine.store.journal_next == before
+
+
+@pytest.mark.parametrize("end", ["active", "retried", "completed", "dead"])
+async def test_a_job_that_was_handed_out_stays_as_it_is(engine: Engine, end: str) -> None:
+    first = await keyed(engine, b"old", max_attempts=1 if end == "dead" else 3)
+    await claim_job(engine)
+    if end == "completed":
+        await ack(engine, first)
+    elif end != "active":
+        await fail(engine, first)
+    before = await stored(engine, first)
+    assert (await keyed(engine, b"new", priority=9)).id == first.id
+    assert await stored(engine, first) == before
+
+
+async def test_repeats_in_one_push_and_in_one_batch_are_one_job(engine: Engine) -> None:
+    twice = [NewJob(b"1", job_id=KEY), NewJob(b"2", job_id=KEY)]
+    futures = [engine.run(PushAcross([(QUEUE, twice)], engine.clock.now_ms())) for _ in range(2)]
+    ids = {job.id for future in futures for part in await future for job in part}
+    assert len(ids) == 1
+    (delivery,) = [await claim(engine)]
+    assert delivery is not None
+    assert delivery.payload.data == b"2"
+    assert await claim(engine) is None
+
+
+async def test_no_other_producer_may_choose_such_an_id(engine: Engine) -> None:
+    await keyed(engine)
+    for name in (KEY, f"{IDEMPOTENCY_PREFIX}free"):
+        with pytest.raises(InvalidInput, match="must not begin with"):
+            await push(engine, job_id=name)
+
+
+async def test_an_ack_completes_and_may_be_repeated(engine: Engine) -> None:
+    job = await push(engine)
+    await claim_job(engine)
+    for _ in range(2):
+        await engine.run(AckById(QUEUE, job.id))
+        assert await state(engine, job) == State.COMPLETED
+    await engine.run(AckById(QUEUE, 12345))
+
+
+async def test_an_ack_of_what_nobody_has_in_hand_is_refused(engine: Engine) -> None:
+    job = await push(engine)
+    with pytest.raises(WrongState, match="Dequeue it first"):
+        await engine.run(AckById(QUEUE, job.id))
+    assert await state(engine, job) == State.WAITING
+    await claim_job(engine)
+    await engine.run(NackById(QUEUE, job.id, "broken"))
+    with pytest.raises(WrongState):
+        await engine.run(AckById(QUEUE, job.id))
+    with pytest.raises(WrongState):
+        await engine.run(NackById(QUEUE, job.id, "broken"))
+
+
+async def test_a_job_of_another_queue_or_namespace_is_not_touched(engine: Engine) -> None:
+    job = await push(engine)
+    await claim_job(engine)
+    for queue in (OTHER, QueueKey("tenant", "mail")):
+        await engine.run(AckById(queue, job.id))
+        with pytest.raises(JobNotFound):
+            await engine.run(NackById(queue, job.id, None))
+    assert await state(engine, job) == State.ACTIVE
+
+
+@pytest.mark.parametrize("removed", [False, True])
+async def test_an_ack_after_the_end_of_the_lease_still_completes(engine: Engine, clock: ManualClock, removed: bool) -> None:
+    job = await push(engine, flags=2 if removed else 0)
+    await claim_job(engine, lease_ms=1_000)
+    await clock.advance(1_000)
+    assert await state(engine, job) == State.WAITING
+    await engine.run(AckById(QUEUE, job.id))
+    assert await state(engine, job) == (State.NOWHERE if removed else State.COMPLETED)
+    assert await claim(engine) is None
+
+
+async def test_a_late_ack_counts_although_the_next_one_failed(engine: Engine, clock: ManualClock) -> None:
+    job = await push(engine)
+    await claim_job(engine, lease_ms=1_000)
+    await clock.advance(1_000)
+    await claim_job(engine)
+    await engine.run(NackById(QUEUE, job.id, "broken"))
+    assert await state(engine, job) == State.DELAYED
+    await engine.run(AckById(QUEUE, job.id))
+    assert await state(engine, job) == State.COMPLETED
+
+
+async def test_a_late_nack_is_noted_and_not_counted_twice(engine: Engine, clock: ManualClock) -> None:
+    job = await push(engine)
+    await claim_job(engine, lease_ms=1_000)
+    await clock.advance(1_000)
+    await engine.run(NackById(QUEUE, job.id, "too slow"))
+    found = await stored(engine, job)
+    assert found is not None
+    assert (found.state, found.attempts, details_of(found).error) == (State.WAITING, 1, "too slow")
+
+
+async def test_an_ack_from_an_earlier_life_is_refused(engine: Engine, clock: ManualClock) -> None:
+    job = await push(engine, max_attempts=1)
+    await claim_job(engine, lease_ms=1_000)
+    await clock.advance(1_000)
+    with pytest.raises(WrongState, match="dead letter queue"):
+        await engine.run(AckById(QUEUE, job.id))
+    await move(engine, job, Arrow.REVIVE)
+    with pytest.raises(WrongState):
+        await engine.run(AckById(QUEUE, job.id))
+
+
+async def test_the_third_nack_buries(engine: Engine, clock: ManualClock) -> None:
+    job = await push(engine, backoff=2_000)
+    for wait_ms in (2_000, 4_000):
+        await claim_job(engine)
+        await engine.run(NackById(QUEUE, job.id, "broken"))
+        await clock.advance(wait_ms - 1)
+        assert await claim(engine) is None
+        await clock.advance(1)
+    await claim_job(engine)
+    await engine.run(NackById(QUEUE, job.id, "broken"))
+    assert await state(engine, job) == State.DEAD

@@ -1,0 +1,102 @@
+"""How often a batch asks the store: on a store at the other end of a wire, every question is a round trip."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.core.job import IDEMPOTENCY_PREFIX, Dedup, NewJob
+from penstock.core.queue import QueueKey
+from penstock.engine.produce import Push, PushAcross
+from penstock.engine.receipt import AckById, NackById
+from penstock.store.sqlite.transaction import SqliteTransaction
+from tests.support.engines import QUEUE, claim_all, push, push_many
+
+if TYPE_CHECKING:
+    from penstock.engine.engine import Engine
+
+pytestmark = pytest.mark.anyio
+
+OTHER = QueueKey("tenant", "other")
+MANY = 50
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the questions by name. What a batch asks anyway, about time that has passed, is left out."""
+    counts: Counter[str] = Counter()
+
+    def counted(name: str, method: Any) -> Any:
+        async def call(self: Any, *args: Any, **more: Any) -> Any:
+            counts[name] += 1
+            return await method(self, *args, **more)
+
+        return call
+
+    for name, method in list(vars(SqliteTransaction).items()):
+        if inspect.iscoroutinefunction(method) and not name.startswith("_"):
+            monkeypatch.setattr(SqliteTransaction, name, counted(name, method))
+    return counts
+
+
+def messages(data: bytes, **more: Any) -> list[tuple[QueueKey, list[NewJob]]]:
+    return [
+        (queue, [NewJob(data, job_id=f"{IDEMPOTENCY_PREFIX}{n}", **more) for n in range(MANY)]) for queue in (QUEUE, OTHER)
+    ]
+
+
+async def test_messages_with_keys_are_looked_for_together(engine: Engine, asked: Counter[str]) -> None:
+    now = engine.clock.now_ms()
+    first = await engine.run(PushAcross(messages(b"1"), now))
+    asked.clear()
+    again = await engine.run(PushAcross(messages(b"2", priority=3), now))
+    assert [[job.id for job in part] for part in again] == [[job.id for job in part] for part in first]
+    assert asked == {"job_find_custom": 1, "payload_load": 1, "payload_save": 1, "job_save": 1}
+    asked.clear()
+    await engine.run(PushAcross(messages(b"2", priority=3), now))
+    assert asked == {"job_find_custom": 1, "payload_load": 1}, "the same again changes nothing"
+
+
+async def test_pushes_with_names_are_looked_for_together(engine: Engine, asked: Counter[str]) -> None:
+    await push(engine)
+    await engine.run(Push(OTHER, [NewJob(b"1")]))
+
+    def pushes() -> list[Push]:
+        return [
+            Push(queue, [NewJob(b"1", job_id=f"j{n}"), NewJob(b"2", unique_key=f"u{n}", dedup=Dedup(ttl=5_000))])
+            for n in range(MANY)
+            for queue in (QUEUE, OTHER)
+        ]
+
+    asked.clear()
+    first = await asyncio.gather(*(engine.run(each) for each in pushes()))
+    assert asked == {"job_find_custom": 1, "job_find_unique": 1, "job_insert": 1}
+    asked.clear()
+    again = await asyncio.gather(*(engine.run(each) for each in pushes()))
+    assert [[job.id for job in jobs] for jobs in again] == [[job.id for job in jobs] for jobs in first]
+    assert asked == {"job_find_custom": 1, "job_find_unique": 1}
+
+
+async def test_jobs_that_need_others_find_them_together(engine: Engine, asked: Counter[str]) -> None:
+    needed = await push_many(engine, MANY)
+    await engine.run(Push(QUEUE, [NewJob(b"1", job_id=f"own{n}") for n in range(MANY)]))
+    asked.clear()
+    await engine.run(Push(QUEUE, [NewJob(b"2", needs=(job.id, f"own{n}")) for n, job in enumerate(needed)]))
+    assert asked["job_load"] == asked["job_find_custom"] == 1
+
+
+async def test_words_about_many_messages_are_looked_up_together(engine: Engine, asked: Counter[str]) -> None:
+    made = await push_many(engine, MANY)
+    await claim_all(engine)
+    asked.clear()
+    unknown = [AckById(QUEUE, 1_000_000 + n) for n in range(MANY)]
+    acks = [AckById(QUEUE, job.id) for job in made[:25]]
+    nacks = [NackById(QUEUE, job.id, "no") for job in made[25:]]
+    await asyncio.gather(*(engine.run(each) for each in [*unknown, *acks, *nacks]))
+    assert asked["job_load"] == 2, "one for those that are done, one for those that failed"
+    assert asked["job_find_custom"] == 0
+    assert asked["job_save"] <= 2
