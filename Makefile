@@ -4,9 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 RUN_ARGS ?=
+CLUSTER_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test test-fast bench docs lock format clean
+.PHONY: help setup run cluster check test test-fast bench docs lock format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -23,11 +24,17 @@ $(STAMP): requirements/dev.lock pyproject.toml
 run: setup ## start the server on ./data, with RUN_ARGS="--durability interval" and the like
 	@$(BIN)/penstock serve $(RUN_ARGS)
 
-check: setup ## lint, types, layers
+cluster: setup ## two servers on two PostgreSQL shards, here, without Docker, with a tour
+	@$(BIN)/python deploy/cluster.py $(CLUSTER_ARGS)
+
+check: setup ## lint, types, layers, and what is in deploy/
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/yamllint --strict .
+	$(BIN)/hadolint deploy/Dockerfile
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec deploy/compose.yaml
 
 test: setup ## all tests, and those of the doors once more on PostgreSQL
 	$(BIN)/pytest -n auto
@@ -49,6 +56,8 @@ lock: ## pin the dependencies anew, with hashes
 	  --output-file requirements/runtime.lock pyproject.toml
 	$(VENV)/lock/bin/pip-compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --allow-unsafe --output-file requirements/dev.lock pyproject.toml requirements/dev.in
+	$(VENV)/lock/bin/pip-compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --allow-unsafe --all-build-deps --only-build-deps --output-file requirements/build.lock pyproject.toml
 
 format: setup ## format the code
 	$(BIN)/ruff check --fix .

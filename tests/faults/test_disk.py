@@ -98,6 +98,7 @@ def test_a_full_disk_refuses_new_jobs_takes_acks_and_recovers(small_disk: Path) 
         assert response.json()["error"].startswith("Disk is full: new jobs are refused")
         assert api.counts()["waiting"] == pushed > 5_000
         assert api.ok("GET", "/storage")["diskFull"] is True
+        assert 'penstock_shard_full{shard="0"} 1.0' in api.call("GET", "/prometheus").text
         assert api.call("GET", "/health").json()["status"] == "degraded"
         assert api.refused("POST", "{q}/jobs", {"data": 1})[0] == 507
         acked = 0

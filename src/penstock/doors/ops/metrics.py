@@ -110,12 +110,17 @@ class Metrics:
         yield GaugeMetricFamily("penstock_waiting_for_ends", "Callers that wait for a job to end.", engine.waiting_for_ends)
         status = engine.store.status()
         yield GaugeMetricFamily("penstock_store_bytes", "Size of the store on disk.", engine.store.size_bytes())
-        yield GaugeMetricFamily("penstock_store_full", "1 while the disk is full.", int(status.full))
+        yield GaugeMetricFamily(
+            "penstock_store_full", "1 while the disk is full; with several shards, while all are.", int(status.full)
+        )
         yield GaugeMetricFamily("penstock_store_writable", "0 while the store refuses writes.", int(status.writable))
         shards = GaugeMetricFamily("penstock_shard_up", "0 while a shard refuses writes.", labels=["shard"])
+        full = GaugeMetricFamily("penstock_shard_full", "1 while a shard has no room.", labels=["shard"])
         for number, each in enumerate(engine.engines):
             shards.add_metric([str(number)], int(each.store.status().writable))
+            full.add_metric([str(number)], int(each.store.status().full))
         yield shards
+        yield full
         yield GaugeMetricFamily("penstock_jobs_quarantined", "Jobs whose stored row is damaged.", status.quarantined)
 
     def _queues(self) -> Iterator[Metric]:
