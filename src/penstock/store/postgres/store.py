@@ -370,7 +370,12 @@ class PostgresStore:
             raise StorageFailed
         try:
             async with self._readers.acquire() as db:
-                return await read(db)
+                try:
+                    return await read(db)
+                except Exception as error:  # a connection that is ended while it is being used may break in any way
+                    if db.is_closed():
+                        raise StorageFailed from error
+                    raise
         except Exception as error:
             ours = translate(error)
             if ours is None:
