@@ -71,6 +71,7 @@ class Courier:
         self._due = engine.store.journal_next  #: there may be something for it up to here
         self._rewound = 0  #: how often the journal was taken back while it went through it
         self._woken = asyncio.Event()
+        self._healed = asyncio.Event()  #: the store works again: no need to rest any longer
         self._done = Progress(webhook.cursor)
         self._task: asyncio.Task[None] | None = None
 
@@ -103,6 +104,7 @@ class Courier:
         self._due = self._engine.store.journal_next
         self.cursor = min(self.cursor, self._due)
         self._rewound += 1
+        self._healed.set()
 
     @property
     def has_news(self) -> bool:
@@ -126,17 +128,27 @@ class Courier:
 
     async def _run(self) -> None:
         while True:
+            self._healed.clear()
             try:
                 await self.run_once()
             except PenstockError as error:
                 log.warning("a webhook cannot read the journal now and tries again", error=str(error))
-                await pause(self._engine.clock, self._policy.pause_ms)
+                await self._rest()
                 continue
             except Exception:
                 log.exception("a webhook failed and tries again", webhook=ids.to_uuid(self.webhook.id))
-                await pause(self._engine.clock, self._policy.pause_ms)
+                await self._rest()
                 continue
             await self._wait()
+
+    async def _rest(self) -> None:
+        """Wait for a while, or until the store works again."""
+        clock = self._engine.clock
+        alarm = clock.call_at(clock.steady_ms() + self._policy.pause_ms, self._healed.set)
+        try:
+            await self._healed.wait()
+        finally:
+            alarm.cancel()
 
     async def _wait(self) -> None:
         self.idle = True
