@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import StorageFailed
+from penstock.core.sharding import Layout
 from penstock.engine.engine import Engine
 from penstock.engine.feed import Feed
 from penstock.engine.fleet import Fleet, ShardFeed
@@ -28,14 +29,15 @@ async def open_shards(config: Config, clock: Clock) -> list[Store]:
     shards: list[Store] = []
     try:
         for number, url in enumerate(urls):
+            layout = Layout(number, len(urls))
             if url.startswith("sqlite:"):
                 loss, ballast = config.accept_loss, config.ballast_bytes
                 directory = Path(url.removeprefix("sqlite:").removeprefix("//"))
                 shards.append(
-                    await SqliteStore.open(directory, clock, accept_loss=loss, ballast_bytes=ballast, shard=number)
+                    await SqliteStore.open(directory, clock, accept_loss=loss, ballast_bytes=ballast, layout=layout)
                 )
             else:
-                shards.append(await PostgresStore.open(url, clock, shard=number, may_be_down=len(urls) > 1))
+                shards.append(await PostgresStore.open(url, clock, layout=layout, may_be_down=len(urls) > 1))
     except BaseException:
         await _close(shards)
         raise

@@ -65,6 +65,42 @@ def test_a_queue_is_on_one_shard_and_its_ids_say_which(tmp_path: Path, addresses
         assert Api(client, "").ok("GET", "/stats")["stats"]["waiting"] == 2
 
 
+@pytest.mark.parametrize("given", ["swapped", "one"])
+def test_other_stores_than_before_are_refused(tmp_path: Path, addresses: list[str], given: str) -> None:
+    with server_on(tmp_path, addresses) as server, server.client() as client:
+        kept = {name: Api(client, name).push() for name in QUEUES}
+    others = addresses[::-1] if given == "swapped" else addresses[:1]
+    with pytest.raises(AssertionError, match=r"(?s)did not start.*This store is shard"):
+        server_on(tmp_path, others).start()
+    with server_on(tmp_path, addresses) as server, server.client() as client:
+        for name, job in kept.items():
+            assert Api(client, name).pull()["id"] == job
+
+
+def test_a_name_on_two_shards_is_told_apart_by_the_lease(tmp_path: Path, addresses: list[str]) -> None:
+    with server_on(tmp_path, addresses) as server, server.client() as client:
+        tokens = {}
+        for name in QUEUES:
+            api = Api(client, name)
+            api.ok("POST", "{q}/jobs", {"data": 1, "jobId": "dup"})
+            tokens[name] = api.ok("GET", "{q}/jobs?owner=w")["token"]
+        vague = client.post("/jobs/dup/ack", json={})
+        assert (vague.status_code, "Several jobs" in vague.text) == (400, True)
+        for name in QUEUES:
+            Api(client, name).ok("POST", "/jobs/dup/ack", {"token": tokens[name]})
+            assert Api(client, name).counts()["completed"] == 1
+
+
+def test_a_cron_that_moves_to_another_shard_keeps_its_count(tmp_path: Path, addresses: list[str]) -> None:
+    with server_on(tmp_path, addresses) as server, server.client() as client:
+        api = Api(client, "a")
+        api.ok("POST", "/crons", {"name": "c", "queue": "a", "data": 1, "repeatEvery": 3_600_000, "immediately": True})
+        assert api.pull(timeout=20_000) is not None
+        api.ok("POST", "/crons", {"name": "c", "queue": "b", "data": 1, "repeatEvery": 3_600_000})
+        moved = api.ok("GET", "/crons/c")["cron"]
+        assert (moved["queue"], moved["executions"]) == ("b", 1)
+
+
 def test_one_call_about_jobs_of_several_shards_is_answered_in_order(tmp_path: Path, addresses: list[str]) -> None:
     with server_on(tmp_path, addresses) as server, server.client() as client:
         a, b = (Api(client, name) for name in QUEUES)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core.errors import StoreIncompatible
 
 if TYPE_CHECKING:
     from penstock.core.queue import QueueKey
@@ -29,3 +31,22 @@ def fnv1a32(text: str) -> int:
 def shard_for(queue: QueueKey, shards: int) -> int:
     """Return the number of the shard of a queue, from 0 to ``shards`` - 1."""
     return fnv1a32(queue.namespace + queue.name) % shards
+
+
+class Layout(NamedTuple):
+    """Which of how many shards a store is. Written into it when it is first used, and true for ever after."""
+
+    shard: int
+    shards: int
+
+    def check(self, found: Layout) -> None:
+        """Compare with what is written in the store. Raises StoreIncompatible: its queues would not be found."""
+        if found != self:
+            raise StoreIncompatible(
+                f"This store is shard {found.shard} of {found.shards} (counting from 0), but was named as shard {self.shard} "
+                f"of {self.shards}. Give the same stores in the same order as before; nothing was changed."
+            )
+
+
+#: A store that is all there is.
+ALONE = Layout(0, 1)

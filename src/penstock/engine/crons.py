@@ -39,7 +39,7 @@ class SaveCron(Command[Cron]):
     the same schedule: whoever adds its crons again at each start does not push their ticks away.
     """
 
-    __slots__ = ("data", "immediately", "key", "plan")
+    __slots__ = ("data", "executions", "immediately", "key", "plan")
 
     grows = True
 
@@ -48,6 +48,7 @@ class SaveCron(Command[Cron]):
         self.plan = plan
         self.data = data
         self.immediately = immediately
+        self.executions = 0  #: what a new one begins with: it had that many on another shard
 
 
 class RemoveCron(Command[None]):
@@ -82,7 +83,7 @@ async def _save(work: Work, command: SaveCron) -> Cron:
         next_run = work.now_ms
     queue = await work.tx.queue_open(QueueKey(key.namespace, plan.queue))
     if old is None:
-        cron = Cron(UNNUMBERED, key, plan, next_run)
+        cron = Cron(UNNUMBERED, key, plan, next_run, command.executions)
         await work.tx.cron_insert([(cron, command.data)])
         when = {"pattern": plan.schedule.expression, "every": plan.schedule.every_ms}
         given = {name: value for name, value in when.items() if value is not None}

@@ -106,13 +106,23 @@ class Fleet:
         """Return the engine of a queue."""
         return self.engines[shard_for(queue, len(self.engines))]
 
-    async def _at(self, namespace: str, ref: JobRef) -> Engine:
-        """Return the engine of a job. Raises JobNotFound, or StorageFailed if a shard that may have it cannot be asked."""
+    async def _at(self, namespace: str, ref: JobRef, token: int | None = None) -> Engine:
+        """Return the engine of a job. Raises JobNotFound, or StorageFailed if a shard that may have it cannot be asked.
+
+        A lease token says on which shard it was given out; without one, a producer's own id must not be used on two.
+        """
         if isinstance(ref, str):
-            found = await self.store.job_get(namespace, ref)
-            if found is None:
-                raise JobNotFound
-            ref = found[0].id
+            if token is not None:
+                ref = token
+            else:
+                found = await self.store.jobs_named(namespace, ref)
+                if len(found) > 1:
+                    raise InvalidInput(
+                        f"Several jobs on different shards have the id {ref!r}. Use the id that Penstock gave."
+                    )
+                if not found:
+                    raise JobNotFound
+                ref = found[0][0].id
         number = shard_of(ref)
         if number >= len(self.engines):
             raise JobNotFound
@@ -149,7 +159,7 @@ class Fleet:
         places: dict[Engine, list[int]] = {}
         for place, hold in enumerate(command.holds):
             try:
-                places.setdefault(await self._at(command.namespace, hold.ref), []).append(place)
+                places.setdefault(await self._at(command.namespace, hold.ref, hold.token), []).append(place)
             except PenstockError as error:
                 outcomes[place] = error
 
@@ -199,10 +209,15 @@ class Fleet:
 
     async def _save_cron(self, command: SaveCron) -> Any:
         home = self.of(QueueKey(command.key.namespace, command.plan.queue))
-        saved = await home.run(command)
+        elsewhere: list[Engine] = []
         for engine in self.engines:  # one of that name that pushed to another queue is replaced by this one
-            if engine is not home and await engine.store.cron_get(command.key) is not None:
-                await engine.run(RemoveCron(command.key))
+            old = None if engine is home else await engine.store.cron_get(command.key)
+            if old is not None:
+                command.executions = max(command.executions, old.executions)
+                elsewhere.append(engine)
+        saved = await home.run(command)
+        for engine in elsewhere:
+            await engine.run(RemoveCron(command.key))
         return saved
 
     async def _remove_cron(self, command: RemoveCron) -> None:

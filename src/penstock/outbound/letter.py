@@ -68,7 +68,7 @@ async def write(store: Store, webhook: Webhook, block: JournalBlock, number: int
         "Content-Type": "application/json",
         "X-Webhook-Event": name,
         "X-Webhook-Timestamp": str(block.at),
-        "X-Webhook-Delivery": f"{ids.to_uuid(webhook.id)}-{number}",
+        "X-Webhook-Delivery": f"{ids.to_uuid(webhook.id)}-{number}" + (f"-{store.shard}" if store.shard else ""),
     }
     if webhook.secret is not None:
         headers["X-Webhook-Signature"] = sign(webhook.secret, body)

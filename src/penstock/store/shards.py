@@ -101,11 +101,15 @@ class ShardedStore:
         if isinstance(ref, int):
             shard = self.of_job(ref)
             return None if shard is None else await shard.job_get(namespace, ref)
-        found = await self._ask(*(shard.job_get(namespace, ref) for shard in self._up()))
-        job = next((each for each in found if each is not None), None)
-        if job is None and self.down():
+        return next(iter(await self.jobs_named(namespace, ref)), None)
+
+    async def jobs_named(self, namespace: str, name: str) -> list[tuple[Job, Payload]]:
+        """Read the jobs that carry a producer's own id: one per shard at most. Raises StorageFailed if there may be more."""
+        answers = await self._ask(*(shard.job_get(namespace, name) for shard in self._up()))
+        found = [each for each in answers if each is not None]
+        if not found and self.down():
             raise StorageFailed(f"Not all shards could be asked ({'; '.join(self.down())}). Retry in a moment.")
-        return job
+        return found
 
     async def job_select(self, selection: Selection) -> list[Place]:
         return await self.of_queue(selection.queue.key).job_select(selection)

@@ -150,6 +150,8 @@ def in_words(outcome: PenstockError, text: str, refusal: str) -> str:
     """Say in the contract's words why a job could not be settled."""
     if isinstance(outcome, StaleLease) and "invalid token" not in refusal:
         return f"Invalid or expired lock token for job {text}"
+    if isinstance(outcome, InvalidInput):  # not the job, but how it was named
+        return str(outcome)
     return refusal
 
 

@@ -40,6 +40,12 @@ create table queues (
   unique (namespace, name)
 );
 create index queues_version on queues (version);
+-- One row, written when the database is first used: which of how many shards it is.
+create table layout (
+  one         boolean primary key default true check (one),
+  shard       int not null,
+  shards      int not null
+);
 -- One row. Every transaction reads it first; whoever changes a queue or a webhook makes it grow.
 create table catalog (
   version     bigint not null

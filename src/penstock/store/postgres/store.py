@@ -19,6 +19,7 @@ from penstock.core import limits
 from penstock.core.clock import pause
 from penstock.core.errors import OutcomeUnknown, PenstockError, StorageFailed, StorageFull, TooMany
 from penstock.core.ids import NODES_MAX, random_name
+from penstock.core.sharding import ALONE, Layout
 from penstock.store.catalog import as_counts
 from penstock.store.contract import Capabilities, Horizon, StoreStatus
 from penstock.store.postgres import crons, migrate, reads
@@ -61,9 +62,10 @@ class PostgresStore:
 
     capabilities = Capabilities(name="postgres", commit_is_durable=True, is_shared=True)
 
-    def __init__(self, url: str, clock: Clock, *, shard: int = 0, database_clock: bool = True) -> None:
+    def __init__(self, url: str, clock: Clock, *, layout: Layout = ALONE, database_clock: bool = True) -> None:
         self._url = url
-        self.shard = shard
+        self._layout = layout
+        self.shard = layout.shard
         self.clock = ShardClock(clock, follow=database_clock)
         self.server = random_name()  #: tells our own commits from those of others
         self.node = 0
@@ -84,15 +86,15 @@ class PostgresStore:
 
     @classmethod
     async def open(
-        cls, url: str, clock: Clock, *, shard: int = 0, database_clock: bool = True, may_be_down: bool = False
+        cls, url: str, clock: Clock, *, layout: Layout = ALONE, database_clock: bool = True, may_be_down: bool = False
     ) -> PostgresStore:
         """Open a shard, making its tables if there are none.
 
-        ``shard``: its number, part of every id. ``database_clock``: go by the database's clock, or by the given one.
+        ``layout``: which of how many shards it is. ``database_clock``: go by the database's clock, or by the given one.
         ``may_be_down``: one that cannot be reached is no error; it is there once ``heal`` reaches it.
         Raises StoreIncompatible, ConfigInvalid, StorageFailed.
         """
-        store = cls(url, clock, shard=shard, database_clock=database_clock)
+        store = cls(url, clock, layout=layout, database_clock=database_clock)
         try:
             await store._connect_all()
         except StorageFailed as error:
@@ -108,6 +110,10 @@ class PostgresStore:
     async def _connect_all(self) -> None:
         self._writer = await self._watched(writer=True)
         await migrate.check(self._writer)
+        await self._writer.execute(
+            "insert into layout (shard, shards) values ($1, $2) on conflict do nothing", *self._layout
+        )
+        self._layout.check(Layout(*await self._writer.fetchrow("select shard, shards from layout")))
         self._pulse = await self._watched(quick=True)
         self._listener = await self._watched()
         await self.follower.listen(self._listener)  # before looking, so that nothing falls in between

@@ -194,8 +194,18 @@ create index dependencies_needs on dependencies (needs, job) where state <= 1;
 create index dependencies_failed on dependencies (name) where state = 1;
 """
 
+# Shards.
+_VERSION_4 = """
+create table layout (
+  one          integer primary key check (one = 1),
+  shard        integer not null,
+  shards       integer not null
+);
+insert into layout select 1, 0, 1 where exists (select 1 from queues);  -- until now there was only one
+"""
+
 #: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.
-MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _VERSION_2, _VERSION_3)
+MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 
 

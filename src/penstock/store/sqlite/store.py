@@ -14,6 +14,7 @@ import structlog
 from penstock.core import limits
 from penstock.core.errors import JobQuarantined, OutcomeUnknown, PenstockError, StorageFailed, StorageFull, StoreIncompatible
 from penstock.core.limits import MEBIBYTE
+from penstock.core.sharding import ALONE, Layout
 from penstock.store.catalog import as_counts
 from penstock.store.contract import (
     Capabilities,
@@ -91,6 +92,7 @@ class SqliteStore:
         self._log_path = directory / f"{FILE_NAME}-wal"
         self.clock = clock
         self.shard = 0
+        self._layout = ALONE
         self._vfs = vfs
         self._fdatasync = fdatasync
         self._read_inline = read_inline
@@ -116,7 +118,7 @@ class SqliteStore:
         fdatasync: Callable[[int], None] = os.fdatasync,
         ballast_bytes: int = BALLAST_BYTES_MAX,
         read_inline: bool = False,
-        shard: int = 0,
+        layout: Layout = ALONE,
     ) -> SqliteStore:
         """Open a data directory, creating it if need be.
 
@@ -125,7 +127,7 @@ class SqliteStore:
         """
         prepare_directory(directory)
         store = cls(directory, clock, vfs=vfs, fdatasync=fdatasync, ballast_bytes=ballast_bytes, read_inline=read_inline)
-        store.shard = shard
+        store.shard, store._layout = layout.shard, layout
         store._lock.acquire()
         try:
             store._check_files(accept_loss=accept_loss)
@@ -245,6 +247,11 @@ class SqliteStore:
         )
 
     def _load(self) -> None:
+        for shard, shards in self._db.execute("select shard, shards from layout"):
+            self._layout.check(Layout(shard, shards))
+            break
+        else:
+            self._db.execute("insert into layout values (1, ?, ?)", self._layout)
         self.catalog = Catalog(self._db)
         self.webhooks = Webhooks(self._db)
         last = next(iter(self._db.execute("select seq, count, id_mark, total from journal order by seq desc limit 1")), None)
