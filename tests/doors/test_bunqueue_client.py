@@ -121,6 +121,22 @@ def test_acknowledgements_in_batches(queue: Any, work: Callable[..., Any]) -> No
     assert [queue.get_result(each) for each in ids] == list(range(20))
 
 
+def test_a_delayed_job_is_worked_on_when_it_is_due_and_the_worker_tells_of_it(queue: Any, work: Callable[..., Any]) -> None:
+    told: list[str] = []
+    completed = Heard(1)
+    job = queue.add("later", {"n": 1}, delay=300)
+    assert queue.get_state(job.id) == "delayed"
+    worker = work(lambda job: job.update_progress(50) or "done")
+    for event in ("active", "progress"):
+        worker.on(event, lambda *_args, event=event: told.append(event))
+    worker.on("completed", completed)
+    ((finished, result, *_),) = completed.wait()
+    assert (finished.id, result) == (job.id, "done")
+    assert told == ["active", "progress"]
+    shown = queue.get_job(job.id)
+    assert shown.started_at >= shown.created_at + 300
+
+
 def test_priorities_decide_the_order(queue: Any, work: Callable[..., Any]) -> None:
     for priority in (1, 10, 5):
         queue.add("p", {"p": priority}, priority=priority)
