@@ -7,7 +7,7 @@ RUN_ARGS ?=
 CLUSTER_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run cluster check test test-fast bench docs lock format clean
+.PHONY: help setup bench-scale run cluster check test test-fast bench docs lock format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ test-fast: setup ## the tests that take no time
 
 bench: setup ## measure pushes, bulk pushes, pull and ack, memory, against the goals
 	$(BIN)/python -m bench
+
+bench-scale: setup ## the same on PostgreSQL: against a client that does it by hand, a long queue, two servers
+	$(BIN)/python -m bench.scale
 
 docs: setup ## make the generated parts of the docs anew
 	$(BIN)/python -m tests.docs.generate

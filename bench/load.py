@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import sys
 import time
@@ -92,7 +93,46 @@ def pull_ack(counter: Counter, queue: str) -> Script:
         counter.errors += done != b'{"ok":true}'
 
 
-SCRIPTS: dict[str, Any] = {"push": push, "bulk": bulk, "pull": pull, "pull_ack": pull_ack}
+def batches(counter: Counter, queue: str, size: int = 100) -> Script:
+    """Enqueue a batch at the batches door, dequeue one, and acknowledge each of its messages. Counts acknowledgements."""
+    message = {"namespace": "bench", "topic": queue, "payload": base64.b64encode(PAYLOAD).decode()}
+    enqueue = request("POST", "/enqueue", json.dumps([message] * size).encode())
+    dequeue = request("GET", f"/dequeue?namespace=bench&topic={queue}&limit={size}")
+    while counter.goes_on():
+        reply = yield enqueue
+        counter.errors += not reply.startswith(b"[")
+        reply = yield dequeue
+        for taken in json.loads(reply):
+            done = json.dumps({"id": taken["id"], "namespace": "bench", "topic": queue}).encode()
+            reply = yield request("POST", "/ack", done)
+            counter.jobs += 1
+            counter.errors += reply != b"OK"
+
+
+def cycle(counter: Counter, queue: str, size: int = 100) -> Script:
+    """Push, pull and acknowledge at the jobs door, a batch at a time. Counts acknowledgements."""
+    job = b",".join([JOB] * size)
+    push_all = request("POST", f"/queues/{queue}/jobs/bulk", b'{"jobs":[' + job + b"]}")
+    pull_all = request("POST", f"/queues/{queue}/jobs/pull-batch", json.dumps({"count": size}).encode())
+    while counter.goes_on():
+        reply = yield push_all
+        counter.errors += not reply.startswith(b'{"ok":true')
+        pulled = json.loads((yield pull_all))
+        ids = [each["id"] for each in pulled["jobs"]]
+        if ids:
+            reply = yield request("POST", "/jobs/ack-batch", json.dumps({"ids": ids, "tokens": pulled["tokens"]}).encode())
+            counter.jobs += len(ids)
+            counter.errors += not reply.startswith(b'{"ok":true')
+
+
+SCRIPTS: dict[str, Any] = {
+    "push": push,
+    "bulk": bulk,
+    "pull": pull,
+    "pull_ack": pull_ack,
+    "batches": batches,
+    "cycle": cycle,
+}
 
 
 class Connection(asyncio.Protocol):
