@@ -36,9 +36,10 @@ check: setup ## lint, types, layers, and what is in deploy/
 	$(BIN)/hadolint deploy/Dockerfile
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec deploy/compose.yaml
 
-test: setup ## all tests, and those of the doors once more on PostgreSQL
+test: setup ## all tests, and those of the doors once more on PostgreSQL and on two shards
 	$(BIN)/pytest -n auto
 	PENSTOCK_TEST_STORE=postgres $(BIN)/pytest -n auto tests/doors
+	PENSTOCK_TEST_STORE=shards $(BIN)/pytest -n auto tests/doors
 
 test-fast: setup ## the tests that take no time
 	$(BIN)/pytest -n auto -m "not slow"

@@ -64,7 +64,8 @@ class BatchesMetrics(Collector):
         yield from self._counters()
         yield from self._depths()
         health = GaugeMetricFamily("mqueue_shard_health", "1 while a shard takes writes.", labels=("shard", "type"))
-        health.add_metric(("0", self._store.capabilities.name), int(self._store.status().writable))
+        for number, shard in enumerate(self._store.journals):
+            health.add_metric((str(number), shard.capabilities.name), int(shard.status().writable))
         yield health
 
     def _counters(self) -> Iterator[Metric]:
