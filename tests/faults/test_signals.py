@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from tests.doors.api import Api
-from tests.support.server import ServerProcess, free_port
+from tests.support.server import ServerProcess, free_port, serve_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,19 +133,8 @@ def test_logs_are_plain_when_asked(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_command_line_is_explained(tmp_path: Path, args: list[str], error: str) -> None:
-    command = [
-        "serve",
-        "--data",
-        str(tmp_path / "data"),
-        "--tcp",
-        "off",
-        "--http",
-        f"127.0.0.1:{free_port()}",
-        "--metrics",
-        "off",
-        *args,
-    ]
-    run = subprocess.run([sys.executable, "-m", "penstock", *command], capture_output=True, text=True, check=False)
+    command = [*serve_command(tmp_path / "data"), *args]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 2
     assert error in run.stderr
     assert "Traceback" not in run.stderr

@@ -7,7 +7,6 @@ import shutil
 import sqlite3
 import struct
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import apsw
@@ -20,7 +19,7 @@ from penstock.core.queue import Counts
 from penstock.store.sqlite import SqliteStore, schema, waltail
 from penstock.store.sqlite.store import FILE_NAME
 from tests.conformance.workbench import Workbench
-from tests.support.server import free_port
+from tests.support.server import serve_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,18 +38,8 @@ async def test_a_second_process_is_refused_and_the_first_unharmed(
 ) -> None:
     with pytest.raises(StoreLocked, match=r"Another process \(pid \d+\) uses the data directory .* choose another"):
         await reopen(tmp_path / "data", clock)
-    command = [
-        "serve",
-        "--data",
-        str(tmp_path / "data"),
-        "--tcp",
-        "off",
-        "--http",
-        f"127.0.0.1:{free_port()}",
-        "--metrics",
-        "off",
-    ]
-    refused = subprocess.run([sys.executable, "-m", "penstock", *command], capture_output=True, text=True, check=False)
+    command = serve_command(tmp_path / "data")
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert refused.returncode == 2
     assert "uses the data directory" in refused.stderr
     assert "Traceback" not in refused.stderr

@@ -35,6 +35,12 @@ def free_port() -> int:
         return port
 
 
+def serve_command(data: Path) -> list[str]:
+    """Return the command of a server on a directory that needs no port of its own but one."""
+    options = ["--data", str(data), "--tcp", "off", "--http", f"127.0.0.1:{free_port()}", "--metrics", "off"]
+    return [sys.executable, "-m", "penstock", "serve", *options]
+
+
 class ServerProcess:
     """Starts ``penstock serve`` on a data directory. Use it as a context manager, or call ``start`` and ``stop``."""
 

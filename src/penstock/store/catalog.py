@@ -5,7 +5,7 @@ Everything else stays in the database: ten million jobs cost no memory here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from penstock.core import limits
 from penstock.core.errors import TooMany
@@ -78,6 +78,36 @@ class Catalog:
         """Note the next tick of a cron that has just been written."""
         if self.horizon.cron_ms is None or cron.next_run < self.horizon.cron_ms:
             self.horizon.cron_ms = cron.next_run
+
+
+C = TypeVar("C", bound=Catalog)
+
+
+class CatalogReads(Generic[C]):
+    """Base of stores: what they answer from memory."""
+
+    catalog: C
+
+    def queue_find(self, key: QueueKey) -> Queue | None:
+        return self.catalog.by_key.get(key)
+
+    def queues(self) -> list[Queue]:
+        return list(self.catalog.by_key.values())
+
+    def queue_by_number(self, number: int) -> Queue:
+        return self.catalog.by_number[number]
+
+    def queue_of(self, job: Job) -> Queue:
+        return self.queue_by_number(job.queue)
+
+    def counts(self, queue: Queue) -> Counts:
+        return as_counts(self.catalog.tallies[queue.number])
+
+    def totals(self) -> Counts:
+        return as_counts(self.catalog.total)
+
+    def cron_count(self) -> int:
+        return self.catalog.crons
 
 
 def empty_tally() -> Tally:

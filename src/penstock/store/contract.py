@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from penstock.core import limits
+from penstock.core.errors import StorageFailed, StorageFull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -113,6 +114,13 @@ class StoreStatus(msgspec.Struct):
     error: str | None = None
     since_ms: int | None = None  #: wall clock when it stopped being fine
     quarantined: int = 0
+
+    def check(self, *, grows: bool) -> None:
+        """Raise StorageFull or StorageFailed if no write can be taken; ``grows`` = it would need more room."""
+        if self.error is not None and not self.full:
+            raise StorageFailed(f"Storage failed ({self.error}): nothing was stored. The server retries by itself.")
+        if grows and self.full:
+            raise StorageFull
 
 
 class Transaction(Protocol):

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.core import ids, limits
-from penstock.core.errors import InvalidInput
+from penstock.core import ids
 from penstock.core.flow import Need
 from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
 from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection
+from penstock.store.listing import Listing
 from penstock.store.postgres import rows
 
 if TYPE_CHECKING:
@@ -84,19 +84,12 @@ async def result(db: Connection, job_id: int) -> bytes | None:
 async def needs(db: Connection, job_id: int, states: Sequence[Need] | None, limit: int, offset: int) -> list[Dependency]:
     """Read dependencies of a job, oldest needed job first."""
     wanted = [state.value for state in (Need if states is None else states)]
-    found: list[Dependency] = []
-    size = 0
+    found: Listing[Dependency] = Listing("What these children answered is", "Ask for them with limit and offset")
     async with db.transaction(readonly=True):
         async for row in db.cursor(_NEEDS, job_id, wanted, limit, offset, prefetch=50):
             each = rows.read_dependency(row)
-            size += len(each.result or b"") + len(each.error or "")
-            if size > limits.list_bytes_max and found:
-                raise InvalidInput(
-                    f"What these children answered is larger than {limits.list_bytes_max // limits.MEBIBYTE} MiB. Ask for them "
-                    f"with limit and offset: the first {len(found)} would fit."
-                )
-            found.append(each)
-    return found
+            found.add(each, len(each.result or b"") + len(each.error or ""))
+    return found.items
 
 
 async def logs(db: Connection, job_id: int) -> list[LogEntry]:
@@ -123,8 +116,7 @@ async def page(db: Connection, wanted: Page) -> list[Delivery]:
     else:
         states = ", ".join(str(state.value) for state in wanted.states)
         source = f"select id, priority, position from jobs where queue = $1 and state in ({states})"  # noqa: S608
-    found: list[Delivery] = []
-    size = 0
+    found: Listing[Delivery] = Listing(f"These {wanted.limit} jobs are", "Ask for fewer")
     statement = (
         f"with page as materialized (select id, priority, position from ({source}) as s"  # noqa: S608
         " order by priority desc, position, id limit $2 offset $3)"
@@ -134,14 +126,8 @@ async def page(db: Connection, wanted: Page) -> list[Delivery]:
     async with db.transaction(readonly=True):
         async for row in db.cursor(statement, wanted.queue.number, wanted.limit, wanted.offset, prefetch=100):
             head, body = rows.read_job_body(row)
-            size += head.size
-            if size > limits.list_bytes_max and found:
-                raise InvalidInput(
-                    f"These {wanted.limit} jobs are larger than {limits.list_bytes_max // limits.MEBIBYTE} MiB. Ask for "
-                    f"fewer: the first {len(found)} would fit."
-                )
-            found.append(Delivery(head, body))
-    return found
+            found.add(Delivery(head, body), head.size)
+    return found.items
 
 
 async def priority_counts(db: Connection, queue: int) -> dict[int, int]:

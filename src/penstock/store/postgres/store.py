@@ -20,7 +20,7 @@ from penstock.core.clock import pause
 from penstock.core.errors import OutcomeUnknown, PenstockError, StorageFailed, StorageFull, TooMany
 from penstock.core.ids import NODES_MAX, random_name
 from penstock.core.sharding import ALONE, Layout
-from penstock.store.catalog import as_counts
+from penstock.store.catalog import CatalogReads
 from penstock.store.contract import Capabilities, Horizon, StoreStatus
 from penstock.store.postgres import crons, migrate, reads
 from penstock.store.postgres.catalog import Catalog
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.core.cron import Cron, CronKey
     from penstock.core.flow import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
-    from penstock.core.queue import Counts, Queue, QueueKey
+    from penstock.core.queue import Queue
     from penstock.core.webhook import Webhook
     from penstock.store import contract
     from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection, Store
@@ -57,7 +57,7 @@ NODE_TRIES: Final = 10
 LOOK_FURTHER_REST: Final = 50
 
 
-class PostgresStore:
+class PostgresStore(CatalogReads[Catalog]):
     """See ``contract.Store`` for what each method promises. Open it with ``open``."""
 
     capabilities = Capabilities(name="postgres", commit_is_durable=True, is_shared=True)
@@ -345,30 +345,9 @@ class PostgresStore:
         return (self,)
 
     def check_writable(self, *, grows: bool) -> None:
-        if self._status.error is not None and not self._status.full:
-            raise StorageFailed(f"Storage failed ({self._status.error}): nothing was stored. The server retries by itself.")
-        if grows and self._status.full:
-            raise StorageFull
+        self._status.check(grows=grows)
 
     # Reads.
-
-    def queue_find(self, key: QueueKey) -> Queue | None:
-        return self.catalog.by_key.get(key)
-
-    def queues(self) -> list[Queue]:
-        return list(self.catalog.by_key.values())
-
-    def queue_by_number(self, number: int) -> Queue:
-        return self.catalog.by_number[number]
-
-    def queue_of(self, job: Job) -> Queue:
-        return self.queue_by_number(job.queue)
-
-    def counts(self, queue: Queue) -> Counts:
-        return as_counts(self.catalog.tallies[queue.number])
-
-    def totals(self) -> Counts:
-        return as_counts(self.catalog.total)
 
     async def _read(self, read: Callable[[Connection], Awaitable[Any]]) -> Any:
         self.check_writable(grows=False)  # nobody should wait for connections that cannot be made
@@ -417,9 +396,6 @@ class PostgresStore:
 
     async def cron_list(self, namespace: str) -> list[Cron]:
         return crons.read(await self._read(lambda db: db.fetch(crons.LIST, namespace)))
-
-    def cron_count(self) -> int:
-        return self.catalog.crons
 
     def webhook_list(self) -> list[Webhook]:
         return sorted(self.catalog.webhooks.values(), key=lambda each: each.id)

@@ -12,12 +12,12 @@ from penstock.core.flow import NeedCount
 from penstock.core.ids import first_of
 from penstock.core.job import Payload
 from penstock.core.lifecycle import State
-from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
-from penstock.store.catalog import Tally, as_counts, empty_tally
+from penstock.core.queue import Queue, QueueKey, QueueSettings
 from penstock.store.contract import Horizon, JournalBlock
+from penstock.store.draft import Draft
 from penstock.store.postgres import crons as cron_rows
 from penstock.store.postgres import news, reads, rows, webhooks
-from penstock.store.postgres.catalog import encode_settings
+from penstock.store.postgres.catalog import Catalog, encode_settings
 from penstock.store.postgres.schema import LOCK_QUEUE
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from asyncpg import Connection
 
     from penstock.core.cron import Cron, CronKey
-    from penstock.core.events import Event
     from penstock.core.flow import Dependency, End
     from penstock.core.job import Job
     from penstock.core.webhook import Webhook
@@ -49,21 +48,18 @@ class Finished(NamedTuple):
     block: JournalBlock
 
 
-class PostgresTransaction:
+class PostgresTransaction(Draft[Catalog]):
     """See ``contract.Transaction`` for what each method promises."""
 
     def __init__(self, store: PostgresStore, id_mark: Callable[[], int]) -> None:
+        super().__init__()
         self._store = store
         self._id_mark = id_mark
         self.freed: set[int] = set()  # nothing is ever put aside: the database guards its own pages
         self.wrote = False
         self.block: JournalBlock | None = None
-        self._events: list[Event] = []
-        self._deltas: dict[int, Tally] = {}
         self._touched: set[tuple[int, str]] = set()
         self._emptied: set[int] = set()
-        self._undo: list[Callable[[], None]] = []
-        self._removed: dict[int, Queue] = {}
         self._booked = Horizon()
         self._fronts: set[int] = set()  #: queues in which a job got to a place that others may take for empty
         self._new_crons = 0
@@ -124,14 +120,10 @@ class PostgresTransaction:
             store.journal_next = max(store.journal_next, block.seq + len(block.events))
             self.block = store.follower.committed(number, block)
 
-    def _take_back(self) -> None:
-        for undo in reversed(self._undo):
-            undo()
-
     async def _finish(self) -> None:
         """Number the events, tell the others, and have it checked that nothing we went by has changed."""
         self.wrote = True
-        queues = {number: self._queue_name(number) for number in {event[1] for event in self._events}}
+        queues = self._mentioned()
         body = _encode((queues, self._events))
         booked = self._booked
         told = news.News(
@@ -152,9 +144,6 @@ class PostgresTransaction:
 
     # Queues.
 
-    def queue_find(self, key: QueueKey) -> Queue | None:
-        return self._catalog.by_key.get(key)
-
     async def queue_open(self, key: QueueKey) -> Queue:
         found = self._catalog.by_key.get(key)
         if found is not None:
@@ -164,15 +153,13 @@ class PostgresTransaction:
         version = await self._next_version()
         number = await self._db.fetchval(_OPEN_QUEUE, namespace, key.name, encode_settings(settings), version)
         queue = Queue(number, namespace, key, None, settings)
-        self._catalog.add(queue)
-        self._undo.append(lambda: self._catalog.remove(queue))
+        self._add_queue(queue)
         return queue
 
     async def _open_namespace(self, name: str) -> int:
         number = self._catalog.namespaces.get(name)
         if number is None:
-            number = self._catalog.namespaces[name] = await self._db.fetchval(_OPEN_NAMESPACE, name)
-            self._undo.append(lambda: self._catalog.namespaces.__delitem__(name))
+            number = self._add_namespace(name, await self._db.fetchval(_OPEN_NAMESPACE, name))
         return number
 
     async def _next_version(self) -> int:
@@ -191,7 +178,6 @@ class PostgresTransaction:
         return version
 
     async def queue_save(self, queue: Queue, settings: QueueSettings, created_at: int | None) -> None:
-        before = queue.settings, queue.created_at
         version = await self._next_version()
         await self._db.execute(
             "update queues set settings = $1, created_at = $2, version = $3 where number = $4",
@@ -199,32 +185,14 @@ class PostgresTransaction:
         )  # fmt: skip
         if queue.settings.rate_limit is not None and settings.rate_limit is None:
             await self._db.execute("delete from buckets where queue = $1", queue.number)
-        queue.settings, queue.created_at = settings, created_at
-
-        def undo() -> None:
-            queue.settings, queue.created_at = before
-
-        self._undo.append(undo)
+        self._set_queue(queue, settings, created_at)
 
     async def queue_remove(self, queue: Queue) -> None:
-        tally = self._catalog.tallies[queue.number]
         version = await self._next_version()
         await self._db.execute("update queues set removed = true, version = $1 where number = $2", version, queue.number)
         await self._db.execute("delete from buckets where queue = $1", queue.number)
-        self._catalog.remove(queue)
-        self._removed[queue.number] = queue
+        self._drop_queue(queue)
         self._emptied.add(queue.number)
-
-        def undo() -> None:
-            self._catalog.add(queue)
-            self._catalog.tallies[queue.number] = tally
-
-        self._undo.append(undo)
-
-    def counts(self, queue: Queue) -> Counts:
-        tally = self._catalog.tallies[queue.number]
-        delta = self._deltas.get(queue.number)
-        return as_counts(tally if delta is None else [a + b for a, b in zip(tally, delta, strict=True)])
 
     async def is_empty(self, queue: Queue) -> bool:
         empty: bool = await self._db.fetchval("select are_empty(array[$1::int])", queue.number)
@@ -243,12 +211,6 @@ class PostgresTransaction:
     async def bucket_save(self, queue: Queue, tokens: float, at_ms: int) -> None:
         self.wrote = True
         await self._db.execute(_SAVE_BUCKET, queue.number, tokens, at_ms)
-
-    def queue_by_number(self, number: int) -> Queue:
-        return self._catalog.by_number.get(number) or self._removed[number]
-
-    def namespace_number(self, name: str) -> int | None:
-        return self._catalog.namespaces.get(name)
 
     # Jobs.
 
@@ -558,13 +520,6 @@ class PostgresTransaction:
 
     # The journal.
 
-    def journal(self, events: Sequence[Event]) -> None:
-        self._events += events
-
-    def _queue_name(self, number: int) -> tuple[str, str]:
-        queue = self._catalog.by_number.get(number) or self._removed.get(number)
-        return (queue.key.namespace, queue.key.name) if queue is not None else ("", "")
-
     async def journal_trim(self, before_ms: int, bytes_max: int, limit: int) -> int:
         surplus = self._store.journal_bytes - bytes_max
         last = None
@@ -578,12 +533,6 @@ class PostgresTransaction:
         return _changed(await self._db.execute("delete from journal where block <= $1", last))
 
     # Parts shared by the verbs.
-
-    def _tally(self, queue: int) -> Tally:
-        tally = self._deltas.get(queue)
-        if tally is None:
-            tally = self._deltas[queue] = empty_tally()
-        return tally
 
     def _written(self, job: Job) -> None:
         self._catalog.book(job)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from penstock.core import ids, limits
-from penstock.core.errors import InvalidInput, StorageFailed
+from penstock.core import ids
+from penstock.core.errors import StorageFailed
 from penstock.core.flow import Need
 from penstock.core.job import Delivery
 from penstock.core.lifecycle import State
 from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection
+from penstock.store.listing import Listing
 from penstock.store.sqlite import rows
 
 if TYPE_CHECKING:
@@ -115,8 +116,7 @@ def page(db: apsw.Connection, wanted: Page) -> list[Delivery]:
         source = _IN_LINE
     else:
         source = " union all ".join(_FROM_STATE[state] for state in wanted.states)
-    found: list[Delivery] = []
-    size = 0
+    found: Listing[Delivery] = Listing(f"These {wanted.limit} jobs are", "Ask for fewer")
     for row in db.execute(
         f"with page as materialized (select id, priority, position from ({source})"  # noqa: S608
         " order by priority desc, position, id limit :limit offset :offset)"
@@ -128,14 +128,8 @@ def page(db: apsw.Connection, wanted: Page) -> list[Delivery]:
             job, payload = rows.read_job_body(row)
         except rows.DamagedRow:
             continue
-        size += job.size
-        if size > limits.list_bytes_max and found:
-            raise InvalidInput(
-                f"These {wanted.limit} jobs are larger than {limits.list_bytes_max // limits.MEBIBYTE} MiB. Ask for fewer: "
-                f"the first {len(found)} would fit."
-            )
-        found.append(Delivery(job, payload))
-    return found
+        found.add(Delivery(job, payload), job.size)
+    return found.items
 
 
 def select(db: apsw.Connection, wanted: Selection) -> list[Place]:
@@ -164,22 +158,15 @@ def priority_counts(db: apsw.Connection, queue: int) -> dict[int, int]:
 def needs(db: apsw.Connection, job_id: int, states: Sequence[Need] | None, limit: int, offset: int) -> list[Dependency]:
     """Read dependencies of a job, oldest needed job first."""
     wanted = ", ".join(str(state.value) for state in (Need if states is None else states))
-    found: list[Dependency] = []
-    size = 0
+    found: Listing[Dependency] = Listing("What these children answered is", "Ask for them with limit and offset")
     for row in db.execute(
         "select job, needs, state, name, result, error from dependencies"  # noqa: S608 - numbers of our own
         f" where job = ? and state in ({wanted}) order by needs limit ? offset ?",
         (job_id, limit, offset),
     ):
         each = rows.read_dependency(row)
-        size += len(each.result or b"") + len(each.error or "")
-        if size > limits.list_bytes_max and found:
-            raise InvalidInput(
-                f"What these children answered is larger than {limits.list_bytes_max // limits.MEBIBYTE} MiB. Ask for them "
-                f"with limit and offset: the first {len(found)} would fit."
-            )
-        found.append(each)
-    return found
+        found.add(each, len(each.result or b"") + len(each.error or ""))
+    return found.items
 
 
 def logs(db: apsw.Connection, job_id: int) -> list[LogEntry]:

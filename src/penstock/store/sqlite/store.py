@@ -15,7 +15,7 @@ from penstock.core import limits
 from penstock.core.errors import JobQuarantined, OutcomeUnknown, PenstockError, StorageFailed, StorageFull, StoreIncompatible
 from penstock.core.limits import MEBIBYTE
 from penstock.core.sharding import ALONE, Layout
-from penstock.store.catalog import as_counts
+from penstock.store.catalog import CatalogReads
 from penstock.store.contract import (
     Capabilities,
     Follower,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from penstock.core.cron import Cron, CronKey
     from penstock.core.flow import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
-    from penstock.core.queue import Counts, Queue, QueueKey
+    from penstock.core.queue import Queue
     from penstock.core.webhook import Webhook
     from penstock.store.contract import Store
 
@@ -67,7 +67,7 @@ READER_CACHE_KIB: Final = 4 * 1024
 STATEMENTS_CACHED: Final = 512
 
 
-class SqliteStore:
+class SqliteStore(CatalogReads[Catalog]):
     """One data directory. Use ``await SqliteStore.open(…)``; see ``contract.Store`` for what each method promises.
 
     ``vfs`` and ``fdatasync`` are seams for the tests that pull the plug; ``read_inline`` is one for those that move the clock:
@@ -345,10 +345,7 @@ class SqliteStore:
         return (self,)
 
     def check_writable(self, *, grows: bool) -> None:
-        if self._status.error is not None and not self._status.full:
-            raise StorageFailed(f"Storage failed ({self._status.error}): nothing was stored. The server retries by itself.")
-        if grows and self._status.full:
-            raise StorageFull
+        self._status.check(grows=grows)
 
     async def heal(self) -> bool:
         """Try to get out of trouble; True if the store takes writes again."""
@@ -403,24 +400,6 @@ class SqliteStore:
 
     # Reads.
 
-    def queue_find(self, key: QueueKey) -> Queue | None:
-        return self.catalog.by_key.get(key)
-
-    def queues(self) -> list[Queue]:
-        return list(self.catalog.by_key.values())
-
-    def queue_by_number(self, number: int) -> Queue:
-        return self.catalog.by_number[number]
-
-    def queue_of(self, job: Job) -> Queue:
-        return self.queue_by_number(job.queue)
-
-    def counts(self, queue: Queue) -> Counts:
-        return as_counts(self.catalog.tallies[queue.number])
-
-    def totals(self) -> Counts:
-        return as_counts(self.catalog.total)
-
     async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
         number = self.catalog.namespaces.get(namespace)
         if number is None:
@@ -462,9 +441,6 @@ class SqliteStore:
 
     async def cron_list(self, namespace: str) -> list[Cron]:
         return await self.readers.run(lambda db: crons.read(db, crons.LIST, (namespace,)))
-
-    def cron_count(self) -> int:
-        return self.catalog.crons
 
     def webhook_list(self) -> list[Webhook]:
         return sorted(self.webhooks.by_id.values(), key=lambda each: each.id)

@@ -11,16 +11,16 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.errors import RowChanged, TooMany
-from penstock.core.events import Event, EventKind
+from penstock.core.events import EventKind
 from penstock.core.flow import NeedCount
 from penstock.core.job import Job, Payload
 from penstock.core.lifecycle import STORED_STATES
-from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
-from penstock.store.catalog import Tally, as_counts, empty_tally
+from penstock.core.queue import Queue, QueueKey, QueueSettings
 from penstock.store.contract import JournalBlock
+from penstock.store.draft import Draft
 from penstock.store.sqlite import crons as cron_rows
 from penstock.store.sqlite import groups, rows
-from penstock.store.sqlite.catalog import encode_settings
+from penstock.store.sqlite.catalog import Catalog, encode_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -74,10 +74,11 @@ _NEXT_LAPSE = "select min(lease_until) from jobs where state = 2 and lease_until
 _NEXT_EXPIRY = "select min(expires_at) from jobs where expires_at is not null and state in (0, 1, 5) and expires_at > ?"
 
 
-class SqliteTransaction:
+class SqliteTransaction(Draft[Catalog]):
     """See ``contract.Transaction`` for what each method promises."""
 
     def __init__(self, store: SqliteStore, clock: Clock, id_mark: Callable[[], int]) -> None:
+        super().__init__()
         self._store = store
         self._clock = clock
         self._catalog = store.catalog
@@ -87,11 +88,7 @@ class SqliteTransaction:
         self.wrote = False
         self.block: JournalBlock | None = None
         self._begun = False
-        self._events: list[Event] = []
-        self._deltas: dict[int, Tally] = {}
         self._touched: set[tuple[int, str]] = set()
-        self._undo: list[Callable[[], None]] = []
-        self._removed: dict[int, Queue] = {}
         self._recount = False
         self._new_crons = 0
 
@@ -142,14 +139,10 @@ class SqliteTransaction:
     def _roll_back(self) -> None:
         if self._db.in_transaction:  # after some errors SQLite has rolled back by itself
             self._db.execute("rollback")
-        for undo in reversed(self._undo):
-            undo()
+        self._take_back()
         self._store.rolled_back()
 
     # Queues.
-
-    def queue_find(self, key: QueueKey) -> Queue | None:
-        return self._catalog.by_key.get(key)
 
     async def queue_open(self, key: QueueKey) -> Queue:
         found = self._catalog.by_key.get(key)
@@ -163,51 +156,30 @@ class SqliteTransaction:
             (namespace, key.name, None, encode_settings(settings)),
         )
         queue = Queue(self._db.last_insert_rowid(), namespace, key, None, settings)
-        self._catalog.add(queue)
-        self._undo.append(lambda: self._catalog.remove(queue))
+        self._add_queue(queue)
         return queue
 
     def _open_namespace(self, name: str) -> int:
         number = self._catalog.namespaces.get(name)
         if number is None:
             self._db.execute("insert into namespaces (name) values (?)", (name,))
-            number = self._catalog.namespaces[name] = self._db.last_insert_rowid()
-            self._undo.append(lambda: self._catalog.namespaces.__delitem__(name))
+            number = self._add_namespace(name, self._db.last_insert_rowid())
         return number
 
     async def queue_save(self, queue: Queue, settings: QueueSettings, created_at: int | None) -> None:
         self._begin()
-        before = queue.settings, queue.created_at
         self._db.execute(
             "update queues set settings = ?, created_at = ? where number = ?",
             (encode_settings(settings), created_at, queue.number),
         )
-        queue.settings, queue.created_at = settings, created_at
+        self._set_queue(queue, settings, created_at)
         if settings.rate_limit is None:
             self._catalog.buckets.pop(queue.number, None)
 
-        def undo() -> None:
-            queue.settings, queue.created_at = before
-
-        self._undo.append(undo)
-
     async def queue_remove(self, queue: Queue) -> None:
         self._begin()
-        tally = self._catalog.tallies[queue.number]
         self._db.execute("delete from queues where number = ?", (queue.number,))
-        self._catalog.remove(queue)
-        self._removed[queue.number] = queue
-
-        def undo() -> None:
-            self._catalog.add(queue)
-            self._catalog.tallies[queue.number] = tally
-
-        self._undo.append(undo)
-
-    def counts(self, queue: Queue) -> Counts:
-        tally = self._catalog.tallies[queue.number]
-        delta = self._deltas.get(queue.number)
-        return as_counts(tally if delta is None else [a + b for a, b in zip(tally, delta, strict=True)])
+        self._drop_queue(queue)
 
     async def is_empty(self, queue: Queue) -> bool:
         counts = self.counts(queue)
@@ -230,12 +202,6 @@ class SqliteTransaction:
                 self._catalog.buckets[queue.number] = before
 
         self._undo.append(undo)
-
-    def queue_by_number(self, number: int) -> Queue:
-        return self._catalog.by_number.get(number) or self._removed[number]
-
-    def namespace_number(self, name: str) -> int | None:
-        return self._catalog.namespaces.get(name)
 
     # Jobs.
 
@@ -528,12 +494,9 @@ class SqliteTransaction:
 
     # The journal.
 
-    def journal(self, events: Sequence[Event]) -> None:
-        self._events += events
-
     def _write_journal(self) -> None:
         store = self._store
-        queues = {number: self._queue_name(number) for number in {event[1] for event in self._events}}
+        queues = self._mentioned()
         body = _encode((queues, self._events))
         store.journal_bytes += len(body)
         self._db.execute(
@@ -550,10 +513,6 @@ class SqliteTransaction:
 
         self._undo.append(undo)
 
-    def _queue_name(self, number: int) -> tuple[str, str]:
-        queue = self._catalog.by_number.get(number) or self._removed.get(number)
-        return (queue.key.namespace, queue.key.name) if queue is not None else ("", "")
-
     async def journal_trim(self, before_ms: int, bytes_max: int, limit: int) -> int:
         self._begin()
         surplus = self._store.journal_bytes - bytes_max
@@ -568,12 +527,6 @@ class SqliteTransaction:
         return self._db.changes()
 
     # Parts shared by the verbs.
-
-    def _tally(self, queue: int) -> Tally:
-        tally = self._deltas.get(queue)
-        if tally is None:
-            tally = self._deltas[queue] = empty_tally()
-        return tally
 
     def _written(self, job: Job) -> None:
         self._catalog.book(job)

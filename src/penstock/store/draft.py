@@ -1,0 +1,92 @@
+"""The half of a transaction that is in memory, whichever store it is of: queues, counts, events, and how to take it back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic
+
+from penstock.store.catalog import C, Tally, as_counts, empty_tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.core.events import Event
+    from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
+
+
+class Draft(Generic[C]):
+    """Base of the transactions of stores. What it changes in the catalog at once is undone by ``_take_back``."""
+
+    _catalog: C
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._deltas: dict[int, Tally] = {}
+        self._undo: list[Callable[[], None]] = []
+        self._removed: dict[int, Queue] = {}
+
+    def _take_back(self) -> None:
+        """Make the catalog what it was before."""
+        for undo in reversed(self._undo):
+            undo()
+
+    def queue_find(self, key: QueueKey) -> Queue | None:
+        return self._catalog.by_key.get(key)
+
+    def queue_by_number(self, number: int) -> Queue:
+        return self._catalog.by_number.get(number) or self._removed[number]
+
+    def namespace_number(self, name: str) -> int | None:
+        return self._catalog.namespaces.get(name)
+
+    def counts(self, queue: Queue) -> Counts:
+        tally = self._catalog.tallies[queue.number]
+        delta = self._deltas.get(queue.number)
+        return as_counts(tally if delta is None else [a + b for a, b in zip(tally, delta, strict=True)])
+
+    def journal(self, events: Sequence[Event]) -> None:
+        self._events += events
+
+    # For the verbs of the stores.
+
+    def _tally(self, queue: int) -> Tally:
+        tally = self._deltas.get(queue)
+        if tally is None:
+            tally = self._deltas[queue] = empty_tally()
+        return tally
+
+    def _add_queue(self, queue: Queue) -> None:
+        self._catalog.add(queue)
+        self._undo.append(lambda: self._catalog.remove(queue))
+
+    def _add_namespace(self, name: str, number: int) -> int:
+        self._catalog.namespaces[name] = number
+        self._undo.append(lambda: self._catalog.namespaces.__delitem__(name))
+        return number
+
+    def _set_queue(self, queue: Queue, settings: QueueSettings, created_at: int | None) -> None:
+        before = queue.settings, queue.created_at
+        queue.settings, queue.created_at = settings, created_at
+
+        def undo() -> None:
+            queue.settings, queue.created_at = before
+
+        self._undo.append(undo)
+
+    def _drop_queue(self, queue: Queue) -> None:
+        tally = self._catalog.tallies[queue.number]
+        self._catalog.remove(queue)
+        self._removed[queue.number] = queue
+
+        def undo() -> None:
+            self._catalog.add(queue)
+            self._catalog.tallies[queue.number] = tally
+
+        self._undo.append(undo)
+
+    def _mentioned(self) -> dict[int, tuple[str, str]]:
+        """Return the namespace and name of every queue that the events mention."""
+        names: dict[int, tuple[str, str]] = {}
+        for number in {event[1] for event in self._events}:
+            queue = self._catalog.by_number.get(number) or self._removed.get(number)
+            names[number] = (queue.key.namespace, queue.key.name) if queue is not None else ("", "")
+        return names
