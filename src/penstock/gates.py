@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.access.gate import Gate
@@ -15,7 +16,6 @@ from penstock.outbound.fetch import Fetcher
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from pathlib import Path
 
     from penstock.access.keys import Key
     from penstock.config import Config
@@ -60,7 +60,7 @@ def _usable(setting: str, read: Callable[[], list[T]]) -> list[T]:
 
 def _read(file: Path | str | None) -> bytes:
     assert file is not None
-    with open(file, "rb") as opened:  # noqa: PTH123 - either a path or its name
+    with Path(file).open("rb") as opened:
         return opened.read(limits.jwks_bytes_max + 1)
 
 

@@ -159,7 +159,10 @@ class PostgresTransaction(Draft[Catalog]):
     async def _open_namespace(self, name: str) -> int:
         number = self._catalog.namespaces.get(name)
         if number is None:
-            number = self._add_namespace(name, await self._db.fetchval(_OPEN_NAMESPACE, name))
+            opened: int | None = await self._db.fetchval(_OPEN_NAMESPACE, name)
+            if opened is None:  # another server made it a moment ago, and this statement could not see it yet
+                raise RowChanged
+            number = self._add_namespace(name, opened)
         return number
 
     async def _next_version(self) -> int:
