@@ -49,6 +49,8 @@ class Config(msgspec.Struct, frozen=True):
 
     data: Path = Path("data")
     stores: tuple[str, ...] = ()
+    redis: str = ""
+    redis_hot_jobs: int = 200
     http: Listener = Listener("127.0.0.1", 6790)
     tcp: Listener | None = Listener("127.0.0.1", 6789)
     metrics: Listener | None = Listener("127.0.0.1", 9090)
@@ -190,6 +192,15 @@ def _stores(text: str) -> tuple[str, ...]:
     return stores
 
 
+def _redis(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("redis", "rediss", "sentinel", "sentinels") or not parts.netloc:
+        raise ValueError("expected redis://HOST:PORT/DB, rediss:// for TLS, or sentinel://HOST:PORT,HOST:PORT/MASTER")
+    if parts.scheme.startswith("sentinel") and not parts.path.strip("/"):
+        raise ValueError("expected the name of the master behind the Sentinels: sentinel://HOST:PORT,HOST:PORT/MASTER")
+    return text
+
+
 def _claims(text: str) -> tuple[str, ...]:
     """None requires nothing, not even an end."""
     return () if text.lower() == "none" else tuple(each.strip() for each in text.split(",") if each.strip())
@@ -233,7 +244,7 @@ def _log_format(text: str) -> str:
 
 
 #: Settings whose values are never shown.
-SECRETS = frozenset({"auth_tokens", "jwt_secret", "stores"})
+SECRETS = frozenset({"auth_tokens", "jwt_secret", "redis", "stores"})
 _LONG = 100 * limits.YEAR_MS
 SETTINGS: dict[str, Setting] = {
     "data": Setting(Path, ("PENSTOCK_DATA", "DATA_PATH"), "directory that holds the queue"),
@@ -241,6 +252,14 @@ SETTINGS: dict[str, Setting] = {
         _stores,
         ("PENSTOCK_STORES",),
         "databases (postgresql://…) or directories (sqlite:DIR) to keep the queues in instead of data; --store once for each",
+    ),
+    "redis": Setting(
+        _redis,
+        ("PENSTOCK_REDIS",),
+        "Redis (redis://…, rediss://…) or its Sentinels (sentinel://HOST,HOST/MASTER) for the fast path of databases",
+    ),
+    "redis_hot_jobs": Setting(
+        _number(1, 10**9), ("PENSTOCK_REDIS_HOT_JOBS",), "jobs taken from a queue within a second that make it a hot one"
     ),
     "http": Setting(_main_listener, ("PENSTOCK_HTTP",), "where the doors listen (HTTP_PORT and HOST work too)"),
     "tcp": Setting(

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.errors import StorageFailed
 from penstock.core.sharding import Layout
 from penstock.engine.engine import Engine
+from penstock.engine.fast.path import FastPath
 from penstock.engine.feed import Feed
 from penstock.engine.fleet import Fleet, ShardFeed
 from penstock.engine.keeper import Retention
 from penstock.engine.stats import Stats
 from penstock.engine.workers import Workers
 from penstock.store.postgres import PostgresStore
+from penstock.store.redis import ReadyLists, RedisLink
 from penstock.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -52,8 +54,13 @@ async def _close(shards: list[Store]) -> None:
         await shard.close()
 
 
-def make_engine(config: Config, shards: list[Store], clock: Clock) -> AnyEngine:
-    """Make one engine, or a fleet of them."""
+def make_link(config: Config, clock: Clock) -> RedisLink | None:
+    """Return the way to Redis, if there is to be one."""
+    return RedisLink(config.redis, clock) if config.redis else None
+
+
+def make_engine(config: Config, shards: list[Store], clock: Clock, link: RedisLink | None = None) -> AnyEngine:
+    """Make one engine, or a fleet of them. ``link``: where ready lists are kept; None if there are none."""
     options: dict[str, Any] = {
         "durability": config.durability,
         "sync_interval_ms": config.sync_interval_ms,
@@ -65,11 +72,23 @@ def make_engine(config: Config, shards: list[Store], clock: Clock) -> AnyEngine:
     if len(shards) == 1:
         feed = Feed()
         workers = Workers(shards[0].clock, feed, **worker_times)
-        return Engine(shards[0], shards[0].clock, feed=feed, workers=workers, **options)
+        engine = Engine(shards[0], shards[0].clock, feed=feed, workers=workers, **options)
+        _speed_up([engine], link, config)
+        return engine
     whole, stats, positions = Feed(), Stats(), [shard.journal_next - 1 for shard in shards]
     workers = Workers(clock, whole, **worker_times)
     engines = [
         Engine(shard, shard.clock, feed=ShardFeed(whole, positions, number), stats=stats, workers=workers, **options)
         for number, shard in enumerate(shards)
     ]
+    _speed_up(engines, link, config)
     return Fleet(engines, whole, stats, workers, clock)
+
+
+def _speed_up(engines: list[Engine], link: RedisLink | None, config: Config) -> None:
+    """Give engines a fast path, if there is one and their stores can have it."""
+    for engine in engines:
+        store = engine.store
+        if link is not None and isinstance(store, PostgresStore):
+            lists = ReadyLists(link, lambda store=store: store.identity)  # type: ignore[misc]
+            engine.use(FastPath(engine, lists, hot_jobs=config.redis_hot_jobs))

@@ -27,6 +27,7 @@ def _option(name: str, metavar: str) -> Callable[[F], F]:
 @click.command()
 @_option("data", "DIR")
 @click.option("--store", "stores", metavar="URL", multiple=True, help=configuration.SETTINGS["stores"].help)
+@_option("redis", "URL")
 @_option("http", "HOST:PORT")
 @_option("tcp", "HOST:PORT|off")
 @_option("metrics", "HOST:PORT|off")

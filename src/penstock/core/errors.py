@@ -174,6 +174,12 @@ class OutcomeUnknown(PenstockError):
     code = "outcome_unknown"
 
 
+class FastPathFailed(PenstockError):
+    """Redis does not answer, or has lost something. Nothing is missing: the database has it all."""
+
+    code = "fast_path_failed"
+
+
 class KeysUnavailable(PenstockError):
     """The keys that tokens are checked with cannot be fetched now; the log says why. Retry in a moment."""
 

@@ -62,6 +62,8 @@ class Arrow(StrEnum):
     CHILD_REMOVE = "child-remove"
     # A worker works.
     CLAIM = "claim"
+    PREFETCH = "prefetch"
+    START = "start"
     HEARTBEAT = "heartbeat"
     RENEW = "renew"
     PROGRESS = "progress"
@@ -140,6 +142,20 @@ def ready_at(job: Job, _moment: Moment, value: int) -> None:
 def start_lease(job: Job, moment: Moment, value: int) -> None:
     """Hand the job to a worker for the number of ms given as the value (0: until it is settled)."""
     job.token = moment.serial()
+    job.started_at = moment.now_ms
+    job.deadline = None if job.timeout is None else moment.steady_ms + job.timeout
+    job.lease_ms = value
+    extend_lease(job, moment, value)
+
+
+def set_aside(job: Job, _moment: Moment, _value: int) -> None:
+    """Lease it to the server itself: nobody has started it, and until somebody does its timeout does not run."""
+    job.started_at = None
+    job.deadline = None
+
+
+def begin(job: Job, moment: Moment, value: int) -> None:
+    """Let a worker have what was set aside, for the number of ms given as the value, under the token it was set aside with."""
     job.started_at = moment.now_ms
     job.deadline = None if job.timeout is None else moment.steady_ms + job.timeout
     job.lease_ms = value
@@ -266,6 +282,9 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
 
     **_rows(Arrow.CLAIM,        (_WAITING,),                  _ACTIVE,     start_lease,
             events=(Kind.JOB_ACTIVE,)),
+    **_rows(Arrow.PREFETCH,     (_WAITING,),                  _ACTIVE,     start_lease, set_aside,
+            events=(Kind.JOB_ACTIVE,)),
+    **_rows(Arrow.START,        (_ACTIVE,),                   None,        begin),
     **_rows(Arrow.HEARTBEAT,    (_ACTIVE,),                   None,        prove_alive),
     **_rows(Arrow.RENEW,        (_ACTIVE,),                   None,        extend_lease),
     **_rows(Arrow.PROGRESS,     (_ACTIVE,),                   None,        set_progress, prove_alive,
@@ -322,8 +341,8 @@ def move(job: Job, arrow: Arrow, moment: Moment, value: int = 0) -> Transition:
     """Take a job along an arrow and return the row that says what happened.
 
     ``value`` is the one number some arrows need: a due time (schedule, postpone, reschedule, retry, replace-later), the length
-    of a lease (claim, renew), a priority, a progress, a size. Raises WrongState, and changes nothing, where the table has no
-    such arrow.
+    of a lease (claim, prefetch, start, renew), a priority, a progress, a size. Raises WrongState, and changes nothing, where the
+    table has no such arrow.
     """
     transition = TABLE.get((job.state, arrow))
     if transition is None:

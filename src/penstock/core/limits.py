@@ -139,6 +139,19 @@ worker_queues_max: Final = 1_000
 clock_apart_ms: Final = 100  # how far their ideas of the database's clock may be apart
 lead_ms: Final = 5 * SECOND_MS  # without a sign of life, the lead goes to another server
 
+# The fast path: ready lists in Redis.
+fast_rate_ms: Final = SECOND_MS  # over which it is counted how much is wanted
+fast_ahead_ms: Final = 250  # for how long what is on a list should last
+fast_jobs_min: Final = 50  # set aside at once
+fast_jobs_max: Final = 1_000  # on a list, but for what comes in between
+fast_queues_max: Final = 10_000  # that are looked at for being hot
+fast_lease_ms_max: Final = 10 * MINUTE_MS  # a claim that asks for longer is served by the database
+fast_margin_ms: Final = 5 * SECOND_MS  # by how much what is set aside outlasts the lease its worker gets
+fast_note_ms: Final = SECOND_MS  # after which the database is told who has a job that was handed out
+fast_idle_ms: Final = 2 * SECOND_MS  # after which what is left on a list is taken back
+fast_grace_ms: Final = 3 * SECOND_MS  # for every server to say what it has handed out, when lists are given up
+fast_pause_ms: Final = 2  # before looking again, while another server fetches
+
 # How much is done at once, so that nothing holds the event loop for long.
 batch_commands_max: Final = 4_096
 pending_commands_max: Final = 100_000

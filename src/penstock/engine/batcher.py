@@ -59,6 +59,8 @@ class Batcher:
         self.when_vouched: list[Callable[[], None]] = []  #: called when more of the journal is
         #: Number of the first event of the journal that is not yet as durable as an answer promises.
         self.vouched = store.journal_next
+        #: Called, and waited for, between the commit of work that touches queues with a ready list and its answers.
+        self.before_answers: Callable[[Work], Awaitable[None]] | None = None
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -92,6 +94,16 @@ class Batcher:
             self._running = self._loop.create_task(self._run(), name="penstock-batcher")
         future = command.future = self._loop.create_future()
         return future
+
+    def put_back(self, command: AnyCommand) -> None:
+        """Queue a command that was submitted already and has a future of its own, which may then end with an error."""
+        fresh = command.future
+        try:
+            self.submit(command)
+        except PenstockError as error:
+            fresh.set_exception(error)
+            return
+        command.future = fresh
 
     async def close(self) -> None:
         """Finish what was submitted; everything later is refused."""
@@ -135,6 +147,8 @@ class Batcher:
         if self._durability is not Durability.ALWAYS or self._store.capabilities.commit_is_durable:
             self.vouched = self._store.journal_next
         self._pending[:0] = work.deferred
+        if work.tx.heated and self.before_answers is not None:
+            await self.before_answers(work)
         self._announce(work)
         self._deliver(work, since)
 

@@ -38,7 +38,7 @@ class Claim(Command[list[Delivery]]):
     ``lease_ms``: how long they are the caller's without a heartbeat (None: the queue's stall interval).
     """
 
-    __slots__ = ("alarm", "count", "lease_ms", "owner", "queue", "wait_ms")
+    __slots__ = ("alarm", "count", "direct", "lease_ms", "owner", "queue", "tired_at", "wait_ms")
 
     def __init__(
         self,
@@ -55,6 +55,8 @@ class Claim(Command[list[Delivery]]):
         self.lease_ms = lease_ms
         self.owner = owner
         self.alarm: Alarm | None = None
+        self.tired_at: int | None = None  #: steady clock: when it gives up waiting
+        self.direct = False  #: it is served by the database, ready list or not
 
 
 class Nudge(Command[None]):
@@ -97,7 +99,9 @@ class WaitingRoom:
         self._lines.setdefault(claim.queue, {})[claim] = None
         self.size += 1
         clock = self._engine.clock
-        claim.alarm = clock.call_at(clock.steady_ms() + claim.wait_ms, lambda: self._tired(claim))
+        if claim.tired_at is None:
+            claim.tired_at = clock.steady_ms() + claim.wait_ms
+        claim.alarm = clock.call_at(claim.tired_at, lambda: self._tired(claim))
 
     def leave(self, claim: Claim) -> bool:
         """Step out of the line; False if the caller was not in it."""
@@ -174,6 +178,11 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
     if queue is None:
         _turn_away(engine, work, newcomers)
         return
+    fast = engine.fast
+    if fast is not None and fast.serve(work, queue, [each for each in newcomers if not each.direct]):
+        newcomers = [each for each in newcomers if each.direct]
+        if not newcomers:
+            return
     allowance = await engine.throttle.allowance(work, queue)
     jobs, more = await _next_jobs(work, queue, allowance.jobs, chain(room.line(key), newcomers), engine.store.capabilities)
     line = chain(room.line(key), newcomers)
@@ -192,6 +201,8 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
         work.after_commit.append(partial(_hand_over, engine, caller, deliveries))
         served.add(caller)
     work.pulled += given
+    if fast is not None and given:
+        fast.warm(work, queue, given)
     await engine.throttle.claimed(work, queue, allowance, given)
     unserved = [newcomer for newcomer in newcomers if newcomer not in served]
     if more:
@@ -253,18 +264,24 @@ async def _tell_hit(engine: Engine, work: Work, queue: Queue, allowance: Allowan
             work.after_commit.append(tell)
 
 
-def _lease(work: Work, queue: Queue, caller: Claim, job: Job, payload: Payload) -> Delivery:
+def lease_ms_of(queue: Queue, caller: Claim, job: Job | None = None) -> int:
+    """Return the length of the lease that a caller gets: of a certain job, or of one without rules of its own."""
     stall = queue.settings.stall
     if caller.lease_ms is not None:
         lease_ms = caller.lease_ms
     else:
         lease_ms = max(stall.stall_interval, stall.grace_period) if stall.enabled else 0
-    if job.details is not None and lease_ms and stall.enabled:
+    if job is not None and job.details is not None and lease_ms and stall.enabled:
         own = details_of(job).stall_timeout
         if own is not None:
             # Silence for this long loses the job, and so does a lease that was asked for and is shorter.
             own = max(own, stall.grace_period)
             lease_ms = own if caller.lease_ms is None else min(own, lease_ms)
+    return lease_ms
+
+
+def _lease(work: Work, queue: Queue, caller: Claim, job: Job, payload: Payload) -> Delivery:
+    lease_ms = lease_ms_of(queue, caller, job)
     if caller.owner is not None:
         details = details_of(job)
         details.owner = caller.owner

@@ -16,6 +16,7 @@ from penstock.engine import verbs
 from penstock.engine.batcher import Batcher
 from penstock.engine.claim import WaitingRoom
 from penstock.engine.completions import Completions
+from penstock.engine.fast.handed import HandedOut
 from penstock.engine.feed import Feed
 from penstock.engine.keeper import Archivist, Healer, Keeper, Neighbour, Retention, Undertaker
 from penstock.engine.meter import metered
@@ -26,12 +27,13 @@ from penstock.engine.workers import Workers
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.core.clock import Alarm, Clock
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.completions import Ending
+    from penstock.engine.fast.path import FastPath
     from penstock.engine.meter import Admit
     from penstock.engine.work import JobRef, Work
     from penstock.store.contract import JournalBlock, Store
@@ -82,6 +84,9 @@ class Engine:
         ] = []  #: called when this server becomes the leader, or is it no more
         self.leads = not store.capabilities.is_shared  #: nobody to share the work with
         self._lead_ends: Alarm | None = None
+        self.fast: FastPath | None = None  #: hands out jobs of hot queues without asking the store
+        self.handed = HandedOut()  #: what it has handed out and the store does not know yet
+        self.hot: Mapping[int, int] = {}  #: queues with a ready list, as of our latest transaction, by number
         self.when_healed: list[
             Callable[[], None]
         ] = []  #: called when the store, read anew, may have lost its newest commits
@@ -131,6 +136,8 @@ class Engine:
         """Send home who waits, finish what was submitted, stop. The store stays open."""
         self.stop_waiting()
         self.workers.close()
+        if self.fast is not None:
+            await self.fast.close()
         await self.rest()
         await self._batcher.close()
 
@@ -173,6 +180,18 @@ class Engine:
     def run(self, command: Command[T]) -> asyncio.Future[T]:
         """Run a command; awaiting it gives the answer, or raises why there is none."""
         return self._batcher.submit(command)
+
+    def use(self, fast: FastPath) -> None:
+        """Hand out jobs of hot queues from ready lists from now on."""
+        self.fast = fast
+        self.run = fast.wrap(self.run)  # type: ignore[method-assign, assignment]
+        self._batcher.before_answers = fast.offer
+        self._batcher.after_commit.append(fast.saw)
+        self._keepers.append(fast.daemon)
+
+    def put_back(self, command: AnyCommand) -> None:
+        """Queue a command again that was run already; its future stays."""
+        self._batcher.put_back(command)
 
     def meter(self, admit: Admit) -> None:
         """Ask ``admit`` before every push from now on. Without this call a push costs nothing for it."""

@@ -76,6 +76,8 @@ async def ack_by_id(engine: Engine, work: Work, commands: Sequence[AckById]) -> 
         if job.state != State.ACTIVE:
             work.refuse(command, _not_in_hand(job))
             continue
+        if job.started_at is None:
+            engine.handed.begin(work, job)
         complete(work, job)
         if job.flags & JobFlag.REPEATS:
             repeating.append(job)
@@ -85,7 +87,7 @@ async def ack_by_id(engine: Engine, work: Work, commands: Sequence[AckById]) -> 
     work.timings.append((engine.stats.ack_time, len(commands)))
 
 
-async def nack_by_id(_engine: Engine, work: Work, commands: Sequence[NackById]) -> None:
+async def nack_by_id(engine: Engine, work: Work, commands: Sequence[NackById]) -> None:
     """Apply a batch of failures."""
     await work.prefetch([command.id for command in commands])
     for command in commands:
@@ -94,6 +96,8 @@ async def nack_by_id(_engine: Engine, work: Work, commands: Sequence[NackById]) 
             work.refuse(command, JobNotFound(f"There is no message {command.id} in this topic."))
             continue
         if job.state == State.ACTIVE:
+            if job.started_at is None:
+                engine.handed.begin(work, job)
             count_failure(work, job, command.error)
         elif _was_lost(job):
             details = details_of(job)

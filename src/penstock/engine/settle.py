@@ -122,7 +122,7 @@ async def ack(engine: Engine, work: Work, commands: Sequence[Ack]) -> None:
         if job.flags & JobFlag.REPEATS:
             repeating.append(job)
 
-    await _settle(work, commands, finish)
+    await _settle(engine, work, commands, finish)
     if repeating:
         await repeat(engine, work, repeating)
     work.timings.append((engine.stats.ack_time, len(commands)))
@@ -137,13 +137,13 @@ def complete(work: Work, job: Job) -> None:
         work.move(job, Arrow.COMPLETE)
 
 
-async def fail(_engine: Engine, work: Work, commands: Sequence[Fail]) -> None:
+async def fail(engine: Engine, work: Work, commands: Sequence[Fail]) -> None:
     """Apply a batch of failures."""
 
     def count(command: Fail, _index: int, job: Job) -> None:
         count_failure(work, job, command.error, final=command.final, stack=command.stack)
 
-    await _settle(work, commands, count)
+    await _settle(engine, work, commands, count)
 
 
 def count_failure(
@@ -173,7 +173,7 @@ def _shortened(stack: Sequence[str], lines_max: int | None) -> list[str]:
     return kept
 
 
-async def renew(_engine: Engine, work: Work, commands: Sequence[Renew]) -> None:
+async def renew(engine: Engine, work: Work, commands: Sequence[Renew]) -> None:
     """Apply a batch of heartbeats and extensions."""
 
     def extend(command: Renew, index: int, job: Job) -> None:
@@ -183,15 +183,15 @@ async def renew(_engine: Engine, work: Work, commands: Sequence[Renew]) -> None:
         else:
             work.move(job, Arrow.RENEW, lease_ms)
 
-    await _settle(work, commands, extend)
+    await _settle(engine, work, commands, extend)
 
 
-async def release(_engine: Engine, work: Work, commands: Sequence[Release]) -> None:
+async def release(engine: Engine, work: Work, commands: Sequence[Release]) -> None:
     """Apply a batch of releases."""
-    await _settle(work, commands, lambda _command, _index, job: work.move(job, Arrow.RELEASE))
+    await _settle(engine, work, commands, lambda _command, _index, job: work.move(job, Arrow.RELEASE))
 
 
-async def progress(_engine: Engine, work: Work, commands: Sequence[Progress]) -> None:
+async def progress(engine: Engine, work: Work, commands: Sequence[Progress]) -> None:
     """Apply a batch of progress reports."""
 
     def note(command: Progress, _index: int, job: Job) -> None:
@@ -200,10 +200,10 @@ async def progress(_engine: Engine, work: Work, commands: Sequence[Progress]) ->
         put_details(job, details)
         work.move(job, Arrow.PROGRESS, command.progress, note=command.message)
 
-    await _settle(work, commands, note)
+    await _settle(engine, work, commands, note)
 
 
-async def _settle(work: Work, commands: Sequence[S], act: Callable[[S, int, Job], None]) -> None:
+async def _settle(engine: Engine, work: Work, commands: Sequence[S], act: Callable[[S, int, Job], None]) -> None:
     """Act on every job that is rightly held, and say of the others why not."""
     await work.prefetch([hold.ref for command in commands for hold in command.holds])
     for command in commands:
@@ -212,6 +212,8 @@ async def _settle(work: Work, commands: Sequence[S], act: Callable[[S, int, Job]
             job = await work.find(command.namespace, hold.ref)
             problem = _why_not(job, hold)
             if job is not None and problem is None:
+                if job.started_at is None:
+                    engine.handed.begin(work, job)
                 act(command, index, job)
             outcomes.append(problem)
         work.answer(command, outcomes)

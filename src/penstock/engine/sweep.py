@@ -157,6 +157,9 @@ async def _lapse(engine: Engine, work: Work) -> None:
         engine.timer.judged()
     for found in lapsed:
         job = work.meet(found)
+        if job.started_at is None:  # it was set aside for a ready list, and as far as is known nobody has had it
+            work.move(job, Arrow.RELEASE)
+            continue
         stall = engine.store.queue_by_number(job.queue).settings.stall
         arrow, error, reason = after_lapse(job, stall.max_stalls, work.steady_ms)
         details = details_of(job)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.engine import admin, change, claim, crons, flows, hooks, keeper, produce, receipt, settle, sweep
+from penstock.engine.fast import commands as fast
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -43,6 +44,10 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     hooks.RemoveWebhook: hooks.remove_webhook,
     hooks.EnableWebhook: hooks.enable_webhook,
     hooks.NoteDeliveries: hooks.note_deliveries,
+    fast.Begin: fast.begin,
+    fast.TakeBack: fast.take_back,
+    fast.Abandon: fast.abandon,
+    fast.Reclaim: fast.reclaim,
     keeper.TrimJournal: keeper.trim_journal,
     keeper.AutoRevive: keeper.auto_revive,
     flows.Adopt: flows.adopt,
@@ -66,6 +71,9 @@ async def apply(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None
                 await function(engine, work, commands)
     await sweep.sweep(engine, work)
     await flows.follow_up(engine, work)
+    prefetches = by_verb.get(fast.Prefetch)
+    if prefetches:
+        await fast.prefetch(engine, work, prefetches)
     if claims or engine.room.size:
         await claim.claim(engine, work, claims)
         if work.followed < len(work.ended):  # a claim may have met a job whose time-to-live is over

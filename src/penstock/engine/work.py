@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.core.flow import Dependency, End
     from penstock.core.ids import IdSource
     from penstock.core.job import Job, Payload
+    from penstock.core.lifecycle import Moment
     from penstock.core.queue import Queue
     from penstock.engine.command import AnyCommand
     from penstock.engine.stats import Histogram
@@ -42,6 +43,7 @@ class Work:
         self.answers: list[tuple[AnyCommand, Any]] = []
         self.refusals: list[tuple[AnyCommand, Exception]] = []
         self.deferred: list[AnyCommand] = []  #: commands that did not fit and come first in the next batch
+        self.readied: list[Sequence[Job]] = []  #: jobs that are ready now and were not before
         self.ready: set[int] = set()  #: numbers of the queues in which something may have become claimable
         self.ended: list[tuple[Job, Arrow]] = []  #: live jobs that completed, died or vanished, and how
         self.followed = 0  #: how many of these were looked into for the jobs that need them
@@ -163,11 +165,17 @@ class Work:
             self._events += job_events(kind, jobs)
         if target == _WAITING:
             self.ready.add(jobs[0].queue)
+            self.readied.append(jobs)
         self._born += zip(jobs, payloads, strict=True)
 
     def move(self, job: Job, arrow: Arrow, value: int = 0, *, note: object = None, error: str | None = None) -> None:
         """Take a job along an arrow: see ``lifecycle.move``. The note and the error go into the journal."""
         self._follow(job, arrow, value, note, error)
+        self._changed[job.id] = None
+
+    def begin(self, job: Job, lease_ms: int, at: Moment) -> None:
+        """Let a worker have a job that was set aside, from a moment on that may be a while ago."""
+        lifecycle.move(job, Arrow.START, at, lease_ms)
         self._changed[job.id] = None
 
     def touch(self, job: Job) -> None:
@@ -180,8 +188,11 @@ class Work:
         target, _, kinds = lifecycle.move(job, arrow, self, value)
         for kind in kinds:
             self._events.append(job_event(kind, job, error if kind in ERROR_KINDS else note))
-        if target == _WAITING or (source == _ACTIVE and target != _ACTIVE):
-            self.ready.add(job.queue)  # something to claim, or a free place
+        if target == _WAITING:
+            self.ready.add(job.queue)  # something to claim
+            self.readied.append((job,))
+        elif source == _ACTIVE and target != _ACTIVE:
+            self.ready.add(job.queue)  # a free place
         # What removes a job that is completed or dead is not its end: that was before.
         if target in (_COMPLETED, _DEAD, _NOWHERE) and source not in (_COMPLETED, _DEAD):
             self.ended.append((job, arrow))

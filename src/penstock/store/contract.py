@@ -19,7 +19,7 @@ from penstock.core import limits
 from penstock.core.errors import StorageFailed, StorageFull
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from penstock.core.clock import Clock
@@ -143,6 +143,20 @@ class Transaction(Protocol):
     @property
     def block(self) -> JournalBlock | None:
         """What it put into the journal, once it is over."""
+
+    # Ready lists, which only some stores have: see FastTransaction.
+
+    @property
+    def generation(self) -> int:
+        """Which generation of ready lists this is."""
+
+    @property
+    def hot(self) -> Mapping[int, int]:
+        """Numbers of the queues that had a ready list when it began, each with its epoch."""
+
+    @property
+    def heated(self) -> Sequence[int]:
+        """Numbers of those of its queues that have a ready list, once it is over."""
 
     # Queues.
 
@@ -335,6 +349,31 @@ class Transaction(Protocol):
 
     async def journal_trim(self, before_ms: int, bytes_max: int, limit: int) -> int:
         """Drop up to ``limit`` of the oldest blocks that are too old or too much; return how many went."""
+
+
+class FastTransaction(Transaction, Protocol):
+    """What the fast path needs besides, of a store that has one: see ``engine.fast``."""
+
+    async def hot_add(self, queue: Queue) -> int:
+        """Note that jobs are leased for the ready list of a queue; return its new epoch.
+
+        Raises RowChanged if this generation was given up since the transaction began.
+        """
+
+    async def hot_remove(self, queue: int, epoch: int) -> None:
+        """Note that a ready list is gone, unless something was leased for it since the given epoch."""
+
+    async def abandon(self, generation: int) -> bool:
+        """Begin a new generation, without any lists; False if the given one is over already."""
+
+    async def job_set_aside(self, now_ms: int, grace_ms: int, limit: int) -> list[Job]:
+        """Read active jobs that nobody has started, of generations that were given up ``grace_ms`` ago; held like job_load."""
+
+    async def wal_stored(self, wal: int) -> int:
+        """Return up to which number a server's log is stored, and hold that; 0 for an unknown one."""
+
+    async def wal_advance(self, wal: int, number: int) -> None:
+        """Note up to which number a server's log is stored."""
 
 
 class Store(Protocol):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic
 
 from penstock.store.catalog import C, Tally, as_counts, empty_tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.core.events import Event
     from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
@@ -17,6 +18,9 @@ class Draft(Generic[C]):
     """Base of the transactions of stores. What it changes in the catalog at once is undone by ``_take_back``."""
 
     _catalog: C
+    generation = 0
+    hot: Mapping[int, int] = MappingProxyType({})
+    heated: Sequence[int] = ()
 
     def __init__(self) -> None:
         self._events: list[Event] = []

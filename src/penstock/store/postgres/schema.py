@@ -266,6 +266,48 @@ begin
 end $$;
 """  # noqa: S608 - put together from constants of this file
 
+# The Redis fast path: which queues have a ready list, what was leased for them, and how far the logs of servers were stored.
+_VERSION_2 = f"""
+alter table catalog add column identity uuid not null default gen_random_uuid();  -- of this shard, in Redis
+alter table catalog add column generation bigint not null default 0;              -- of what is in Redis
+alter table catalog add column fence bigint not null default 0;     -- lease tokens below this are of earlier generations
+alter table catalog add column fenced_at bigint not null default 0; -- ms, by the database's clock
+create table hot (
+  queue        int primary key,
+  epoch        bigint not null           -- counts what was fetched for its list
+);
+create index jobs_set_aside on jobs_live (lease_until) where state = 2 and started_at is null;
+create table wals (
+  wal          bigint primary key,       -- a server's log of what it has promised to store
+  stored       bigint not null,          -- everything up to this number is
+  at           bigint not null           -- ms, by the database's clock
+);
+
+drop function finish(int[], bigint, int[], int, bigint, bigint, bigint, bytea, bytea);
+create function finish(
+  touched int[], known_version bigint, emptied int[], events int, at_ms bigint, mark bigint, by_server bigint, in_news bytea,
+  in_body bytea, out new_block bigint, out new_seq bigint, out new_total bigint, out xid text, out heated int[]
+) language plpgsql as $$
+begin
+  perform pg_advisory_xact_lock({LOCK_COMMIT}, 0);
+  if exists (select from queues where number = any (touched) and version > known_version) then
+    raise exception 'a queue was changed meanwhile' using errcode = '{CHANGED_STATE}';
+  end if;
+  if cardinality(emptied) > 0 and not are_empty(emptied) then
+    raise exception 'a queue is not empty any more' using errcode = '{CHANGED_STATE}';
+  end if;
+  select j.block + 1, j.seq + j.count, j.total into new_block, new_seq, new_total
+    from journal j order by j.block desc limit 1;
+  new_block := coalesce(new_block, 1);
+  new_seq := coalesce(new_seq, 1);
+  new_total := coalesce(new_total, 0) + length(in_body);
+  insert into journal values (new_block, new_seq, events, at_ms, mark, by_server, new_total, in_news, in_body);
+  perform pg_notify('{CHANNEL}', by_server || ' ' || new_block);
+  xid := pg_current_xact_id()::text;
+  heated := array(select queue from hot where queue = any (touched));
+end $$;
+"""  # noqa: S608
+
 #: Migration number n (counting from 1) takes a database from version n-1 to n. Never edit one that was released; append.
-MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1,)
+MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _VERSION_2)
 SCHEMA_VERSION: Final = len(MIGRATIONS)

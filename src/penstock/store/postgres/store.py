@@ -75,6 +75,7 @@ class PostgresStore(CatalogReads[Catalog]):
         self.journal_next = 1
         self.journal_bytes = 0
         self.id_floor = 0
+        self.identity = ""  #: tells this shard from all others, for ever
         self._status = StoreStatus()
         self._size_bytes = 0
         self._look_further_at = 0.0
@@ -123,6 +124,7 @@ class PostgresStore(CatalogReads[Catalog]):
         self.catalog = Catalog()
         async with self._listener.transaction(isolation="repeatable_read", readonly=True):
             await self.catalog.load(self._listener)
+            self.identity = str(await self._listener.fetchval("select identity from catalog"))
             block, seq, count, total = await self._listener.fetchrow(_LAST_BLOCK) or (0, 1, 0, 0)
             mark = await self._listener.fetchval(_ID_FLOOR)
         self.journal_next, self.journal_bytes = seq + count, total

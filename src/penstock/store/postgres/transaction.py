@@ -9,7 +9,7 @@ import msgspec
 from penstock.core import limits
 from penstock.core.errors import RowChanged, TooMany
 from penstock.core.flow import NeedCount
-from penstock.core.ids import first_of
+from penstock.core.ids import EPOCH_MS, TIME_SHIFT, first_of
 from penstock.core.job import Payload
 from penstock.core.lifecycle import State
 from penstock.core.queue import Queue, QueueKey, QueueSettings
@@ -72,7 +72,9 @@ class PostgresTransaction(Draft[Catalog]):
         self._catalog = store.catalog
         try:
             await self._db.execute("begin")
-            now_ms, version = await self._db.fetchrow(_ENTER)
+            now_ms, version, self.generation, queues, epochs = await self._db.fetchrow(_ENTER)
+            if queues:
+                self.hot = dict(zip(queues, epochs, strict=True))
             self.now_ms, self.steady_ms = store.clock.told(now_ms)
             self._young = first_of(self.now_ms)
             if version != self._catalog.version:
@@ -135,7 +137,7 @@ class PostgresTransaction(Draft[Catalog]):
             list(self._fronts),
         )
         touched = [number for number in self._deltas if number not in self._emptied]
-        block, seq, total, xid = await self._db.fetchrow(
+        block, seq, total, xid, self.heated = await self._db.fetchrow(
             _FINISH, touched, self._known, list(self._emptied), len(self._events), self.now_ms, self._id_mark(),
             self._store.server, news.encode(told), body,
         )  # fmt: skip
@@ -521,6 +523,39 @@ class PostgresTransaction(Draft[Catalog]):
 
         self._undo.append(undo)
 
+    # The fast path.
+
+    async def hot_add(self, queue: Queue) -> int:
+        self.wrote = True
+        epoch: int | None = await self._db.fetchval(_ADD_HOT, queue.number, self.generation)
+        if epoch is None:  # somebody has given up this generation meanwhile
+            raise RowChanged
+        return epoch
+
+    async def hot_remove(self, queue: int, epoch: int) -> None:
+        self.wrote = True
+        await self._db.execute("delete from hot where queue = $1 and epoch = $2", queue, epoch)
+
+    async def abandon(self, generation: int) -> bool:
+        # The lock comes first: by the clock, the fence is behind everything that was set aside in this generation.
+        if await self._db.fetchval("select generation from catalog for update") != generation:
+            return False
+        self.wrote = True
+        await self._db.execute(_ABANDON, EPOCH_MS, TIME_SHIFT)
+        await self._db.execute("delete from hot")
+        return True
+
+    async def job_set_aside(self, now_ms: int, grace_ms: int, limit: int) -> list[Job]:
+        return rows.read_jobs(await self._db.fetch(rows.SET_ASIDE, now_ms, grace_ms, limit))
+
+    async def wal_stored(self, wal: int) -> int:
+        found: int | None = await self._db.fetchval("select stored from wals where wal = $1 for update", wal)
+        return found or 0
+
+    async def wal_advance(self, wal: int, number: int) -> None:
+        self.wrote = True
+        await self._db.execute(_ADVANCE_WAL, wal, number, self.now_ms)
+
     # The journal.
 
     async def journal_trim(self, before_ms: int, bytes_max: int, limit: int) -> int:
@@ -583,7 +618,17 @@ def _utf8(text: str | None) -> bytes | None:
 
 
 _OLD_NAMES = "select queue, group_id from jobs where id = any ($1::bigint[])"
-_ENTER = "select clock_ms(), version from catalog"
+_ENTER = "select clock_ms(), version, generation, array(select queue from hot), array(select epoch from hot) from catalog"
+_ADD_HOT = (
+    "with this as (select from catalog where generation = $2 for share)"
+    " insert into hot select $1, 1 from this on conflict (queue) do update set epoch = hot.epoch + 1 returning epoch"
+)
+_ABANDON = (
+    "update catalog set generation = generation + 1, fenced_at = clock_ms(), fence = (clock_ms() - $1::bigint) << $2::int"
+)
+_ADVANCE_WAL = (
+    "insert into wals values ($1, $2, $3) on conflict (wal) do update set stored = excluded.stored, at = excluded.at"
+)
 _FINISH = "select * from finish($1::int[], $2, $3::int[], $4, $5, $6, $7, $8, $9)"
 _LOCK = "select pg_advisory_xact_lock($1, $2)"
 _PUT_RIGHT = "select put_right($1::int[], $2::text[], $3)"

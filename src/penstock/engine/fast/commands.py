@@ -1,0 +1,158 @@
+"""The verbs of the fast path. Doors do not know them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from penstock.core import limits
+from penstock.core.job import Delivery, details_of, put_details
+from penstock.core.lifecycle import Arrow, State
+from penstock.engine.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.core.queue import QueueKey, QueueSettings
+    from penstock.engine.engine import Engine
+    from penstock.engine.fast.handed import Handed
+    from penstock.engine.work import Work
+    from penstock.store.contract import FastTransaction
+
+
+def _fast(work: Work) -> FastTransaction:
+    return cast("FastTransaction", work.tx)
+
+
+def may_be_hot(settings: QueueSettings) -> bool:
+    """Tell whether jobs of a queue may be set aside: with a limit, each claim has to be weighed on its own."""
+    return not settings.paused and settings.rate_limit is None and settings.concurrency is None and settings.stall.enabled
+
+
+class SetAside(NamedTuple):
+    """What was set aside for a ready list."""
+
+    jobs: list[Delivery]
+    generation: int
+    epoch: int | None  #: of the list; None if there is none any more
+    first: bool  #: no other list was there
+
+
+class Prefetch(Command[SetAside]):
+    """Set up to ``count`` jobs aside, the best there are, for at least ``lease_ms``.
+
+    ``is_empty``: the list has nothing left; if there is nothing to fetch either, it is given up.
+    """
+
+    __slots__ = ("count", "is_empty", "lease_ms", "queue")
+
+    def __init__(self, queue: QueueKey, count: int, lease_ms: int, *, is_empty: bool) -> None:
+        self.queue = queue
+        self.count = count
+        self.lease_ms = lease_ms
+        self.is_empty = is_empty
+
+
+class TakeBack(Command[None]):
+    """Jobs of a ready list are not wanted any more, by id and token: they get their old places back, and the list is gone."""
+
+    __slots__ = ("epoch", "holds", "queue_number")
+
+    def __init__(self, holds: Sequence[tuple[int, int]], queue_number: int | None = None, epoch: int | None = None) -> None:
+        self.holds = holds
+        self.queue_number = queue_number
+        self.epoch = epoch
+
+
+class Begin(Command[None]):
+    """Write down who has what was handed out, by token."""
+
+    __slots__ = ("handed",)
+
+    def __init__(self, handed: Mapping[int, Handed]) -> None:
+        self.handed = handed
+
+
+class Abandon(Command[bool]):
+    """Give up a generation of ready lists, if it has any; tells whether it did."""
+
+    __slots__ = ("generation",)
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+
+
+class Reclaim(Command[int]):
+    """Release some of what was set aside for generations that were given up a while ago; answers how many."""
+
+    __slots__ = ()
+
+
+async def prefetch(_engine: Engine, work: Work, commands: Sequence[Prefetch]) -> None:
+    """Apply a batch of prefetches."""
+    tx = _fast(work)
+    for command in commands:
+        queue = work.tx.queue_find(command.queue)
+        jobs: list[Delivery] = []
+        epoch = None
+        first = not work.tx.hot
+        if queue is not None:
+            await work.flush()
+            if may_be_hot(queue.settings):
+                for found, payload in await work.tx.job_ready(queue, command.count):
+                    job = work.meet(found)
+                    if job.expires_at is not None and job.expires_at <= work.now_ms:
+                        work.move(job, Arrow.EXPIRE)
+                    else:
+                        work.move(job, Arrow.PREFETCH, command.lease_ms)
+                        jobs.append(Delivery(job, payload))
+            if jobs:
+                epoch = await tx.hot_add(queue)
+            elif not command.is_empty:
+                epoch = work.tx.hot.get(queue.number)
+            elif queue.number in work.tx.hot:
+                await tx.hot_remove(queue.number, work.tx.hot[queue.number])
+        work.answer(command, SetAside(jobs, work.tx.generation, epoch, first))
+
+
+async def take_back(_engine: Engine, work: Work, commands: Sequence[TakeBack]) -> None:
+    """Apply a batch of returns."""
+    await work.prefetch([job_id for command in commands for job_id, _ in command.holds])
+    for command in commands:
+        for job_id, token in command.holds:
+            job = await work.known(job_id)
+            if job is not None and job.state == State.ACTIVE and job.token == token and job.started_at is None:
+                work.move(job, Arrow.RELEASE)
+        if command.queue_number is not None and command.epoch is not None:
+            await _fast(work).hot_remove(command.queue_number, command.epoch)
+        work.answer(command, None)
+
+
+async def begin(_engine: Engine, work: Work, commands: Sequence[Begin]) -> None:
+    """Apply a batch of beginnings. Whoever has settled its job meanwhile is left alone."""
+    await work.prefetch([handed.job_id for command in commands for handed in command.handed.values()])
+    for command in commands:
+        for token, handed in command.handed.items():
+            job = await work.known(handed.job_id)
+            if job is not None and job.state == State.ACTIVE and job.token == token and job.started_at is None:
+                if handed.owner is not None:
+                    details = details_of(job)
+                    details.owner = handed.owner
+                    put_details(job, details)
+                work.begin(job, handed.lease_ms, handed.at)
+        work.answer(command, None)
+
+
+async def abandon(_engine: Engine, work: Work, commands: Sequence[Abandon]) -> None:
+    """Give up a generation, once."""
+    for command in commands:
+        given_up = bool(work.tx.hot) and await _fast(work).abandon(command.generation)
+        work.answer(command, given_up)
+
+
+async def reclaim(_engine: Engine, work: Work, commands: Sequence[Reclaim]) -> None:
+    """Release what nobody will hand out."""
+    for command in commands:
+        found = await _fast(work).job_set_aside(work.now_ms, limits.fast_grace_ms, limits.slice_jobs_max)
+        for each in found:
+            work.move(work.meet(each), Arrow.RELEASE)
+        work.answer(command, len(found))

@@ -1,0 +1,199 @@
+"""The callers of one hot queue, served from its ready list; and the prefetcher that keeps the list filled."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+from penstock.core.clock import pause, settle
+from penstock.core.errors import FastPathFailed, PenstockError
+from penstock.engine.fast.commands import Prefetch, TakeBack
+from penstock.engine.fast.handed import At, Handed
+
+if TYPE_CHECKING:
+    from penstock.core.job import Delivery
+    from penstock.core.queue import Queue, QueueKey
+    from penstock.engine.claim import Claim
+    from penstock.engine.fast.path import FastPath
+
+
+class Line:
+    """Callers line up; whatever they want together is taken from the list at once.
+
+    ``lease_ms``: the longest lease that was asked for; what is set aside must last for it.
+    """
+
+    def __init__(self, path: FastPath, queue: Queue) -> None:
+        self._path = path
+        self._key: QueueKey = queue.key
+        self.number = queue.number
+        self.lease_ms = 0
+        self.epoch: int | None = path.engine.hot.get(queue.number)
+        self.depth = 0  #: jobs on the list, as far as we know
+        self.touched_at = path.clock.steady_ms()  #: when a caller came last
+        self._waiting: list[Claim] = []
+        self._serving: asyncio.Task[None] | None = None
+        self._fetching: asyncio.Task[bool] | None = None
+        self._rate = 0.0  #: jobs handed out by this server per ms, lately
+        self._counted_at = self.touched_at
+        self._counted = 0
+
+    def join(self, claim: Claim) -> None:
+        """Line up."""
+        self.touched_at = self._path.clock.steady_ms()
+        self._waiting.append(claim)
+        if self._serving is None:
+            self._serving = asyncio.get_running_loop().create_task(self._serve(), name="penstock-fast-line")
+
+    async def close(self) -> None:
+        """Wait until those who are in line are served, and for what is being fetched."""
+        tasks = [task for task in (self._serving, self._fetching) if task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _serve(self) -> None:
+        try:
+            while self._waiting:
+                await settle(1)  # more may come in this very turn
+                claims = [claim for claim in self._waiting if not claim.future.done()]
+                self._waiting = []
+                try:
+                    unserved = await self._hand_out(claims)
+                except FastPathFailed:
+                    self._path.failed()
+                    self._leave_to_the_database(claims)
+                    return
+                except PenstockError as error:  # the database is in trouble
+                    for claim in claims:
+                        if not claim.future.done():
+                            claim.future.set_exception(error)
+                    continue
+                self._waiting[:0] = unserved
+        finally:
+            self._serving = None
+
+    def _leave_to_the_database(self, claims: list[Claim]) -> None:
+        self._path.forget(self)
+        for claim in [*claims, *self._waiting]:
+            if not claim.future.done():
+                self._path.put_back(claim)
+        self._waiting = []
+
+    async def _hand_out(self, claims: list[Claim]) -> list[Claim]:
+        """Serve callers from the list; return those to be tried again."""
+        wanted = min(sum(claim.count for claim in claims), limits.claim_jobs_max)
+        if not wanted:
+            return []
+        if self.epoch is None and not await self._fetch_now(is_empty=True):  # there is no list yet
+            self._leave_to_the_database(claims)
+            return []
+        taken = await self._path.lists.pop(self._path.generation, self.number, wanted)
+        self.depth = taken.left
+        good = self._deliverable(taken.jobs, max(claim.lease_ms for claim in claims if claim.lease_ms is not None))
+        unserved = self._give(claims, good)
+        if unserved and not good:
+            if not await self._fetch_now(is_empty=not taken.left):
+                self._leave_to_the_database(unserved)
+                return []
+        elif taken.left < self._enough() // 2:
+            self._fetch_soon()
+        return unserved
+
+    def _deliverable(self, jobs: list[Delivery], lease_ms: int) -> list[Delivery]:
+        """Leave out what cannot be handed out any more: it goes back to the database."""
+        now, steady = self._path.clock.now_ms(), self._path.clock.steady_ms()
+        good: list[Delivery] = []
+        bad: list[Delivery] = []
+        for each in jobs:
+            job = each.job
+            lasts = job.lease_until is None or job.lease_until >= steady + lease_ms
+            (good if lasts and (job.expires_at is None or job.expires_at > now) else bad).append(each)
+        if bad:
+            self._path.engine.run_unheard(TakeBack([(job.id, job.token) for job, _ in bad]))
+        return good
+
+    def _give(self, claims: list[Claim], jobs: list[Delivery]) -> list[Claim]:
+        path, at = self._path, At(self._path.clock.now_ms(), self._path.clock.steady_ms())
+        given = 0
+        for place, claim in enumerate(claims):
+            if given >= len(jobs):
+                return [each for each in claims[place:] if not each.future.done()]
+            if claim.future.done():
+                continue
+            share = jobs[given : given + claim.count]
+            given += len(share)
+            for job, _ in share:
+                lease_ms = path.lease_of(self._key, claim, job)
+                path.handed.add(job.token, Handed(job.id, at, lease_ms, claim.owner))
+                job.started_at, job.lease_ms = at.now_ms, lease_ms  # what its worker is told
+            claim.future.set_result(share)
+        if given < len(jobs):  # some callers left meanwhile
+            path.engine.run_unheard(TakeBack([(job.id, job.token) for job, _ in jobs[given:]]))
+        path.count(given)
+        self._count(given)
+        return []
+
+    # Fetching.
+
+    def _count(self, given: int) -> None:
+        """Keep track of how much is wanted."""
+        self._counted += given
+        steady = self._path.clock.steady_ms()
+        if steady - self._counted_at >= limits.fast_rate_ms:
+            rate = self._counted / (steady - self._counted_at)
+            self._rate = rate if not self._rate else (self._rate + rate) / 2
+            self._counted, self._counted_at = 0, steady
+
+    def _enough(self) -> int:
+        """Return how many should be on the list: what is wanted within a moment."""
+        rate = max(self._rate, self._counted / limits.fast_rate_ms)
+        return max(limits.fast_jobs_min, min(limits.fast_jobs_max, int(rate * limits.fast_ahead_ms)))
+
+    def _fetch_soon(self) -> None:
+        if self._fetching is None:
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch(is_empty=False), name="penstock-prefetch")
+            self._fetching.add_done_callback(self._fetched)
+
+    def _fetched(self, task: asyncio.Task[bool]) -> None:
+        self._fetching = None
+        if not task.cancelled() and isinstance(task.exception(), FastPathFailed):
+            self._path.failed()
+
+    async def _fetch_now(self, *, is_empty: bool) -> bool:
+        """Fetch, or wait for who fetches; tell whether to look at the list again."""
+        if self._fetching is not None:
+            await asyncio.wait([self._fetching])
+            return True
+        return await self._fetch(is_empty=is_empty)
+
+    async def _fetch(self, *, is_empty: bool) -> bool:
+        """Have jobs set aside and put them on the list. False: there is nothing on it, and nothing to put there."""
+        path = self._path
+        holder = path.new_holder()
+        plan = await path.lists.plan(path.generation, self.number, holder)
+        if plan is None:  # another server is at it
+            await pause(path.clock, limits.fast_pause_ms)
+            return await self._fetch(is_empty=is_empty) if self.epoch is None else True
+        if is_empty and plan.length:  # and it just was
+            await path.lists.unlock(path.generation, self.number, holder)
+            return True
+        count = max(self._enough() - plan.length, limits.fast_jobs_min)
+        wanted = Prefetch(self._key, count, self.lease_ms + limits.fast_margin_ms, is_empty=is_empty)
+        try:
+            found = await path.engine.run(wanted)
+        except PenstockError:
+            await path.lists.unlock(path.generation, self.number, holder)
+            raise
+        self.epoch = found.epoch
+        if not found.jobs and is_empty:
+            await path.lists.unlock(path.generation, self.number, holder)
+            return False
+        length = None
+        if found.generation == path.generation:
+            now = path.clock.steady_ms()
+            length = await path.lists.fill(path.generation, self.number, plan, found.jobs, first=found.first, now_ms=now)
+        if length is None:  # given up, or taken back, meanwhile
+            await path.engine.run(TakeBack([(job.id, job.token) for job, _ in found.jobs]))
+            raise FastPathFailed("The ready list was given up meanwhile.")
+        self.depth = length
+        return True

@@ -1,0 +1,296 @@
+"""The fast path of one engine: which queues are hot, and who serves them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from penstock.core import limits
+from penstock.core.errors import FastPathFailed, PenstockError
+from penstock.core.ids import random_name
+from penstock.engine.admin import Configure, Forget, Slice
+from penstock.engine.change import EditData, MoveJob
+from penstock.engine.claim import Claim, lease_ms_of
+from penstock.engine.fast.commands import Abandon, Begin, Reclaim, TakeBack, may_be_hot
+from penstock.engine.fast.line import Line
+from penstock.engine.flows import CancelChildren
+from penstock.engine.keeper import Keeper
+from penstock.store.redis.lists import place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.core.job import Job
+    from penstock.core.queue import Queue, QueueKey
+    from penstock.engine.command import Command
+    from penstock.engine.engine import Engine
+    from penstock.engine.work import Work
+    from penstock.store.redis.lists import ReadyLists
+
+log = structlog.get_logger("penstock.fast")
+
+#: Before one of these, what is set aside is taken back: it may be about these very jobs.
+_WANTS_ALL_BACK = (Configure, Forget, Slice, MoveJob, EditData, CancelChildren)
+
+
+class FastPath:
+    """Hand it to ``Engine.use``. ``hot_jobs``: claimed within a second, and still waiting, make a queue hot."""
+
+    def __init__(self, engine: Engine, lists: ReadyLists, *, hot_jobs: int) -> None:
+        self._hot_jobs = hot_jobs
+        self.engine = engine
+        self.lists = lists
+        self.clock = engine.clock
+        self.handed = engine.handed
+        self.generation = 0
+        self.daemon = LeaseDaemon(self)
+        self.lent = 0  #: jobs handed out from lists since the start
+        self._lines: dict[QueueKey, Line] = {}
+        self._heat: dict[QueueKey, tuple[int, int]] = {}  #: when counting began, and how many were claimed since
+        self._giving_up: asyncio.Task[None] | None = None
+
+    # Claims.
+
+    def wrap(self, run: Callable[[Command[Any]], asyncio.Future[Any]]) -> Callable[[Command[Any]], asyncio.Future[Any]]:
+        """Return a way of running commands in which claims at hot queues are served from lists."""
+
+        def fast(command: Command[Any]) -> asyncio.Future[Any]:
+            if self._lines:
+                if type(command) is Claim:
+                    line = self._lines.get(command.queue)
+                    if line is not None and self._suits(line, command):
+                        command.future = asyncio.get_running_loop().create_future()
+                        line.join(command)
+                        return command.future
+                elif isinstance(command, _WANTS_ALL_BACK):
+                    return asyncio.ensure_future(self._when_taken_back(command, run))
+            return run(command)
+
+        return fast
+
+    def _suits(self, line: Line, claim: Claim) -> bool:
+        if claim.direct:
+            return False
+        queue = self.engine.store.queue_find(claim.queue)
+        if queue is None:
+            return False
+        claim.lease_ms = lease_ms_of(queue, claim)
+        if not 0 < claim.lease_ms <= limits.fast_lease_ms_max:
+            return False
+        line.lease_ms = max(line.lease_ms, claim.lease_ms)
+        return True
+
+    def lease_of(self, key: QueueKey, claim: Claim, job: Job) -> int:
+        """Return the length of the lease that a caller gets a job with."""
+        queue = self.engine.store.queue_find(key)
+        assert claim.lease_ms is not None  # it joined the line
+        return claim.lease_ms if queue is None else lease_ms_of(queue, claim, job)
+
+    def serve(self, work: Work, queue: Queue, newcomers: Sequence[Claim]) -> bool:
+        """Take over callers of a queue that has a ready list, once the work is committed; False: they are not for us."""
+        if queue.number not in work.tx.hot or not self.lists.link.breaker.allows():
+            return False
+        work.after_commit.append(partial(self._take_over, queue, list(newcomers)))
+        return True
+
+    def _take_over(self, queue: Queue, newcomers: list[Claim]) -> None:
+        line = self._line(queue)
+        for claim in [*self.engine.room.line(queue.key), *newcomers]:
+            self.engine.room.leave(claim)
+            if claim.future.done():
+                continue
+            if self._suits(line, claim):
+                line.join(claim)
+            else:
+                claim.direct = True
+                self.put_back(claim)
+
+    def put_back(self, claim: Claim) -> None:
+        """Have the database serve a caller after all."""
+        claim.direct = True
+        self.engine.put_back(claim)
+
+    def warm(self, work: Work, queue: Queue, claimed: int) -> None:
+        """Hear how many jobs were claimed the slow way; a queue that gives many and has more gets a ready list."""
+        steady = work.steady_ms
+        since, count = self._heat.get(queue.key, (steady, 0))
+        count += claimed
+        if steady - since > limits.fast_rate_ms:
+            since, count = steady, claimed
+        self._heat[queue.key] = since, count
+        if len(self._heat) > limits.fast_queues_max:
+            del self._heat[next(iter(self._heat))]
+        if (
+            count >= self._hot_jobs
+            and work.tx.counts(queue).waiting >= self._hot_jobs
+            and may_be_hot(queue.settings)
+            and self.lists.link.breaker.allows()
+        ):
+            work.after_commit.append(partial(self._line, queue))
+
+    def _line(self, queue: Queue) -> Line:
+        line = self._lines.get(queue.key)
+        if line is None:
+            line = self._lines[queue.key] = Line(self, queue)
+        return line
+
+    def forget(self, line: Line) -> None:
+        """A queue is not hot any more."""
+        for key, each in list(self._lines.items()):
+            if each is line:
+                del self._lines[key]
+                self._heat.pop(key, None)
+
+    def count(self, given: int) -> None:
+        """Count jobs that were handed out."""
+        self.lent += given
+        self.engine.stats.pulled += given
+
+    @staticmethod
+    def new_holder() -> str:
+        """Return a name for the holder of a lock."""
+        return f"{random_name():016x}"
+
+    def depth(self, key: QueueKey) -> int:
+        """Return how many jobs are on the ready list of a queue, as far as this server knows."""
+        line = self._lines.get(key)
+        return 0 if line is None else line.depth
+
+    # Order.
+
+    async def offer(self, work: Work) -> None:
+        """Before a commit is answered that made jobs ready in hot queues: have nothing behind them handed out."""
+        best: dict[int, str] = {}
+        hot = set(work.tx.heated)
+        for jobs in work.readied:
+            for job in jobs:
+                if job.queue in hot:
+                    place = place_of(job)
+                    if place < best.get(job.queue, "g"):
+                        best[job.queue] = place
+        try:
+            for queue, place in best.items():
+                await self.lists.offer(self.generation, queue, place)
+        except FastPathFailed:
+            self.failed()
+
+    # Taking back.
+
+    async def _when_taken_back(self, command: Command[Any], run: Callable[[Command[Any]], asyncio.Future[Any]]) -> Any:
+        key = getattr(command, "queue", None)
+        lines = [line for each, line in self._lines.items() if key is None or each == key]
+        if isinstance(command, Configure):
+            answer = await run(command)  # from now on nothing more is set aside, unless it still may
+            await self._take_back_all(lines)
+            return answer
+        await self._take_back_all(lines)
+        return await run(command)
+
+    async def _take_back_all(self, lines: Sequence[Line]) -> None:
+        try:
+            for line in lines:
+                await self.take_back(line.number, line.epoch)
+        except FastPathFailed:
+            self.failed()
+
+    async def take_back(self, number: int, epoch: int | None, filled_before_ms: int | None = None) -> bool:
+        """Take everything from a ready list, unless it was filled since; tell whether it was done."""
+        holder = self.new_holder()
+        before = self.clock.steady_ms() + limits.HOUR_MS if filled_before_ms is None else filled_before_ms
+        jobs = await self.lists.drain(self.generation, number, holder, before)
+        if jobs is None:
+            return False
+        await self.engine.run(TakeBack([(job.id, job.token) for job, _ in jobs], number, epoch))
+        await self.lists.unlock(self.generation, number, holder)
+        return True
+
+    async def cool(self) -> None:
+        """Take back what nobody wants any more."""
+        idle = self.clock.steady_ms() - limits.fast_idle_ms
+        hot = dict(self.engine.hot)
+        ours = {line.number: line for line in self._lines.values()}
+        for number, epoch in hot.items():
+            if number in ours or self.engine.leads:
+                taken = await self.take_back(number, epoch, idle)
+                if taken and number in ours:
+                    self.forget(ours[number])
+
+    # Trouble.
+
+    def failed(self) -> None:
+        """Redis is in trouble, or has lost something: nobody can be sure of what it has."""
+        for line in list(self._lines.values()):
+            self.forget(line)
+        if self._giving_up is None:
+            self._giving_up = asyncio.get_running_loop().create_task(self._give_up(), name="penstock-fast-give-up")
+
+    async def _give_up(self) -> None:
+        try:
+            if await self.engine.run(Abandon(self.generation)):
+                log.warning("the ready lists are given up; what was on them comes back", generation=self.generation)
+        except PenstockError:
+            pass  # the leases of what was set aside will run out
+        finally:
+            self._giving_up = None
+
+    def saw(self, work: Work) -> None:
+        """Hear of every commit: somebody may have given up the lists."""
+        self.engine.hot = work.tx.hot
+        if work.tx.generation != self.generation:
+            self.generation = work.tx.generation
+            for line in list(self._lines.values()):
+                self.forget(line)
+            self.daemon.hurry()
+
+    async def close(self) -> None:
+        """Bring back what is set aside here, and say who has the rest."""
+        await self.daemon.stop()
+        for line in list(self._lines.values()):
+            await line.close()
+        with contextlib.suppress(PenstockError):
+            await self._take_back_all(list(self._lines.values()))
+            await self.daemon.note(limits.HOUR_MS)
+        if self._giving_up is not None:
+            await asyncio.gather(self._giving_up, return_exceptions=True)
+
+
+class LeaseDaemon(Keeper):
+    """Writes down who has what was handed out, takes back what nobody wants, and releases what was lost with a generation."""
+
+    every_ms = 500
+
+    def __init__(self, path: FastPath) -> None:
+        super().__init__(path.engine)
+        self._path = path
+        self._hurried: asyncio.Task[None] | None = None
+
+    async def run_once(self) -> None:
+        """Do one round."""
+        await self.note(-limits.fast_note_ms)
+        engine = self._engine
+        if engine.store.status().error is not None:
+            return
+        if engine.leads:
+            while self.goes_on() and await engine.run(Reclaim()) >= limits.slice_jobs_max:
+                pass
+        try:
+            await self._path.cool()
+        except FastPathFailed:
+            self._path.failed()
+
+    def hurry(self) -> None:
+        """Say at once what was handed out: the lists it came from are given up."""
+        if len(self._path.handed):
+            self._hurried = asyncio.get_running_loop().create_task(self.note(limits.HOUR_MS), name="penstock-hurry")
+
+    async def note(self, beyond_ms: int) -> None:
+        """Write down everything that was handed out by now, or as many ms ago."""
+        handed = self._path.handed
+        while some := handed.older_than(self._engine.clock.steady_ms() + beyond_ms, limits.slice_jobs_max):
+            await self._engine.run(Begin(some))
+            for token in some:
+                handed.forget(token)

@@ -1,0 +1,118 @@
+"""Connections to Redis, to one server or to whoever its Sentinels say is the master."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import structlog
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from penstock.core.breaker import Breaker
+from penstock.core.errors import ConfigInvalid, FastPathFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from penstock.core.clock import Clock
+
+log = structlog.get_logger("penstock.redis")
+
+CONNECT_S: Final = 1.0
+#: A Redis that does not answer for so long is done without.
+ANSWER_S: Final = 1.0
+SENTINEL_PORT: Final = 26379
+
+
+class RedisLink:
+    """Runs commands, and knows which server answers them. Every trouble is a FastPathFailed: nobody may depend on Redis.
+
+    ``url``: see the setting ``redis``. A command is never sent twice: what it did may have happened although no answer came.
+    """
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        self.breaker = Breaker(clock)
+        self.master: str | None = None  #: the run id of the server: another one knows another past
+        self._redis = _client(url)
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._redis.aclose()
+
+    def script(self, text: str) -> Callable[..., Awaitable[Any]]:
+        """Return a function that runs a Lua script on ``keys`` with ``args``."""
+        return self._redis.register_script(text)
+
+    async def check(self) -> str:
+        """Ask who answers; return the run id. Raises FastPathFailed."""
+        found: dict[str, Any] = await self.run(lambda: self._redis.info("server"))
+        run_id = str(found["run_id"])
+        if run_id != self.master:
+            log.info("redis answers", run_id=run_id, before=self.master)
+            self.master = run_id
+        return run_id
+
+    async def run(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """Ask something. Raises FastPathFailed, at once while Redis is known to be in trouble."""
+        if not self.breaker.allows():
+            raise FastPathFailed("Redis is left alone for a moment, after a failure.")
+        try:
+            answer = await ask()
+        except (RedisError, OSError, TimeoutError) as error:
+            self.master = None  # whoever answers next is to be asked who it is
+            self.breaker.failed()
+            await self._hang_up()
+            log.warning("redis failed: going on without it", error=str(error) or type(error).__name__)
+            raise FastPathFailed(f"Redis failed: {error}") from error
+        self.breaker.worked()
+        return answer
+
+    async def _hang_up(self) -> None:
+        """Close the connections, so that the next command finds the server that is the master then."""
+        pool = self._redis.connection_pool
+        await pool.disconnect(inuse_connections=False)
+
+
+def _client(url: str) -> Redis:
+    options: dict[str, Any] = {
+        "socket_connect_timeout": CONNECT_S,
+        "socket_timeout": ANSWER_S,
+        "retry": Retry(NoBackoff(), 0),
+        "decode_responses": False,
+        "client_name": "penstock",
+        "protocol": 2,
+        "lib_name": None,
+        "lib_version": None,
+    }
+    parts = urlsplit(url)
+    try:
+        if not parts.scheme.startswith("sentinel"):
+            return Redis.from_url(url, **options)
+        credentials, _, hosts = parts.netloc.rpartition("@")
+        user, _, password = credentials.partition(":")
+        if password:
+            options["password"] = unquote(password)
+            if user:
+                options["username"] = unquote(user)
+        if parts.scheme == "sentinels":
+            options |= {"ssl": True, "ssl_cert_reqs": ssl.CERT_REQUIRED}
+        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        sentinels = [_address(host) for host in hosts.split(",")]
+        asking: dict[str, Any] = {"socket_connect_timeout": CONNECT_S, "socket_timeout": ANSWER_S}
+        if "sentinel_password" in query:
+            asking["password"] = query["sentinel_password"]
+        guards = Sentinel(sentinels, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
+        master: Redis = guards.master_for(parts.path.strip("/"), db=int(query.get("db", "0")), **options)
+        return master
+    except ValueError as error:
+        raise ConfigInvalid(f"The address given by --redis is not right: {error}.") from error
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.partition(":")
+    return host, int(port or SENTINEL_PORT)

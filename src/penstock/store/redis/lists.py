@@ -1,0 +1,222 @@
+"""Ready lists: the next jobs of hot queues, leased to the servers already, to be handed out without asking the database.
+
+All servers of a shard share them. A list holds the best jobs of its queue, in order: priority, then place in line. A job that
+gets ready later and stands before one in the list is *offered*: from then on nothing behind it is handed out until somebody has
+fetched it from the database.
+
+Everything here belongs to a generation, a number that the database gives. Should Redis lose anything, or somebody no longer be
+sure what it has, the generation is given up, and nobody looks at it again: see ``engine.fast``.
+
+Whoever fetches jobs for a list, or takes them back, holds its lock; one whose lock ran out is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from penstock.core.errors import FastPathFailed
+from penstock.core.job import Delivery, Job, Payload
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from penstock.store.redis.connect import RedisLink
+
+    Script = Callable[..., Awaitable[Any]]
+
+#: What nobody looks at any more is gone after this long (s).
+KEEP_S: Final = 3_600
+#: How long somebody may take to fetch jobs for a list (ms).
+LOCK_MS: Final = 5_000
+
+_ALIVE = """
+if redis.call('get', KEYS[1]) ~= ARGV[1] then return false end
+"""
+# Take the lock: 0 if somebody else has it, else 1, how many the list has, and the number of offers so far.
+_PLAN = """
+if not redis.call('set', KEYS[5], ARGV[1], 'nx', 'px', ARGV[2]) then return {0} end
+return {1, redis.call('zcard', KEYS[2]), tonumber(redis.call('hget', KEYS[4], 'offers') or '0')}
+"""
+# Add jobs, and forget the offers that were made before they were fetched: these are among them, or gone.
+_FILL = """
+if redis.call('get', KEYS[5]) ~= ARGV[2] then return false end
+if ARGV[3] == '1' then redis.call('set', KEYS[1], ARGV[1], 'ex', ARGV[5])
+elseif redis.call('get', KEYS[1]) ~= ARGV[1] then return false end
+for i = 7, #ARGV, 2 do
+  redis.call('zadd', KEYS[2], 0, ARGV[i])
+  redis.call('hset', KEYS[3], ARGV[i], ARGV[i + 1])
+end
+redis.call('zremrangebyscore', KEYS[6], '-inf', ARGV[4])
+local last = redis.call('zrange', KEYS[2], -1, -1)[1]
+local low = false
+for _, key in ipairs(redis.call('zrange', KEYS[6], 0, -1)) do
+  if last and key < last then
+    if not low or key < low then low = key end
+  else redis.call('zrem', KEYS[6], key) end
+end
+if low then redis.call('hset', KEYS[4], 'low', low) else redis.call('hdel', KEYS[4], 'low') end
+redis.call('hset', KEYS[4], 'filled', ARGV[6])
+for _, key in ipairs({KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6]}) do redis.call('expire', key, ARGV[5]) end
+redis.call('del', KEYS[5])
+return redis.call('zcard', KEYS[2])
+"""
+# Take jobs from the front, but none behind an offer: how many are left, whether an offer was in the way, the jobs.
+_POP = (
+    _ALIVE
+    + """
+local members = redis.call('zrange', KEYS[2], 0, ARGV[2] - 1)
+local low = redis.call('hget', KEYS[4], 'low')
+local overtaken = 0
+if low then
+  for i, member in ipairs(members) do
+    if member > low then
+      overtaken = 1
+      for j = #members, i, -1 do members[j] = nil end
+      break
+    end
+  end
+end
+if #members == 0 then return {redis.call('zcard', KEYS[2]), overtaken} end
+local bodies = redis.call('hmget', KEYS[3], unpack(members))
+redis.call('zrem', KEYS[2], unpack(members))
+redis.call('hdel', KEYS[3], unpack(members))
+table.insert(bodies, 1, overtaken)
+table.insert(bodies, 1, redis.call('zcard', KEYS[2]))
+return bodies
+"""
+)
+_OFFER = """
+local key = ARGV[2]
+local last = redis.call('zrange', KEYS[2], -1, -1)[1]
+if redis.call('exists', KEYS[5]) == 0 and (not last or key > last) then return 0 end
+redis.call('zadd', KEYS[6], redis.call('hincrby', KEYS[4], 'offers', 1), key)
+local low = redis.call('hget', KEYS[4], 'low')
+if not low or key < low then redis.call('hset', KEYS[4], 'low', key) end
+redis.call('expire', KEYS[4], ARGV[3])
+redis.call('expire', KEYS[6], ARGV[3])
+return 1
+"""
+# Take everything out and keep the lock, whoever had it: what is being fetched for this list now is refused.
+_DRAIN = (
+    _ALIVE
+    + """
+local since = tonumber(redis.call('hget', KEYS[4], 'filled') or '0')
+if since > tonumber(ARGV[4]) then return {0} end
+redis.call('set', KEYS[5], ARGV[2], 'px', ARGV[3])
+local bodies = redis.call('hvals', KEYS[3])
+redis.call('del', KEYS[2], KEYS[3], KEYS[4], KEYS[6])
+table.insert(bodies, 1, 1)
+return bodies
+"""
+)
+_UNLOCK = "if redis.call('get', KEYS[5]) == ARGV[1] then redis.call('del', KEYS[5]) end return 1"
+
+
+class _Entry(msgspec.Struct, array_like=True, gc=False):
+    job: Job
+    data: bytes
+    options: bytes | None
+
+
+class Plan(NamedTuple):
+    """The lock of a list."""
+
+    holder: str
+    length: int  #: jobs in it
+    offers: int  #: made so far
+
+
+class Taken(NamedTuple):
+    """What was taken from a list."""
+
+    jobs: list[Delivery]
+    left: int
+    overtaken: bool  #: a better one is in the database
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Entry).decode
+
+
+def place_of(job: Job) -> str:
+    """Spell a job's place in line so that texts sort as jobs do."""
+    return f"{0x7FFFFFFF - job.priority:08x}{job.position + (1 << 63):016x}"
+
+
+class ReadyLists:
+    """The lists of one shard. ``identity`` tells its keys from those of other shards. All may raise FastPathFailed."""
+
+    def __init__(self, link: RedisLink, identity: Callable[[], str]) -> None:
+        self._link = link
+        self._identity = identity
+        self._plan = link.script(_PLAN)
+        self._fill = link.script(_FILL)
+        self._pop = link.script(_POP)
+        self._offer = link.script(_OFFER)
+        self._drain = link.script(_DRAIN)
+        self._unlock = link.script(_UNLOCK)
+
+    @property
+    def link(self) -> RedisLink:
+        """How Redis is reached."""
+        return self._link
+
+    def _keys(self, generation: int, queue: int) -> list[str]:
+        start = f"penstock:{{{self._identity()}}}:{generation}"
+        return [f"{start}:alive", *(f"{start}:{queue}:{part}" for part in ("order", "jobs", "state", "lock", "offers"))]
+
+    async def plan(self, generation: int, queue: int, holder: str) -> Plan | None:
+        """Take the lock of a list; None if somebody else has it."""
+        answer = await self._run(self._plan, generation, queue, [holder, LOCK_MS])
+        return Plan(holder, answer[1], answer[2]) if answer[0] else None
+
+    async def fill(
+        self, generation: int, queue: int, plan: Plan, jobs: Sequence[Delivery], *, first: bool, now_ms: int
+    ) -> int | None:
+        """Add jobs and give the lock back; return how many there are now, None if they were refused and nothing was added.
+
+        ``first``: nothing of this generation is in Redis yet, so that it may begin.
+        """
+        run_id = await self._run_id()
+        parts: list[str | bytes | int] = [run_id, plan.holder, int(first), plan.offers, KEEP_S, now_ms]
+        for job, payload in jobs:
+            parts += (f"{place_of(job)}{job.id:016x}", _encode(_Entry(job, payload.data, payload.options)))
+        length: int | None = await self._run(self._fill, generation, queue, parts)
+        return length
+
+    async def pop(self, generation: int, queue: int, count: int) -> Taken:
+        """Take up to ``count`` jobs from the front."""
+        answer = await self._run(self._pop, generation, queue, [await self._run_id(), count])
+        if answer is None:
+            raise FastPathFailed("Redis has lost the ready lists.")
+        left, overtaken, *bodies = answer
+        return Taken([_read(body) for body in bodies], left, bool(overtaken))
+
+    async def offer(self, generation: int, queue: int, place: str) -> None:
+        """Have nothing handed out that stands behind a place before the database was asked."""
+        await self._run(self._offer, generation, queue, ["", place, KEEP_S])
+
+    async def drain(self, generation: int, queue: int, holder: str, filled_before_ms: int) -> list[Delivery] | None:
+        """Take everything out and the lock with it; None if the list was filled since then."""
+        answer = await self._run(self._drain, generation, queue, [await self._run_id(), holder, LOCK_MS, filled_before_ms])
+        if answer is None:
+            raise FastPathFailed("Redis has lost the ready lists.")
+        done, *bodies = answer
+        return [_read(body) for body in bodies] if done else None
+
+    async def unlock(self, generation: int, queue: int, holder: str) -> None:
+        """Give a lock back."""
+        await self._run(self._unlock, generation, queue, [holder])
+
+    async def _run_id(self) -> str:
+        return self._link.master or await self._link.check()
+
+    async def _run(self, script: Script, generation: int, queue: int, args: Sequence[str | bytes | int]) -> Any:
+        return await self._link.run(lambda: script(keys=self._keys(generation, queue), args=args))
+
+
+def _read(body: bytes) -> Delivery:
+    entry = _decode(body)
+    return Delivery(entry.job, Payload(entry.data, entry.options))

@@ -1,0 +1,262 @@
+"""Ready lists: what is handed out from them, in which order, and what becomes of it when something goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from penstock.core.events import EventKind
+from penstock.core.lifecycle import Arrow, State
+from penstock.engine import admin
+from penstock.engine.claim import Claim
+from penstock.engine.fast.path import FastPath
+from penstock.engine.settle import Ack, Hold
+from tests.fast.conftest import HOT_JOBS, engine_on
+from tests.support.engines import QUEUE, ack, claim, claim_all, fail, move, push, push_many, renew, state, stored
+
+if TYPE_CHECKING:
+    from penstock.core.job import Job
+    from penstock.core.queue import QueueSettings
+    from penstock.engine.engine import Engine
+    from tests.support.redis import OwnRedis
+
+    Pair = tuple[Engine, Engine]
+
+pytestmark = pytest.mark.anyio
+
+
+def fast(engine: Engine) -> FastPath:
+    assert engine.fast is not None
+    return engine.fast
+
+
+async def heat(engine: Engine, count: int = 100, **options: int) -> list[Job]:
+    """Push jobs and take some of them, so that the queue is hot; return all, in the order in which they should be taken."""
+    pushed = await push_many(engine, count, **options)
+    taken = await claim_all(engine, HOT_JOBS)
+    assert [job.id for job in taken] == [job.id for job in pushed[:HOT_JOBS]]
+    return pushed[HOT_JOBS:]
+
+
+async def take_fast(engine: Engine, count: int = 1) -> list[Job]:
+    """Take jobs that must come from a list."""
+    before = fast(engine).lent
+    taken = await claim_all(engine, count)
+    assert fast(engine).lent == before + len(taken) > before
+    return taken
+
+
+async def ack_all(engine: Engine, jobs: list[Job]) -> None:
+    """Acknowledge jobs; each must be in our hands."""
+    outcomes = await engine.run(Ack("default", [Hold(job.id, job.token) for job in jobs], [None] * len(jobs)))
+    assert outcomes == [None] * len(jobs)
+
+
+def ids(jobs: list[Job]) -> list[int]:
+    return [job.id for job in jobs]
+
+
+async def test_a_hot_queue_is_served_from_its_list_in_order(pair: Pair) -> None:
+    a, _ = pair
+    expected = await heat(a)
+    taken = [job for _ in range(len(expected)) for job in await take_fast(a)]
+    assert ids(taken) == ids(expected)
+    assert await claim(a) is None
+    await ack_all(a, taken)
+    assert await state(a, taken[-1]) is State.COMPLETED
+
+
+async def test_two_servers_share_the_list(pair: Pair) -> None:
+    a, b = pair
+    expected = await heat(a)
+    taken: list[Job] = []
+    for _ in range(len(expected) // 2):
+        taken += await take_fast(a)
+        taken += await take_fast(b)
+    assert ids(taken) == ids(expected)
+
+
+async def test_nobody_gets_a_job_that_somebody_else_has(pair: Pair) -> None:
+    expected = await heat(pair[0], 1_000)
+    taken: list[int] = []
+
+    async def work(engine: Engine) -> None:
+        while jobs := await claim_all(engine, 7):
+            taken.extend(ids(jobs))
+            await ack_all(engine, jobs)
+
+    await asyncio.gather(*(work(engine) for engine in pair for _ in range(4)))
+    assert sorted(taken) == sorted(ids(expected))
+    assert sum(fast(engine).lent for engine in pair) > 500
+
+
+async def test_a_later_job_of_higher_priority_goes_first(pair: Pair) -> None:
+    a, b = pair
+    expected = await heat(a)
+    assert ids(await take_fast(a)) == [expected[0].id]
+    urgent = await push(b, priority=5)
+    most_urgent = await push(a, priority=9)
+    in_front = await push(b, flags=1)
+    assert ids(await take_fast(b)) == [most_urgent.id]
+    assert ids(await take_fast(a)) == [urgent.id]
+    assert ids(await take_fast(a)) == [in_front.id]
+    assert ids(await take_fast(b, 3)) == ids(expected[1:4])
+    last = await push(a, priority=-1)
+    taken = [job.id for _ in range(len(expected) - 3) for job in await claim_all(b)]
+    assert taken == [*ids(expected[4:]), last.id]
+
+
+async def test_a_released_job_gets_its_place_back(pair: Pair) -> None:
+    a, b = pair
+    expected = await heat(a)
+    (first,) = await take_fast(a)
+    assert await ack(a, first, token=first.token) is None
+    (second,) = await take_fast(a)
+    assert await fail(a, second, token=second.token) is None
+    assert await state(a, second) is State.DELAYED
+    await move(a, second, Arrow.PROMOTE)
+    rest = [job.id for _ in range(len(expected) - 1) for job in await claim_all(b)]
+    assert rest == [*ids(expected[2:]), second.id]
+
+
+async def test_a_lease_is_as_long_as_promised_and_the_store_learns_of_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = pair
+    monkeypatch.setattr("penstock.core.limits.fast_note_ms", 0)
+    await heat(a)
+    jobs = await a.run(Claim(QUEUE, 2, lease_ms=20_000, owner="me"))
+    handed_at = a.clock.steady_ms()
+    job = jobs[0].job
+    found = await stored(a, job)
+    assert found is not None
+    assert found.token == job.token
+    assert found.lease_until is not None
+    assert found.lease_until >= handed_at + 20_000 - 1
+    await fast(a).daemon.note(60_000)
+    found = await stored(a, job)
+    assert found is not None
+    assert found.started_at == job.started_at
+    assert found.lease_until is not None
+    assert abs(found.lease_until - handed_at - 20_000) <= 100
+    assert found.lease_ms == 20_000
+    assert await renew(a, job, token=job.token) is None
+
+
+async def test_what_is_acknowledged_at_another_server_keeps_its_times(pair: Pair) -> None:
+    a, b = pair
+    await heat(a)
+    (job,) = await take_fast(a)
+    assert await ack(b, job, token=job.token) is None
+    found = await stored(b, job)
+    assert found is not None
+    assert found.started_at is not None
+    assert found.finished_at is not None
+    assert found.started_at <= found.finished_at
+    await fast(a).daemon.note(60_000)  # too late to change anything
+    assert await state(a, job) is State.COMPLETED
+
+
+def change(**changes: object) -> admin.Configure:
+    def apply(old: QueueSettings) -> QueueSettings:
+        return msgspec.structs.replace(old, **changes)
+
+    return admin.Configure(QUEUE, EventKind.QUEUE_PAUSED, apply)
+
+
+async def test_a_paused_queue_gives_nothing(pair: Pair) -> None:
+    a, b = pair
+    expected = await heat(a)
+    await take_fast(a)
+    await take_fast(b)
+    await b.run(change(paused=True))
+    assert await claim(a) is None
+    assert await claim(b) is None
+    await a.run(change(paused=False))
+    assert ids(await claim_all(b, 3)) == ids(expected[2:5])
+
+
+async def test_what_is_on_a_list_can_be_cancelled(pair: Pair) -> None:
+    a, _ = pair
+    expected = await heat(a)
+    await take_fast(a)
+    await move(a, expected[1], Arrow.CANCEL)
+    assert ids(await claim_all(a, 2)) == ids([expected[2], expected[3]])
+
+
+async def cold(engine: Engine) -> None:
+    """Wait until nothing is set aside any more."""
+    async with asyncio.timeout(30):
+        while True:
+            await push(engine, queue=QUEUE._replace(name="other"))  # a transaction, to look at what is hot
+            if not engine.hot:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_what_nobody_wants_any_more_goes_back(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = pair
+    monkeypatch.setattr("penstock.core.limits.fast_idle_ms", 0)
+    expected = await heat(a)
+    await take_fast(a)
+    await cold(b)
+    for job in expected[1:5]:
+        assert await state(b, job) is State.WAITING
+    assert ids(await claim_all(b, 2)) == ids(expected[1:3])
+
+
+async def test_everything_comes_back_after_a_flush(pair: Pair, redis: OwnRedis) -> None:
+    a, b = pair
+    expected = await heat(a)
+    held = await take_fast(a, 3)
+    held += await take_fast(b, 3)
+    redis.client().flushall()
+    await everything_comes_once(pair, expected, held)
+
+
+async def test_everything_comes_back_after_a_crash_of_redis(pair: Pair, redis: OwnRedis) -> None:
+    a, b = pair
+    expected = await heat(a)
+    held = await take_fast(a, 3)
+    held += await take_fast(b, 3)
+    redis.kill()
+    got = await claim_all(a, 3)  # by the database
+    held += got
+    redis.start()
+    await everything_comes_once(pair, expected, held)
+
+
+async def everything_comes_once(pair: Pair, expected: list[Job], held: list[Job]) -> None:
+    """Take what is left, and see that each job is held by exactly one, without an attempt having been counted."""
+    seen = ids(held)
+    async with asyncio.timeout(30):
+        while len(seen) < len(expected):
+            for engine in pair:
+                jobs = await claim_all(engine, 50)
+                assert all(job.attempts == 0 for job in jobs)
+                seen += ids(jobs)
+                held += jobs
+            await asyncio.sleep(0.01)
+    assert sorted(seen) == sorted(ids(expected))
+    await ack_all(pair[0], held)
+
+
+async def test_a_server_that_dies_leaves_nothing_behind(shard: str, redis: OwnRedis) -> None:
+    async with engine_on(shard, redis.url) as b:
+        async with engine_on(shard, redis.url) as a:
+            expected = await heat(a)
+            (first,) = await take_fast(a)
+            path = fast(a)
+            monkey = pytest.MonkeyPatch()
+            monkey.setattr(path, "close", nothing)  # it does not get to say goodbye
+        monkey.undo()
+        taken = [job.id for _ in range(len(expected) - 1) for job in await claim_all(b)]
+        assert taken == ids(expected[1:])
+        assert await ack(b, first, token=first.token) is None
+
+
+async def nothing() -> None:
+    pass
