@@ -12,7 +12,6 @@ from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine import admin
 from penstock.engine.claim import Claim
-from penstock.engine.fast.path import FastPath
 from penstock.engine.settle import Ack, Hold
 from tests.fast.conftest import HOT_JOBS, engine_on
 from tests.support.engines import QUEUE, ack, claim, claim_all, fail, move, push, push_many, renew, state, stored
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.queue import QueueSettings
     from penstock.engine.engine import Engine
+    from penstock.engine.fast.path import FastPath
     from tests.support.redis import OwnRedis
 
     Pair = tuple[Engine, Engine]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
@@ -64,12 +65,11 @@ class OwnRedis:
         shutil.rmtree(self._home, ignore_errors=True)
 
     def start(self) -> Self:
-        """Start it and wait until it answers. It ends with us, whatever happens."""
+        """Start it and wait until it answers."""
         where = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self._home)]
         keep = ["--save", "", "--appendonly", "no", "--daemonize", "no"]
-        self._process = subprocess.Popen(
-            [str(program()), *where, *keep, *self._options], stdout=subprocess.DEVNULL, preexec_fn=_end_with_parent
-        )
+        self._process = subprocess.Popen([str(program()), *where, *keep, *self._options], stdout=subprocess.DEVNULL)
+        atexit.register(self.kill)
         give_up_at = time.monotonic() + 30
         while True:
             try:
@@ -96,9 +96,3 @@ class OwnRedis:
         """Have it go on."""
         if self._process is not None and psutil.pid_exists(self._process.pid):
             self._process.send_signal(signal.SIGCONT)
-
-
-def _end_with_parent() -> None:
-    import ctypes
-
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

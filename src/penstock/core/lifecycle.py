@@ -341,8 +341,8 @@ def move(job: Job, arrow: Arrow, moment: Moment, value: int = 0) -> Transition:
     """Take a job along an arrow and return the row that says what happened.
 
     ``value`` is the one number some arrows need: a due time (schedule, postpone, reschedule, retry, replace-later), the length
-    of a lease (claim, prefetch, start, renew), a priority, a progress, a size. Raises WrongState, and changes nothing, where the
-    table has no such arrow.
+    of a lease (claim, prefetch, start, renew), a priority, a progress, a size. Raises WrongState, and changes nothing, where
+    the table has no such arrow.
     """
     transition = TABLE.get((job.state, arrow))
     if transition is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import structlog
+
 from penstock.core import limits
 from penstock.core.clock import pause, settle
 from penstock.core.errors import FastPathFailed, PenstockError
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.claim import Claim
     from penstock.engine.fast.path import FastPath
+
+log = structlog.get_logger("penstock.fast")
 
 
 class Line:
@@ -68,6 +72,11 @@ class Line:
                         if not claim.future.done():
                             claim.future.set_exception(error)
                     continue
+                except Exception:
+                    log.exception("the fast path failed unexpectedly")
+                    self._path.failed()
+                    self._leave_to_the_database(claims)
+                    return
                 self._waiting[:0] = unserved
         finally:
             self._serving = None

@@ -86,8 +86,6 @@ def _client(url: str) -> Redis:
         "decode_responses": False,
         "client_name": "penstock",
         "protocol": 2,
-        "lib_name": None,
-        "lib_version": None,
     }
     parts = urlsplit(url)
     try:
