@@ -109,6 +109,28 @@ def batches(counter: Counter, queue: str, size: int = 100) -> Script:
             counter.errors += reply != b"OK"
 
 
+def enqueue(counter: Counter, queue: str, size: int = 500) -> Script:
+    """Enqueue at the batches door, a batch at a time. Counts messages."""
+    message = {"namespace": "bench", "topic": queue, "payload": base64.b64encode(PAYLOAD).decode()}
+    wire = request("POST", "/enqueue", json.dumps([message] * size).encode())
+    while counter.goes_on():
+        reply = yield wire
+        counter.errors += not reply.startswith(b"[")
+        counter.jobs += size
+
+
+def dequeue(counter: Counter, queue: str, size: int = 10) -> Script:
+    """Dequeue at the batches door, and leave it at that. Counts messages."""
+    wire = request("GET", f"/dequeue?namespace=bench&topic={queue}&limit={size}")
+    while counter.goes_on():
+        reply = yield wire
+        counter.errors += not reply.startswith(b"[")
+        taken = reply.count(b'"created_at"')
+        if not taken:
+            return
+        counter.jobs += taken
+
+
 def cycle(counter: Counter, queue: str, size: int = 100) -> Script:
     """Push, pull and acknowledge at the jobs door, a batch at a time. Counts acknowledgements."""
     job = b",".join([JOB] * size)
@@ -132,6 +154,8 @@ SCRIPTS: dict[str, Any] = {
     "pull_ack": pull_ack,
     "batches": batches,
     "cycle": cycle,
+    "dequeue": dequeue,
+    "enqueue": enqueue,
 }
 
 

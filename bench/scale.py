@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 from tests.support import postgres
+from tests.support.redis import OwnRedis
 
 from bench.load import PAYLOAD
 from bench.processes import free_port, load
@@ -33,12 +34,12 @@ create index naive_ready on naive (topic, priority, id) where not taken;
 
 
 @contextmanager
-def server_on(url: str) -> Iterator[int]:
-    """Run a server; the value is its port."""
+def server_on(url: str, *more: str) -> Iterator[int]:
+    """Run a server, with more flags; the value is its port."""
     port = free_port()
     command = [sys.executable, "-m", "penstock", "serve", "--store", url, "--http", f"127.0.0.1:{port}", "--tcp", "off"]
     quiet = ["--metrics", "off", "--log-level", "error"]
-    process = subprocess.Popen([*command, *quiet], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*command, *quiet, *more], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
     try:
@@ -90,6 +91,28 @@ def against_naive(rounds: int, seconds: float) -> None:
     print(f"  jobs door, acknowledged in batches:    {middle['cycle']:.0f}, {middle['cycle'] / middle['naive']:.1f} x")
 
 
+def hot_queue(rounds: int, seconds: float) -> None:
+    """Dequeue from a long queue, with ready lists in Redis and without, by few and by many consumers."""
+    url = asyncio.run(postgres.make_database())
+    print("dequeue of a hot queue, with Redis / without:")
+    with OwnRedis() as redis, server_on(url) as plain, server_on(url, "--redis", redis.url) as fast:
+        for connections, size in ((1, 1), (1, 10), (8, 1), (8, 10), (32, 1), (32, 10)):
+            rates: dict[int, list[float]] = {plain: [], fast: []}
+            for number in range(rounds):
+                for port, measured in rates.items():
+                    queue = f"hot{connections}-{size}-{number}-{port}"
+                    batches = max(10, connections * size * int(seconds * 1_000) // 1_500)
+                    load(plain, "enqueue", connections=4, seconds=600, jobs_max=min(60, batches), queue=queue)
+                    run = load(port, "dequeue", connections=connections, seconds=seconds, size=size, queue=queue)
+                    measured.append(run["rate"])
+            slow, quick = (statistics.median(rates[port]) for port in (plain, fast))
+            print(
+                f"  {connections:>2} consumers, {size:>2} at a time: {quick:.0f} / {slow:.0f} = {quick / slow:.1f} x",
+                flush=True,
+            )
+    asyncio.run(postgres.drop_database(url))
+
+
 def long_queue(rounds: int, seconds: float) -> None:
     url = asyncio.run(postgres.make_database())
     with server_on(url) as port:
@@ -126,10 +149,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parts = {"naive": against_naive, "servers": two_servers, "hot": hot_queue, "long": long_queue}
+    parser.add_argument("parts", nargs="*", choices=[*parts, []], help="what to measure; all of it if nothing is named")
     options = parser.parse_args()
-    against_naive(options.rounds, options.seconds)
-    two_servers(options.rounds, options.seconds)
-    long_queue(options.rounds, options.seconds)
+    for name, measure in parts.items():
+        if name in options.parts or not options.parts:
+            measure(options.rounds, options.seconds)
 
 
 if __name__ == "__main__":
