@@ -46,7 +46,7 @@ from penstock.gates import gate_of, meter
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
 from penstock.outbound.webhooks import PostOffice
-from penstock.shards import make_engine, make_link, open_shards
+from penstock.shards import close_shards, make_engine, open_shards, speed_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,8 +73,8 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     gate = gate_of(config, clock, guard)
     listeners.check_free(config.http, "http")
     shards = await open_shards(config, clock)
-    link = make_link(config, clock)
-    engine = make_engine(config, shards, clock, link)
+    engine = make_engine(config, shards, clock)
+    link = await speed_up(config, engine, clock)
     if config.namespace_quotas:
         meter(engine, dict(config.namespace_quotas))
     engine.start()
@@ -116,10 +116,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     await asyncio.gather(*(office.stop() for office in doors.post_offices))
     await gate.close()
     await engine.close()
-    for shard in shards:
-        await shard.close()
-    if link is not None:
-        await link.close()
+    await close_shards(shards, link)
     log.info("stopped")
     if ended_by_itself:
         raise PenstockError("A listener ended by itself; the log says why.")

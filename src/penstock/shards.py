@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import StorageFailed
 from penstock.core.sharding import Layout
 from penstock.engine.engine import Engine
+from penstock.engine.fast.buffer import EnqueueBuffer
 from penstock.engine.fast.path import FastPath
 from penstock.engine.feed import Feed
 from penstock.engine.fleet import Fleet, ShardFeed
@@ -15,7 +17,7 @@ from penstock.engine.keeper import Retention
 from penstock.engine.stats import Stats
 from penstock.engine.workers import Workers
 from penstock.store.postgres import PostgresStore
-from penstock.store.redis import ReadyLists, RedisLink
+from penstock.store.redis import Buffers, ReadyLists, RedisLink
 from penstock.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -41,26 +43,16 @@ async def open_shards(config: Config, clock: Clock) -> list[Store]:
             else:
                 shards.append(await PostgresStore.open(url, clock, layout=layout, may_be_down=len(urls) > 1))
     except BaseException:
-        await _close(shards)
+        await close_shards(shards)
         raise
     if not any(shard.status().writable for shard in shards):
-        await _close(shards)
+        await close_shards(shards)
         raise StorageFailed("None of the shards can be reached. Check the addresses given by --store.")
     return shards
 
 
-async def _close(shards: list[Store]) -> None:
-    for shard in shards:
-        await shard.close()
-
-
-def make_link(config: Config, clock: Clock) -> RedisLink | None:
-    """Return the way to Redis, if there is to be one."""
-    return RedisLink(config.redis, clock) if config.redis else None
-
-
-def make_engine(config: Config, shards: list[Store], clock: Clock, link: RedisLink | None = None) -> AnyEngine:
-    """Make one engine, or a fleet of them. ``link``: where ready lists are kept; None if there are none."""
+def make_engine(config: Config, shards: list[Store], clock: Clock) -> AnyEngine:
+    """Make one engine, or a fleet of them."""
     options: dict[str, Any] = {
         "durability": config.durability,
         "sync_interval_ms": config.sync_interval_ms,
@@ -72,23 +64,35 @@ def make_engine(config: Config, shards: list[Store], clock: Clock, link: RedisLi
     if len(shards) == 1:
         feed = Feed()
         workers = Workers(shards[0].clock, feed, **worker_times)
-        engine = Engine(shards[0], shards[0].clock, feed=feed, workers=workers, **options)
-        _speed_up([engine], link, config)
-        return engine
+        return Engine(shards[0], shards[0].clock, feed=feed, workers=workers, **options)
     whole, stats, positions = Feed(), Stats(), [shard.journal_next - 1 for shard in shards]
     workers = Workers(clock, whole, **worker_times)
     engines = [
         Engine(shard, shard.clock, feed=ShardFeed(whole, positions, number), stats=stats, workers=workers, **options)
         for number, shard in enumerate(shards)
     ]
-    _speed_up(engines, link, config)
     return Fleet(engines, whole, stats, workers, clock)
 
 
-def _speed_up(engines: list[Engine], link: RedisLink | None, config: Config) -> None:
-    """Give engines a fast path, if there is one and their stores can have it."""
-    for engine in engines:
-        store = engine.store
-        if link is not None and isinstance(store, PostgresStore):
-            lists = ReadyLists(link, lambda store=store: store.identity)  # type: ignore[misc]
-            engine.use(FastPath(engine, lists, hot_jobs=config.redis_hot_jobs))
+async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> RedisLink | None:
+    """Give engines the fast path over Redis, if there is to be one and their stores can have it; return the way to Redis."""
+    if not config.redis:
+        return None
+    link = RedisLink(config.redis, clock)
+    for each in engine.engines:
+        store = each.store
+        if isinstance(store, PostgresStore):
+            identity = partial(getattr, store, "identity")
+            each.use(FastPath(each, ReadyLists(link, identity), hot_jobs=config.redis_hot_jobs))
+            buffer = EnqueueBuffer(each, config.data / f"wal-{store.shard}", identity, Buffers(link, identity))
+            each.buffer_with(buffer)
+            await buffer.open()
+    return link
+
+
+async def close_shards(shards: list[Store], link: RedisLink | None = None) -> None:
+    """Let go of everything that was opened here."""
+    for shard in shards:
+        await shard.close()
+    if link is not None:
+        await link.close()

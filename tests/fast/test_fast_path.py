@@ -33,9 +33,9 @@ def fast(engine: Engine) -> FastPath:
     return engine.fast
 
 
-async def heat(engine: Engine, count: int = 100, **options: int) -> list[Job]:
+async def heat(engine: Engine, count: int = 100) -> list[Job]:
     """Push jobs and take some of them, so that the queue is hot; return all, in the order in which they should be taken."""
-    pushed = await push_many(engine, count, **options)
+    pushed = await push_many(engine, count)
     taken = await claim_all(engine, HOT_JOBS)
     assert [job.id for job in taken] == [job.id for job in pushed[:HOT_JOBS]]
     return pushed[HOT_JOBS:]

@@ -64,6 +64,7 @@ class EventKind(IntEnum):
 
     CONFIG_STALL_CHANGED = 70
     CONFIG_DLQ_CHANGED = 71
+    CONFIG_MODE_CHANGED = 72  # direct or buffered
 
     CRON_CREATED = 80
     CRON_DELETED = 81
@@ -134,6 +135,7 @@ NOTES: Final[dict[EventKind, str]] = {
     EventKind.CONCURRENCY_SET: "concurrency",
     EventKind.CONFIG_STALL_CHANGED: "config",
     EventKind.CONFIG_DLQ_CHANGED: "config",
+    EventKind.CONFIG_MODE_CHANGED: "mode",
 }
 
 #: Kinds that are about no job: their note is the whole payload that users see, a mapping.

@@ -152,6 +152,15 @@ fast_idle_ms: Final = 2 * SECOND_MS  # after which what is left on a list is tak
 fast_grace_ms: Final = 3 * SECOND_MS  # for every server to say what it has handed out, when lists are given up
 fast_pause_ms: Final = 2  # before looking again, while another server fetches
 
+# The enqueue buffer.
+buffer_jobs_max: Final = 100_000  # promised and not stored
+buffer_bytes_max: Final = 256 * MEBIBYTE
+buffer_record_bytes_max: Final = 64 * MEBIBYTE
+buffer_flush_bytes: Final = 8 * MEBIBYTE  # stored at once
+buffer_flush_records: Final = 1_000
+wal_file_bytes: Final = 16 * MEBIBYTE
+wal_search_bytes: Final = 65_536  # behind a damaged record, for another one
+
 # How much is done at once, so that nothing holds the event loop for long.
 batch_commands_max: Final = 4_096
 pending_commands_max: Final = 100_000

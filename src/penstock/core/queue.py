@@ -46,6 +46,7 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     concurrency: int | None = None  #: jobs that may be active at once
     stall: StallConfig = StallConfig()
     dlq: DlqConfig = DlqConfig()
+    buffered: bool = False  #: pushes are answered once they are in the server's own log, where it has one
 
 
 class Queue(msgspec.Struct):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.completions import Ending
+    from penstock.engine.fast.buffer import EnqueueBuffer
     from penstock.engine.fast.path import FastPath
     from penstock.engine.meter import Admit
     from penstock.engine.work import JobRef, Work
@@ -85,6 +86,7 @@ class Engine:
         self.leads = not store.capabilities.is_shared  #: nobody to share the work with
         self._lead_ends: Alarm | None = None
         self.fast: FastPath | None = None  #: hands out jobs of hot queues without asking the store
+        self.buffer: EnqueueBuffer | None = None  #: answers pushes to some queues before they are stored
         self.handed = HandedOut()  #: what it has handed out and the store does not know yet
         self.hot: Mapping[int, int] = {}  #: queues with a ready list, as of our latest transaction, by number
         self.when_healed: list[
@@ -136,6 +138,8 @@ class Engine:
         """Send home who waits, finish what was submitted, stop. The store stays open."""
         self.stop_waiting()
         self.workers.close()
+        if self.buffer is not None:
+            await self.buffer.close()
         if self.fast is not None:
             await self.fast.close()
         await self.rest()
@@ -188,6 +192,12 @@ class Engine:
         self._batcher.before_answers = fast.offer
         self._batcher.after_commit.append(fast.saw)
         self._keepers.append(fast.daemon)
+
+    def buffer_with(self, buffer: EnqueueBuffer) -> None:
+        """Answer pushes to buffered queues from the log from now on."""
+        self.buffer = buffer
+        self.run = buffer.wrap(self.run)  # type: ignore[method-assign, assignment]
+        self._keepers.append(buffer.flusher)
 
     def put_back(self, command: AnyCommand) -> None:
         """Queue a command again that was run already; its future stays."""

@@ -77,7 +77,7 @@ class PushAcross(Command[list[list[Job]]]):
 async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
     """Apply a batch of pushes."""
     names = _Names(work)
-    special = {command: None for command in commands if _any_special(command.jobs)}
+    special = {command: None for command in commands if any_special(command.jobs)}
     if special:
         await names.prefetch([(command.queue, new) for command in special for new in command.jobs])
     for command in commands:
@@ -122,7 +122,7 @@ async def push_across(engine: Engine, work: Work, commands: Sequence[PushAcross]
                 await work.tx.queue_save(queue, queue.settings, work.now_ms)
                 work.tell(EventKind.QUEUE_CREATED, queue)
             due = [msgspec.structs.replace(new, delay=max(0, new.delay - late_ms)) if new.delay else new for new in jobs]
-            if not _any_special(due):
+            if not any_special(due):
                 pushed.append(_make(work, queue, due))
                 continue
             made: list[Job] = []
@@ -201,7 +201,7 @@ async def push_inside(work: Work, pushes: Sequence[tuple[Queue, NewJob]]) -> lis
     return jobs
 
 
-def _any_special(jobs: Sequence[NewJob]) -> bool:
+def any_special(jobs: Sequence[NewJob]) -> bool:
     """Tell whether one of the jobs has a name, needs others, or was made at another time."""
     for new in jobs:  # noqa: SIM110 - any() with a generator takes three times as long
         if new.job_id is not None or new.unique_key is not None or new.needs or new.timestamp is not None:
@@ -216,7 +216,7 @@ async def _make_one(work: Work, queue: Queue, new: NewJob, names: _Names) -> Job
     if needed and await flows.book_needs(work, job, needed):
         work.create([job], (new,), Arrow.AWAIT)
     else:
-        _start_apart(work, [job], (new,))
+        start_apart(work, [job], (new,))
     work.pushed += 1
     return job
 
@@ -256,7 +256,12 @@ def _build_one(work: Work, queue: Queue, new: NewJob) -> Job:
 
 def _build(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
     """Turn what a producer asked for into jobs that are nowhere yet."""
-    now, namespace, number = work.now_ms, queue.namespace_number, queue.number
+    return build(queue, work.serials(len(jobs)), jobs, work.now_ms)
+
+
+def build(queue: Queue, serials: Sequence[int], jobs: Sequence[NewJob], now: int) -> list[Job]:
+    """Turn what a producer asked for at a moment into jobs that are nowhere yet, with these ids."""
+    namespace, number = queue.namespace_number, queue.number
     return [
         Job(
             serial,
@@ -278,7 +283,7 @@ def _build(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
             size=len(new.data),
             details=new.details,
         )
-        for serial, new in zip(work.serials(len(jobs)), jobs, strict=True)
+        for serial, new in zip(serials, jobs, strict=True)
     ]
 
 
@@ -287,7 +292,7 @@ def _make(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
     made = _build(work, queue, jobs)
     for new in jobs:
         if new.delay or new.flags:  # a flag may be LIFO
-            _start_apart(work, made, jobs)
+            start_apart(work, made, jobs)
             break
     else:
         work.create(made, jobs, Arrow.ENQUEUE)
@@ -295,7 +300,7 @@ def _make(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
     return made
 
 
-def _start_apart(work: Work, made: list[Job], jobs: Sequence[NewJob]) -> None:
+def start_apart(work: Work, made: list[Job], jobs: Sequence[NewJob]) -> None:
     """Bring jobs to life that do not all begin in the same way."""
     apart: dict[Arrow, tuple[list[Job], list[NewJob]]] = {}
     for job, new in zip(made, jobs, strict=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.engine import admin, change, claim, crons, flows, hooks, keeper, produce, receipt, settle, sweep
+from penstock.engine.fast import buffer
 from penstock.engine.fast import commands as fast
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     hooks.RemoveWebhook: hooks.remove_webhook,
     hooks.EnableWebhook: hooks.enable_webhook,
     hooks.NoteDeliveries: hooks.note_deliveries,
+    buffer.Keep: buffer.keep,
     fast.Begin: fast.begin,
     fast.TakeBack: fast.take_back,
     fast.Abandon: fast.abandon,

@@ -372,8 +372,8 @@ class FastTransaction(Transaction, Protocol):
     async def wal_stored(self, wal: int) -> int:
         """Return up to which number a server's log is stored, and hold that; 0 for an unknown one."""
 
-    async def wal_advance(self, wal: int, number: int) -> None:
-        """Note up to which number a server's log is stored."""
+    async def wal_advance(self, wal: int, before: int, number: int) -> None:
+        """Note up to which number a server's log is stored. Raises RowChanged if somebody else has stored of it meanwhile."""
 
 
 class Store(Protocol):

@@ -224,7 +224,8 @@ class PostgresTransaction(Draft[Catalog]):
         await self._name([job for job, _ in jobs])
         for job, _ in jobs:
             self._tally(job.queue)[job.state] += 1
-            if job.state or job.expires_at is not None or job.group_id is not None:  # a plain job needs no attention
+            # A plain job needs no attention, unless it was promised a while ago, and takes its place only now.
+            if job.state or job.expires_at is not None or job.group_id is not None or job.position < self._young:
                 self._written(job)
 
     async def _name(self, jobs: Iterable[Job]) -> None:
@@ -552,9 +553,8 @@ class PostgresTransaction(Draft[Catalog]):
         found: int | None = await self._db.fetchval("select stored from wals where wal = $1 for update", wal)
         return found or 0
 
-    async def wal_advance(self, wal: int, number: int) -> None:
-        self.wrote = True
-        await self._db.execute(_ADVANCE_WAL, wal, number, self.now_ms)
+    async def wal_advance(self, wal: int, before: int, number: int) -> None:
+        await self._guarded(_ADVANCE_WAL, [wal, before, number, self.now_ms], 1, "logs")
 
     # The journal.
 
@@ -627,7 +627,8 @@ _ABANDON = (
     "update catalog set generation = generation + 1, fenced_at = clock_ms(), fence = (clock_ms() - $1::bigint) << $2::int"
 )
 _ADVANCE_WAL = (
-    "insert into wals values ($1, $2, $3) on conflict (wal) do update set stored = excluded.stored, at = excluded.at"
+    "insert into wals values ($1, $3, $4)"
+    " on conflict (wal) do update set stored = excluded.stored, at = excluded.at where wals.stored = $2"
 )
 _FINISH = "select * from finish($1::int[], $2, $3::int[], $4, $5, $6, $7, $8, $9)"
 _LOCK = "select pg_advisory_xact_lock($1, $2)"

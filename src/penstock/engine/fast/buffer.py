@@ -1,0 +1,340 @@
+"""The enqueue buffer: pushes to queues in ``buffered`` mode are answered as soon as they are in this server's log on disk.
+
+A flusher stores them in the database, as fast as it takes them, in order. Behind a circuit breaker: while the database is in
+trouble they wait in the log, as many as there is room for. With each batch the database notes up to which number the log is
+stored, in the same transaction: whatever crashes, a record is stored once, and what was acknowledged since stays so.
+
+A copy of the log is in Redis. If a server does not come back, another one stores from there what the database lacks, as far as
+it is complete; what is not waits for the server's return. Only plain jobs are buffered: what has a name, or needs others, is
+stored directly, because its answer depends on what is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+import structlog
+
+from penstock.core import limits
+from penstock.core.breaker import Breaker
+from penstock.core.errors import FastPathFailed, PenstockError, StorageFailed, TooMany
+from penstock.core.events import EventKind
+from penstock.core.job import JobFlag, NewJob
+from penstock.core.queue import QueueKey
+from penstock.engine.command import Command
+from penstock.engine.keeper import Keeper
+from penstock.engine.produce import Push, PushAcross, any_special, build, start_apart
+from penstock.store.wal import Record, Wal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from penstock.core.job import Job
+    from penstock.engine.engine import Engine
+    from penstock.engine.work import Work
+    from penstock.store.contract import FastTransaction
+    from penstock.store.redis.buffers import Buffers
+
+log = structlog.get_logger("penstock.buffer")
+
+#: Failures in a row after which the flusher rests, and how long (ms).
+FAILURES: Final = 3
+REST_MS: Final = 1_000
+#: A server that has not reached the database for this long may have lost the number its ids are made with (ms).
+OUT_OF_REACH_MS: Final = 40_000
+
+
+class Promise(msgspec.Struct, array_like=True, gc=False):
+    """One record of the log: jobs for one queue, with the ids they were answered with."""
+
+    namespace: str
+    queue: str
+    at: int  #: wall clock, ms
+    ids: list[int]
+    jobs: list[NewJob]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Promise]).decode
+
+
+class Keep(Command[int]):
+    """Store records of a log, those that are not stored yet; answers up to which number it is stored now."""
+
+    __slots__ = ("records", "wal")
+
+    grows = True
+
+    def __init__(self, wal: int, records: Sequence[Record]) -> None:
+        self.wal = wal
+        self.records = records
+
+
+async def keep(_engine: Engine, work: Work, commands: Sequence[Keep]) -> None:
+    """Apply a batch of records."""
+    tx = cast("FastTransaction", work.tx)
+    for command in commands:
+        stored = before = await tx.wal_stored(command.wal)
+        for number, body in command.records:
+            if number != stored + 1:
+                if number <= stored:
+                    continue
+                break  # something is missing in between: that is for who has it
+            for promise in _decode(body):
+                await _keep_promise(work, promise)
+            stored = number
+        if stored > before:
+            await work.flush()
+            await tx.wal_advance(command.wal, before, stored)
+        work.answer(command, stored)
+
+
+async def _keep_promise(work: Work, promise: Promise) -> None:
+    key = QueueKey(promise.namespace, promise.queue)
+    queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
+    if queue.created_at is None:
+        await work.tx.queue_save(queue, queue.settings, work.now_ms)
+        work.tell(EventKind.QUEUE_CREATED, queue)
+    made = build(queue, promise.ids, promise.jobs, promise.at)
+    start_apart(work, made, promise.jobs)
+    work.pushed += len(made)
+
+
+class EnqueueBuffer:
+    """Of one engine. ``directory``: where its log is; ``identity``: of the shard, once that is known."""
+
+    def __init__(self, engine: Engine, directory: Path, identity: Callable[[], str], buffers: Buffers) -> None:
+        self._engine = engine
+        self._directory = directory
+        self._identity = identity
+        self.wal: Wal | None = None  #: the log, once it is open
+        self.buffers = buffers  #: the copies in Redis
+        self._unstored: deque[tuple[Record, dict[QueueKey, int]]] = deque()
+        self._bytes = 0
+        self._depths: dict[QueueKey, int] = {}
+        self.jobs = 0  #: promised and not stored
+        self.breaker = Breaker(engine.clock, failures=FAILURES, rest_ms=REST_MS)
+        self.flusher = Flusher(self, engine)
+        self._flushing: asyncio.Task[None] | None = None
+        self._uncopied: list[Record] = []
+        self._copying: asyncio.Task[None] | None = None
+        self._stored_up_to = 0
+        self._closed = False
+
+    async def open(self) -> None:
+        """Open the log, and begin to store what is in it from an earlier life. Raises StoreLocked, StoreIncompatible.
+
+        Nothing happens as long as the shard has never been reached: then it is not known whose log it is.
+        """
+        if self.wal is None and self._identity():
+            self.wal, left = await asyncio.to_thread(Wal.open, self._directory, self._identity())
+            for record in left:
+                counts: dict[QueueKey, int] = {}
+                for promise in _decode(record.body):
+                    self._count(counts, QueueKey(promise.namespace, promise.queue), len(promise.jobs))
+                self._bytes += len(record.body)
+                self._unstored.append((record, counts))
+            self.flush()
+
+    def depth(self, queue: QueueKey) -> int:
+        """Return how many jobs of a queue are promised and not stored."""
+        return self._depths.get(queue, 0)
+
+    # Taking.
+
+    def wrap(self, run: Callable[[Command[Any]], asyncio.Future[Any]]) -> Callable[[Command[Any]], asyncio.Future[Any]]:
+        """Return a way of running commands in which pushes to buffered queues are answered early."""
+
+        def buffered(command: Command[Any]) -> asyncio.Future[Any]:
+            parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]
+            if type(command) is Push:
+                parts = ((command.queue, command.jobs),)
+            elif type(command) is PushAcross:
+                parts = command.parts
+            else:
+                return run(command)
+            if not self._takes(parts):
+                return run(command)
+            return asyncio.ensure_future(self._promise(parts, across=type(command) is PushAcross))
+
+        return buffered
+
+    def _takes(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]) -> bool:
+        """Tell whether pushes may be answered early: all of them are to buffered queues, and plain."""
+        for key, jobs in parts:
+            queue = self._engine.store.queue_find(key)
+            if queue is None or not queue.settings.buffered or any_special(jobs) or not jobs:
+                return False
+            if any(new.flags & JobFlag.DURABLE for new in jobs):
+                return False
+        return self.wal is not None and self.wal.failure is None and not self._closed
+
+    async def _promise(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]], *, across: bool) -> Any:
+        engine = self._engine
+        count = sum(len(jobs) for _, jobs in parts)
+        self._check_room(count)
+        now = engine.clock.now_ms()
+        promises = [Promise(*key, now, engine.ids.take(len(jobs), now), list(jobs)) for key, jobs in parts]
+        body = _encode(promises)
+        if len(body) > limits.buffer_record_bytes_max:
+            raise TooMany("The batch is too large for the enqueue buffer. Send it in smaller pieces.")
+        assert self.wal is not None  # see _takes
+        number, durable = self.wal.append(body)
+        counts: dict[QueueKey, int] = {}
+        for key, jobs in parts:
+            self._count(counts, key, len(jobs))
+        self._bytes += len(body)
+        self._unstored.append((Record(number, body), counts))
+        durable.add_done_callback(partial(self._logged, Record(number, body)))
+        await asyncio.shield(durable)  # whoever hangs up now does not undo it
+        answers = [self._answer(promise) for promise in promises]
+        return answers if across else answers[0]
+
+    def _count(self, counts: dict[QueueKey, int], key: QueueKey, jobs: int) -> None:
+        counts[key] = counts.get(key, 0) + jobs
+        self._depths[key] = self._depths.get(key, 0) + jobs
+        self.jobs += jobs
+
+    def _logged(self, record: Record, durable: asyncio.Future[None]) -> None:
+        if durable.exception() is None:
+            self.flush()
+            self._uncopied.append(record)
+            if self._copying is None:
+                self._copying = asyncio.get_running_loop().create_task(self._copy(), name="penstock-buffer-copy")
+
+    def _check_room(self, count: int) -> None:
+        if self.jobs + count > limits.buffer_jobs_max or self._bytes > limits.buffer_bytes_max:
+            raise TooMany(
+                f"The enqueue buffer is full ({self.jobs} jobs wait to be stored, {limits.buffer_jobs_max} may). Retry later."
+            )
+        status, clock = self._engine.store.status(), self._engine.clock
+        if status.full:
+            self._engine.store.check_writable(grows=True)
+        if status.since_ms is not None and clock.now_ms() - status.since_ms > OUT_OF_REACH_MS:
+            raise StorageFailed(
+                f"Storage failed ({status.error}) too long ago to promise more. The server retries by itself."
+            )
+
+    def _answer(self, promise: Promise) -> list[Job]:
+        queue = self._engine.store.queue_find(QueueKey(promise.namespace, promise.queue))
+        if queue is None:
+            raise StorageFailed("The queue was removed meanwhile.")
+        return build(queue, promise.ids, promise.jobs, promise.at)
+
+    # Storing.
+
+    def flush(self) -> None:
+        """Begin to store what is in the log."""
+        if self._flushing is None and self._next() and self.breaker.allows():
+            self._flushing = asyncio.get_running_loop().create_task(self._flush(), name="penstock-flusher")
+
+    async def _flush(self) -> None:
+        try:
+            while self.wal is not None and (some := self._next()) and self.breaker.allows():
+                try:
+                    stored = await self._engine.run(Keep(self.wal.number, [record for record, _ in some]))
+                except PenstockError as error:
+                    self.breaker.failed()
+                    log.warning("the enqueue buffer could not be stored; it is tried again", error=str(error))
+                    continue
+                self.breaker.worked()
+                await self._stored(self.wal, stored)
+        finally:
+            self._flushing = None
+
+    def _next(self) -> list[tuple[Record, dict[QueueKey, int]]]:
+        some: list[tuple[Record, dict[QueueKey, int]]] = []
+        size = 0
+        for each in self._unstored:
+            if self.wal is None or each[0].number > self.wal.durable:
+                break
+            if some and (size + len(each[0].body) > limits.buffer_flush_bytes or len(some) >= limits.buffer_flush_records):
+                break
+            some.append(each)
+            size += len(each[0].body)
+        return some
+
+    async def _stored(self, wal: Wal, number: int) -> None:
+        while self._unstored and self._unstored[0][0].number <= number:
+            record, counts = self._unstored.popleft()
+            self._settle(counts, len(record.body))
+        self._stored_up_to = number
+        wal.forget(number)
+        with contextlib.suppress(FastPathFailed):
+            await self.buffers.forget(wal.number, number)
+
+    def _settle(self, counts: dict[QueueKey, int], size: int) -> None:
+        self._bytes -= size
+        for key, count in counts.items():
+            self.jobs -= count
+            self._depths[key] -= count
+            if not self._depths[key]:
+                del self._depths[key]
+
+    async def _copy(self) -> None:
+        """Keep copies in Redis, should this server not come back. Where that fails, the log is copy enough."""
+        try:
+            while self._uncopied and self.wal is not None:
+                some, self._uncopied = self._uncopied, []
+                with contextlib.suppress(FastPathFailed):
+                    await self.buffers.keep(self.wal.number, some)
+        finally:
+            self._copying = None
+
+    async def show_life(self) -> None:
+        """Tell the others that this server looks after its log itself."""
+        if self.wal is not None:
+            await self.buffers.keep(self.wal.number, [])
+            await self.buffers.forget(self.wal.number, self._stored_up_to)  # copies may have come after what they are of
+
+    async def adopt(self, wal: int) -> None:
+        """Store what another server has promised and did not live to store."""
+        while records := await self.buffers.read(wal, limits.buffer_flush_records):
+            stored = await self._engine.run(Keep(wal, records))
+            await self.buffers.forget(wal, stored)
+            if stored < records[-1].number:
+                log.warning("a part of the log of a server that is gone waits for its return", log=wal, stored=stored)
+                return
+            log.info("stored what another server had promised", log=wal, up_to=stored)
+        await self.buffers.forget(wal, 0)
+
+    async def close(self) -> None:
+        """Store what is promised, if that is possible now; what is not is in the log."""
+        self._closed = True
+        await self.flusher.stop()
+        under_way = [task for task in (self._flushing, self._copying) if task is not None]
+        await asyncio.gather(*under_way, return_exceptions=True)
+        if self.wal is not None:
+            await self.wal.close()
+
+
+class Flusher(Keeper):
+    """Tries again what could not be stored, shows that this server lives, and looks after those that do not."""
+
+    every_ms = 1_000
+
+    def __init__(self, buffer: EnqueueBuffer, engine: Engine) -> None:
+        super().__init__(engine)
+        self._buffer = buffer
+
+    async def run_once(self) -> None:
+        """Do one round."""
+        buffer = self._buffer
+        await buffer.open()
+        if buffer.wal is None:
+            return
+        buffer.flush()
+        try:
+            await buffer.show_life()
+            if self._engine.leads and self._engine.store.status().error is None:
+                for wal in await buffer.buffers.orphans():
+                    if wal != buffer.wal.number:
+                        await buffer.adopt(wal)
+        except FastPathFailed:
+            pass  # without Redis, each server stores its own

@@ -1,0 +1,78 @@
+"""Copies of the enqueue buffers in Redis, so that other servers can store what a server has promised and did not live to store.
+
+Each server's log has one: a sorted set of its records by number. Its owner shows that it lives. Redis may lose all of it: the
+log on the owner's disk is what counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.store.wal import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.store.redis.connect import RedisLink
+
+#: Without a sign of life for so long, others store what an owner has promised (ms).
+OWNER_MS: Final = 10_000
+_NUMBER_BYTES: Final = 8
+
+_KEEP = """
+redis.call('sadd', KEYS[1], ARGV[1])
+redis.call('set', KEYS[2], 1, 'px', ARGV[2])
+for i = 3, #ARGV, 2 do redis.call('zadd', KEYS[3], ARGV[i], ARGV[i + 1]) end
+return 1
+"""
+_FORGET = """
+redis.call('zremrangebyscore', KEYS[3], '-inf', ARGV[2])
+if redis.call('zcard', KEYS[3]) == 0 and redis.call('exists', KEYS[2]) == 0 then redis.call('srem', KEYS[1], ARGV[1]) end
+return 1
+"""
+_ORPHANS = """
+local found = {}
+for _, wal in ipairs(redis.call('smembers', KEYS[1])) do
+  if redis.call('exists', KEYS[2] .. wal) == 0 then found[#found + 1] = wal end
+end
+return found
+"""
+
+
+class Buffers:
+    """Of one shard. ``identity`` tells its keys from those of other shards. All may raise FastPathFailed."""
+
+    def __init__(self, link: RedisLink, identity: Callable[[], str]) -> None:
+        self._link = link
+        self._identity = identity
+        self._keep = link.script(_KEEP)
+        self._forget = link.script(_FORGET)
+        self._orphans = link.script(_ORPHANS)
+        self._read = link.script("return redis.call('zrange', KEYS[3], 0, ARGV[1] - 1)")
+
+    def _keys(self, wal: int | str) -> list[str]:
+        start = f"penstock:{{{self._identity()}}}:buffers"
+        return [start, f"{start}:owner:{wal}", f"{start}:records:{wal}"]
+
+    async def keep(self, wal: int, records: Sequence[Record]) -> None:
+        """Keep copies of records, and show that their owner lives."""
+        parts: list[int | bytes] = [wal, OWNER_MS]
+        for number, body in records:
+            parts += (number, number.to_bytes(_NUMBER_BYTES) + body)
+        await self._run(self._keep, wal, parts)
+
+    async def forget(self, wal: int, number: int) -> None:
+        """Forget the records up to a number: they are stored."""
+        await self._run(self._forget, wal, [wal, number])
+
+    async def orphans(self) -> list[int]:
+        """Return the logs whose owners show no sign of life."""
+        return [int(wal) for wal in await self._run(self._orphans, "", [])]
+
+    async def read(self, wal: int, limit: int) -> list[Record]:
+        """Return the first records of a log that are here."""
+        found: list[bytes] = await self._run(self._read, wal, [limit])
+        return [Record(int.from_bytes(each[:_NUMBER_BYTES]), each[_NUMBER_BYTES:]) for each in found]
+
+    async def _run(self, script: Any, wal: int | str, args: Sequence[int | bytes]) -> Any:
+        return await self._link.run(lambda: script(keys=self._keys(wal), args=args))

@@ -1,0 +1,219 @@
+r"""A server's log of what it has promised to store: the copy on its own disk of everything that is in its enqueue buffer.
+
+Records are numbered from 1 without gaps and written one after the other into files of bounded size. A record is durable when
+its future is done: many that arrive together share one fsync. What is stored elsewhere is forgotten, a whole file at a time;
+who reads the log after a crash must know from elsewhere up to which number that was (see ``wals`` in the database).
+
+The end of the last file may be torn by a crash: what is cut off there was never promised. Damage anywhere else stops the start,
+because something that was promised would be missing.
+
+::
+
+    file    = "PENSTOCK-WAL-1\n"  log's number (8)  shard's identity (36)  records
+    record  = length (4)  checksum (4)  number (8)  body
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import zlib
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from penstock.core import limits
+from penstock.core.errors import OutcomeUnknown, StorageFailed, StoreIncompatible
+from penstock.core.ids import random_name
+from penstock.store.sqlite.disk import DirectoryLock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+log = structlog.get_logger("penstock.wal")
+
+_MAGIC: Final = b"PENSTOCK-WAL-1\n"
+_HEAD = struct.Struct(">15sQ36s")
+_RECORD = struct.Struct(">IIQ")
+
+
+class Record(NamedTuple):
+    """One entry of a log."""
+
+    number: int
+    body: bytes
+
+
+class Wal:
+    """Open it with ``open``. One process at a time; ``append`` from one event loop."""
+
+    def __init__(self, directory: Path, identity: str) -> None:
+        self._directory = directory
+        self._identity = identity
+        self._lock = DirectoryLock(directory)
+        self.number = 0  #: of the log, its own for ever
+        self.last = 0  #: number of the newest record
+        self.durable = 0  #: and of the newest one that survives a crash
+        self._fd = -1
+        self._size = 0
+        self._files: list[tuple[Path, int]] = []  #: each with the number of its last record, as far as it is full
+        self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._writing: asyncio.Task[None] | None = None
+        self.failure: str | None = None
+
+    @classmethod
+    def open(cls, directory: Path, identity: str) -> tuple[Wal, list[Record]]:
+        """Open a log, made if there is none; return it with everything that is in it.
+
+        ``identity``: of the shard it is for. Raises StoreLocked, StoreIncompatible (it is another shard's, or damaged).
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        wal = cls(directory, identity)
+        wal._lock.acquire()
+        try:
+            records = list(wal._read())
+        except BaseException:
+            wal._lock.release()
+            raise
+        wal.last = records[-1].number if records else wal.last
+        wal.durable = wal.last
+        wal._begin_file()
+        return wal, records
+
+    def _read(self) -> Iterator[Record]:
+        names = sorted(self._directory.glob("*.wal"))
+        expected = None
+        for place, path in enumerate(names):
+            data = path.read_bytes()
+            if len(data) < _HEAD.size and place == len(names) - 1:  # it was just being made
+                path.unlink()
+                break
+            magic, number, identity = _HEAD.unpack_from(data)
+            if magic != _MAGIC or identity.decode() != self._identity or (self.number and number != self.number):
+                raise StoreIncompatible(
+                    f"{path} is the log of another database. Start with the database it belongs to, so that what was "
+                    "promised is stored there, or choose another directory with --data."
+                )
+            self.number = number
+            at = _HEAD.size
+            while at < len(data):
+                record = _record_at(data, at)
+                if record is None or (expected is not None and record.number != expected):
+                    if place < len(names) - 1 or not _is_torn(data, at):
+                        raise StoreIncompatible(
+                            f"{path} is damaged at byte {at}: something that was promised cannot be read. Restore it from a "
+                            "copy, or move it away to go on without what is in it."
+                        )
+                    log.warning(
+                        "the end of the log was torn by a crash; nothing that was promised is missing", file=path.name
+                    )
+                    with path.open("r+b") as file:
+                        file.truncate(at)
+                        os.fsync(file.fileno())
+                    break
+                yield record
+                expected = record.number + 1
+                self.last = record.number
+                at += _RECORD.size + len(record.body)
+            self._files.append((path, self.last))
+            if expected is None:  # an empty file says where it begins by its name
+                self.last = max(self.last, int(path.stem) - 1)
+
+    def _begin_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self.number = self.number or random_name()
+        path = self._directory / f"{self.last + 1:020d}.wal"
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        os.write(self._fd, _HEAD.pack(_MAGIC, self.number, self._identity.encode()))
+        os.fsync(self._fd)
+        directory = os.open(self._directory, os.O_RDONLY)
+        os.fsync(directory)
+        os.close(directory)
+        self._size = _HEAD.size
+        self._files = [each for each in self._files if each[0] != path]
+        self._files.append((path, self.last))
+
+    def append(self, body: bytes) -> tuple[int, asyncio.Future[None]]:
+        """Write a record; return its number, and a future that is done when it is durable.
+
+        Raises StorageFailed if the log takes nothing any more. The future raises OutcomeUnknown if it failed over this record.
+        """
+        if self.failure is not None:
+            raise StorageFailed(f"The log of the enqueue buffer cannot be written ({self.failure}).")
+        loop = asyncio.get_running_loop()
+        self.last += 1
+        head = _RECORD.pack(len(body), zlib.crc32(self.last.to_bytes(8) + body), self.last)
+        durable: asyncio.Future[None] = loop.create_future()
+        self._waiting.append((head + body, durable))
+        if self._writing is None:
+            self._writing = loop.create_task(self._write(), name="penstock-wal")
+        return self.last, durable
+
+    async def _write(self) -> None:
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                try:
+                    await asyncio.to_thread(self._put, b"".join([record for record, _ in waiting]))
+                except OSError as error:
+                    self.failure = str(error)
+                    log.error(
+                        "the log of the enqueue buffer cannot be written; what comes is stored directly", error=str(error)
+                    )
+                    for _, durable in waiting + self._waiting:
+                        if not durable.done():
+                            durable.set_exception(OutcomeUnknown("The log failed: the message may or may not be stored."))
+                    self._waiting = []
+                    return
+                self.durable += len(waiting)
+                self._files[-1] = (self._files[-1][0], self.durable)
+                for _, durable in waiting:
+                    if not durable.done():
+                        durable.set_result(None)
+                if self._size > limits.wal_file_bytes and not self._waiting:
+                    self._begin_file()
+        finally:
+            self._writing = None
+
+    def _put(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+        os.fdatasync(self._fd)
+        self._size += len(data)
+
+    def forget(self, number: int) -> None:
+        """Forget everything up to a number: it is stored."""
+        if number >= self.last and not self._waiting and self._writing is None and self._size > _HEAD.size:
+            self._begin_file()
+        while len(self._files) > 1 and self._files[0][1] <= number:
+            path, _ = self._files.pop(0)
+            path.unlink(missing_ok=True)
+
+    async def close(self) -> None:
+        """Finish what was begun, and let go."""
+        if self._writing is not None:
+            await asyncio.gather(self._writing, return_exceptions=True)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._lock.release()
+
+
+def _record_at(data: bytes, at: int) -> Record | None:
+    """Read a record; None if there is no good one."""
+    if at + _RECORD.size > len(data):
+        return None
+    length, checksum, number = _RECORD.unpack_from(data, at)
+    body = data[at + _RECORD.size : at + _RECORD.size + length]
+    if len(body) < length or zlib.crc32(number.to_bytes(8) + body) != checksum:
+        return None
+    return Record(number, body)
+
+
+def _is_torn(data: bytes, at: int) -> bool:
+    """Tell whether no good record begins behind a place: then that is where a crash has cut off the file."""
+    return all(_record_at(data, place) is None for place in range(at + 1, min(len(data), at + limits.wal_search_bytes)))

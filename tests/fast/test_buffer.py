@@ -1,0 +1,323 @@
+"""The enqueue buffer: what an early answer is worth when something crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from penstock.core import limits
+from penstock.core.clock import SystemClock
+from penstock.core.errors import StorageFailed, StoreIncompatible, StoreLocked, TooMany
+from penstock.core.events import EventKind
+from penstock.core.job import NewJob
+from penstock.core.lifecycle import State
+from penstock.engine.admin import Configure
+from penstock.engine.engine import Engine
+from penstock.engine.fast.buffer import EnqueueBuffer, Keep
+from penstock.engine.produce import Push, PushAcross
+from penstock.store.postgres import PostgresStore
+from penstock.store.redis import Buffers, RedisLink
+from penstock.store.wal import Record, Wal
+from tests.support.engines import QUEUE, ack, claim, claim_all, push, push_many, state, stored
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from penstock.core.job import Job
+    from tests.support.redis import OwnRedis
+
+pytestmark = pytest.mark.anyio
+
+ID = "0" * 36
+
+
+@asynccontextmanager
+async def engine_on(url: str, redis: str, data: Path) -> AsyncIterator[Engine]:
+    """An engine with a buffer, as a server would have it."""
+    clock = SystemClock()
+    store = await PostgresStore.open(url, clock)
+    engine = Engine(store, store.clock)
+    link = RedisLink(redis, clock)
+    buffer = EnqueueBuffer(engine, data, lambda: store.identity, Buffers(link, lambda: store.identity))
+    engine.buffer_with(buffer)
+    await buffer.open()
+    engine.start()
+    await engine.run(
+        Configure(QUEUE, EventKind.CONFIG_MODE_CHANGED, lambda settings: msgspec.structs.replace(settings, buffered=True))
+    )
+    try:
+        yield engine
+    finally:
+        await engine.close()
+        await store.close()
+        await link.close()
+
+
+def buffer_of(engine: Engine) -> EnqueueBuffer:
+    assert engine.buffer is not None
+    return engine.buffer
+
+
+async def flushed(engine: Engine) -> None:
+    """Wait until everything that was promised is stored."""
+    async with asyncio.timeout(30):
+        while buffer_of(engine).jobs:
+            await asyncio.sleep(0.005)
+
+
+async def copied(engine: Engine, count: int) -> tuple[Wal, list[Record]]:
+    """Wait until so many records of a log are in Redis, too."""
+    wal = buffer_of(engine).wal
+    assert wal is not None
+    async with asyncio.timeout(10):
+        while len(records := await buffer_of(engine).buffers.read(wal.number, 100)) < count:
+            await asyncio.sleep(0.005)
+    return wal, records
+
+
+def hold_back(engine: Engine, patch: pytest.MonkeyPatch) -> None:
+    """Have nothing stored."""
+    patch.setattr(buffer_of(engine), "flush", lambda: None)
+
+
+async def test_what_is_pushed_comes_out_in_order(shard: str, redis: OwnRedis, tmp_path: Path) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        pushed = await push_many(engine, 50)
+        urgent = await push(engine, priority=3)
+        later = await push(engine, delay=3_600_000)
+        await flushed(engine)
+        assert [job.id for job in await claim_all(engine, 51)] == [urgent.id, *(job.id for job in pushed)]
+        assert await state(engine, later) is State.DELAYED
+        found = await stored(engine, pushed[0])
+        assert found is not None
+        assert found.created_at == pushed[0].created_at
+
+
+async def test_one_push_over_several_queues(shard: str, redis: OwnRedis, tmp_path: Path) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        direct = QUEUE._replace(name="direct")
+        new = NewJob(b"1")
+        first, second = await engine.run(PushAcross([(QUEUE, [new, new]), (QUEUE, [new])], engine.clock.now_ms()))
+        await flushed(engine)
+        assert [job.id for job in await claim_all(engine)] == [job.id for job in [*first, *second]]
+        (jobs,) = await engine.run(PushAcross([(direct, [new])], engine.clock.now_ms()))
+        assert await state(engine, jobs[0]) is State.WAITING  # at once
+
+
+async def test_what_has_a_name_is_stored_directly(
+    shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        hold_back(engine, monkeypatch)
+        named = await push(engine, job_id="mine")
+        assert await state(engine, named) is State.WAITING
+        assert (await push(engine, job_id="mine")).id == named.id
+        durable = await push(engine, flags=8)
+        assert await state(engine, durable) is State.WAITING
+        assert buffer_of(engine).jobs == 0
+
+
+async def die(engine: Engine, patch: pytest.MonkeyPatch) -> list[Job]:
+    """Promise something, and end without storing it, as a crash would."""
+    hold_back(engine, patch)
+    promised = await push_many(engine, 20)
+    assert [await stored(engine, job) for job in promised[:2]] == [None, None]
+    return promised
+
+
+async def test_a_server_that_crashed_keeps_its_word_when_it_is_back(
+    shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        with monkeypatch.context() as patch:
+            promised = await die(engine, patch)
+    redis.client().flushall()  # nobody else knows
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        await flushed(engine)
+        assert [job.id for job in await claim_all(engine)] == [job.id for job in promised]
+
+
+async def test_another_server_keeps_it_if_that_one_stays_away(
+    shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine_on(shard, redis.url, tmp_path / "a") as a:
+        with monkeypatch.context() as patch:
+            promised = await die(a, patch)
+            gone, _ = await copied(a, 1)
+    async with engine_on(shard, redis.url, tmp_path / "b") as b:
+        await buffer_of(b).adopt(gone.number)
+        jobs = await claim_all(b)
+        assert [job.id for job in jobs] == [job.id for job in promised]
+        for job in jobs:
+            assert await ack(b, job, token=job.token) is None
+    async with engine_on(shard, redis.url, tmp_path / "a") as a:  # it is back, and finds all of it in its log
+        await flushed(a)
+        assert await claim(a) is None
+        assert await state(a, promised[0]) is State.COMPLETED
+
+
+async def test_what_was_removed_since_is_not_brought_back(
+    shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the log was not shortened: how far it is stored is known by the database."""
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        monkeypatch.setattr(Wal, "forget", lambda _self, _number: None)
+        promised = await engine.run(Push(QUEUE, [NewJob(b"1", flags=2)] * 5))  # gone when acknowledged
+        await flushed(engine)
+        for job in await claim_all(engine):
+            assert await ack(engine, job, token=job.token) is None
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        await flushed(engine)
+        assert await claim(engine) is None
+        assert await stored(engine, promised[0]) is None
+
+
+async def test_a_gap_in_the_copies_is_left_to_the_owner(
+    shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine_on(shard, redis.url, tmp_path / "a") as a:
+        with monkeypatch.context() as patch:
+            hold_back(a, patch)
+            first, second = await push(a), await push(a)
+            gone, _ = await copied(a, 2)
+    async with engine_on(shard, redis.url, tmp_path / "b") as b:
+        await buffer_of(b).buffers.forget(gone.number, 1)
+        await buffer_of(b).adopt(gone.number)
+        assert await claim(b) is None
+    async with engine_on(shard, redis.url, tmp_path / "a") as a:
+        await flushed(a)
+        assert [job.id for job in await claim_all(a)] == [first.id, second.id]
+
+
+async def test_two_who_store_the_same_log_store_it_once(
+    shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine_on(shard, redis.url, tmp_path / "a") as a, engine_on(shard, redis.url, tmp_path / "b") as b:
+        hold_back(a, monkeypatch)
+        promised = await push_many(a, 30)
+        wal, records = await copied(a, 1)
+        stored_up_to = await asyncio.gather(*(each.run(Keep(wal.number, records)) for each in (a, b, a, b)))
+        assert set(stored_up_to) == {records[-1].number}
+        assert [job.id for job in await claim_all(b)] == [job.id for job in promised]
+
+
+async def test_the_database_may_be_away_for_a_while(shard: str, redis: OwnRedis, tmp_path: Path) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        assert isinstance(engine.store, PostgresStore)
+        await push(engine)
+        await flushed(engine)
+        engine.store.lost(StorageFailed("a test"))
+        pushed = await push_many(engine, 10)  # answered all the same
+        await flushed(engine)  # by itself
+        assert [job.id for job in await claim_all(engine)][1:] == [job.id for job in pushed]
+
+
+async def test_a_full_buffer_says_so(shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        with monkeypatch.context() as patch:
+            hold_back(engine, patch)
+            patch.setattr(limits, "buffer_jobs_max", 10)
+            await push_many(engine, 8)
+            with pytest.raises(TooMany, match="buffer is full"):
+                await push_many(engine, 3)
+            await push_many(engine, 2)
+
+
+async def test_without_redis_the_log_is_enough(shard: str, redis: OwnRedis, tmp_path: Path) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        redis.kill()
+        pushed = await push_many(engine, 10)
+        await flushed(engine)
+        assert [job.id for job in await claim_all(engine)] == [job.id for job in pushed]
+
+
+async def test_when_the_log_cannot_be_written_pushes_are_stored_directly(
+    shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+
+        def broken(_self: Wal, _data: bytes) -> None:
+            raise OSError("no more room")
+
+        monkeypatch.setattr(Wal, "_put", broken)
+        with pytest.raises(Exception, match="may or may not"):
+            await push(engine)
+        job = await push(engine)
+        assert await state(engine, job) is State.WAITING
+
+
+# The log by itself.
+
+
+async def test_a_log_is_read_back(tmp_path: Path) -> None:
+    wal, left = Wal.open(tmp_path, ID)
+    assert left == []
+    waiting = [wal.append(str(n).encode()) for n in range(100)]
+    await asyncio.gather(*(durable for _, durable in waiting))
+    with pytest.raises(StoreLocked):
+        Wal.open(tmp_path, ID)
+    await wal.close()
+    wal, left = Wal.open(tmp_path, ID)
+    assert [(record.number, record.body) for record in left] == [(n + 1, str(n).encode()) for n in range(100)]
+    wal.forget(100)
+    await wal.close()
+    wal, left = Wal.open(tmp_path, ID)
+    assert left == []
+    number, durable = wal.append(b"next")
+    assert number == 101
+    await durable
+    await wal.close()
+    with pytest.raises(StoreIncompatible, match="another database"):
+        Wal.open(tmp_path, "1" * 36)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 10, 17])
+async def test_a_torn_end_is_cut_off(tmp_path: Path, cut: int) -> None:
+    wal, _ = Wal.open(tmp_path, ID)
+    await asyncio.gather(*(wal.append(b"x" * 5)[1] for _ in range(3)))
+    await wal.close()
+    (path,) = tmp_path.glob("*.wal")
+    path.write_bytes(path.read_bytes()[:-cut])
+    wal, left = Wal.open(tmp_path, ID)
+    assert [record.number for record in left] == [1, 2]
+    number, durable = wal.append(b"again")
+    await durable
+    await wal.close()
+    assert number == 3
+    _, left = Wal.open(tmp_path, ID)
+    assert [record.body for record in left] == [b"x" * 5, b"x" * 5, b"again"]
+
+
+async def test_damage_in_the_middle_stops_the_start(tmp_path: Path) -> None:
+    wal, _ = Wal.open(tmp_path, ID)
+    await asyncio.gather(*(wal.append(b"x" * 50)[1] for _ in range(3)))
+    await wal.close()
+    (path,) = tmp_path.glob("*.wal")
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StoreIncompatible, match="damaged at byte"):
+        Wal.open(tmp_path, ID)
+
+
+async def test_files_are_of_bounded_size_and_go_when_they_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "wal_file_bytes", 1_000)
+    wal, _ = Wal.open(tmp_path, ID)
+    for _ in range(50):
+        await wal.append(b"x" * 100)[1]
+    assert len(list(tmp_path.glob("*.wal"))) > 3
+    wal.forget(30)
+    await wal.close()
+    wal, left = Wal.open(tmp_path, ID)
+    assert left[-1].number == 50
+    assert 20 <= left[0].number <= 31
+    wal.forget(50)
+    assert len(list(tmp_path.glob("*.wal"))) == 1
+    await wal.close()
