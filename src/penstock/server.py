@@ -142,7 +142,7 @@ class Doors:
         metrics = Metrics(engine, uptime, self.workers, hub)
         self.ops = OpsHandlers(engine, self.readiness, metrics, uptime, self.connections)
         tally = Tally()
-        metrics.add(BatchesMetrics(tally, engine.store))
+        metrics.add(BatchesMetrics(tally, engine))
         self._batches = BatchesDoor(engine, tally)
         jobs, queues = JobHandlers(engine), QueueHandlers(engine)
         crons, webhooks = CronHandlers(engine), WebhookHandlers(engine, guard)

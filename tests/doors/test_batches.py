@@ -264,7 +264,7 @@ def test_the_same_key_is_the_same_message(topic: Topic) -> None:
     assert topic.dequeue() == []
 
 
-@pytest.mark.skipif(stores.chosen() == "shards", reason="a key is unique within a shard, see docs/postgres.md")
+@pytest.mark.skipif(stores.chosen() in ("shards", "redis"), reason="a key is unique within a shard, see docs/postgres.md")
 def test_keys_belong_to_a_namespace(topic: Topic) -> None:
     key, tenant, sibling = f"key-{topic.name}", Topic(topic.http, "tenant"), Topic(topic.http)
     items = [each.item(idempotency_key=key) for each in (topic, tenant, sibling)]
@@ -569,7 +569,7 @@ def test_the_metrics_of_mqueue_are_there(faithful: tuple[ServerProcess, str, str
                         ("buffer_queue_depth", 0)):  # fmt: skip
         assert f"mqueue_{name}{labels} {value}.0" in lines
     assert f"mqueue_ready_queue_depth{labels} 1.0" in before
-    kind, shards = ("postgres", 2) if stores.chosen() == "shards" else (stores.chosen(), 1)
+    kind, shards = ("postgres", 2) if stores.chosen() in ("shards", "redis") else (stores.chosen(), 1)
     for number in range(shards):
         assert f'mqueue_shard_health{{shard="{number}",type="{kind}"}} 1.0' in lines
     assert sum(line.startswith("mqueue_ack_total{") for line in lines) == 1

@@ -97,6 +97,8 @@ GET /queues/:q/workers
 GET /events
 GET /events/queues/:q
 POST /enqueue
+GET /queues/:queue/mode
+PUT /queues/:queue/mode
 GET /dequeue
 POST /ack
 POST /nack

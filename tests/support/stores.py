@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tests.support import postgres
+from tests.support import postgres, redis
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ VARIABLE = "PENSTOCK_TEST_STORE"
 
 
 def chosen() -> str:
-    """Return the name of the store: sqlite, postgres, or shards (two databases)."""
+    """Return the name of the store: sqlite, postgres, shards (two databases), or redis (these with the fast path)."""
     return os.environ.get(VARIABLE, "sqlite")
 
 
@@ -30,6 +30,7 @@ def environment(data: Path) -> dict[str, str]:
     if chosen() == "sqlite":
         return {}
     with ThreadPoolExecutor(1) as thread:  # a test may have an event loop of its own
-        count = {"postgres": 1, "shards": 2}[chosen()]
+        count = {"postgres": 1, "shards": 2, "redis": 2}[chosen()]
         urls = [thread.submit(lambda: asyncio.run(postgres.make_database())).result() for _ in range(count)]
-        return {"PENSTOCK_STORES": ",".join(urls)}
+        fast = {"PENSTOCK_REDIS": redis.server_url()} if chosen() == "redis" else {}
+        return {"PENSTOCK_STORES": ",".join(urls)} | fast

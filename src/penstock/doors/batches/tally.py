@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from penstock.store.contract import Store
-    from penstock.store.shards import ShardedStore
+    from penstock.engine.fleet import AnyEngine
 
 #: Where topics are counted that came when there were too many already.
 OTHERS: Final = QueueKey("", "")
@@ -51,9 +50,10 @@ class Tally:
 class BatchesMetrics(Collector):
     """The metrics mqueue has, of the topics this door was asked about."""
 
-    def __init__(self, tally: Tally, store: Store | ShardedStore) -> None:
+    def __init__(self, tally: Tally, engine: AnyEngine) -> None:
         self._tally = tally
-        self._store = store
+        self._engine = engine
+        self._store = engine.store
 
     def describe(self) -> list[Metric]:
         """Tell the registry nothing in advance, so that it does not collect at registration."""
@@ -66,6 +66,9 @@ class BatchesMetrics(Collector):
         health = GaugeMetricFamily("mqueue_shard_health", "1 while a shard takes writes.", labels=("shard", "type"))
         for number, shard in enumerate(self._store.journals):
             health.add_metric((str(number), shard.capabilities.name), int(shard.status().writable))
+            fast = self._engine.engines[number].fast
+            if fast is not None:
+                health.add_metric((str(number), "redis"), int(not fast.lists.link.breaker.is_open))
         yield health
 
     def _counters(self) -> Iterator[Metric]:
@@ -83,12 +86,14 @@ class BatchesMetrics(Collector):
     def _depths(self) -> Iterator[Metric]:
         ready = GaugeMetricFamily("mqueue_ready_queue_depth", "Messages that can be dequeued now.", labels=_LABELS)
         buffered = GaugeMetricFamily(
-            "mqueue_buffer_queue_depth", "Messages answered but not stored: none, an answer comes after.", labels=_LABELS
+            "mqueue_buffer_queue_depth", "Messages answered by this server and not stored yet.", labels=_LABELS
         )
         for topic in self._tally.topics:
             queue = self._store.queue_find(topic)
             if queue is not None:
-                ready.add_metric(topic, self._store.counts(queue).waiting)
-                buffered.add_metric(topic, 0)
+                engine = self._engine.of(topic)
+                set_aside = 0 if engine.fast is None else engine.fast.depth(topic)
+                ready.add_metric(topic, self._store.counts(queue).waiting + set_aside)
+                buffered.add_metric(topic, 0 if engine.buffer is None else engine.buffer.depth(topic))
         yield ready
         yield buffered

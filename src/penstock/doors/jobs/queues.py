@@ -36,6 +36,7 @@ DLQ_RETRY = Reader(wire.DlqRetryBody)
 LIMIT = Reader(wire.LimitBody)
 STALL = Reader(wire.StallBody)
 DLQ = Reader(wire.DlqBody)
+MODE = Reader(wire.ModeBody)
 
 
 class QueueHandlers(JobsDoor):
@@ -181,6 +182,24 @@ class QueueHandlers(JobsDoor):
         body = await STALL.read(req)
         return await self._patch(req, queue, EventKind.CONFIG_STALL_CHANGED, "stall", body.config or body)
 
+    async def get_mode(self, req: Request, queue: str) -> wire.ModeReply:
+        return wire.ModeReply(mode="buffered" if self._settings(req, queue).buffered else "direct")
+
+    async def set_mode(self, req: Request, queue: str) -> wire.Ok:
+        body = await MODE.read(req)
+        key = self.queue_key(req, queue)
+        buffered = body.mode == "buffered"
+        if buffered and self.engine.of(key).buffer is None:
+            raise Refused("This server has no enqueue buffer. Start it with --store postgresql://… and --redis URL.")
+        command = Configure(
+            key,
+            EventKind.CONFIG_MODE_CHANGED,
+            lambda settings: msgspec.structs.replace(settings, buffered=buffered),
+            lambda _settings: body.mode,
+        )
+        await self.engine.run(command)
+        return wire.Ok()
+
     async def get_dlq_config(self, req: Request, queue: str) -> wire.DlqReply:
         return wire.DlqReply(config=self._settings(req, queue).dlq)
 
@@ -264,6 +283,8 @@ class QueueHandlers(JobsDoor):
                 body=STALL,
                 **required,
             ),
+            Route("GET", f"{q}/mode", self.get_mode, "When pushes are answered", config, wire.ModeReply),
+            Route("PUT", f"{q}/mode", self.set_mode, "Set when pushes are answered", config, ok, body=MODE, **required),
             Route("GET", f"{q}/dlq-config", self.get_dlq_config, "DLQ config", config, wire.DlqReply),
             Route("PUT", f"{q}/dlq-config", self.set_dlq_config, "Set DLQ config", config, ok, body=DLQ, **required),
         )

@@ -318,6 +318,12 @@ class StallBody(StallPatch):
     config: StallPatch | None = None
 
 
+class ModeBody(In):
+    """When a push is answered: once it is in the database (``direct``), or in the server's own log (``buffered``)."""
+
+    mode: Literal["direct", "buffered"]
+
+
 class DlqPatch(In):
     """Changes to the dead-letter rule; what is not given stays. ``maxAge: null`` keeps dead jobs for ever."""
 
@@ -645,6 +651,12 @@ class StallReply(Reply, kw_only=True):
     """The stall rule of a queue."""
 
     config: StallConfig
+
+
+class ModeReply(Reply, kw_only=True):
+    """When pushes to a queue are answered."""
+
+    mode: Literal["direct", "buffered"]
 
 
 class DlqReply(Reply, kw_only=True):

@@ -93,20 +93,35 @@ class Line:
         wanted = min(sum(claim.count for claim in claims), limits.claim_jobs_max)
         if not wanted:
             return []
-        if self.epoch is None and not await self._fetch_now(is_empty=True):  # there is no list yet
+        if self.epoch is None and not await self._fetch_now(wanted, is_empty=True):  # there is no list yet
             self._leave_to_the_database(claims)
             return []
-        taken = await self._path.lists.pop(self._path.generation, self.number, wanted)
-        self.depth = taken.left
-        good = self._deliverable(taken.jobs, max(claim.lease_ms for claim in claims if claim.lease_ms is not None))
-        unserved = self._give(claims, good)
-        if unserved and not good:
-            if not await self._fetch_now(is_empty=not taken.left):
+        lease_ms = max(claim.lease_ms for claim in claims if claim.lease_ms is not None)
+        jobs, overtaken = await self._pop(wanted, lease_ms)
+        shares = _shares(claims, jobs)
+        self._return(jobs[sum(len(share) for _, share in shares) :])
+        if shares and not overtaken:
+            caller, share = shares[-1]
+            missing = min(caller.count, limits.claim_jobs_max) - len(share)
+            # Nobody gets less than they want because of where the list happens to end.
+            if missing and await self._fetch_now(missing, is_empty=not self.depth):
+                share += (await self._pop(missing, lease_ms))[0]
+        self._give(shares)
+        served = {caller for caller, _ in shares}
+        unserved = [claim for claim in claims if claim not in served and not claim.future.done()]
+        if unserved and not shares:
+            if not await self._fetch_now(wanted, is_empty=not self.depth):
                 self._leave_to_the_database(unserved)
                 return []
-        elif taken.left < self._enough() // 2:
+        elif self.depth < self._enough() // 2:
             self._fetch_soon()
         return unserved
+
+    async def _pop(self, count: int, lease_ms: int) -> tuple[list[Delivery], bool]:
+        """Take jobs from the list, and tell whether a better one is in the database."""
+        taken = await self._path.lists.pop(self._path.generation, self.number, count)
+        self.depth = taken.left
+        return self._deliverable(taken.jobs, lease_ms), taken.overtaken
 
     def _deliverable(self, jobs: list[Delivery], lease_ms: int) -> list[Delivery]:
         """Leave out what cannot be handed out any more: it goes back to the database."""
@@ -117,30 +132,29 @@ class Line:
             job = each.job
             lasts = job.lease_until is None or job.lease_until >= steady + lease_ms
             (good if lasts and (job.expires_at is None or job.expires_at > now) else bad).append(each)
-        if bad:
-            self._path.engine.run_unheard(TakeBack([(job.id, job.token) for job, _ in bad]))
+        self._return(bad)
         return good
 
-    def _give(self, claims: list[Claim], jobs: list[Delivery]) -> list[Claim]:
+    def _return(self, jobs: list[Delivery]) -> None:
+        """Give jobs their old places in the database back."""
+        if jobs:
+            self._path.engine.run_unheard(TakeBack([(job.id, job.token) for job, _ in jobs]))
+
+    def _give(self, shares: list[tuple[Claim, list[Delivery]]]) -> None:
         path, at = self._path, At(self._path.clock.now_ms(), self._path.clock.steady_ms())
         given = 0
-        for place, claim in enumerate(claims):
-            if given >= len(jobs):
-                return [each for each in claims[place:] if not each.future.done()]
-            if claim.future.done():
+        for claim, share in shares:
+            if claim.future.done():  # it left meanwhile
+                self._return(share)
                 continue
-            share = jobs[given : given + claim.count]
             given += len(share)
             for job, _ in share:
                 lease_ms = path.lease_of(self._key, claim, job)
                 path.handed.add(job.token, Handed(job.id, at, lease_ms, claim.owner))
                 job.started_at, job.lease_ms = at.now_ms, lease_ms  # what its worker is told
             claim.future.set_result(share)
-        if given < len(jobs):  # some callers left meanwhile
-            path.engine.run_unheard(TakeBack([(job.id, job.token) for job, _ in jobs[given:]]))
         path.count(given)
         self._count(given)
-        return []
 
     # Fetching.
 
@@ -160,7 +174,7 @@ class Line:
 
     def _fetch_soon(self) -> None:
         if self._fetching is None:
-            self._fetching = asyncio.get_running_loop().create_task(self._fetch(is_empty=False), name="penstock-prefetch")
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch(0, is_empty=False), name="penstock-prefetch")
             self._fetching.add_done_callback(self._fetched)
 
     def _fetched(self, task: asyncio.Task[bool]) -> None:
@@ -168,28 +182,31 @@ class Line:
         if not task.cancelled() and isinstance(task.exception(), FastPathFailed):
             self._path.failed()
 
-    async def _fetch_now(self, *, is_empty: bool) -> bool:
+    async def _fetch_now(self, wanted: int, *, is_empty: bool) -> bool:
         """Fetch, or wait for who fetches; tell whether to look at the list again."""
         if self._fetching is not None:
             await asyncio.wait([self._fetching])
             return True
-        return await self._fetch(is_empty=is_empty)
+        return await self._fetch(wanted, is_empty=is_empty)
 
-    async def _fetch(self, *, is_empty: bool) -> bool:
-        """Have jobs set aside and put them on the list. False: there is nothing on it, and nothing to put there."""
+    async def _fetch(self, wanted: int, *, is_empty: bool) -> bool:
+        """Have jobs set aside, at least as many as are wanted, and put them on the list.
+
+        False: there is nothing on it, and nothing to put there.
+        """
         path = self._path
         holder = path.new_holder()
         plan = await path.lists.plan(path.generation, self.number, holder)
         if plan is None:  # another server is at it
             await pause(path.clock, limits.fast_pause_ms)
-            return await self._fetch(is_empty=is_empty) if self.epoch is None else True
+            return await self._fetch(wanted, is_empty=is_empty) if self.epoch is None else True
         if is_empty and plan.length:  # and it just was
             await path.lists.unlock(path.generation, self.number, holder)
             return True
-        count = max(self._enough() - plan.length, limits.fast_jobs_min)
-        wanted = Prefetch(self._key, count, self.lease_ms + limits.fast_margin_ms, is_empty=is_empty)
+        count = max(self._enough() - plan.length, limits.fast_jobs_min, wanted)
+        command = Prefetch(self._key, count, self.lease_ms + limits.fast_margin_ms, is_empty=is_empty)
         try:
-            found = await path.engine.run(wanted)
+            found = await path.engine.run(command)
         except PenstockError:
             await path.lists.unlock(path.generation, self.number, holder)
             raise
@@ -206,3 +223,16 @@ class Line:
             raise FastPathFailed("The ready list was given up meanwhile.")
         self.depth = length
         return True
+
+
+def _shares(claims: list[Claim], jobs: list[Delivery]) -> list[tuple[Claim, list[Delivery]]]:
+    """Divide jobs among callers, first come first served."""
+    shares: list[tuple[Claim, list[Delivery]]] = []
+    given = 0
+    for claim in claims:
+        if given >= len(jobs):
+            break
+        if not claim.future.done():
+            shares.append((claim, jobs[given : given + claim.count]))
+            given += len(shares[-1][1])
+    return shares
