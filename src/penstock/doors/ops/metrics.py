@@ -121,7 +121,25 @@ class Metrics:
             full.add_metric([str(number)], int(each.store.status().full))
         yield shards
         yield full
+        yield from self._fast_path()
         yield GaugeMetricFamily("penstock_jobs_quarantined", "Jobs whose stored row is damaged.", status.quarantined)
+
+    def _fast_path(self) -> Iterator[Metric]:
+        engines = [(str(number), each) for number, each in enumerate(self._engine.engines)]
+        if all(each.fast is None for _, each in engines):
+            return
+        up = GaugeMetricFamily("penstock_redis_up", "0 while Redis is done without.", labels=["shard"])
+        lent = CounterMetricFamily("penstock_fast_jobs_total", "Jobs handed out from ready lists.", labels=["shard"])
+        buffered = GaugeMetricFamily("penstock_buffer_jobs", "Jobs promised and not stored yet.", labels=["shard"])
+        for number, each in engines:
+            if each.fast is not None:
+                up.add_metric([number], int(not each.fast.lists.link.breaker.is_open))
+                lent.add_metric([number], each.fast.lent)
+            if each.buffer is not None:
+                buffered.add_metric([number], each.buffer.jobs)
+        yield up
+        yield lent
+        yield buffered
 
     def _queues(self) -> Iterator[Metric]:
         store = self._engine.store
