@@ -15,13 +15,14 @@ from penstock.engine.claim import Claim
 from penstock.engine.settle import Ack, Hold
 from tests.fast.conftest import HOT_JOBS, engine_on
 from tests.support.engines import QUEUE, ack, claim, claim_all, fail, move, push, push_many, renew, state, stored
+from tests.support.receiver import until
+from tests.support.redis import OwnRedis, OwnSentinel
 
 if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.queue import QueueSettings
     from penstock.engine.engine import Engine
     from penstock.engine.fast.path import FastPath
-    from tests.support.redis import OwnRedis
 
     Pair = tuple[Engine, Engine]
 
@@ -242,6 +243,33 @@ async def everything_comes_once(pair: Pair, expected: list[Job], held: list[Job]
             await asyncio.sleep(0.01)
     assert sorted(seen) == sorted(ids(expected))
     await ack_all(pair[0], held)
+
+
+async def test_a_failover_by_sentinel(shard: str) -> None:
+    with (
+        OwnRedis() as master,
+        OwnRedis("--replicaof", "127.0.0.1", str(master.port)) as replica,
+        OwnSentinel(master) as sentinel,
+    ):
+        await until(lambda: replica.client().info("replication")["master_link_status"] == "up")
+        await until(lambda: sentinel.client().sentinel_slaves("main"))
+        async with engine_on(shard, sentinel.url) as a, engine_on(shard, sentinel.url) as b:
+            expected = await heat(a)
+            held = await take_fast(a, 3)
+            held += await take_fast(b, 3)
+            master.kill()
+            held += await claim_all(a, 3)
+            await until(lambda: replica.client().info("replication")["role"] == "master")
+            await everything_comes_once((a, b), expected, held)
+            before = fast(a).lent
+            async with asyncio.timeout(30):  # and lists are made again
+                while fast(a).lent == before:
+                    await ack_all(a, await heat_again(a))
+
+
+async def heat_again(engine: Engine) -> list[Job]:
+    await push_many(engine, 50)
+    return [*await claim_all(engine, HOT_JOBS), *await claim_all(engine, 3)]
 
 
 async def test_a_server_that_dies_leaves_nothing_behind(shard: str, redis: OwnRedis) -> None:

@@ -66,9 +66,7 @@ class OwnRedis:
 
     def start(self) -> Self:
         """Start it and wait until it answers."""
-        where = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self._home)]
-        keep = ["--save", "", "--appendonly", "no", "--daemonize", "no"]
-        self._process = subprocess.Popen([str(program()), *where, *keep, *self._options], stdout=subprocess.DEVNULL)
+        self._process = subprocess.Popen(self._command(), stdout=subprocess.DEVNULL)
         atexit.register(self.kill)
         give_up_at = time.monotonic() + 30
         while True:
@@ -79,6 +77,11 @@ class OwnRedis:
                 if time.monotonic() > give_up_at or self._process.poll() is not None:
                     raise
                 time.sleep(0.01)
+
+    def _command(self) -> list[str]:
+        where = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self._home)]
+        keep = ["--save", "", "--appendonly", "no", "--daemonize", "no"]
+        return [str(program()), *where, *keep, *self._options]
 
     def kill(self) -> None:
         """End it as a crash would."""
@@ -96,3 +99,24 @@ class OwnRedis:
         """Have it go on."""
         if self._process is not None and psutil.pid_exists(self._process.pid):
             self._process.send_signal(signal.SIGCONT)
+
+
+class OwnSentinel(OwnRedis):
+    """A Sentinel that looks after a master called ``main``, and makes a replica the master when that is gone."""
+
+    def __init__(self, master: OwnRedis) -> None:
+        super().__init__()
+        self._config = self._home / "sentinel.conf"
+        self._config.write_text(
+            f"sentinel monitor main 127.0.0.1 {master.port} 1\nsentinel down-after-milliseconds main 300\n"
+            "sentinel failover-timeout main 2000\n",
+            encoding="utf-8",
+        )
+
+    @property
+    def url(self) -> str:
+        """The address of the master behind it."""
+        return f"sentinel://127.0.0.1:{self.port}/main"
+
+    def _command(self) -> list[str]:
+        return [str(program()), str(self._config), "--sentinel", "--port", str(self.port), "--dir", str(self._home)]

@@ -38,11 +38,12 @@ class RedisLink:
     def __init__(self, url: str, clock: Clock) -> None:
         self.breaker = Breaker(clock)
         self.master: str | None = None  #: the run id of the server: another one knows another past
-        self._redis = _client(url)
+        self._redis, self._sentinels = _clients(url)
 
     async def close(self) -> None:
         """Hang up."""
-        await self._redis.aclose()
+        for client in (self._redis, *self._sentinels):
+            await client.aclose()
 
     def script(self, text: str) -> Callable[..., Awaitable[Any]]:
         """Return a function that runs a Lua script on ``keys`` with ``args``."""
@@ -78,7 +79,8 @@ class RedisLink:
         await pool.disconnect(inuse_connections=False)
 
 
-def _client(url: str) -> Redis:
+def _clients(url: str) -> tuple[Redis, list[Redis]]:
+    """Return what speaks to the master, and what speaks to the Sentinels, if there are any."""
     options: dict[str, Any] = {
         "socket_connect_timeout": CONNECT_S,
         "socket_timeout": ANSWER_S,
@@ -90,7 +92,7 @@ def _client(url: str) -> Redis:
     parts = urlsplit(url)
     try:
         if not parts.scheme.startswith("sentinel"):
-            return Redis.from_url(url, **options)
+            return Redis.from_url(url, **options), []
         credentials, _, hosts = parts.netloc.rpartition("@")
         user, _, password = credentials.partition(":")
         if password:
@@ -105,8 +107,8 @@ def _client(url: str) -> Redis:
         if "sentinel_password" in query:
             asking["password"] = query["sentinel_password"]
         guards = Sentinel(sentinels, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
-        master: Redis = guards.master_for(parts.path.strip("/"), db=int(query.get("db", "0")), **options)
-        return master
+        master = guards.master_for(parts.path.strip("/"), db=int(query.get("db", "0")), **options)
+        return master, guards.sentinels
     except ValueError as error:
         raise ConfigInvalid(f"The address given by --redis is not right: {error}.") from error
 
