@@ -24,7 +24,7 @@ $(STAMP): requirements/dev.lock pyproject.toml
 run: setup ## start the server on ./data, with RUN_ARGS="--durability interval" and the like
 	@$(BIN)/penstock serve $(RUN_ARGS)
 
-cluster: setup ## two servers on two PostgreSQL shards, here, without Docker, with a tour
+cluster: setup ## two servers on two PostgreSQL shards and Redis, here, without Docker, with a tour
 	@$(BIN)/python deploy/cluster.py $(CLUSTER_ARGS)
 
 check: setup ## lint, types, layers, and what is in deploy/
@@ -36,10 +36,11 @@ check: setup ## lint, types, layers, and what is in deploy/
 	$(BIN)/hadolint deploy/Dockerfile
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec deploy/compose.yaml
 
-test: setup ## all tests, and those of the doors once more on PostgreSQL and on two shards
+test: setup ## all tests, and those of the doors once more on PostgreSQL, on two shards, and on these with Redis
 	$(BIN)/pytest -n auto
 	PENSTOCK_TEST_STORE=postgres $(BIN)/pytest -n auto tests/doors
 	PENSTOCK_TEST_STORE=shards $(BIN)/pytest -n auto tests/doors
+	PENSTOCK_TEST_STORE=redis $(BIN)/pytest -n auto tests/doors
 
 test-fast: setup ## the tests that take no time
 	$(BIN)/pytest -n auto -m "not slow"

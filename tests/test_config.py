@@ -46,7 +46,7 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
         "worker_overload_threshold_ms": "10", "jwt_secret": "x", "jwt_key_file": "key.pem", "jwt_jwks": "https://id.example/keys",
         "jwt_leeway_ms": "5", "jwt_required_claims": "exp,sub", "jwt_audience": "queue", "jwt_issuer": "https://id.example",
         "namespace_quotas": "acme:5,a:b:7,*:9", "tls_cert_file": "cert.pem", "tls_key_file": "tls.pem",
-        "batches": "127.0.0.1:8080",
+        "batches": "127.0.0.1:8080", "redis": "sentinel://a:1,b:2/main", "redis_hot_jobs": "5",
     }  # fmt: skip
     assert set(good) == set(SETTINGS)
     from_flags = load(good, {})
@@ -108,7 +108,7 @@ def test_other_machines_may_be_let_in_with_tokens_or_on_purpose() -> None:
     ("text", "error"),
     [
         ("durabilty: always", "unknown setting 'durabilty'. Did you mean durability?"),
-        ("zzz: 1", "unknown setting 'zzz'. There are: data, stores, http"),
+        ("zzz: 1", "unknown setting 'zzz'. There are: data, stores, redis"),
         ("- a", "must hold settings, one per line"),
         ("a: [", "is not valid YAML"),
     ],

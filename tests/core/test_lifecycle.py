@@ -52,6 +52,8 @@ EXPECTED: dict[Arrow, dict[State, State]] = {
     Arrow.STALL_BURY: {State.ACTIVE: State.DEAD},
     Arrow.STALL_REMOVE: {State.ACTIVE: State.NOWHERE},
     Arrow.CLAIM: {State.WAITING: State.ACTIVE},
+    Arrow.PREFETCH: {State.WAITING: State.ACTIVE},
+    Arrow.START: {State.ACTIVE: State.ACTIVE},
     Arrow.HEARTBEAT: {State.ACTIVE: State.ACTIVE},
     Arrow.RENEW: {State.ACTIVE: State.ACTIVE},
     Arrow.PROGRESS: {State.ACTIVE: State.ACTIVE},
@@ -114,6 +116,15 @@ def test_a_claim_starts_a_lease_with_a_fresh_token() -> None:
     job = job_in(State.WAITING)
     lifecycle.move(job, Arrow.CLAIM, Moment(), 30_000)
     assert (job.token, job.lease_ms, job.lease_until, job.started_at) == (1_000, 30_000, STEADY + 30_000, NOW)
+
+
+def test_what_is_set_aside_has_a_lease_and_is_not_started() -> None:
+    job = job_in(State.WAITING, timeout=5_000)
+    lifecycle.move(job, Arrow.PREFETCH, Moment(), 30_000)
+    assert (job.token, job.lease_until, job.started_at, job.deadline) == (1_000, STEADY + 30_000, None, None)
+    lifecycle.move(job, Arrow.START, Moment(), 2_000)
+    assert (job.token, job.lease_ms, job.lease_until, job.started_at) == (1_000, 2_000, STEADY + 2_000, NOW)
+    assert job.deadline == STEADY + 5_000
 
 
 def test_a_claim_without_a_length_does_not_run_out() -> None:

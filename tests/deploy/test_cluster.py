@@ -82,7 +82,7 @@ def test_the_tour_runs_word_by_word_and_nothing_is_left(sent: signal.Signals) ->
         assert len(processes_that_mention(home)) >= 4  # two servers, two databases, and what those start
         commands = [line for line in tour.splitlines() if line and not line.startswith("#")]
         assert [line.split()[0] for line in commands] == [
-            "curl", "curl", "curl", "kill", "curl", "curl", "kill", "curl", "curl", "curl",
+            "curl", "curl", "curl", "kill", "curl", "curl", "kill", "curl", "curl", "kill", "curl", "curl", "curl",
         ]  # fmt: skip
 
         pushed, pulled = run(commands[:2])
@@ -91,13 +91,15 @@ def test_the_tour_runs_word_by_word_and_nothing_is_left(sent: signal.Signals) ->
         assert metrics[0].startswith("bunqueue_jobs_active ")
         assert metrics[1:] == ['penstock_shard_up{shard="0"} 1.0', 'penstock_shard_up{shard="1"} 1.0']
 
-        pushed, pulled = run(commands[3:6])
+        pushed, pulled = run(commands[3:6])  # without Redis
+        assert pulled["job"]["id"] == pushed["id"]
+        pushed, pulled = run(commands[6:9])
         assert pulled["job"]["id"] == pushed["id"]
         assert process.stdout is not None
         said = process.stdout.readline() + process.stdout.readline()  # the first one is empty
         assert "server 1 was ended by SIGKILL" in said
 
-        refused, pushed, health = run(commands[6:])
+        refused, pushed, health = run(commands[9:])
         assert refused["ok"] is False
         assert pushed["ok"] is True
         assert health["status"] == "degraded"

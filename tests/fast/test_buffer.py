@@ -67,7 +67,7 @@ async def flushed(engine: Engine) -> None:
     """Wait until everything that was promised is stored."""
     async with asyncio.timeout(30):
         while buffer_of(engine).jobs:
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.01)
 
 
 async def copied(engine: Engine, count: int) -> tuple[Wal, list[Record]]:
@@ -76,7 +76,7 @@ async def copied(engine: Engine, count: int) -> tuple[Wal, list[Record]]:
     assert wal is not None
     async with asyncio.timeout(10):
         while len(records := await buffer_of(engine).buffers.read(wal.number, 100)) < count:
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.01)
     return wal, records
 
 

@@ -168,6 +168,19 @@ def change(**changes: object) -> admin.Configure:
     return admin.Configure(QUEUE, EventKind.QUEUE_PAUSED, apply)
 
 
+async def test_a_timeout_runs_from_when_a_job_is_handed_out(pair: Pair) -> None:
+    a, _ = pair
+    await push_many(a, 60, timeout=900)
+    await claim_all(a, HOT_JOBS)
+    (job,) = await take_fast(a)
+    await fast(a).daemon.note(60_000)
+    found = await stored(a, job)
+    assert found is not None
+    assert found.started_at is not None
+    assert found.deadline is not None
+    assert found.lease_until == found.deadline
+
+
 async def test_a_paused_queue_gives_nothing(pair: Pair) -> None:
     a, b = pair
     expected = await heat(a)

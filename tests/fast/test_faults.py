@@ -165,4 +165,4 @@ async def settled(load: PairLoad) -> None:
     async with asyncio.timeout(30):
         for client in load.pair.clients:
             while not await is_settled(client):
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.01)

@@ -32,5 +32,5 @@ def environment(data: Path) -> dict[str, str]:
     with ThreadPoolExecutor(1) as thread:  # a test may have an event loop of its own
         count = {"postgres": 1, "shards": 2, "redis": 2}[chosen()]
         urls = [thread.submit(lambda: asyncio.run(postgres.make_database())).result() for _ in range(count)]
-        fast = {"PENSTOCK_REDIS": redis.server_url()} if chosen() == "redis" else {}
+        fast = {"PENSTOCK_REDIS": redis.server_url(), "PENSTOCK_REDIS_HOT_JOBS": "1"} if chosen() == "redis" else {}
         return {"PENSTOCK_STORES": ",".join(urls)} | fast

@@ -148,10 +148,11 @@ def start_lease(job: Job, moment: Moment, value: int) -> None:
     extend_lease(job, moment, value)
 
 
-def set_aside(job: Job, _moment: Moment, _value: int) -> None:
-    """Lease it to the server itself: nobody has started it, and until somebody does its timeout does not run."""
+def set_aside(job: Job, moment: Moment, value: int) -> None:
+    """Lease it to the servers themselves: nobody has started it, and until somebody does its timeout does not run."""
     job.started_at = None
     job.deadline = None
+    extend_lease(job, moment, value)
 
 
 def begin(job: Job, moment: Moment, value: int) -> None:

@@ -26,7 +26,7 @@ import structlog
 from penstock.core import limits
 from penstock.core.errors import OutcomeUnknown, StorageFailed, StoreIncompatible
 from penstock.core.ids import random_name
-from penstock.store.sqlite.disk import DirectoryLock
+from penstock.store.disk import DirectoryLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -89,7 +89,6 @@ PAYLOADS: Final[dict[Kind, tuple[str, ...]]] = {
     Kind.STORAGE_SIZE_WARNING: ("sizeMB", "thresholdMB"),
     Kind.CONFIG_STALL_CHANGED: ("queue", "config"),
     Kind.CONFIG_DLQ_CHANGED: ("queue", "config"),
-    Kind.CONFIG_MODE_CHANGED: ("queue", "mode"),
 }  # fmt: skip
 
 #: The older form: its name for each event. It knows jobs, and three things that happen to queues.

@@ -125,6 +125,7 @@ class EnqueueBuffer:
         self._uncopied: list[Record] = []
         self._copying: asyncio.Task[None] | None = None
         self._stored_up_to = 0
+        self._warned = False
         self._closed = False
 
     async def open(self) -> None:
@@ -133,7 +134,15 @@ class EnqueueBuffer:
         Nothing happens as long as the shard has never been reached: then it is not known whose log it is.
         """
         if self.wal is None and self._identity():
-            self.wal, left = await asyncio.to_thread(Wal.open, self._directory, self._identity())
+            try:
+                self.wal, left = await asyncio.to_thread(Wal.open, self._directory, self._identity())
+            except OSError as error:
+                if not self._warned:
+                    self._warned = True
+                    log.warning(
+                        "there is no enqueue buffer: its log cannot be opened; pushes are stored directly", error=str(error)
+                    )
+                return
             for record in left:
                 counts: dict[QueueKey, int] = {}
                 for promise in _decode(record.body):

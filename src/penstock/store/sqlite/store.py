@@ -27,10 +27,7 @@ from penstock.store.contract import (
     Selection,
     StoreStatus,
 )
-from penstock.store.sqlite import crons, readers, rows, schema, waltail
-from penstock.store.sqlite.catalog import Catalog
-from penstock.store.sqlite.checkpoint import Checkpointer
-from penstock.store.sqlite.disk import (
+from penstock.store.disk import (
     BALLAST_BYTES_MAX,
     Ballast,
     DirectoryLock,
@@ -38,6 +35,9 @@ from penstock.store.sqlite.disk import (
     prepare_directory,
     sync_directory,
 )
+from penstock.store.sqlite import crons, readers, rows, schema, waltail
+from penstock.store.sqlite.catalog import Catalog
+from penstock.store.sqlite.checkpoint import Checkpointer
 from penstock.store.sqlite.transaction import SqliteTransaction
 from penstock.store.sqlite.webhooks import Webhooks
 
