@@ -177,6 +177,36 @@ def test_a_shard_that_is_down_takes_only_its_own_queues_along_and_comes_back(tmp
         assert "partial" not in b.ok("GET", "/queues")
 
 
+def test_what_cannot_be_settled_because_its_shard_is_down_is_not_called_gone(tmp_path: Path, databases: list[str]) -> None:
+    number = shard_for(QueueKey("default", QUEUES[0]), 2)
+    with server_on(tmp_path, databases) as server, server.client() as client:
+        a, b = (Api(client, name) for name in QUEUES)
+        for api in (a, a, b, b):
+            api.push()
+        (first, second), (third, fourth) = ([api.pull()["id"] for _ in range(2)] for api in (a, b))
+        run(set_down(databases[number], down=True))
+        while client.get("/health").json()["status"] == "healthy":
+            pass
+        calls: list[tuple[str, Any]] = [
+            (f"/jobs/{first}/ack", {}),
+            (f"/jobs/{first}/fail", {}),
+            (f"/jobs/{first}/heartbeat", {}),
+            ("/jobs/ack-batch", {"ids": [first, second]}),
+            ("/jobs/ack-batch", {"ids": [first, "0199a000-0000-7000-8000-000000000000"]}),
+        ]
+        for path, body in calls:
+            refused = client.post(path, json=body)
+            assert (refused.status_code, refused.headers["penstock-error"]) == (503, "storage_failed"), path
+            assert "cannot be reached" in refused.json()["error"]
+        partly = b.ok("POST", "/jobs/ack-batch", {"ids": [first, third]})
+        assert (partly["count"], [error["id"] for error in partly["errors"]]) == (1, [first])
+        assert "cannot be reached" in partly["errors"][0]["error"]
+        run(set_down(databases[number], down=False))
+        while client.get("/health").json()["status"] != "healthy":
+            pass
+        assert a.ok("POST", "/jobs/ack-batch", {"ids": [first, second, fourth]})["count"] == 3
+
+
 def test_a_server_starts_although_a_shard_is_down(tmp_path: Path, databases: list[str]) -> None:
     number = shard_for(QueueKey("default", QUEUES[0]), 2)
     run(set_down(databases[number], down=True))
