@@ -302,6 +302,15 @@ async def test_a_name_is_given_to_one_job_however_many_ask_at_once(pair: Pair, n
         assert len({job.id for job in jobs}) == 1
 
 
+async def test_a_namespace_and_a_queue_that_both_servers_make_at_once_are_one(pair: Pair) -> None:
+    for number in range(10):
+        queue = QueueKey(f"space{number}", "q")
+        jobs = await asyncio.gather(*(push(engine, queue=queue) for engine in pair * 3))
+        assert len({job.namespace for job in jobs}) == len({job.queue for job in jobs}) == 1
+        claimed = [job for engine in pair for job in await claim_all(engine, 3, queue=queue)]
+        assert {job.id for job in claimed} == {job.id for job in jobs}
+
+
 async def test_children_that_end_at_two_servers_free_their_parent_once(pair: Pair) -> None:
     a, b = pair
     for _ in range(10):
