@@ -61,7 +61,8 @@ class Faults:
 
     def note(self, what: str) -> None:
         """Say what happens when, for whoever reads the output of a run that went wrong."""
-        print(f"{History.now():.1f}: {what}")
+        waiting = ", ".join(f"{load.under_way} of shard {shard}" for shard, load in enumerate(self.loads))
+        print(f"{History.now():.1f}: {what}; requests under way at each server: {waiting}")
 
     async def some_time(self) -> None:
         """Let both loads go on for a moment."""
@@ -128,6 +129,7 @@ class Faults:
         os.kill(stopped.pid, signal.SIGSTOP)
         self.stops += 1
         await until(lambda: led <= self.leads(1 - number))
+        self.note(f"server {1 - number} leads")
         await asyncio.gather(*(load.after(50) for load in self.loads))
         self.note(f"server {number} goes on")
         os.kill(stopped.pid, signal.SIGCONT)

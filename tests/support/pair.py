@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 LEASE_MS = 2_000
 PATIENCE_S = 60
 TICK_MS = 100
+BACKLOG_MAX = 500
 BROKEN = (httpx2.TransportError, httpx2.TimeoutException)
 
 
@@ -57,6 +58,7 @@ class PairLoad:
         self.stopping = False
         self.answers = 0
         self.slowest_s = [0.0] * len(pair.servers)
+        self.under_way = [0] * len(pair.servers)
         self.avoided: int | None = None  #: a server that nobody asks for now
         self.codes: dict[str, int] = {}
         self.internal: list[str] = []  #: errors that nobody has foreseen
@@ -78,6 +80,7 @@ class PairLoad:
         if at is None:
             at = self.random.choice([number for number in range(len(self.pair.clients)) if number != self.avoided])
         asked_at = History.now()
+        self.under_way[at] += 1
         try:
             response = await self.pair.clients[at].request(method, path, json=body)
         except httpx2.ConnectError:  # it is not there: nothing happened
@@ -87,6 +90,7 @@ class PairLoad:
             await asyncio.sleep(0.01)  # let the loop breathe while the server is away
             return None
         finally:
+            self.under_way[at] -= 1
             self.slowest_s[at] = max(self.slowest_s[at], History.now() - asked_at)
         if response.status_code != 200:
             code = response.headers["penstock-error"]
@@ -127,6 +131,8 @@ class PairLoad:
 
     async def _produce(self, name: int) -> None:
         for number in itertools.count():
+            while len(self.history.acknowledged) - len(self.history.acks) > BACKLOG_MAX and not self.stopping:
+                await asyncio.sleep(0.01)  # else a long run would end with a long drain
             if self.stopping:
                 return
             items = [f"{name}-{number}-{index}" for index in range(self.random.choice((1, 1, 1, 5)))]
