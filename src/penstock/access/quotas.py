@@ -50,8 +50,8 @@ class Desk:
         self._alone: Windows | None = None  #: what was let pass while the store could not be asked
 
     def ask(self, take: Take) -> asyncio.Future[int]:
-        """Put something into the next question. Raises TooMany."""
-        if len(self._pending) >= limits.pending_commands_max:
+        """Put something into the next question. Raises TooMany, but never for what is given back."""
+        if take.jobs > 0 and len(self._pending) >= limits.pending_commands_max:
             raise TooMany("Too many requests are waiting to be counted. Slow down and retry.")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[int] = loop.create_future()
@@ -74,8 +74,8 @@ class Desk:
             waits = await self._count([take for take, _ in batch])
         except Exception:
             log.exception("jobs could not be counted")
-            for _, answer in batch:
-                if not answer.done():
+            for take, answer in batch:
+                if not answer.done() and take.jobs > 0:  # else nobody waits for it
                     answer.set_exception(PenstockError())
             return
         for (take, answer), wait_ms in zip(batch, waits, strict=True):
