@@ -127,10 +127,14 @@ class Faults:
             load.avoided = number
         self.note(f"server {number} stands still")
         os.kill(stopped.pid, signal.SIGSTOP)
+        answered = {load: load.answers for load in self.loads}
         self.stops += 1
         await until(lambda: led <= self.leads(1 - number))
         self.note(f"server {1 - number} leads")
-        await asyncio.gather(*(load.after(50) for load in self.loads))
+        for load in self.loads:  # not load.after: all its clients may have asked the one that stands still
+            for _ in range(10):
+                await load.take(load.queue, wait=0)
+            assert load.answers > answered[load]
         self.note(f"server {number} goes on")
         os.kill(stopped.pid, signal.SIGCONT)
         for load in self.loads:
