@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.access.gate import Gate
 from penstock.access.jwt import Rules, Verifier
 from penstock.access.keys import KeyRing, jwks_keys, pem_key, secret_key
-from penstock.access.quotas import MemoryCounter, Quotas
+from penstock.access.quotas import Counter, Quotas
 from penstock.core import limits
 from penstock.core.errors import ConfigInvalid, InvalidInput
+from penstock.engine.meter import Admission
 from penstock.engine.produce import Push
 from penstock.outbound.fetch import Fetcher
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from penstock.access.keys import Key
     from penstock.config import Config
@@ -66,13 +67,13 @@ def _read(file: Path | str | None) -> bytes:
 
 def meter(engine: AnyEngine, quotas: dict[str, int]) -> None:
     """Have each namespace's quota asked before a push."""
-    counted = Quotas(quotas, MemoryCounter(engine.clock))
+    counted = Quotas(quotas, Counter([each.store for each in engine.engines], engine.clock))
 
-    def admit(push: Push | PushAcross) -> Awaitable[None] | None:
+    def admit(push: Push | PushAcross) -> Admission | None:
         counts: dict[str, int] = {}
         for queue, jobs in ((push.queue, push.jobs),) if isinstance(push, Push) else push.parts:
             if counted.of(queue.namespace) is not None:
                 counts[queue.namespace] = counts.get(queue.namespace, 0) + len(jobs)
-        return counted.admit(counts) if counts else None
+        return Admission(counted.admit(counts), lambda: counted.give_back(counts)) if counts else None
 
     engine.meter(admit)

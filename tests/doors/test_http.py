@@ -123,6 +123,18 @@ def test_a_head_is_what_a_get_would_have(api: Api) -> None:
         assert (head.status_code, head.content) == (200, b"")
 
 
+def test_a_head_takes_no_job(api: Api) -> None:
+    job_id = api.push(1)
+    api.call("POST", "/enqueue", json=[{"namespace": "default", "topic": f"{api.queue}-topic"}])
+    for path in ("{q}/jobs", "{q}/jobs?timeout=1000&owner=w", f"/dequeue?namespace=default&topic={api.queue}-topic"):
+        head = api.call("HEAD", path)
+        assert (head.status_code, head.content) == (405, b"")
+        assert (head.headers["allow"], head.headers["penstock-error"]) == ("GET", "method_not_allowed")
+    assert (api.counts()["waiting"], api.counts()["active"]) == (1, 0)
+    assert api.pull()["id"] == job_id
+    assert len(api.call("GET", f"/dequeue?namespace=default&topic={api.queue}-topic").json()) == 1
+
+
 def test_the_front_page_is_the_reference(api: Api) -> None:
     page = api.call("GET", "/")
     assert page.headers["content-type"] == "text/html; charset=utf-8"

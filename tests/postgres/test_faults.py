@@ -48,7 +48,7 @@ def report(what: str, load: PairLoad, verdict: Verdict) -> None:
         f"seed {SEED}, {what}: {verdict}; {load.failed} failed on purpose, {len(load.parents)} flows, {len(load.ticks)} ticks, "
         f"slowest answer {max(load.slowest_s):.2f} s, refusals {load.codes}"
     )
-    for item in verdict.two_holders | verdict.resurrected | verdict.lost | verdict.failed_seen:
+    for item in verdict.two_holders | verdict.resurrected | verdict.lost | verdict.failed_seen | verdict.stale_ok:
         print(item, load.history.acknowledged.get(item), load.history.deliveries.get(item), load.history.acks.get(item))
     assert verdict.is_clean, verdict
     assert verdict.acknowledged > 300

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -14,6 +15,8 @@ from penstock.core.ids import from_uuid, shard_of
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import fnv1a32, shard_for
 from tests.doors.api import Api
+from tests.doors.listen import stream
+from tests.doors.test_event_streams import forget
 from tests.support import postgres
 from tests.support.server import ServerProcess
 
@@ -175,6 +178,104 @@ def test_a_shard_that_is_down_takes_only_its_own_queues_along_and_comes_back(tmp
         assert job is not None
         assert job["id"] == kept
         assert "partial" not in b.ok("GET", "/queues")
+
+
+def test_what_cannot_be_settled_because_its_shard_is_down_is_not_called_gone(tmp_path: Path, databases: list[str]) -> None:
+    number = shard_for(QueueKey("default", QUEUES[0]), 2)
+    with server_on(tmp_path, databases) as server, server.client() as client:
+        a, b = (Api(client, name) for name in QUEUES)
+        for api in (a, a, b, b):
+            api.push()
+        (first, second), (third, fourth) = ([api.pull()["id"] for _ in range(2)] for api in (a, b))
+        run(set_down(databases[number], down=True))
+        while client.get("/health").json()["status"] == "healthy":
+            pass
+        calls: list[tuple[str, Any]] = [
+            (f"/jobs/{first}/ack", {}),
+            (f"/jobs/{first}/fail", {}),
+            (f"/jobs/{first}/heartbeat", {}),
+            ("/jobs/ack-batch", {"ids": [first, second]}),
+            ("/jobs/ack-batch", {"ids": [first, "0199a000-0000-7000-8000-000000000000"]}),
+        ]
+        for path, body in calls:
+            refused = client.post(path, json=body)
+            assert (refused.status_code, refused.headers["penstock-error"]) == (503, "storage_failed"), path
+            assert "cannot be reached" in refused.json()["error"]
+        partly = b.ok("POST", "/jobs/ack-batch", {"ids": [first, third]})
+        assert (partly["count"], [error["id"] for error in partly["errors"]]) == (1, [first])
+        assert "cannot be reached" in partly["errors"][0]["error"]
+        run(set_down(databases[number], down=False))
+        while client.get("/health").json()["status"] != "healthy":
+            pass
+        assert a.ok("POST", "/jobs/ack-batch", {"ids": [first, second, fourth]})["count"] == 3
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_a_gap_in_the_events_says_of_which_shard(tmp_path: Path, shard: int) -> None:
+    directories = [tmp_path / name for name in ("one", "two")]
+    addresses = [f"sqlite:{each}" for each in directories]
+    with server_on(tmp_path, addresses) as server, server.client() as client:
+        for name in QUEUES * 5:
+            Api(client, name).push()
+    forget(directories[shard], before=4)
+    with (
+        server_on(tmp_path, addresses) as server,
+        server.client() as client,
+        stream(client, "/events", params={"lastEventId": "1-1"}) as events,
+    ):
+        while (missed := events.message()).get("event") != "events:missed":
+            pass
+        assert json.loads(missed["data"]) == {"lastEventId": 1, "firstEventId": 4, "shard": shard}
+
+
+def test_a_stream_that_cannot_replay_ends_so_that_its_client_comes_back(tmp_path: Path, databases: list[str]) -> None:
+    with server_on(tmp_path, databases) as server, server.client() as client:
+        a, b = (Api(client, name) for name in QUEUES)
+        for api in (a, b):
+            api.push()
+        with stream(client, "/events", params={"lastEventId": "0"}) as events:
+            last = [events.event()[0] for _ in range(2)][-1]
+        kept = [api.push() for api in (a, b)]
+        run(set_down(databases[1], down=True))
+        while client.get("/health").json()["status"] == "healthy":
+            pass
+        again = {"lastEventId": str(last)}
+        with client.stream("GET", "/events", params=again, timeout=20) as cut:
+            assert b"connected" in cut.read()  # it ends by itself
+        run(set_down(databases[1], down=False))
+        while client.get("/health").json()["status"] != "healthy":
+            pass
+        with stream(client, "/events", params=again) as events:
+            assert {events.event()[1]["jobId"] for _ in range(2)} == set(kept)
+
+
+def test_crons_of_a_shard_that_is_up_can_be_changed_and_of_others_nobody_knows(tmp_path: Path, databases: list[str]) -> None:
+    number = shard_for(QueueKey("default", QUEUES[0]), 2)
+
+    def cron(name: str, queue: str) -> dict[str, Any]:
+        return {"name": name, "queue": queue, "data": 1, "schedule": "@daily"}
+
+    with server_on(tmp_path, databases) as server, server.client() as client:
+        api = Api(client, "")
+        for name in QUEUES:
+            api.ok("POST", "/crons", cron(f"cron-{name}", name))
+        run(set_down(databases[number], down=True))
+        while client.get("/health").json()["status"] == "healthy":
+            pass
+        api.ok("POST", "/crons", cron("cron-b", "b"))
+        api.ok("DELETE", "/crons/cron-b")
+        refused = [
+            client.get("/crons/cron-a"),
+            client.delete("/crons/cron-a"),
+            client.get("/crons/nobody-knows"),
+            client.post("/crons", json=cron("cron-a", "b")),
+        ]
+        assert [each.status_code for each in refused] == [503] * 4
+        run(set_down(databases[number], down=False))
+        while client.get("/health").json()["status"] != "healthy":
+            pass
+        api.ok("DELETE", "/crons/cron-a")
+        assert client.get("/crons/nobody-knows").status_code == 404
 
 
 def test_a_server_starts_although_a_shard_is_down(tmp_path: Path, databases: list[str]) -> None:

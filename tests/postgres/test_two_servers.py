@@ -174,6 +174,104 @@ async def test_a_rate_limit_holds_over_both_servers(pair: Pair) -> None:
     assert got <= 5 + 5 * (a.clock.stopwatch() - started)
 
 
+@pytest.mark.usefixtures("told_only")
+async def test_settings_and_queues_of_one_server_are_seen_at_the_other_although_nothing_happens_there(pair: Pair) -> None:
+    a, b = pair
+
+    async def seen(expected: bool | None) -> None:
+        async with asyncio.timeout(10):
+            while (None if (queue := b.store.queue_find(QUEUE)) is None else queue.settings.paused) is not expected:
+                await asyncio.sleep(0)
+
+    await a.run(change(paused=True))
+    await seen(True)
+    await a.run(change(paused=False))
+    await seen(False)
+    await admin.obliterate(a, QUEUE)
+    await seen(None)
+
+
+@pytest.mark.usefixtures("told_only")
+async def test_a_pause_holds_at_the_other_server_in_the_middle_of_its_claims(pair: Pair) -> None:
+    a, b = pair
+    await push_many(a, 400)
+    late: list[Job] = []
+    paused = False
+
+    async def work() -> None:
+        while not paused:
+            await claim_all(b, 1)
+        for _ in range(5):  # all of these begin after the answer to the pause
+            late.extend(await claim_all(b, 1))
+
+    workers = [asyncio.create_task(work()) for _ in range(4)]
+    await claim_all(b, 1)
+    await a.run(change(paused=True))
+    paused = True
+    await asyncio.gather(*workers)
+    assert late == []
+    waiting = b.run(Claim(QUEUE, wait_ms=30_000))
+    await a.run(change(paused=False))
+    assert len(await waiting) == 1, "who waits at one server is woken by the other's resume"
+
+
+async def test_a_limit_that_is_set_or_cleared_at_one_server_holds_at_the_other_from_the_answer_on(pair: Pair) -> None:
+    a, b = pair
+    await push_many(a, 100)
+    for _ in range(3):
+        await a.run(change(concurrency=2))
+        held = await claim_all(b, 10)
+        assert len(held) == 2
+        await b.run(change(concurrency=3))
+        held += await claim_all(a, 10)
+        assert len(held) == 3
+        await a.run(change(concurrency=None))
+        held += await claim_all(b, 4)
+        assert len(held) == 7
+        for job in held:
+            await ack(a, job)
+    await b.run(change(rate_limit=1))
+    assert len(await claim_all(a, 10)) <= 2  # one a second, and it may have taken one
+    await b.run(change(rate_limit=None))
+    assert len(await claim_all(a, 10)) == 10
+
+
+async def test_a_rate_limit_holds_over_claims_that_come_at_once_at_both_servers(pair: Pair) -> None:
+    a, b = pair
+    await push_many(a, 200)
+    await b.run(change(rate_limit=10))
+    started = a.clock.stopwatch()
+    got = await asyncio.gather(*(claim_all(engine, 3) for engine in (a, b) * 20))
+    took = a.clock.stopwatch() - started
+    assert 10 <= sum(map(len, got)) <= 10 + 10 * took
+    waited = await asyncio.gather(*(claim(engine, wait_ms=30_000) for engine in (a, b) * 3))
+    assert None not in waited, "who waits is served when there is room, at either server"
+
+
+@pytest.mark.usefixtures("told_only")
+@pytest.mark.parametrize("limit", ["concurrency", "rate_limit"])
+async def test_who_waits_is_served_when_a_limit_is_cleared_at_the_other_server(pair: Pair, limit: str) -> None:
+    a, b = pair
+    await push_many(a, 10)
+    await a.run(change(**{limit: 1}))
+    await claim_all(a, 5)
+    waiting = b.run(Claim(QUEUE, wait_ms=30_000, count=3))
+    await a.run(change(**{limit: None}))
+    assert len(await waiting) > 0
+
+
+@pytest.mark.usefixtures("told_only")
+async def test_who_waits_for_a_place_at_one_server_gets_it_when_a_job_ends_at_the_other(pair: Pair) -> None:
+    a, b = pair
+    await push_many(a, 10)
+    await a.run(change(concurrency=1))
+    (job,) = await claim_all(a, 5)
+    for _ in range(4):
+        waiting = b.run(Claim(QUEUE, wait_ms=30_000))
+        await ack(a, job)
+        ((job, _),) = await waiting
+
+
 async def test_of_a_group_one_runs_at_a_time_over_both_servers(pair: Pair) -> None:
     a, b = pair
     for group in ("x", "y"):
@@ -202,6 +300,15 @@ async def test_a_name_is_given_to_one_job_however_many_ask_at_once(pair: Pair, n
         options: dict[str, Any] = {name: f"n{number}"}
         jobs = await asyncio.gather(*(push(engine, **options) for engine in pair * 3))
         assert len({job.id for job in jobs}) == 1
+
+
+async def test_a_namespace_and_a_queue_that_both_servers_make_at_once_are_one(pair: Pair) -> None:
+    for number in range(10):
+        queue = QueueKey(f"space{number}", "q")
+        jobs = await asyncio.gather(*(push(engine, queue=queue) for engine in pair * 3))
+        assert len({job.namespace for job in jobs}) == len({job.queue for job in jobs}) == 1
+        claimed = [job for engine in pair for job in await claim_all(engine, 3, queue=queue)]
+        assert {job.id for job in claimed} == {job.id for job in jobs}
 
 
 async def test_children_that_end_at_two_servers_free_their_parent_once(pair: Pair) -> None:

@@ -108,8 +108,9 @@ def judge(history: History) -> Verdict:
         for ack in done:
             if any(delivery.asked_at > ack.answered_at for delivery in deliveries):
                 verdict.resurrected.add(item)
-            newer = [each for each in deliveries if each.token > ack.token and each.at < ack.asked_at]
-            if newer:
+            # Not by the order of tokens: a server whose transaction was held up gives a lower one than another did meanwhile.
+            shown = [each.at for each in deliveries if each.token == ack.token]
+            if any(each.asked_at > min(shown) and each.at < ack.asked_at for each in deliveries if shown):
                 verdict.stale_ok.add(item)
         for before, after in itertools.pairwise(deliveries):
             verdict.duplicates += 1

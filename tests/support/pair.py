@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 LEASE_MS = 2_000
 PATIENCE_S = 60
 TICK_MS = 100
+BACKLOG_MAX = 500
 BROKEN = (httpx2.TransportError, httpx2.TimeoutException)
 
 
 class Pair:
-    """Servers on one database. ``env``: more variables for all of them."""
+    """Servers on one database, or on shards. ``url``: its address, or theirs. ``env``: more variables for all servers."""
 
     def __init__(self, directory: Path, url: str, count: int = 2, env: dict[str, str] | None = None) -> None:
         variables = {"PENSTOCK_STORES": url} | (env or {})
@@ -44,15 +45,20 @@ class Pair:
 
 
 class PairLoad:
-    """Pushes, pulls, acks, failures, flows and a cron on a queue, each at any of the servers."""
+    """Pushes, pulls, acks, failures, flows and a cron on a queue, each at any of the servers.
 
-    def __init__(self, pair: Pair, seed: int) -> None:
+    ``queue``, ``ticks``: where its jobs and those of its cron are.
+    """
+
+    def __init__(self, pair: Pair, seed: int, *, queue: str = "load", ticks: str = "ticks") -> None:
         self.pair = pair
+        self.queue, self.ticks_queue, self.cron = queue, ticks, f"often-{ticks}"
         self.history = History()
         self.random = random.Random(seed)
         self.stopping = False
         self.answers = 0
         self.slowest_s = [0.0] * len(pair.servers)
+        self.under_way = [0] * len(pair.servers)
         self.avoided: int | None = None  #: a server that nobody asks for now
         self.codes: dict[str, int] = {}
         self.internal: list[str] = []  #: errors that nobody has foreseen
@@ -74,6 +80,7 @@ class PairLoad:
         if at is None:
             at = self.random.choice([number for number in range(len(self.pair.clients)) if number != self.avoided])
         asked_at = History.now()
+        self.under_way[at] += 1
         try:
             response = await self.pair.clients[at].request(method, path, json=body)
         except httpx2.ConnectError:  # it is not there: nothing happened
@@ -83,6 +90,7 @@ class PairLoad:
             await asyncio.sleep(0.01)  # let the loop breathe while the server is away
             return None
         finally:
+            self.under_way[at] -= 1
             self.slowest_s[at] = max(self.slowest_s[at], History.now() - asked_at)
         if response.status_code != 200:
             code = response.headers["penstock-error"]
@@ -98,9 +106,12 @@ class PairLoad:
 
     async def prepare(self) -> None:
         """Make the queue, and a cron that puts its ticks into another one."""
-        await self.surely("PUT", "/queues/load/stall-config", {"config": {"maxStalls": 1_000}})
-        await self.surely("PUT", "/queues/ticks/stall-config", {"config": {"maxStalls": 1_000}})
-        cron = {"name": "often", "queue": "ticks", "data": "tick", "repeatEvery": TICK_MS, "preventOverlap": False}
+        for queue in (self.queue, self.ticks_queue):
+            await self.surely("PUT", f"/queues/{queue}/stall-config", {"config": {"maxStalls": 1_000}})
+        await self._tick_every(TICK_MS)
+
+    async def _tick_every(self, ms: int) -> None:
+        cron = {"name": self.cron, "queue": self.ticks_queue, "data": "tick", "repeatEvery": ms, "preventOverlap": False}
         await self.surely("POST", "/crons", cron)
 
     async def surely(self, method: str, path: str, body: Any = None) -> Any:
@@ -114,12 +125,14 @@ class PairLoad:
         """Begin."""
         return [
             *(asyncio.create_task(self._produce(name)) for name in range(producers)),
-            *(asyncio.create_task(self._work("load")) for _ in range(workers)),
-            asyncio.create_task(self._work("ticks")),
+            *(asyncio.create_task(self._work(self.queue)) for _ in range(workers)),
+            asyncio.create_task(self._work(self.ticks_queue)),
         ]
 
     async def _produce(self, name: int) -> None:
         for number in itertools.count():
+            while len(self.history.acknowledged) - len(self.history.acks) > BACKLOG_MAX and not self.stopping:
+                await asyncio.sleep(0.01)  # else a long run would end with a long drain
             if self.stopping:
                 return
             items = [f"{name}-{number}-{index}" for index in range(self.random.choice((1, 1, 1, 5)))]
@@ -135,9 +148,9 @@ class PairLoad:
             {"data": item, "priority": self.random.randrange(3), "maxAttempts": 100, "backoff": 10, **more} for item in items
         ]
         if len(items) == 1:
-            response = await self.ask("POST", "/queues/load/jobs", jobs[0])
+            response = await self.ask("POST", f"/queues/{self.queue}/jobs", jobs[0])
         else:
-            response = await self.ask("POST", "/queues/load/jobs/bulk", {"jobs": jobs})
+            response = await self.ask("POST", f"/queues/{self.queue}/jobs/bulk", {"jobs": jobs})
         if response is None:
             return None
         if response.status_code == 200:
@@ -163,13 +176,13 @@ class PairLoad:
         reply, at = response.json(), History.now()
         found = list(zip(reply["jobs"], reply["tokens"], strict=True))
         for job, token in found:
-            if queue == "ticks":
+            if queue == self.ticks_queue:
                 self.ticks.add(job["id"])
                 await self.ask("POST", f"/jobs/{job['id']}/ack", {"token": token})
                 continue
             delivery = Delivery(at, job["id"], token, job["attempts"], LEASE_MS, self.history.epoch, asked_at)
             self.history.deliveries[job["data"]].append(delivery)
-        for job, token in found if queue == "load" else ():
+        for job, token in found if queue == self.queue else ():
             fate = 1.0 if self.stopping else self.random.random()
             if fate < 0.04:
                 continue
@@ -195,22 +208,20 @@ class PairLoad:
         self.stopping = True
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*tasks)
-        executions = (await self.surely("GET", "/crons/often"))["cron"]["executions"]
-        removed = await self.ask("DELETE", "/crons/often", at=0)
-        while removed is None or removed.status_code not in (200, 404):
-            executions = (await self.surely("GET", "/crons/often"))["cron"]["executions"]
-            removed = await self.ask("DELETE", "/crons/often", at=0)
+        await self._tick_every(3_600_000)  # it keeps its count, and does not tick any more
+        executions = (await self.surely("GET", f"/crons/{self.cron}"))["cron"]["executions"]
         async with asyncio.timeout(PATIENCE_S):
-            for queue in ("load", "ticks"):
-                while any((await self._counts(queue)).values()):
-                    await self.take(queue, wait=200)
-        dead = (await self.surely("GET", "/queues/load/dlq?count=10000"))["jobs"]
+            await asyncio.gather(*(self._drain(self.queue) for _ in range(6)), self._drain(self.ticks_queue))
+        dead = (await self.surely("GET", f"/queues/{self.queue}/dlq?count=10000"))["jobs"]
         self.history.left_over = {job["data"] for job in dead}
-        # It may have run once more between our look and its end.
-        assert len(self.ticks) - executions in (0, 1), f"{executions} ticks, {len(self.ticks)} jobs"
+        assert len(self.ticks) == executions, f"{executions} ticks, {len(self.ticks)} jobs"
         self._check_acks()
         self._check_parents()
         return judge(self.history)
+
+    async def _drain(self, queue: str) -> None:
+        while any((await self._counts(queue)).values()):
+            await self.take(queue, wait=200)
 
     async def _counts(self, queue: str) -> dict[str, int]:
         counts = (await self.surely("GET", f"/queues/{queue}/counts"))["counts"]
@@ -220,7 +231,9 @@ class PairLoad:
         """Nothing is finished although every ack of it was answered with: that did not happen."""
         for item, acks in self.history.acks.items():
             if item not in self.history.left_over:
-                assert any(ack.outcome != "fail" for ack in acks), f"{item} is done although it was told not to be"
+                assert any(ack.outcome != "fail" for ack in acks), (
+                    f"{item} is done although it was told not to be: {acks}, {self.history.deliveries[item]}"
+                )
 
     def _check_parents(self) -> None:
         """A parent is handed out when all its children are done, not before."""

@@ -63,6 +63,11 @@ def test_an_old_token_that_is_accepted_after_a_new_delivery_is_stale() -> None:
     assert verdict.stale_ok == {"a"}
 
 
+def test_a_lower_token_of_a_later_delivery_is_not_stale() -> None:
+    verdict = judge(history(delivery(1, "t2"), delivery(2.5, "t1"), acks=(Ack(3, 3.1, "j", "t1", "ok"),)))
+    assert verdict.is_clean
+
+
 def test_a_long_poll_that_was_asked_first_and_served_last_is_the_second_delivery() -> None:
     first = Delivery(at=2.0, job="j", token="t1", attempt=0, lease_ms=0, epoch=1, asked_at=1.9)  # failed, so given up
     second = Delivery(at=2.1, job="j", token="t2", attempt=1, lease_ms=1_000, epoch=1, asked_at=1.0)

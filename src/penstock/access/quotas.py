@@ -2,68 +2,122 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, Protocol
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
 
 from penstock.access.identity import ANYWHERE
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, QuotaExceeded
+from penstock.core.errors import InvalidInput, PenstockError, QuotaExceeded, TooMany
+from penstock.core.quota import Windows
+from penstock.core.sharding import fnv1a32
+from penstock.store.contract import Take
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from penstock.core.clock import Clock
+    from penstock.store.contract import Store
+
+log = structlog.get_logger("penstock.access")
 
 
-class Counter(Protocol):
-    """Counts what namespaces were given in the last minute. In memory is enough for one server; several need a shared one."""
+class Counter:
+    """Counts what namespaces are given, each namespace in one store: the same one at every server."""
 
-    async def take(self, namespace: str, count: int, quota: int) -> int:
-        """Count ``count`` more if ``quota`` has room for all of them, and return 0; else return how many ms until it has."""
+    def __init__(self, stores: Sequence[Store], clock: Clock) -> None:
+        self._desks = [Desk(store, stores, clock) for store in stores]
 
-    async def give_back(self, namespace: str, count: int) -> None:
-        """Count ``count`` less: they were taken a moment ago and are not used."""
+    def ask(self, take: Take) -> asyncio.Future[int]:
+        """Count jobs; the future is 0, or how many ms until there is room for them."""
+        return self._desks[fnv1a32(take.namespace) % len(self._desks)].ask(take)
 
 
-class MemoryCounter:
-    """Counts by the second, so at most sixty-one small numbers a namespace, however much it is given.
+class Desk:
+    """Asks one store. What comes while a question is under way is gathered into the next one.
 
-    Of very many namespaces, those not seen for the longest time are forgotten.
+    While the store cannot be asked, this server counts for itself, and lets pass its share of the quota: what there is for each
+    of the servers, but at least one job a minute. Once the store is back, it is told what was let pass meanwhile.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, store: Store, stores: Sequence[Store], clock: Clock) -> None:
+        self._store = store
+        self._stores = stores
         self._clock = clock
-        self._taken: dict[str, deque[tuple[int, int]]] = {}  #: by namespace: the last moment of a second, how many in it
+        self._pending: list[tuple[Take, asyncio.Future[int]]] = []
+        self._running: asyncio.Task[None] | None = None
+        self._alone: Windows | None = None  #: what was let pass while the store could not be asked
 
-    async def take(self, namespace: str, count: int, quota: int) -> int:
-        """Count, or tell how long to wait."""
-        now = self._clock.steady_ms()
-        taken = self._taken.pop(namespace, None) or deque()
-        self._taken[namespace] = taken  # put back at the end: last seen
-        if len(self._taken) > limits.quota_namespaces_max:
-            del self._taken[next(iter(self._taken))]
-        while taken and taken[0][0] <= now - limits.MINUTE_MS:
-            taken.popleft()
-        over = sum(each for _, each in taken) + count - quota
-        if over > 0:
-            for moment, each in taken:
-                over -= each
-                if over <= 0:
-                    return moment + limits.MINUTE_MS - now
-            return limits.MINUTE_MS
-        if taken and taken[-1][0] // limits.SECOND_MS == now // limits.SECOND_MS:
-            count += taken.pop()[1]
-        taken.append((now, count))
-        return 0
+    def ask(self, take: Take) -> asyncio.Future[int]:
+        """Put something into the next question. Raises TooMany, but never for what is given back."""
+        if take.jobs > 0 and len(self._pending) >= limits.pending_commands_max:
+            raise TooMany("Too many requests are waiting to be counted. Slow down and retry.")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[int] = loop.create_future()
+        self._pending.append((take, answer))
+        if self._running is None:
+            self._running = loop.create_task(self._run(), name="penstock-quotas")
+        return answer
 
-    async def give_back(self, namespace: str, count: int) -> None:
-        """Count less, beginning with the latest."""
-        taken = self._taken.get(namespace)
-        while taken and count:
-            moment, latest = taken.pop()
-            if latest > count:
-                taken.append((moment, latest - count))
-            count -= min(count, latest)
+    async def _run(self) -> None:
+        try:
+            while self._pending:
+                batch = self._pending[: limits.batch_commands_max]
+                del self._pending[: limits.batch_commands_max]
+                await self._answer(batch)
+        finally:
+            self._running = None
+
+    async def _answer(self, batch: list[tuple[Take, asyncio.Future[int]]]) -> None:
+        try:
+            waits = await self._count([take for take, _ in batch])
+        except Exception:
+            log.exception("jobs could not be counted")
+            for take, answer in batch:
+                if not answer.done() and take.jobs > 0:  # else nobody waits for it
+                    answer.set_exception(PenstockError())
+            return
+        for (take, answer), wait_ms in zip(batch, waits, strict=True):
+            if not answer.done():
+                answer.set_result(wait_ms)
+            elif take.jobs > 0 and not wait_ms:  # whoever asked has gone meanwhile
+                self.ask(give_back(take.namespace, take.jobs))
+
+    async def _count(self, takes: list[Take]) -> list[int]:
+        alone = {} if self._alone is None else self._alone.counts(self._clock.steady_ms())
+        passed = [Take(namespace, count, None) for namespace, count in alone.items()]
+        try:
+            waits = await self._store.quota_take(passed + takes)
+        except PenstockError as error:
+            return self._count_alone(takes, error)
+        if self._alone is not None:
+            self._alone = None
+            log.info("quotas are counted over all servers again", shard=self._store.shard)
+        return waits[len(passed) :]
+
+    def _count_alone(self, takes: list[Take], error: PenstockError) -> list[int]:
+        servers = max(store.servers for store in self._stores)
+        if self._alone is None:
+            self._alone = Windows()
+            log.warning(
+                "quotas cannot be counted over all servers: this one lets pass its share",
+                shard=self._store.shard, servers=servers, reason=str(error),
+            )  # fmt: skip
+        waits: list[int] = []
+        for namespace, jobs, quota in takes:
+            if jobs < 0:
+                self._alone.give_back(namespace, -jobs)
+                waits.append(0)
+            else:
+                share = quota and max(1, quota // servers)
+                waits.append(self._alone.take(namespace, jobs, share, self._clock.steady_ms()))
+        return waits
+
+
+def give_back(namespace: str, count: int) -> Take:
+    """Return what to ask to have some jobs not counted after all."""
+    return Take(namespace, -count, None)
 
 
 class Quotas:
@@ -87,21 +141,20 @@ class Quotas:
                     f"namespace {namespace} has a quota of {quota} enqueues/minute; "
                     f"send fewer than {counts[namespace]} at once"
                 )
-        admitted: list[str] = []
-        try:
-            for namespace, quota in quotas.items():
-                await self._take(namespace, counts[namespace], quota)
-                admitted.append(namespace)
-        except QuotaExceeded:
-            for namespace in admitted:
-                await self._counter.give_back(namespace, counts[namespace])
-            raise
-
-    async def _take(self, namespace: str, count: int, quota: int) -> None:
-        wait_ms = await self._counter.take(namespace, count, quota)
-        if wait_ms:
+        takes = [Take(namespace, counts[namespace], quota) for namespace, quota in quotas.items()]
+        asked = [self._counter.ask(take) for take in takes]
+        waits = await asyncio.gather(*asked)
+        full = next((at for at, wait_ms in enumerate(waits) if wait_ms), None)
+        if full is not None:
+            self.give_back({take.namespace: take.jobs for take, wait_ms in zip(takes, waits, strict=True) if not wait_ms})
             raise QuotaExceeded(
-                f"namespace {namespace} exceeded quota of {quota} enqueues/minute. "
-                f"Retry in {-(-wait_ms // limits.SECOND_MS)} s.",
-                retry_after_ms=wait_ms,
+                f"namespace {takes[full].namespace} exceeded quota of {takes[full].quota} enqueues/minute. "
+                f"Retry in {-(-waits[full] // limits.SECOND_MS)} s.",
+                retry_after_ms=waits[full],
             )
+
+    def give_back(self, counts: Mapping[str, int]) -> None:
+        """Have jobs not counted that were admitted a moment ago and not stored."""
+        for namespace, count in counts.items():
+            if self.of(namespace) is not None:
+                self._counter.ask(give_back(namespace, count))

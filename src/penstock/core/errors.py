@@ -113,6 +113,12 @@ class RouteNotFound(PenstockError):
     code = "not_found"
 
 
+class HeadRefused(PenstockError):
+    """HEAD would take jobs and leave them out of the answer. Use GET."""
+
+    code = "method_not_allowed"
+
+
 class WrongState(PenstockError):
     """The job is not in a state from which this can be done."""
 

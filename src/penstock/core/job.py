@@ -87,7 +87,7 @@ class Job(msgspec.Struct, array_like=True, gc=False):
     run_at: int  #: when it was or will be ready
     attempts: int = 0  #: deliveries that failed
     stalls: int = 0  #: deliveries whose lease ran out
-    token: int = NEVER_LEASED  #: the latest lease; grows with every claim, so it fences off earlier holders
+    token: int = NEVER_LEASED  #: the latest lease; each claim has its own, so earlier holders are fenced off
     lease_ms: int = 0  #: length of the lease, renewed by a heartbeat; 0 = does not run out
     lease_until: int | None = None
     deadline: int | None = None  #: end of its timeout, which no heartbeat moves

@@ -82,8 +82,7 @@ class Batcher:
         """Queue a command for the next transaction; the future is its answer. Raises what keeps it from being queued."""
         if self._closed:
             raise ShuttingDown
-        if command.grows:
-            self._store.check_writable(grows=True)
+        self._store.check_writable(grows=command.grows)  # nobody should wait behind one whose outcome is being found out
         pending = self._pending
         if len(pending) >= limits.pending_commands_max:
             raise TooMany("Too many requests are waiting to be written. Slow down and retry.")

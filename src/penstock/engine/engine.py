@@ -244,7 +244,10 @@ class Engine:
             self._lead_ends = self.clock.call_at(until_ms, partial(self.take_lead, None))
         if self.leads != (term is not None):
             self.leads = term is not None
-            log.info("this server leads now" if self.leads else "this server does not lead any more", term=term)
+            log.info(
+                "this server leads now" if self.leads else "this server does not lead any more",
+                term=term, shard=self.store.shard,
+            )  # fmt: skip
             for changed in self.when_lead_changes:
                 changed()
 

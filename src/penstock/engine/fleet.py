@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from penstock.core.errors import CronNotFound, InvalidInput, JobNotFound, PartlyDone, PenstockError, WebhookNotFound
+from penstock.core.errors import (
+    CronNotFound,
+    InvalidInput,
+    JobNotFound,
+    PartlyDone,
+    PenstockError,
+    StorageFailed,
+    WebhookNotFound,
+)
 from penstock.core.ids import SHARDS_MAX, shard_of, to_uuid
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import shard_for
@@ -211,7 +219,12 @@ class Fleet:
         home = self.of(QueueKey(command.key.namespace, command.plan.queue))
         elsewhere: list[Engine] = []
         for engine in self.engines:  # one of that name that pushed to another queue is replaced by this one
-            old = None if engine is home else await engine.store.cron_get(command.key)
+            try:
+                old = None if engine is home else await engine.store.cron_get(command.key)
+            except StorageFailed:  # one of that name may live there, unless it is known to live at home
+                if await home.store.cron_get(command.key) is None:
+                    raise
+                continue
             if old is not None:
                 command.executions = max(command.executions, old.executions)
                 elsewhere.append(engine)
@@ -221,11 +234,10 @@ class Fleet:
         return saved
 
     async def _remove_cron(self, command: RemoveCron) -> None:
-        for engine in self.engines:
-            if await engine.store.cron_get(command.key) is not None:
-                await engine.run(command)
-                return
-        raise CronNotFound
+        found = await self.store.cron_get(command.key)
+        if found is None:
+            raise CronNotFound
+        await self.of(QueueKey(command.key.namespace, found.plan.queue)).run(command)
 
     # Webhooks: registered where their events happen, under one id.
 

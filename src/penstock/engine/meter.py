@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.core.errors import OutcomeUnknown, PartlyDone, PenstockError
 from penstock.engine.produce import Push, PushAcross
 
 if TYPE_CHECKING:
@@ -13,18 +14,31 @@ if TYPE_CHECKING:
     from penstock.engine.command import Command
 
     Run = Callable[[Command[Any]], asyncio.Future[Any]]
-    Admit = Callable[[Push | PushAcross], Awaitable[None] | None]
+    Admit = Callable[[Push | PushAcross], "Admission | None"]
+
+
+class Admission(NamedTuple):
+    """What has to be asked before a push."""
+
+    answer: Awaitable[None]  #: raises why not
+    undo: Callable[[], None]  #: to be called if the push was admitted, and then nothing was stored
 
 
 def metered(run: Run, admit: Admit) -> Run:
-    """Return a way of running commands that asks ``admit`` before a push. It raises why not, now or when it is awaited."""
+    """Return a way of running commands that asks ``admit`` before a push."""
 
-    async def when_admitted(answer: Awaitable[None], push: Command[Any]) -> Any:
-        await answer
-        return await run(push)
+    async def when_admitted(admission: Admission, push: Command[Any]) -> Any:
+        await admission.answer
+        try:
+            return await run(push)
+        except (OutcomeUnknown, PartlyDone):  # some of it may be stored
+            raise
+        except PenstockError:
+            admission.undo()
+            raise
 
     def ask(command: Command[Any]) -> asyncio.Future[Any]:
-        answer = admit(command) if isinstance(command, Push | PushAcross) else None
-        return run(command) if answer is None else asyncio.ensure_future(when_admitted(answer, command))
+        admission = admit(command) if isinstance(command, Push | PushAcross) else None
+        return run(command) if admission is None else asyncio.ensure_future(when_admitted(admission, command))
 
     return ask

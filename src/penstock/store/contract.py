@@ -123,6 +123,14 @@ class StoreStatus(msgspec.Struct):
             raise StorageFull
 
 
+class Take(NamedTuple):
+    """Some jobs that a namespace is to be given, counted against its quota."""
+
+    namespace: str
+    jobs: int  #: how many; below zero: so many were counted a moment ago and are not used
+    quota: int | None  #: jobs in any minute; None: count them in any case
+
+
 class Transaction(Protocol):
     """Reads and writes that happen together or not at all. Left with an exception, it is rolled back.
 
@@ -382,6 +390,7 @@ class Store(Protocol):
     capabilities: Capabilities
     shard: int  #: its number among the shards, part of every id
     node: int  #: the number of this server on it, part of every id too; known once it is open, and may change by keeping it
+    servers: int  #: how many use it, this one included, as it was when ``keep_node`` was last called
 
     @property
     def clock(self) -> Clock:
@@ -408,6 +417,13 @@ class Store(Protocol):
         """Take or renew the lead in something that one server at a time should do; None if another one has it.
 
         Returns the term: it grows whenever the lead changes hands.
+        """
+
+    async def quota_take(self, takes: Sequence[Take]) -> list[int]:
+        """Count jobs against quotas, in order: each take as a whole or, if its quota has no room, not at all.
+
+        Returns for each 0, or how many ms until there is room. What is counted is common to all servers that use the store. It
+        is not part of any transaction, and need not survive a crash of the store. Raises StorageFailed if nobody can count.
         """
 
     async def sync(self) -> None:

@@ -108,7 +108,7 @@ class ShardedStore:
         answers = await self._ask(*(shard.job_get(namespace, name) for shard in self._up()))
         found = [each for each in answers if each is not None]
         if not found and self.down():
-            raise StorageFailed(f"Not all shards could be asked ({'; '.join(self.down())}). Retry in a moment.")
+            raise self._not_all()
         return found
 
     async def job_select(self, selection: Selection) -> list[Place]:
@@ -137,8 +137,12 @@ class ShardedStore:
     # Crons and webhooks.
 
     async def cron_get(self, key: CronKey) -> Cron | None:
+        """Read one cron. Raises StorageFailed if it may be on a shard that is down."""
         found = await self._ask(*(shard.cron_get(key) for shard in self._up()))
-        return next((each for each in found if each is not None), None)
+        cron = next((each for each in found if each is not None), None)
+        if cron is None and self.down():
+            raise self._not_all()
+        return cron
 
     async def cron_list(self, namespace: str) -> list[Cron]:
         found = await self._ask(*(shard.cron_list(namespace) for shard in self._up()))
@@ -163,6 +167,9 @@ class ShardedStore:
 
     def _up(self) -> list[Store]:
         return [shard for shard in self.shards if shard.status().writable]
+
+    def _not_all(self) -> StorageFailed:
+        return StorageFailed(f"Not all shards could be asked ({'; '.join(self.down())}). Retry in a moment.")
 
     @staticmethod
     async def _ask(*questions: Awaitable[T]) -> list[T]:

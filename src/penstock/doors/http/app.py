@@ -13,8 +13,8 @@ import msgspec
 import structlog
 
 from penstock.access.gate import shown_in
-from penstock.access.identity import ANYWHERE
-from penstock.core.errors import PenstockError, RouteNotFound
+from penstock.access.identity import ANYWHERE, Right
+from penstock.core.errors import HeadRefused, PenstockError, RouteNotFound
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
 from penstock.doors.http.request import Bodies, Request
@@ -44,6 +44,10 @@ _PREFLIGHT: Final = [
 
 async def _not_found(_req: Request, **_params: str) -> Never:
     raise RouteNotFound
+
+
+async def _head_refused(_req: Request, **_params: str) -> Never:
+    raise HeadRefused
 
 
 class HttpApp:
@@ -100,6 +104,8 @@ class HttpApp:
             if self._guarded:
                 await self._check(scope, route, request)
             handler = _not_found if route is None else route.handler
+            if method == "HEAD" and route is not None and route.right is Right.TAKE:
+                handler = _head_refused
             answer = await handler(request, **params)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the client gets an answer
             self._answer_error(proto, error, plain=self._plain_errors if route is None else route.plain_errors)

@@ -22,6 +22,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.WorkerNotFound: 404,
     errors.RouteNotFound: 404,
     errors.WebhookNotFound: 404,
+    errors.HeadRefused: 405,
     errors.LengthRequired: 411,
     errors.BodyTooLarge: 413,
     errors.RateLimited: 429,
@@ -63,6 +64,8 @@ def headers_of(error: errors.PenstockError) -> list[tuple[str, str]]:
         headers.append(("retry-after", str(-(-error.retry_after_ms // 1000))))
     elif isinstance(error, errors.Unauthorized):
         headers.append(("www-authenticate", "Bearer"))
+    elif isinstance(error, errors.HeadRefused):
+        headers.append(("allow", "GET"))
     elif status_of(error) == 503:
         headers.append(("retry-after", "1"))
     return headers

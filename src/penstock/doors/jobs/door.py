@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, JobNotFound, PenstockError, StaleLease, WrongState
+from penstock.core.errors import (
+    InvalidInput,
+    JobNotFound,
+    JobQuarantined,
+    OutcomeUnknown,
+    PenstockError,
+    StaleLease,
+    WrongState,
+)
 from penstock.core.job import DEFAULT_NAMESPACE, Delivery
 from penstock.core.queue import QueueKey
 from penstock.doors.http.errors import Refused
@@ -34,6 +42,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: What the contract has words for. Anything else is about the server: trying again may help, or the outcome is unknown.
+_OF_THE_JOB = (JobNotFound, JobQuarantined, StaleLease, WrongState, InvalidInput)
 _NAME = re.compile(r"[A-Za-z0-9_.:-]+\Z")
 
 
@@ -87,13 +97,14 @@ class JobsDoor:
 
     async def settle(self, settlement: Settlement, text: str, refusal: str) -> None:
         """Settle a single job; refused in the contract's words."""
-        (outcome,) = await self.engine.run(settlement)
-        if outcome is not None:
-            raise Refused(in_words(outcome, text, refusal))
+        await self.settle_many(settlement, (text,), refusal)
 
     async def settle_many(self, settlement: Settlement, texts: Sequence[str], refusal: str) -> tuple[int, list[ItemError]]:
         """Settle several jobs; return how many were, and why the others were not. Refused only if none was."""
         outcomes = await self.engine.run(settlement)
+        troubles = [outcome for outcome in outcomes if outcome is not None and not isinstance(outcome, _OF_THE_JOB)]
+        if troubles and None not in outcomes:
+            raise next((each for each in troubles if isinstance(each, OutcomeUnknown)), troubles[0])
         errors = [
             ItemError(text, in_words(outcome, text, refusal))
             for text, outcome in zip(texts, outcomes, strict=True)
@@ -150,7 +161,9 @@ def in_words(outcome: PenstockError, text: str, refusal: str) -> str:
     """Say in the contract's words why a job could not be settled."""
     if isinstance(outcome, StaleLease) and "invalid token" not in refusal:
         return f"Invalid or expired lock token for job {text}"
-    if isinstance(outcome, InvalidInput):  # not the job, but how it was named
+    if isinstance(outcome, InvalidInput) or not isinstance(
+        outcome, _OF_THE_JOB
+    ):  # not the job, but how it was named, or kept
         return str(outcome)
     return refusal
 

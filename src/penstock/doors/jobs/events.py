@@ -274,12 +274,14 @@ def stream_typed(told: Told) -> bytes:
     return f"{_id(told)}event: {told.kind.wire_name}\ndata: {data}\n\n".encode()
 
 
-def stream_gap(last: int, first: int) -> bytes:
+def stream_gap(last: int, first: int, shard: int | None) -> bytes:
     """Render for an event stream that what came after an event is no longer kept, and which event comes first instead.
 
-    It is named, so that nobody who waits for messages takes it for one.
+    ``shard``: whose numbers these are, if there are several. The event is named, so that nobody who waits for messages takes it
+    for one.
     """
-    data = _encode({"lastEventId": last, "firstEventId": first}).decode()
+    gap = {"lastEventId": last, "firstEventId": first} | ({} if shard is None else {"shard": shard})
+    data = _encode(gap).decode()
     return f"event: {GAP}\ndata: {data}\n\n".encode()
 
 

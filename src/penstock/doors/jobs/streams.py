@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.core import limits
 from penstock.core.clock import pause
+from penstock.core.errors import PenstockError
 from penstock.core.ids import ID_MAX, IdSource, to_uuid
 from penstock.doors.http.route import Plain, Route, Stream
 from penstock.doors.jobs import events
@@ -163,7 +164,7 @@ class EventStream:
                 await self._catch_up()
             self._door.hub.greet(self._reader)
             self._beat()
-        except RuntimeError:  # the client is gone
+        except (RuntimeError, PenstockError):  # the client is gone; or a shard is down: it comes back, and misses nothing
             self.end()
 
     async def _catch_up(self) -> None:
@@ -220,7 +221,8 @@ class EventStream:
         """Go on with an event that is not the next one, and say so, unless the client asked for the oldest there is."""
         assert self._last is not None
         if self._last[shard]:
-            await self._send([events.stream_gap(self._last[shard], first)])
+            several = len(self._last) > 1
+            await self._send([events.stream_gap(self._last[shard], first, shard if several else None)])
         self._last[shard] = first - 1
 
     def _take(self, message: bytes, told: Told) -> bool:

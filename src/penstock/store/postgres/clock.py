@@ -29,6 +29,11 @@ class ShardClock:
         self._ahead_ms = database_ms - self._local.steady_ms()
         return database_ms, database_ms
 
+    @property
+    def given_ms(self) -> int | None:
+        """The steady time that statements go by instead of the database's: None, unless a test tells the time."""
+        return None if self._follow else self._local.steady_ms()
+
     def now_ms(self) -> int:
         """Return the wall clock in milliseconds."""
         return self.steady_ms() if self._follow else self._local.now_ms()

@@ -42,19 +42,25 @@ _WRITER: Final = {
 #: answers before that that it is slow.
 ANSWER_S: Final = 5.0
 _QUICK: Final = {"statement_timeout": "3000"}
+_COUNTER: Final = _QUICK | {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "synchronous_commit": "off",
+}
 
 
-async def connect(url: str, *, writer: bool = False, quick: bool = False) -> Connection:
+async def connect(url: str, *, writer: bool = False, quick: bool = False, counter: bool = False) -> Connection:
     """Open a connection. Raises StorageFailed if the database cannot be reached, ConfigInvalid if it does not let us in.
 
-    ``writer``: for transactions. ``quick``: for questions that are answered at once, or not at all.
+    ``writer``: for transactions. ``quick``: for questions that are answered at once, or not at all. ``counter``: for such that
+    count something, which need not survive a crash.
     """
-    settings = _SETTINGS | (_WRITER if writer else {}) | (_QUICK if quick else {})
+    settings = _SETTINGS | (_WRITER if writer else {}) | (_QUICK if quick else {}) | (_COUNTER if counter else {})
     try:
         return await asyncpg.connect(
             url,
             timeout=CONNECT_S,
-            command_timeout=ANSWER_S if quick else STATEMENT_S,
+            command_timeout=ANSWER_S if quick or counter else STATEMENT_S,
             server_settings=settings,
             statement_cache_size=256,
         )

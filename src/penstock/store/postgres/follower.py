@@ -121,12 +121,13 @@ class Follower:
                 continue
             self.known = number
             heard = news.decode(told)
-            if any(queue not in self._store.catalog.by_number for queue in heard.tallies):
-                await self._store.refresh(db)  # a new queue; its counts begin with this very block
+            if heard.queues or any(queue not in self._store.catalog.by_number for queue in heard.tallies):
+                await self._store.refresh(db)  # the counts of a new queue begin with this very block
             self._store.catalog.hear(heard)
             for queue in heard.fronts:
                 self._store.fronts.forget(queue)
             webhooks = webhooks or heard.webhooks
+            ready.update(heard.queues)
             ready.update(queue for queue, delta in heard.tallies.items() if _frees(delta))
             if count:
                 queues, events = decode_body(body)

@@ -20,6 +20,7 @@ LOCK_COMMIT: Final = 0x504E5300
 LOCK_GROUP: Final = 0x504E5301
 LOCK_QUEUE: Final = 0x504E5302
 LOCK_MIGRATE: Final = 0x504E5303
+LOCK_QUOTA: Final = 0x504E5305
 #: What ``finish`` raises when the world has changed since the transaction began: it is tried again.
 CHANGED_STATE: Final = "PN001"
 CHANNEL: Final = "penstock"
@@ -267,7 +268,7 @@ end $$;
 """  # noqa: S608 - put together from constants of this file
 
 # The Redis fast path: which queues have a ready list, what was leased for them, and how far the logs of servers were stored.
-_VERSION_2 = f"""
+_FAST_PATH = f"""
 alter table catalog add column identity uuid not null default gen_random_uuid();  -- of this shard, in Redis
 alter table catalog add column generation bigint not null default 0;              -- of what is in Redis
 alter table catalog add column fence bigint not null default 0;     -- lease tokens below this are of earlier generations
@@ -308,6 +309,73 @@ begin
 end $$;
 """  # noqa: S608
 
+# Quotas that hold over all servers: what namespaces were given in the last minute, by the second.
+_QUOTAS = f"""
+create table quotas (
+  namespace    text not null,
+  second       bigint not null,          -- of the database's clock
+  last         bigint not null,          -- ms: when something was last counted in it
+  used         bigint not null,
+  primary key (namespace, second)
+) with (fillfactor = 50);
+
+-- Count jobs against quotas: each as a whole or not at all, in order. Names that are the same stand side by side. A count below
+-- zero gives back; a quota that is null lets everything pass. Returns for each 0, or how many ms until there is room.
+create function quota_take(names text[], counts bigint[], allowed bigint[], given_ms bigint) returns bigint[]
+language plpgsql as $$
+declare
+  size constant int := cardinality(names);
+  waits bigint[] := '{{}}';
+  at_ms bigint;
+  since bigint;
+  until bigint;
+  taken bigint;       -- of this name, in the last minute
+  added bigint;       -- to this name, by this call
+  refused bigint;     -- the last count of this name that had no room, and
+  wait bigint;        -- how long it would have to wait
+begin
+  perform pg_advisory_xact_lock({LOCK_QUOTA}, h)  -- in one order, so that nobody waits in a circle
+    from (select distinct hashtext(n) as h from unnest(names) as n order by h) as locks;
+  at_ms := coalesce(given_ms, clock_ms());
+  since := at_ms - 60000;
+  until := at_ms + 60000;  -- what is later was written before the clock was set back
+  for i in 1 .. size loop
+    if i = 1 or names[i] <> names[i - 1] then
+      select coalesce(sum(used), 0) into taken from quotas where namespace = names[i] and last > since and last <= until;
+      added := 0;
+      refused := null;
+    end if;
+    if counts[i] <= 0 or allowed[i] is null or taken + counts[i] <= allowed[i] then
+      taken := greatest(0, taken + counts[i]);
+      added := added + counts[i];
+      refused := null;
+      waits := waits || 0::bigint;
+    else
+      if refused is distinct from counts[i] then
+        refused := counts[i];
+        select f.last - since into wait from (
+          select q.last, sum(q.used) over (order by q.second) as freed
+            from quotas q where q.namespace = names[i] and q.last > since and q.last <= until) as f
+          where f.freed >= taken + counts[i] - allowed[i] order by f.freed limit 1;
+      end if;
+      waits := waits || coalesce(wait, 60000);
+    end if;
+    if i = size or names[i] <> names[i + 1] then
+      if added > 0 then
+        insert into quotas as q values (names[i], at_ms / 1000, at_ms, added)
+          on conflict (namespace, second) do update set used = q.used + added, last = at_ms;
+      elsif added < 0 then
+        update quotas q set used = q.used - least(q.used, -added - l.later) from (
+          select second, sum(used) over (order by second desc) - used as later
+            from quotas where namespace = names[i] and last > since and last <= until) as l
+          where q.namespace = names[i] and q.second = l.second and l.later < -added;
+      end if;
+    end if;
+  end loop;
+  return waits;
+end $$;
+"""  # noqa: S608 - put together from constants of this file
+
 #: Migration number n (counting from 1) takes a database from version n-1 to n. Never edit one that was released; append.
-MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _VERSION_2)
+MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _FAST_PATH, _QUOTAS)
 SCHEMA_VERSION: Final = len(MIGRATIONS)

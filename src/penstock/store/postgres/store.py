@@ -1,8 +1,9 @@
 """The PostgreSQL store: a shard in a database that operators already run, shared by as many servers as they like.
 
 A server has one connection that writes, one after the other, everything its batcher has gathered; one that follows the journal;
-one that shows that it lives, and finds out whether the database does; and a few that read. The database is the truth: what is
-in memory here is a copy that is checked (queues), or that only says where to look (counts, horizon, fronts).
+one that shows that it lives, and finds out whether the database does; one that counts for quotas, if there are any; and a few
+that read. The database is the truth: what is in memory here is a copy that is checked (queues), or that only says where to look
+(counts, horizon, fronts).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from penstock.store.postgres.connect import connect
 from penstock.store.postgres.errors import is_lost, translate
 from penstock.store.postgres.follower import Follower
 from penstock.store.postgres.fronts import Fronts
+from penstock.store.postgres.quotas import QuotaCounter
 from penstock.store.postgres.transaction import Finished, PostgresTransaction
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.core.webhook import Webhook
     from penstock.store import contract
-    from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection, Store
+    from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection, Store, Take
 
 log = structlog.get_logger("penstock.store")
 
@@ -69,6 +71,7 @@ class PostgresStore(CatalogReads[Catalog]):
         self.clock = ShardClock(clock, follow=database_clock)
         self.server = random_name()  #: tells our own commits from those of others
         self.node = 0
+        self.servers = 1
         self.catalog = Catalog()
         self.follower = Follower(self)
         self.fronts = Fronts()
@@ -83,6 +86,7 @@ class PostgresStore(CatalogReads[Catalog]):
         self._listener: Connection | None = None
         self._pulse: Connection | None = None
         self._readers: Pool | None = None
+        self._quotas = QuotaCounter(url, self.clock)
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -154,6 +158,7 @@ class PostgresStore(CatalogReads[Catalog]):
                 connection.terminate()
         if readers is not None:
             readers.terminate()
+        self._quotas.disconnect()
 
     async def close(self) -> None:
         """Let go of the shard; what was committed is durable already."""
@@ -171,7 +176,7 @@ class PostgresStore(CatalogReads[Catalog]):
                 break
         else:
             raise TooMany(f"There are already {NODES_MAX} servers on this shard. Stop some of them.")
-        self.node, size = taken
+        self.node, self.servers, size = taken
         self._size_bytes = size or 0
         self.follower.catch_up()  # should a wake-up have been lost
         await self._look_further()
@@ -213,6 +218,10 @@ class PostgresStore(CatalogReads[Catalog]):
     async def lead(self, name: str, for_ms: int) -> int | None:
         term: int | None = await self._ask(lambda db: db.fetchval(_LEAD, name, self.server, for_ms))
         return term
+
+    async def quota_take(self, takes: Sequence[Take]) -> list[int]:
+        self.check_writable(grows=False)  # nobody should wait for a connection that cannot be made
+        return await self._quotas.take(takes)
 
     # Transactions and durability.
 
@@ -431,6 +440,8 @@ select f.node, $1, clock_ms() + $2 from (
 where f.node is not null
 on conflict (node) do update set server = excluded.server, until = excluded.until
 where o.server = excluded.server or o.until <= clock_ms()
-returning node, (select sum(pg_total_relation_size(c.oid))::bigint from pg_class c
-                 where c.relnamespace = 'penstock'::regnamespace and c.relkind = 'r')
+returning node,
+          (select count(*) from nodes where until > clock_ms() and server <> $1) + 1,
+          (select sum(pg_total_relation_size(c.oid))::bigint from pg_class c
+           where c.relnamespace = 'penstock'::regnamespace and c.relkind = 'r')
 """

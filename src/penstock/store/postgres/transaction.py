@@ -64,6 +64,7 @@ class PostgresTransaction(Draft[Catalog]):
         self._fronts: set[int] = set()  #: queues in which a job got to a place that others may take for empty
         self._new_crons = 0
         self._webhooks_changed = False
+        self._changed: set[int] = set()  #: queues that others have to read again
         self._finished: Finished | None = None
 
     async def __aenter__(self) -> Self:
@@ -135,6 +136,7 @@ class PostgresTransaction(Draft[Catalog]):
             self._webhooks_changed,
             booked.unfollowed,
             list(self._fronts),
+            list(self._changed),
         )
         touched = [number for number in self._deltas if number not in self._emptied]
         block, seq, total, xid, self.heated = await self._db.fetchrow(
@@ -191,6 +193,7 @@ class PostgresTransaction(Draft[Catalog]):
         if queue.settings.rate_limit is not None and settings.rate_limit is None:
             await self._db.execute("delete from buckets where queue = $1", queue.number)
         self._set_queue(queue, settings, created_at)
+        self._changed.add(queue.number)
 
     async def queue_remove(self, queue: Queue) -> None:
         version = await self._next_version()
@@ -198,6 +201,7 @@ class PostgresTransaction(Draft[Catalog]):
         await self._db.execute("delete from buckets where queue = $1", queue.number)
         self._drop_queue(queue)
         self._emptied.add(queue.number)
+        self._changed.add(queue.number)
 
     async def is_empty(self, queue: Queue) -> bool:
         empty: bool = await self._db.fetchval("select are_empty(array[$1::int])", queue.number)

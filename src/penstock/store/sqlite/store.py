@@ -14,6 +14,7 @@ import structlog
 from penstock.core import limits
 from penstock.core.errors import JobQuarantined, OutcomeUnknown, PenstockError, StorageFailed, StorageFull, StoreIncompatible
 from penstock.core.limits import MEBIBYTE
+from penstock.core.quota import Windows
 from penstock.core.sharding import ALONE, Layout
 from penstock.store.catalog import CatalogReads
 from penstock.store.contract import (
@@ -26,6 +27,7 @@ from penstock.store.contract import (
     Place,
     Selection,
     StoreStatus,
+    Take,
 )
 from penstock.store.disk import (
     BALLAST_BYTES_MAX,
@@ -76,6 +78,7 @@ class SqliteStore(CatalogReads[Catalog]):
 
     capabilities = Capabilities(name="sqlite", commit_is_durable=False)
     node = 0
+    servers = 1
 
     def __init__(
         self,
@@ -103,6 +106,7 @@ class SqliteStore(CatalogReads[Catalog]):
         self._checkpoint_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoint")
         self._wal_fd = -1
         self._connected = False
+        self._windows = Windows()
         self.suspects: set[int] = set()  #: jobs that were not what they had been read as
 
     # Opening and closing.
@@ -282,6 +286,16 @@ class SqliteStore(CatalogReads[Catalog]):
 
     async def lead(self, _name: str, _for_ms: int) -> int | None:
         return 1
+
+    async def quota_take(self, takes: Sequence[Take]) -> list[int]:
+        """Count in memory: there is only one server, and what it has counted may be forgotten with it."""
+        return [self._quota_take(*take) for take in takes]
+
+    def _quota_take(self, namespace: str, jobs: int, quota: int | None) -> int:
+        if jobs < 0:
+            self._windows.give_back(namespace, -jobs)
+            return 0
+        return self._windows.take(namespace, jobs, quota, self.clock.steady_ms())
 
     async def sync(self) -> None:
         try:

@@ -1,0 +1,55 @@
+"""How many jobs namespaces were given in the last minute: counted by the second, in memory."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from penstock.core import limits
+
+
+class Windows:
+    """At most sixty-one small numbers a namespace, however much it is given.
+
+    Of very many namespaces, those not seen for the longest time are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._taken: dict[str, deque[tuple[int, int]]] = {}  #: by namespace: the last moment of a second, how many in it
+
+    def take(self, namespace: str, count: int, quota: int | None, now_ms: int) -> int:
+        """Count ``count`` more if ``quota`` has room for all of them, and return 0; else return how many ms until it has.
+
+        ``quota``: None counts them in any case. ``now_ms``: by a clock that only ever grows.
+        """
+        taken = self._taken.pop(namespace, None) or deque()
+        self._taken[namespace] = taken  # put back at the end: last seen
+        if len(self._taken) > limits.quota_namespaces_max:
+            del self._taken[next(iter(self._taken))]
+        while taken and taken[0][0] <= now_ms - limits.MINUTE_MS:
+            taken.popleft()
+        over = 0 if quota is None else sum(each for _, each in taken) + count - quota
+        if over > 0:
+            for moment, each in taken:
+                over -= each
+                if over <= 0:
+                    return moment + limits.MINUTE_MS - now_ms
+            return limits.MINUTE_MS
+        if taken and taken[-1][0] // limits.SECOND_MS == now_ms // limits.SECOND_MS:
+            count += taken.pop()[1]
+        taken.append((now_ms, count))
+        return 0
+
+    def give_back(self, namespace: str, count: int) -> None:
+        """Count ``count`` less, beginning with the latest."""
+        taken = self._taken.get(namespace)
+        while taken and count:
+            moment, latest = taken.pop()
+            if latest > count:
+                taken.append((moment, latest - count))
+            count -= min(count, latest)
+
+    def counts(self, now_ms: int) -> dict[str, int]:
+        """Return what each namespace was given in the last minute, if it was given anything."""
+        since = now_ms - limits.MINUTE_MS
+        sums = ((namespace, sum(count for at, count in taken if at > since)) for namespace, taken in self._taken.items())
+        return {namespace: count for namespace, count in sums if count}

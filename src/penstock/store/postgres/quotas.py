@@ -1,0 +1,74 @@
+"""Counting jobs against quotas, on a connection of its own: a push never waits for the transactions of others to be counted.
+
+The connection is opened when something is counted for the first time. Its commits do not wait for the disk: whoever then waits
+for a push on the same database has waited for the count, too; and one that was lost in a crash is a few jobs more in a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+from penstock.store.postgres.connect import connect
+from penstock.store.postgres.errors import translate
+from penstock.store.postgres.reads import ZERO
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from asyncpg import Connection
+
+    from penstock.store.contract import Take
+    from penstock.store.postgres.clock import ShardClock
+
+_TAKE = "select quota_take($1::text[], $2::bigint[], $3::bigint[], $4)"
+# Also what a clock that was set back has left in the future.
+_FORGET = """
+delete from quotas using (select coalesce($1, clock_ms()) as now_ms) as t
+where last <= t.now_ms - $2 or last > t.now_ms + $2
+"""
+
+
+class QuotaCounter:
+    """One per store. ``disconnect`` it with the store; it connects by itself."""
+
+    def __init__(self, url: str, clock: ShardClock) -> None:
+        self._url = url
+        self._clock = clock
+        self._db: Connection | None = None
+        self._turn = asyncio.Lock()
+        self._forget_at = 0
+
+    async def take(self, takes: Sequence[Take]) -> list[int]:
+        """See ``contract.Store.quota_take``."""
+        # A name that the database cannot keep: the push will be refused, there is nothing to count.
+        order = sorted(
+            (at for at, take in enumerate(takes) if ZERO not in take.namespace), key=lambda at: takes[at].namespace
+        )
+        waits = [0] * len(takes)
+        if order:
+            names, counts, quotas = zip(*(takes[at] for at in order), strict=True)
+            async with self._turn:
+                for at, wait_ms in zip(order, await self._ask(names, counts, quotas), strict=True):
+                    waits[at] = wait_ms
+        return waits
+
+    async def _ask(self, names: Sequence[str], counts: Sequence[int], quotas: Sequence[int | None]) -> list[int]:
+        try:
+            if self._db is None or self._db.is_closed():
+                self._db = await connect(self._url, counter=True)
+            if self._clock.steady_ms() >= self._forget_at:
+                self._forget_at = self._clock.steady_ms() + limits.MINUTE_MS
+                await self._db.execute(_FORGET, self._clock.given_ms, limits.MINUTE_MS)
+            waits: list[int] = await self._db.fetchval(_TAKE, names, counts, quotas, self._clock.given_ms)
+        except Exception as error:
+            self.disconnect()
+            raise translate(error) or error from error
+        return waits
+
+    def disconnect(self) -> None:
+        """Let go of the connection."""
+        if self._db is not None:
+            self._db.terminate()
+            self._db = None
