@@ -239,8 +239,9 @@ class FastPath:
 
     def saw(self, work: Work) -> None:
         """Hear of every commit: somebody may have given up the lists."""
-        self.engine.hot = work.tx.hot
-        if work.tx.generation != self.generation:
+        if work.tx.generation >= self.generation:  # of two that were under way together, either may end first
+            self.engine.hot = work.tx.hot
+        if work.tx.generation > self.generation:
             self.generation = work.tx.generation
             for line in list(self._lines.values()):
                 self.forget(line)
