@@ -25,6 +25,12 @@ class InvalidInput(PenstockError):
     code = "invalid_input"
 
 
+class OwnAncestor(InvalidInput):
+    """A job cannot be its own ancestor"""  # noqa: D400 - the contract's own text
+
+    code = "own_ancestor"
+
+
 class PayloadTooLarge(InvalidInput):
     """Job data too large (max 10MB)."""
 
@@ -139,6 +145,12 @@ class TooMany(PenstockError):
     """A limit of the server is reached."""
 
     code = "too_many"
+
+
+class NameContested(PenstockError):
+    """Other requests are giving the same jobId on another shard right now. Nothing was stored. Retry in a moment."""
+
+    code = "name_contested"
 
 
 class PartlyDone(PenstockError):
