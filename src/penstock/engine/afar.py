@@ -2,8 +2,8 @@
 
 Before a job is pushed that needs one of another shard, that shard is asked (``Await``): it answers how the needed job stands
 and, in the same transaction, notes who has asked. From then on the end of the needed job is put down for the shard that asked
-(``Transaction.relay_end``), in the transaction of the end. The relayer tells it there (``HearEnds``), where it is what the end of
-a job of that shard is, and then forgets it (``NoteTold``). Telling twice changes nothing, so what is interrupted is begun again.
+(``Transaction.relay_end``), in the transaction of the end. The relayer tells it there (``HearEnds``), where it is what the end
+of a job of that shard is, and then forgets it (``NoteTold``). Telling twice changes nothing: what broke off is begun again.
 
 A shard may be told of an end before the push that asked for it is there, so an end is told again as long as such a push may
 be under way. The auditor looks now and then whether what jobs wait for was asked for at all.
@@ -137,7 +137,7 @@ async def audit(_engine: Engine, work: Work, commands: Sequence[Audit]) -> None:
         asked: list[int] = []
         for job_id in command.jobs:
             job = await work.known(job_id)
-            if known.get(job_id):  # about to be told
+            if known.get(job_id) is not None:  # it is being told
                 continue
             if job is None:
                 ends.append(vanished(job_id))
@@ -205,7 +205,7 @@ async def cancel_idle(_engine: Engine, work: Work, commands: Sequence[CancelIdle
         for job_id in command.jobs:
             job = await work.known(job_id)
             if job is None:
-                if not told.get(job_id):  # otherwise it is not too late for its result
+                if told.get(job_id) != 0:  # otherwise it is not too late for its result
                     gone.add(job_id)
             elif job.state in (State.WAITING, State.DELAYED):
                 await_(work, job, JobFlag.AWAITS)

@@ -125,9 +125,6 @@ class _Room:
 async def follow_up(engine: Engine, work: Work) -> None:
     """See what the jobs that have ended so far in this batch mean for those that need them, and so on along the chain."""
     room = _Room()
-    if work.given_up:
-        await work.tx.relay_forget(work.given_up)
-        work.given_up = []
     while ends := await _fresh(engine, work):
         later: set[int] = set()
         # The ends of one job are told in order. What other servers have left to tell may not be known here yet.
@@ -137,6 +134,9 @@ async def follow_up(engine: Engine, work: Work) -> None:
         left += [end for end in ends if end.job in later]
         if left:
             await work.tx.end_add(left)
+    if work.given_up:  # last: one may have completed and be gone in the same batch
+        await work.tx.relay_forget(work.given_up)
+        work.given_up = []
 
 
 async def catch_up(work: Work) -> None:

@@ -294,8 +294,8 @@ class Transaction(Protocol):
     async def relay_ask(self, jobs: Sequence[int], shard: int) -> None:
         """Note that a shard has asked just now to be told how jobs end. Asking again is fine."""
 
-    async def relay_asked(self, jobs: Sequence[int], shard: int) -> dict[int, bool]:
-        """Return for which of some jobs a shard has asked, and whether their ends wait for being told."""
+    async def relay_asked(self, jobs: Sequence[int], shard: int) -> dict[int, int | None]:
+        """Return for which of some jobs a shard has asked, and how often it was told of their ends; None: no end yet."""
 
     async def relay_end(self, ends: Sequence[tuple[End, int]]) -> None:
         """Have the ends of jobs told to all shards that have asked, instead of any earlier end of theirs.

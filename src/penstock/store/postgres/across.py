@@ -25,7 +25,9 @@ _ASK = (
     " select needed, $2, $3, 0, 0, 0, 0, false, false, false from unnest($1::bigint[]) as needed"
     " on conflict (needed, shard) do update set asked_at = excluded.asked_at"
 )
-_ASKED = "select needed, next_at is not null from relays where needed = any ($1::bigint[]) and shard = $2"
+_ASKED = (
+    "select needed, case when next_at is not null then told end from relays where needed = any ($1::bigint[]) and shard = $2"
+)
 _END = (
     "update relays r set next_at = $1, told = 0, spared = u.spared, serial = u.serial, state = u.state, buries = u.buries,"
     " frees = u.frees, inherited = u.inherited, error = u.error, result = u.result"
@@ -84,7 +86,7 @@ class AcrossShards(Draft[Catalog]):
         self.wrote = True
         await self._db.execute(_ASK, sorted(set(jobs)), shard, self.now_ms)
 
-    async def relay_asked(self, jobs: Sequence[int], shard: int) -> dict[int, bool]:
+    async def relay_asked(self, jobs: Sequence[int], shard: int) -> dict[int, int | None]:
         return dict(await self._db.fetch(_ASKED, jobs, shard))
 
     async def relay_end(self, ends: Sequence[tuple[End, int]]) -> None:

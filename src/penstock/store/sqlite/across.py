@@ -53,13 +53,13 @@ class AcrossShards(Draft[Catalog]):
         self._begin()
         self._db.executemany(_ASK, [(job_id, shard, self.now_ms) for job_id in jobs])
 
-    async def relay_asked(self, jobs: Sequence[int], shard: int) -> dict[int, bool]:
+    async def relay_asked(self, jobs: Sequence[int], shard: int) -> dict[int, int | None]:
         self._begin()
         found = self._db.executemany(
-            "select needed, next_at is not null from relays where needed = ? and shard = ?",
+            "select needed, iif(next_at is null, null, told) from relays where needed = ? and shard = ?",
             [(job_id, shard) for job_id in jobs],
         )
-        return {job_id: bool(waits) for job_id, waits in found}
+        return dict(found)
 
     async def relay_end(self, ends: Sequence[tuple[End, int]]) -> None:
         self._begin()
