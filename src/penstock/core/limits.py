@@ -141,7 +141,7 @@ lead_ms: Final = 5 * SECOND_MS  # without a sign of life, the lead goes to anoth
 
 # What spans shards.
 #: Between finding something out on other shards and the push that goes by it; what takes longer is found out again.
-permit_ms: Final = 30 * SECOND_MS
+permit_ms: Final = 10 * SECOND_MS
 ticket_renew_ms: Final = 30 * SECOND_MS  # an older ticket is not used for another push; so none is used for longer than ...
 ticket_ms: Final = 2 * MINUTE_MS  # ... this, with much to spare
 tickets_kept_ms: Final = HOUR_MS  # that were withdrawn

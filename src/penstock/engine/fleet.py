@@ -242,7 +242,7 @@ class Fleet:
         """Cancel the children on other shards there; how they ended is told to their parent's shard like any end."""
         job = await self._job(command.namespace, command.ref)
         home = self.engines[shard_of(job.id)]
-        needs = await home.store.need_list(job.id, (Need.PENDING, Need.FAILED), limits.needs_max)
+        needs = await home.store.need_list(job.id, (Need.PENDING, Need.FAILED))
         afar: dict[int, list[int]] = {}
         for each in needs:
             if shard_of(each.needs) != home.store.shard:

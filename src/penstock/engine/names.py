@@ -43,14 +43,18 @@ class Held(NamedTuple):
 
 
 class Reserve(Command[list[Held]]):
-    """Reserve names at their home, as far as they are free; answers who has each of them now."""
+    """Reserve names at their home, as far as they are free; answers who has each of them now.
 
-    __slots__ = ("wishes",)
+    ``durable``: a job that is to have one of them is as durable as that.
+    """
+
+    __slots__ = ("durable", "wishes")
 
     grows = True
 
-    def __init__(self, wishes: Sequence[Wish]) -> None:
+    def __init__(self, wishes: Sequence[Wish], *, durable: bool = False) -> None:
         self.wishes = wishes
+        self.durable = durable
 
 
 class Withdraw(Command[list[bool]]):

@@ -13,6 +13,7 @@ from penstock.core import ids, limits
 from penstock.core.clock import pause
 from penstock.core.errors import InvalidInput, NameContested, PartlyDone, PenstockError, StorageFailed
 from penstock.core.ids import shard_of
+from penstock.core.job import JobFlag
 from penstock.core.names import Permit
 from penstock.core.sharding import home_of, shard_for
 from penstock.engine.afar import Await
@@ -66,6 +67,7 @@ class Pushing:
         pairs = [(queue, new) for queue, jobs in parts for new in jobs]
         count = len(fleet.engines)
         self._items = [Item(place, queue, new, shard_for(queue, count)) for place, (queue, new) in enumerate(pairs)]
+        self._durable = any(new.flags & JobFlag.DURABLE for _, new in pairs)
         self._answers: dict[int, Job] = {}
         self._instead: dict[_Name, int] = {}  #: tickets that were refused
 
@@ -140,6 +142,8 @@ class Pushing:
         clock = self._fleet.clock
         patient_until = clock.steady_ms() + limits.name_wait_ms
         while wishes:
+            if clock.steady_ms() > patient_until + limits.name_wait_ms:  # it goes back and forth
+                raise NameContested
             strange: dict[int, list[Held]] = {}
             for held in await self._ask_homes(list(wishes.values())):
                 if held.reservation.shard == wishes[held.reservation.key].shard:
@@ -174,7 +178,7 @@ class Pushing:
 
     async def _ask_home(self, home: int, wishes: Sequence[Wish]) -> list[Held]:
         try:
-            return await self._engines[home].run(Reserve(wishes))
+            return await self._engines[home].run(Reserve(wishes, durable=self._durable))
         except StorageFailed as error:
             raise StorageFailed(f"Shard {home} looks after this jobId and cannot be asked ({error})") from error
 
