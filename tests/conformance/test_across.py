@@ -131,7 +131,8 @@ async def test_a_name_is_written_if_nobody_else_has_changed_it(bench: Workbench)
         assert [each.name for each in await tx.name_page(("", ""), 10)] == ["m", "n"]
         assert [each.name for each in await tx.name_page(("ns", "m"), 10)] == ["n"]
         assert len(await tx.name_page(("", ""), 1)) == 1
-        await tx.name_remove([one, one._replace(name="m")])  # the first has another ticket by now
+        # The first has another ticket by now, the second another time.
+        await tx.name_remove([one, other._replace(at=201), one._replace(name="m")])
         assert await tx.name_page(("", ""), 10) == [other]
 
 

@@ -152,6 +152,10 @@ class NameContested(PenstockError):
 
     code = "name_contested"
 
+    def __init__(self, message: str | None = None, *, withdrawn: frozenset[int] = frozenset()) -> None:
+        super().__init__(message)
+        self.withdrawn = withdrawn  #: tickets that are of no use any more, see core.names
+
 
 class PartlyDone(PenstockError):
     """Something that is done in slices was interrupted. What was done stays done; do it again for the rest."""

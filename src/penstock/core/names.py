@@ -19,8 +19,8 @@ class Reservation(NamedTuple):
     namespace: str
     name: str
     shard: int
-    ticket: int  #: what a push shows that goes by this reservation. Fresh each time the name is given anew
-    at: int  #: wall clock of the home shard, ms: when the ticket was given
+    ticket: int  #: what a push shows that goes by this reservation. Fresh each time the name is given to another shard
+    at: int  #: wall clock of the home shard, ms: when it was given, or renewed by another push on the same shard
 
     @property
     def key(self) -> tuple[str, str]:

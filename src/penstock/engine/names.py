@@ -6,8 +6,8 @@ push whose ticket was withdrawn is refused. Whoever wants the name for another s
 server died before it was there), withdraws the ticket on the shard that had it, and only then takes the reservation over.
 That is certain without comparing clocks; time only decides how long somebody waits for a push that may be under way.
 
-What is left of names whose jobs are gone is removed now and then, once it is too old for a push to go by it: a ticket is used
-for a minute at most after it was given, and nobody counts on that before two have passed.
+What is left of names whose jobs are gone is removed now and then, once it is too old for a push to go by it: a reservation is
+used for a minute at most after it was given or renewed, and nobody counts on that before two have passed.
 """
 
 from __future__ import annotations
@@ -113,9 +113,12 @@ async def reserve(_engine: Engine, work: Work, commands: Sequence[Reserve]) -> N
         for wish in command.wishes:
             key = wish.namespace, wish.name
             has = known.get(key)
-            if has is None or has.ticket == wish.instead or _is_stale(has, wish, work.now_ms):
-                read_with = changed[key][1] if key in changed else 0 if has is None else has.ticket
+            read_with = changed[key][1] if key in changed else 0 if has is None else has.ticket
+            if has is None or has.ticket == wish.instead:
                 has = known[key] = Reservation(*key, wish.shard, work.serial(), work.now_ms)
+                changed[key] = has, read_with
+            elif has.shard == wish.shard and work.now_ms - has.at > limits.ticket_renew_ms:
+                has = known[key] = has._replace(at=work.now_ms)  # the same ticket: others may be going by it
                 changed[key] = has, read_with
             held.append(Held(has, max(0, work.now_ms - has.at)))
         work.answer(command, held)
@@ -123,18 +126,22 @@ async def reserve(_engine: Engine, work: Work, commands: Sequence[Reserve]) -> N
         await work.tx.name_save(list(changed.values()))
 
 
-def _is_stale(has: Reservation, wish: Wish, now_ms: int) -> bool:
-    """Tell whether a name is reserved for the right shard, but with a ticket that is too old to be used."""
-    return has.shard == wish.shard and now_ms - has.at > limits.ticket_renew_ms
-
-
-async def withdraw(_engine: Engine, work: Work, commands: Sequence[Withdraw]) -> None:
+async def withdraw(engine: Engine, work: Work, commands: Sequence[Withdraw]) -> None:
     """Apply a batch of withdrawals."""
     await work.tx.ticket_withdraw([each.ticket for command in commands if not command.old for each in command.reservations])
     for command in commands:
-        names = [(work.tx.namespace_number(each.namespace), each.name) for each in command.reservations]
-        taken = await work.tx.job_find_custom({(number, name) for number, name in names if number is not None})
-        work.answer(command, [(number, name) in taken for number, name in names])
+        taken: set[tuple[str, str]] = set()
+        by_namespace: dict[str, list[str]] = {}
+        for each in command.reservations:
+            by_namespace.setdefault(each.namespace, []).append(each.name)
+        for namespace, names in by_namespace.items():
+            number = work.tx.namespace_number(namespace)
+            if number is None:  # another server may have made it since this transaction began
+                found = set(await engine.store.name_find(namespace, names))
+            else:
+                found = {name for _, name in await work.tx.job_find_custom([(number, name) for name in names])}
+            taken.update((namespace, name) for name in found)
+        work.answer(command, [each.key in taken for each in command.reservations])
 
 
 async def forget_names(_engine: Engine, work: Work, commands: Sequence[ForgetNames]) -> None:

@@ -198,12 +198,13 @@ async def _permitted(work: Work, commands: Sequence[_Permitted]) -> Sequence[_Pe
     if not permits:
         return commands
     tickets = [ticket for permit in permits for ticket in permit.tickets]
-    withdrawn = await work.tx.ticket_hold(tickets) if tickets else set()
+    withdrawn = frozenset(await work.tx.ticket_hold(tickets) if tickets else ())
     allowed: list[_Permitted] = []
     for command in commands:
-        permit = command.permit  # its time is looked at now that nobody can withdraw anything
-        if permit is not None and (permit.is_over or not withdrawn.isdisjoint(permit.tickets)):
-            work.refuse(command, NameContested())
+        permit = command.permit
+        lost = frozenset[int]() if permit is None else withdrawn.intersection(permit.tickets)
+        if permit is not None and (lost or permit.is_over):  # its time is looked at now that nobody can withdraw anything
+            work.refuse(command, NameContested(withdrawn=lost))
         else:
             allowed.append(command)
     return allowed

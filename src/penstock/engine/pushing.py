@@ -6,7 +6,6 @@ names and needs has nothing to find out and never comes here.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import ids, limits
@@ -69,7 +68,7 @@ class Pushing:
         self._items = [Item(place, queue, new, shard_for(queue, count)) for place, (queue, new) in enumerate(pairs)]
         self._durable = any(new.flags & JobFlag.DURABLE for _, new in pairs)
         self._answers: dict[int, Job] = {}
-        self._instead: dict[_Name, int] = {}  #: tickets that were refused
+        self._instead: dict[_Name, int] = {}  #: tickets that were withdrawn
 
     async def run(self) -> list[list[Job]]:
         """Push everything; answers the jobs of each part. Raises NameContested if others want the same names all the time."""
@@ -116,8 +115,9 @@ class Pushing:
             permit = Permit(self._fleet.clock, until_ms, tickets[shard], afar.get(shard, {}))
             try:
                 await self._push(shard, items, permit)
-            except NameContested:
-                self._instead.update({item.name: places[item.name].ticket for item in items if item.name})
+            except NameContested as error:
+                tickets_of = {item.name: places[item.name].ticket for item in items if item.name}
+                self._instead.update((name, ticket) for name, ticket in tickets_of.items() if ticket in error.withdrawn)
                 raise
         await self._again(later)
 
@@ -133,19 +133,28 @@ class Pushing:
     # Names.
 
     async def _reserve(self, items: Sequence[Item]) -> dict[_Name, Reservation]:
-        """Find out for each name which shard has it: that of the first job that wants it, or one where a job has it already."""
-        wishes: dict[_Name, Wish] = {}
+        """Find out for each name which shard has it: that of the first job that wants it, or one where a job has it already.
+
+        One home after the other: who has to wait for somebody at one has nothing at the next that somebody may wait for.
+        """
+        homes: dict[int, dict[_Name, Wish]] = {}
         for item in items:
-            if item.name is not None and item.name not in wishes:
-                wishes[item.name] = Wish(*item.name, item.shard, self._instead.get(item.name, 0))
+            if item.name is not None:
+                home = homes.setdefault(home_of(*item.name, len(self._engines)), {})
+                home.setdefault(item.name, Wish(*item.name, item.shard, self._instead.get(item.name, 0)))
         places: dict[_Name, Reservation] = {}
+        for number in sorted(homes):
+            await self._reserve_at(number, homes[number], places)
+        return places
+
+    async def _reserve_at(self, home: int, wishes: dict[_Name, Wish], places: dict[_Name, Reservation]) -> None:
         clock = self._fleet.clock
         patient_until = clock.steady_ms() + limits.name_wait_ms
         while wishes:
             if clock.steady_ms() > patient_until + limits.name_wait_ms:  # it goes back and forth
                 raise NameContested
             strange: dict[int, list[Held]] = {}
-            for held in await self._ask_homes(list(wishes.values())):
+            for held in await self._ask_home(home, list(wishes.values())):
                 if held.reservation.shard == wishes[held.reservation.key].shard:
                     places[held.reservation.key] = held.reservation
                     del wishes[held.reservation.key]
@@ -160,21 +169,15 @@ class Pushing:
                         del wishes[held.reservation.key]
                 # One that is young may be about to have a job.
                 patient = clock.steady_ms() < patient_until
-                free = [held for held in idle if not patient or held.age_ms >= limits.name_wait_ms]
+                free = [held.reservation for held in idle if not patient or held.age_ms >= limits.name_wait_ms]
                 young = young or len(free) < len(idle)
-                for reservation in await self._withdraw(shard, free):
-                    wishes[reservation.key] = wishes[reservation.key]._replace(instead=reservation.ticket)
+                if free:
+                    taken = await self._engines[shard].run(Withdraw(free))
+                    for reservation, has_job in zip(free, taken, strict=True):
+                        if not has_job:
+                            wishes[reservation.key] = wishes[reservation.key]._replace(instead=reservation.ticket)
             if young:
                 await pause(clock, limits.name_look_ms)
-        return places
-
-    async def _ask_homes(self, wishes: Sequence[Wish]) -> list[Held]:
-        """Reserve names as far as they are free, one question per home."""
-        homes: dict[int, list[Wish]] = {}
-        for wish in wishes:
-            homes.setdefault(home_of(wish.namespace, wish.name, len(self._engines)), []).append(wish)
-        answers = await asyncio.gather(*(self._ask_home(home, some) for home, some in homes.items()))
-        return [held for answer in answers for held in answer]
 
     async def _ask_home(self, home: int, wishes: Sequence[Wish]) -> list[Held]:
         try:
@@ -190,16 +193,6 @@ class Pushing:
             names = [held.reservation.name for held in several if held.reservation.namespace == namespace]
             taken.update((namespace, name) for name in await store.name_find(namespace, names))
         return [held for held in several if held.reservation.key not in taken]
-
-    async def _withdraw(self, shard: int, several: Sequence[Held]) -> list[Reservation]:
-        """Withdraw tickets on their shard; return the reservations that can be taken over now."""
-        free: list[Reservation] = []
-        for old in (False, True):
-            some = [held.reservation for held in several if (held.age_ms > limits.ticket_ms) is old]
-            if some:
-                taken = await self._engines[shard].run(Withdraw(some, old=old))
-                free += [each for each, has_job in zip(some, taken, strict=True) if not has_job]
-        return free
 
     # Needs.
 

@@ -330,7 +330,7 @@ class Transaction(Protocol):
         """Read up to ``limit`` reservations behind a namespace and name, in order."""
 
     async def name_remove(self, reservations: Sequence[Reservation]) -> None:
-        """Forget reservations. One with another ticket by now is left alone."""
+        """Forget reservations. One that was given anew or renewed meanwhile is left alone."""
 
     async def ticket_hold(self, tickets: Sequence[int]) -> set[int]:
         """Return which tickets were withdrawn. Until the end of the transaction none is."""

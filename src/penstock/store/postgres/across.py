@@ -68,8 +68,9 @@ _SAVE_NAMES = (
     " where r.namespace = u.namespace and r.name = u.name and r.ticket = u.old"
 )
 _REMOVE_NAMES = (
-    "delete from reservations r using unnest($1::text[], $2::text[], $3::bigint[]) as u (namespace, name, ticket)"
-    " where r.namespace = u.namespace and r.name = u.name and r.ticket = u.ticket"
+    "delete from reservations r"
+    " using unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) as u (namespace, name, ticket, at)"
+    " where r.namespace = u.namespace and r.name = u.name and r.ticket = u.ticket and r.at = u.at"
 )
 
 
@@ -165,6 +166,7 @@ class AcrossShards(Draft[Catalog]):
             [each.namespace for each in reservations],
             [each.name for each in reservations],
             [each.ticket for each in reservations],
+            [each.at for each in reservations],
         )
 
     async def ticket_hold(self, tickets: Sequence[int]) -> set[int]:

@@ -127,8 +127,8 @@ class AcrossShards(Draft[Catalog]):
     async def name_remove(self, reservations: Sequence[Reservation]) -> None:
         self._begin()
         self._db.executemany(
-            "delete from reservations where namespace = ? and name = ? and ticket = ?",
-            [(*each.key, each.ticket) for each in reservations],
+            "delete from reservations where namespace = ? and name = ? and ticket = ? and at = ?",
+            [(*each.key, each.ticket, each.at) for each in reservations],
         )
 
     async def ticket_hold(self, tickets: Sequence[int]) -> set[int]:
