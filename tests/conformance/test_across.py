@@ -33,6 +33,7 @@ async def test_ends_are_told_to_those_who_asked_and_nobody_else(bench: Workbench
         assert await tx.relay_due(1, 10) == []
         await tx.relay_end([(DONE, 0), (FAILED, 99), (End(9, 3, Need.DONE), 0)])
         assert await tx.relay_asked([1, 2, 3], 2) == {1: 0}
+        assert await tx.relay_shards() == {1, 2}
     await bench.restart()
     assert await due(bench) == [Relay(1, DONE, 0, now, 0), Relay(1, FAILED, 99, now, 0)]
     assert await due(bench, 2) == [Relay(2, DONE, 0, now, 0)]

@@ -17,7 +17,7 @@ from penstock.core.job import JobFlag, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import shard_for
-from penstock.engine.afar import Auditor, Await, DueRelays, HearEnds, NoteTold
+from penstock.engine.afar import Auditor, Await, DueRelays, DueShards, HearEnds, NoteTold
 from penstock.engine.flows import Adopt, CancelChildren, Unneed
 from penstock.engine.produce import Push
 from tests.support.engines import ack, claim, claim_job, fail, move, push, state, stored
@@ -220,7 +220,7 @@ class Faults:
                 raise StorageFailed("lost on the way back")
             return answer
 
-        kinds = (Await, DueRelays, HearEnds, NoteTold, Push)
+        kinds = (Await, DueRelays, DueShards, HearEnds, NoteTold, Push)
         return lambda command: asyncio.ensure_future(maybe(command)) if isinstance(command, kinds) else run(command)
 
 

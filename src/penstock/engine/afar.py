@@ -58,6 +58,12 @@ class Audit(Command[list[End]]):
         self.shard = shard
 
 
+class DueShards(Command[set[int]]):
+    """Answer which shards are to be told something now."""
+
+    __slots__ = ()
+
+
 class DueRelays(Command[list[Relay]]):
     """Answer some of the ends that a shard is to be told now."""
 
@@ -153,6 +159,13 @@ async def audit(_engine: Engine, work: Work, commands: Sequence[Audit]) -> None:
         work.answer(command, ends)
 
 
+async def due_shards(_engine: Engine, work: Work, commands: Sequence[DueShards]) -> None:
+    """Apply a batch of questions for who is to be told something."""
+    shards = await work.tx.relay_shards()
+    for command in commands:
+        work.answer(command, shards)
+
+
 async def due_relays(_engine: Engine, work: Work, commands: Sequence[DueRelays]) -> None:
     """Apply a batch of questions for what is to be told."""
     for command in commands:
@@ -245,16 +258,21 @@ class Relayer(Keeper):
     async def round(self) -> None:
         """Tell what there is to be told now, for somebody who waits for it. What cannot be told now is told later."""
         with contextlib.suppress(PenstockError):
-            await asyncio.gather(*(self._tell(other) for other in self._others))
+            await self._tell_all()
 
     async def run_once(self) -> None:
         """Tell every other shard that can be reached."""
         while (self._woken or self._engine.leads) and self._engine.store.status().error is None:
             self._woken = False
-            waits = await asyncio.gather(*(self._tell(other) for other in self._others))
-            self._next_ms = min((each for each in waits if each is not None), default=None)
+            self._next_ms = await self._tell_all()
             if not self._woken:
                 break
+
+    async def _tell_all(self) -> int | None:
+        """Tell all shards; return in how many ms something is to be told again."""
+        due = await self._engine.run(DueShards())
+        waits = await asyncio.gather(*(self._tell(other) for other in self._others if other.store.shard in due))
+        return min((each for each in waits if each is not None), default=None)
 
     async def _tell(self, other: Engine) -> int | None:
         """Tell one shard; return in how many ms something is to be told again."""

@@ -71,6 +71,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     afar.Await: afar.wait_for,
     afar.Audit: afar.audit,
     afar.CancelIdle: afar.cancel_idle,
+    afar.DueShards: afar.due_shards,
     afar.DueRelays: afar.due_relays,
     afar.HearEnds: afar.hear_ends,
     afar.NoteTold: afar.note_told,

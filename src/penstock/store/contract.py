@@ -303,6 +303,9 @@ class Transaction(Protocol):
         Each with the id of a job that does not need it any more, or 0.
         """
 
+    async def relay_shards(self) -> set[int]:
+        """Return the shards that are to be told something now."""
+
     async def relay_due(self, shard: int, limit: int) -> list[Relay]:
         """Read up to ``limit`` ends that a shard is to be told now. Fewer when they reach ``flow_bytes_batch_max``."""
 

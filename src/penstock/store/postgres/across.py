@@ -34,6 +34,7 @@ _END = (
     " from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::smallint[], $6::bool[], $7::bool[], $8::bool[], $9::bytea[],"
     " $10::bytea[]) as u (needed, spared, serial, state, buries, frees, inherited, error, result) where r.needed = u.needed"
 )
+_SHARDS = "select distinct shard from relays where next_at <= $1"
 _DUE = """
 with first as materialized (select * from relays where shard = $1 and next_at <= $2 order by next_at limit $3)
 select shard, spared, asked_at, told, serial, needed, state, buries, frees, inherited, error, result from (
@@ -105,6 +106,9 @@ class AcrossShards(Draft[Catalog]):
             [None if end.error is None else end.error.encode() for end, _ in ends],
             [end.result for end, _ in ends],
         )
+
+    async def relay_shards(self) -> set[int]:
+        return {row[0] for row in await self._db.fetch(_SHARDS, self.now_ms)}
 
     async def relay_due(self, shard: int, limit: int) -> list[Relay]:
         found = await self._db.fetch(_DUE, shard, self.now_ms, limit, limits.flow_bytes_batch_max)

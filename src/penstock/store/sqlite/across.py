@@ -27,6 +27,7 @@ _END = (
     "update relays set next_at = ?, told = 0, spared = ?, serial = ?, state = ?, buries = ?, frees = ?, inherited = ?,"
     " error = ?, result = ? where needed = ?"
 )
+_SHARDS = "select distinct shard from relays where next_at <= ?"
 _DUE = (
     "select shard, spared, asked_at, told, serial, needed, state, buries, frees, inherited, error, result, 0"
     " from relays where shard = ? and next_at <= ? order by next_at limit ?"
@@ -70,6 +71,10 @@ class AcrossShards(Draft[Catalog]):
                 for e, spared in ends
             ],
         )
+
+    async def relay_shards(self) -> set[int]:
+        self._begin()
+        return {shard for (shard,) in self._db.execute(_SHARDS, (self.now_ms,))}
 
     async def relay_due(self, shard: int, limit: int) -> list[Relay]:
         self._begin()
