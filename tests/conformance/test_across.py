@@ -28,8 +28,8 @@ async def due(bench: Workbench, shard: int = 1, limit: int = 10) -> list[Relay]:
 async def test_ends_are_told_to_those_who_asked_and_nobody_else(bench: Workbench) -> None:
     now = bench.now_ms
     async with bench.transaction() as tx:
-        await tx.relay_ask([1, 2], 1)
-        await tx.relay_ask([1], 2)
+        await tx.relay_ask([1, 2], 1, alive=False)
+        await tx.relay_ask([1], 2, alive=False)
         assert await tx.relay_due(1, 10) == []
         await tx.relay_end([(DONE, 0), (FAILED, 99), (End(9, 3, Need.DONE), 0)])
         assert await tx.relay_asked([1, 2, 3], 2) == {1: 0}
@@ -43,7 +43,7 @@ async def test_ends_are_told_to_those_who_asked_and_nobody_else(bench: Workbench
 
 async def test_an_end_is_told_again_at_a_moment_of_its_own(bench: Workbench) -> None:
     async with bench.transaction() as tx:
-        await tx.relay_ask([1], 1)
+        await tx.relay_ask([1], 1, alive=False)
         await tx.relay_end([(DONE, 0)])
     (relay,) = await due(bench)
     async with bench.transaction() as tx:
@@ -56,7 +56,7 @@ async def test_an_end_is_told_again_at_a_moment_of_its_own(bench: Workbench) -> 
 
 async def test_what_was_asked_for_may_be_kept_when_an_end_was_told(bench: Workbench) -> None:
     async with bench.transaction() as tx:
-        await tx.relay_ask([1, 2], 1)
+        await tx.relay_ask([1, 2], 1, alive=False)
         await tx.relay_end([(DONE, 0), (FAILED, 0)])
     done, failed = await due(bench)
     async with bench.transaction() as tx:
@@ -69,13 +69,13 @@ async def test_what_was_asked_for_may_be_kept_when_an_end_was_told(bench: Workbe
 
 async def test_what_was_replaced_or_asked_for_again_is_not_forgotten(bench: Workbench) -> None:
     async with bench.transaction() as tx:
-        await tx.relay_ask([1, 2], 1)
+        await tx.relay_ask([1, 2], 1, alive=False)
         await tx.relay_end([(DONE, 0), (FAILED, 0)])
     told = await due(bench)
     await bench.clock.advance(5)
     async with bench.transaction() as tx:
         await tx.relay_end([(DONE._replace(serial=10), 0)])
-        await tx.relay_ask([2], 1)
+        await tx.relay_ask([2], 1, alive=False)
     async with bench.transaction() as tx:
         await tx.relay_done(told, keep=False)
         await tx.relay_done(told, keep=True)
@@ -84,9 +84,22 @@ async def test_what_was_replaced_or_asked_for_again_is_not_forgotten(bench: Work
     assert {each.end.job: each.asked_at for each in await due(bench)}[2] == bench.now_ms
 
 
+async def test_asking_for_one_that_lives_forgets_how_it_ended_before(bench: Workbench) -> None:
+    async with bench.transaction() as tx:
+        await tx.relay_ask([1], 1, alive=True)
+        await tx.relay_ask([1], 2, alive=True)
+        await tx.relay_end([(DONE, 0)])
+        (told,) = await tx.relay_due(2, 1)
+        await tx.relay_ask([1], 1, alive=False)
+        await tx.relay_ask([1], 2, alive=True)
+        await tx.relay_again([(told, bench.now_ms)])
+        assert await tx.relay_shards() == {1}
+        assert await tx.relay_asked([1], 2) == {1: None}
+
+
 async def test_only_what_will_not_end_any_more_is_given_up(bench: Workbench) -> None:
     async with bench.transaction() as tx:
-        await tx.relay_ask([1, 2], 1)
+        await tx.relay_ask([1, 2], 1, alive=False)
         await tx.relay_end([(DONE, 0)])
         await tx.relay_forget([1, 2])
         assert await tx.relay_asked([1, 2], 1) == {1: 0}
@@ -94,7 +107,7 @@ async def test_only_what_will_not_end_any_more_is_given_up(bench: Workbench) -> 
 
 async def test_large_ends_are_read_in_portions(bench: Workbench) -> None:
     async with bench.transaction() as tx:
-        await tx.relay_ask([1, 2, 3], 1)
+        await tx.relay_ask([1, 2, 3], 1, alive=False)
         large = b"x" * (limits.flow_bytes_batch_max // 2 + 1)
         await tx.relay_end([(End(number, number, Need.DONE, result=large), 0) for number in (1, 2, 3)])
     assert len(await due(bench)) == 2

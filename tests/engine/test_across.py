@@ -108,6 +108,27 @@ async def test_a_dead_child_is_kept_in_mind_until_it_is_gone(fleet: Any, clock: 
     assert await state(fleet, parents[1]) is State.WAITING
 
 
+@pytest.mark.parametrize("way", ["failed", "completed"])
+async def test_who_asks_for_a_child_that_lives_again_is_not_told_how_it_ended_before(
+    fleet: Any, clock: ManualClock, way: str
+) -> None:
+    child = await push(fleet, queue=A, max_attempts=1, flags=JobFlag.FAIL_PARENT)
+    first = await push(fleet, queue=B, needs=(child.id,))
+    if way == "failed":
+        await claim_job(fleet, queue=A)
+        await fail(fleet, child, "broken")
+        await move(fleet, child, Arrow.REVIVE)
+    else:
+        await complete(fleet, A)
+        await move(fleet, child, Arrow.REPLAY)
+    assert await state(fleet, first) is (State.DEAD if way == "failed" else State.WAITING)
+    second = await push(fleet, queue=B, needs=(child.id,))
+    await clock.advance(limits.relay_ms + 1_000)
+    assert await state(fleet, second) is State.WAITING_CHILDREN
+    await complete(fleet, A)
+    assert await state(fleet, second) is State.WAITING
+
+
 async def test_the_chain_of_a_failure_names_where_it_began(fleet: Any) -> None:
     first = await push(fleet, queue=A, job_id="first", max_attempts=1, flags=JobFlag.FAIL_PARENT)
     second = await push(fleet, queue=B, needs=("first",), flags=JobFlag.FAIL_PARENT)

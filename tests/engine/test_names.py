@@ -65,6 +65,31 @@ async def test_a_name_is_given_once_in_all_queues(fleet: Fleet, name: str) -> No
     assert elsewhere.id != first.id
 
 
+async def test_only_what_has_a_name_or_needs_somebody_asks_other_shards(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for engine in fleet.engines:
+
+        def noting(command: Any, run: Any = engine.run) -> Any:
+            asked.append(type(command).__name__)
+            return run(command)
+
+        monkeypatch.setattr(engine, "run", noting)
+    (job,) = await fleet.run(Push(QUEUES[0], [NewJob(b"1", unique_key="k")]))
+    assert asked == ["Push"]
+    asked.clear()
+    names = [name for name in (f"n{number}" for number in range(100)) if home_of("default", name, 3) == 2]
+    await fleet.run(Push(QUEUES[0], [NewJob(b"1", job_id=name) for name in names]))
+    assert asked == ["Reserve", "Push"]
+    asked.clear()
+    await fleet.run(Push(QUEUES[0], [NewJob(b"1", needs=(job.id,))]))
+    assert asked == ["Push"]
+    asked.clear()
+    await fleet.run(Push(QUEUES[1], [NewJob(b"1", needs=(job.id,)), NewJob(b"2", needs=(job.id,))]))
+    assert asked == ["Await", "Push"]
+
+
 async def test_those_who_come_at_the_same_moment_get_one_job(fleet: Fleet, clock: ManualClock) -> None:
     wanted = [(queue, f"n{number}") for number in range(20) for queue in QUEUES]
     jobs: list[Job] = await in_time(

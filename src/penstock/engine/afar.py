@@ -122,15 +122,18 @@ async def wait_for(_engine: Engine, work: Work, commands: Sequence[Await]) -> No
     await work.prefetch([job_id for command in commands for job_id in command.jobs])
     for command in commands:
         found: list[Afar | None] = []
-        asked: list[int] = []
+        alive: list[int] = []
+        dead: list[int] = []  # they may be brought back
         for job_id in command.jobs:
             job = await work.find(command.namespace, job_id)
             found.append(None if job is None else await look_at(work, job))
-            if job is not None and job.state != State.COMPLETED:  # a dead one may be brought back
+            if job is not None and job.state != State.COMPLETED:
                 await_(work, job, JobFlag.AWAITS)
-                asked.append(job_id)
-        if asked:
-            await work.tx.relay_ask(asked, command.shard)
+                (dead if job.state == State.DEAD else alive).append(job_id)
+        if alive:
+            await work.tx.relay_ask(alive, command.shard, alive=True)
+        if dead:
+            await work.tx.relay_ask(dead, command.shard, alive=False)
         work.answer(command, found)
 
 
@@ -155,7 +158,7 @@ async def audit(_engine: Engine, work: Work, commands: Sequence[Audit]) -> None:
                 await_(work, job, JobFlag.AWAITS)
                 asked.append(job_id)
         if asked:
-            await work.tx.relay_ask(asked, command.shard)
+            await work.tx.relay_ask(asked, command.shard, alive=False)
         work.answer(command, ends)
 
 
@@ -223,7 +226,7 @@ async def cancel_idle(_engine: Engine, work: Work, commands: Sequence[CancelIdle
             elif job.state in (State.WAITING, State.DELAYED):
                 await_(work, job, JobFlag.AWAITS)
                 if job_id not in told:
-                    await work.tx.relay_ask([job_id], shard_of(command.spared))
+                    await work.tx.relay_ask([job_id], shard_of(command.spared), alive=True)
                 work.spared[job_id] = command.spared
                 work.move(job, Arrow.CANCEL, note=str(Arrow.CANCEL))
                 idle += 1
@@ -234,6 +237,15 @@ async def open_needs(_engine: Engine, work: Work, commands: Sequence[OpenNeeds])
     """Apply a batch of questions for what jobs wait for."""
     for command in commands:
         work.answer(command, await work.tx.need_page(command.after, limits.slice_jobs_max))
+
+
+def _is_up(engine: Engine) -> bool:
+    """Tell whether a shard takes what needs no more room on disk."""
+    try:
+        engine.store.check_writable(grows=False)
+    except PenstockError:
+        return False
+    return True
 
 
 class Relayer(Keeper):
@@ -262,7 +274,7 @@ class Relayer(Keeper):
 
     async def run_once(self) -> None:
         """Tell every other shard that can be reached."""
-        while (self._woken or self._engine.leads) and self._engine.store.status().error is None:
+        while (self._woken or self._engine.leads) and _is_up(self._engine):
             self._woken = False
             self._next_ms = await self._tell_all()
             if not self._woken:
@@ -277,7 +289,7 @@ class Relayer(Keeper):
     async def _tell(self, other: Engine) -> int | None:
         """Tell one shard; return in how many ms something is to be told again."""
         wait_ms: int | None = None
-        while self.goes_on() and other.store.status().error is None:
+        while self.goes_on() and _is_up(other):
             due = await self._engine.run(DueRelays(other.store.shard))
             if not due:
                 break
@@ -320,7 +332,7 @@ class Auditor(Keeper):
                 if shard_of(each.needs) != engine.store.shard and time_of(each.job) < young:
                     afar.setdefault(shard_of(each.needs), []).append(each.needs)
             for shard, jobs in afar.items():
-                if shard < len(self._engines) and self._engines[shard].store.status().error is None:
+                if shard < len(self._engines) and _is_up(self._engines[shard]):
                     ends = await self._engines[shard].run(Audit(list(dict.fromkeys(jobs)), engine.store.shard))
                     if ends:
                         await engine.run(HearEnds([(end, 0) for end in ends]))

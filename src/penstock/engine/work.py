@@ -189,7 +189,7 @@ class Work:
         if target in (_COMPLETED, _DEAD, _NOWHERE):
             if source not in (_COMPLETED, _DEAD):
                 self.ended.append((job, arrow))
-            elif job.flags & JobFlag.AWAITED_AFAR:
+            elif target == _NOWHERE and job.flags & JobFlag.AWAITED_AFAR:
                 self.given_up.append(job.id)
 
     def need(self, needs: Iterable[Dependency]) -> None:

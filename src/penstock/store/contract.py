@@ -291,8 +291,11 @@ class Transaction(Protocol):
 
     # What other shards have asked to be told.
 
-    async def relay_ask(self, jobs: Sequence[int], shard: int) -> None:
-        """Note that a shard has asked just now to be told how jobs end. Asking again is fine."""
+    async def relay_ask(self, jobs: Sequence[int], shard: int, *, alive: bool) -> None:
+        """Note that a shard has asked just now to be told how jobs end. Asking again is fine.
+
+        ``alive``: they live, so how they ended before is not told any more: who asks now must not take it for the end to come.
+        """
 
     async def relay_asked(self, jobs: Sequence[int], shard: int) -> dict[int, int | None]:
         """Return for which of some jobs a shard has asked, and how often it was told of their ends; None: no end yet."""
@@ -310,7 +313,9 @@ class Transaction(Protocol):
         """Read up to ``limit`` ends that a shard is to be told now. Fewer when they reach ``flow_bytes_batch_max``."""
 
     async def relay_again(self, relays: Sequence[tuple[Relay, int]]) -> None:
-        """Note that ends were told, and are to be told again at a wall-clock time. One that was replaced is left alone."""
+        """Note that ends were told, and are to be told again at a wall-clock time. One that was replaced or is not to be told
+        any more is left alone.
+        """
 
     async def relay_done(self, relays: Sequence[Relay], *, keep: bool) -> None:
         """Forget ends that were told; ``keep`` what was asked for, because there may be another one.

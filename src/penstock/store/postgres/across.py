@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _ASK = (
     "insert into relays (needed, shard, asked_at, told, spared, serial, state, buries, frees, inherited)"
     " select needed, $2, $3, 0, 0, 0, 0, false, false, false from unnest($1::bigint[]) as needed"
-    " on conflict (needed, shard) do update set asked_at = excluded.asked_at"
+    " on conflict (needed, shard) do update set asked_at = excluded.asked_at,"
+    " next_at = case when $4::bool then null else relays.next_at end"
 )
 _ASKED = (
     "select needed, case when next_at is not null then told end from relays where needed = any ($1::bigint[]) and shard = $2"
@@ -44,7 +45,7 @@ select shard, spared, asked_at, told, serial, needed, state, buries, frees, inhe
 _AGAIN = (
     "update relays r set next_at = u.next_at, told = r.told + 1"
     " from unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[]) as u (needed, shard, serial, next_at)"
-    " where r.needed = u.needed and r.shard = u.shard and r.serial = u.serial"
+    " where r.needed = u.needed and r.shard = u.shard and r.serial = u.serial and r.next_at is not null"
 )
 _TOLD = (
     "unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[]) as u (needed, shard, serial, asked_at)"
@@ -84,9 +85,9 @@ class AcrossShards(Draft[Catalog]):
 
     # Relays.
 
-    async def relay_ask(self, jobs: Sequence[int], shard: int) -> None:
+    async def relay_ask(self, jobs: Sequence[int], shard: int, *, alive: bool) -> None:
         self.wrote = True
-        await self._db.execute(_ASK, sorted(set(jobs)), shard, self.now_ms)
+        await self._db.execute(_ASK, sorted(set(jobs)), shard, self.now_ms, alive)
 
     async def relay_asked(self, jobs: Sequence[int], shard: int) -> dict[int, int | None]:
         return dict(await self._db.fetch(_ASKED, jobs, shard))

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _ASK = (
     "insert into relays (needed, shard, asked_at, told, spared, serial, state, buries, frees, inherited)"
-    " values (?, ?, ?, 0, 0, 0, 0, 0, 0, 0) on conflict do update set asked_at = excluded.asked_at"
+    " values (?1, ?2, ?3, 0, 0, 0, 0, 0, 0, 0)"
+    " on conflict do update set asked_at = excluded.asked_at, next_at = iif(?4, null, next_at)"
 )
 _END = (
     "update relays set next_at = ?, told = 0, spared = ?, serial = ?, state = ?, buries = ?, frees = ?, inherited = ?,"
@@ -32,7 +33,9 @@ _DUE = (
     "select shard, spared, asked_at, told, serial, needed, state, buries, frees, inherited, error, result, 0"
     " from relays where shard = ? and next_at <= ? order by next_at limit ?"
 )
-_AGAIN = "update relays set next_at = ?, told = told + 1 where needed = ? and shard = ? and serial = ?"
+_AGAIN = (
+    "update relays set next_at = ?, told = told + 1 where needed = ? and shard = ? and serial = ? and next_at is not null"
+)
 _TOLD = "where needed = ? and shard = ? and serial = ? and asked_at = ?"
 _KEEP = f"update relays set next_at = null, error = null, result = null {_TOLD}"  # noqa: S608
 _DROP = f"delete from relays {_TOLD}"  # noqa: S608
@@ -50,9 +53,9 @@ class AcrossShards(Draft[Catalog]):
 
     # Relays.
 
-    async def relay_ask(self, jobs: Sequence[int], shard: int) -> None:
+    async def relay_ask(self, jobs: Sequence[int], shard: int, *, alive: bool) -> None:
         self._begin()
-        self._db.executemany(_ASK, [(job_id, shard, self.now_ms) for job_id in jobs])
+        self._db.executemany(_ASK, [(job_id, shard, self.now_ms, alive) for job_id in jobs])
 
     async def relay_asked(self, jobs: Sequence[int], shard: int) -> dict[int, int | None]:
         self._begin()
