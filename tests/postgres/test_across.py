@@ -13,14 +13,16 @@ import pytest
 
 from penstock.core import limits
 from penstock.core.clock import SystemClock, pause
-from penstock.core.errors import NameContested
-from penstock.core.job import NewJob
+from penstock.core.errors import InvalidInput, NameContested
+from penstock.core.job import JobFlag, NewJob
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import Layout, home_of, shard_for
+from penstock.engine.claim import Claim
 from penstock.engine.engine import Engine
 from penstock.engine.feed import Feed
 from penstock.engine.fleet import Fleet
 from penstock.engine.produce import Push
+from penstock.engine.settle import Ack, Hold
 from penstock.engine.stats import Stats
 from penstock.engine.workers import Workers
 from penstock.store.postgres import PostgresStore
@@ -28,7 +30,7 @@ from tests.doors.api import Api
 from tests.support.shards import run, server_on, set_down
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from tests.support.server import ServerProcess
@@ -238,3 +240,50 @@ async def test_a_name_is_given_once_though_nobody_waits_for_anybody(
         assert sum([await each.fetchval("select count(*) from withdrawn") for each in db]) > 0, "nothing was taken away"
         for each in db:
             await each.close()
+
+
+@pytest.mark.anyio
+async def test_two_servers_run_each_parent_once_after_its_children(databases: list[str]) -> None:
+    """Children end at any server while parents that need them are pushed at another; all of it at the same moment."""
+    rand = random.Random(7)
+    flows = 80
+    done: set[bytes] = set()
+    ran: list[bytes] = []
+    needs: dict[bytes, list[bytes]] = {}
+    keys = [QueueKey("default", name) for name in (CHILDREN, PARENTS)]
+
+    async with fleet_of(databases) as one, fleet_of(databases) as other:
+        fleets = (one, other)
+
+        async def push(data: bytes, needed: Sequence[int] = ()) -> int:
+            flags = JobFlag.REMOVE_ON_COMPLETE * rand.randrange(2)
+            new = NewJob(data, needs=tuple(needed), flags=flags, delay=0 if needed else rand.randrange(60))
+            (job,) = await rand.choice(fleets).run(Push(rand.choice(keys), [new]))
+            return job.id
+
+        async def produce(first: int) -> None:
+            for number in range(first, flows, 4):
+                children = [f"{number}-{each}".encode() for each in range(rand.randrange(1, 4))]
+                parents = [f"parent-{number}-{each}".encode() for each in range(2)]
+                needs.update(dict.fromkeys(parents, children))
+                ids = [await push(child) for child in children]
+                pushed = await asyncio.gather(*(push(parent, ids) for parent in parents), return_exceptions=True)
+                for parent, job in zip(parents, pushed, strict=True):
+                    if isinstance(job, InvalidInput):  # a child was done and removed before anybody needed it
+                        needs.pop(parent)
+
+        async def work(fleet: Fleet, key: QueueKey) -> None:
+            while len(ran) < len(needs) or not all(task.done() for task in producers):
+                for job, payload in await fleet.run(Claim(key, 3, wait_ms=100)):
+                    if payload.data in needs:
+                        assert set(needs[payload.data]) <= done
+                        assert payload.data not in ran
+                        ran.append(payload.data)
+                    done.add(payload.data)
+                    await rand.choice(fleets).run(Ack("default", [Hold(job.id, job.token)], [b"1"]))
+
+        producers = [asyncio.ensure_future(produce(first)) for first in range(4)]
+        async with asyncio.timeout(120):
+            await asyncio.gather(*producers, *(work(fleet, key) for fleet in fleets for key in keys))
+        assert sorted(ran) == sorted(needs)
+        assert len(ran) > flows

@@ -313,8 +313,9 @@ class Transaction(Protocol):
         """Read up to ``limit`` ends that a shard is to be told now. Fewer when they reach ``flow_bytes_batch_max``."""
 
     async def relay_again(self, relays: Sequence[tuple[Relay, int]]) -> None:
-        """Note that ends were told, and are to be told again at a wall-clock time. One that was replaced or is not to be told
-        any more is left alone.
+        """Note that ends were told, and are to be told again at a wall-clock time.
+
+        One that was replaced, or is not to be told any more, is left alone.
         """
 
     async def relay_done(self, relays: Sequence[Relay], *, keep: bool) -> None:
