@@ -6,6 +6,7 @@ names and needs has nothing to find out and never comes here.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import ids, limits
@@ -216,14 +217,21 @@ class Pushing:
         for ref, number in numbers.items():
             if shard_of(number) != shard and shard_of(number) < len(self._engines):
                 afar.setdefault(shard_of(number), []).append(ref)
-        found: dict[int | str, Afar] = {}
-        for other, some in afar.items():
-            try:
-                answers = await self._engines[other].run(Await(namespace, [numbers[ref] for ref in some], shard))
-            except StorageFailed as error:
-                raise StorageFailed(f"Shard {other}, where a needed job lives, cannot be asked ({error})") from error
-            found.update((ref, each) for ref, each in zip(some, answers, strict=True) if each is not None)
-        return found
+        answers = await asyncio.gather(
+            *(self._await(other, Await(namespace, [numbers[ref] for ref in some], shard)) for other, some in afar.items())
+        )
+        return {
+            ref: each
+            for some, answer in zip(afar.values(), answers, strict=True)
+            for ref, each in zip(some, answer, strict=True)
+            if each is not None
+        }
+
+    async def _await(self, other: int, command: Await) -> list[Afar | None]:
+        try:
+            return await self._engines[other].run(command)
+        except StorageFailed as error:
+            raise StorageFailed(f"Shard {other}, where a needed job lives, cannot be asked ({error})") from error
 
     @staticmethod
     def _is_on(shard: int, name: _Name, places: dict[_Name, Reservation]) -> bool:
