@@ -264,7 +264,6 @@ def test_the_same_key_is_the_same_message(topic: Topic) -> None:
     assert topic.dequeue() == []
 
 
-@pytest.mark.skipif(stores.chosen() in ("shards", "redis"), reason="a key is unique within a shard, see docs/postgres.md")
 def test_keys_belong_to_a_namespace(topic: Topic) -> None:
     key, tenant, sibling = f"key-{topic.name}", Topic(topic.http, "tenant"), Topic(topic.http)
     items = [each.item(idempotency_key=key) for each in (topic, tenant, sibling)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core import limits
+from penstock.core.clock import settle
 from penstock.core.durability import Durability
 from penstock.core.errors import InvalidInput, JobNotFound
 from penstock.core.events import EventKind
@@ -16,6 +17,7 @@ from penstock.core.ids import to_uuid
 from penstock.core.job import DeathReason, JobFlag, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import Counts, QueueKey
+from penstock.core.sharding import shard_for
 from penstock.engine import admin, sweep
 from penstock.engine.admin import Slice
 from penstock.engine.engine import Engine
@@ -25,9 +27,10 @@ from penstock.engine.settle import Ack, Hold
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.transaction import SqliteTransaction
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, push_many, state, stored
+from tests.support.fleets import Settled, fleet_on
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from penstock.core.clock import ManualClock
@@ -37,6 +40,22 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 CHILDREN = QueueKey("default", "children")
+
+
+@pytest.fixture(params=["one shard", "three shards"])
+async def engine(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Any]:
+    """On three shards, children and parents live apart."""
+    if request.param == "one shard":
+        store = await SqliteStore.open(tmp_path / "data", clock, ballast_bytes=0, read_inline=True)
+        running = Engine(store, clock, durability=Durability.NEVER)
+        running.start()
+        yield running
+        await running.close()
+        await store.close()
+        return
+    assert shard_for(QUEUE, 3) != shard_for(CHILDREN, 3)
+    async with fleet_on(tmp_path, clock) as fleet:
+        yield Settled(fleet)
 
 
 async def child(engine: Engine, **options: Any) -> Job:
@@ -55,7 +74,7 @@ async def kill(engine: Engine, job: Job, error: str = "broken") -> None:
 
 
 async def told(engine: Engine, *kinds: EventKind) -> list[Any]:
-    blocks = await engine.store.journal_read(0, 1_000)
+    blocks = [block for each in engine.engines for block in await each.store.journal_read(0, 1_000)]
     return [event[4] for block in blocks for event in block.events if event[0] in kinds]
 
 
@@ -253,7 +272,7 @@ async def test_obliterating_a_queue_takes_parents_that_are_let_go_by_it(engine: 
         await claim_job(engine)
     parent = await push(engine, needs=(needed.id,), flags=policy)
     await push(engine, needs=(parent.id,))
-    assert await admin.obliterate(engine, QUEUE) == 3
+    assert await admin.obliterate(engine.of(QUEUE), QUEUE) == 3
     assert engine.store.totals() == Counts()
     assert engine.store.queue_find(QUEUE) is None
 
@@ -263,7 +282,7 @@ async def test_a_child_that_a_claim_finds_expired_lets_its_parent_go(
 ) -> None:
     needed = await child(engine, ttl=1_000, flags=JobFlag.DROP_DEPENDENCY)
     parent = await push(engine, needs=(needed.id,))
-    engine.timer.stop()
+    engine.of(CHILDREN).timer.stop()
 
     async def too_much_to_do(_engine: object, work: Any) -> None:
         await work.flush()
@@ -286,7 +305,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def unfollowed(engine: Engine) -> bool:
-    return engine.store.horizon.unfollowed
+    return any(each.store.horizon.unfollowed for each in engine.engines)
 
 
 async def states(engine: Engine, jobs: Sequence[Job]) -> list[State]:
@@ -307,7 +326,7 @@ async def test_a_long_chain_fails_in_slices_and_every_error_is_short_and_names_t
     last = await stored(engine, jobs[-1])
     assert last is not None
     assert details_of(last).error == "Child job c0 failed: the job was gone before it completed (expire)"
-    blocks = await engine.store.journal_read(0, 1_000)
+    blocks = await engine.of(QUEUE).store.journal_read(0, 1_000)
     failures = [sum(event[0] == EventKind.JOB_FAILED for event in block.events) for block in blocks]
     assert max(failures) <= limits.flow_levels_batch_max + 1
     assert not unfollowed(engine)
@@ -424,10 +443,12 @@ async def test_a_completion_counts_though_the_child_is_removed_in_the_same_batch
     needed = await child(engine)
     parent = await push(engine, needs=(needed.id,))
     await claim_job(engine, queue=CHILDREN)
+    shard = engine.of(CHILDREN)
     outcome, _ = await asyncio.gather(
-        engine.run(Ack("default", [Hold(needed.id)], [b"5"])),
-        engine.run(Slice(CHILDREN, Arrow.OBLITERATE, (State.ACTIVE, State.COMPLETED), [needed.id])),
+        shard.run(Ack("default", [Hold(needed.id)], [b"5"])),
+        shard.run(Slice(CHILDREN, Arrow.OBLITERATE, (State.ACTIVE, State.COMPLETED), [needed.id])),
     )
+    await settle(100)
     assert outcome == [None]
     assert await state(engine, needed) is State.NOWHERE
     assert await state(engine, parent) is State.WAITING
@@ -442,10 +463,10 @@ async def test_a_parent_can_be_freed_of_a_child_that_is_gone(engine: Engine, nam
     gone = await child(engine, job_id=name, max_attempts=1, flags=removed)
     parent = await push(engine, needs=(gone.id,))
     if way == "drained":
-        await admin.drain(engine, CHILDREN)
+        await admin.drain(engine.of(CHILDREN), CHILDREN)
     else:
         await kill(engine, gone)
-        await admin.purge(engine, CHILDREN)
+        await admin.purge(engine.of(CHILDREN), CHILDREN)
     assert await state(engine, gone) is State.NOWHERE
     assert await state(engine, parent) is State.WAITING_CHILDREN
     with pytest.raises(JobNotFound):
@@ -484,9 +505,9 @@ async def test_a_child_that_has_completed_and_is_gone_is_not_unprocessed(engine:
 async def test_drain_leaves_those_that_wait_for_others_and_clean_takes_them_if_asked(engine: Engine) -> None:
     needed = await child(engine)
     parent = await push(engine, needs=(needed.id,))
-    assert await admin.drain(engine, QUEUE) == 0
-    assert await admin.clean(engine, QUEUE, 60_000, (State.WAITING_CHILDREN,), 10) == []
-    (cleaned,) = await admin.clean(engine, QUEUE, 0, (State.WAITING_CHILDREN,), 10)
+    assert await admin.drain(engine.of(QUEUE), QUEUE) == 0
+    assert await admin.clean(engine.of(QUEUE), QUEUE, 60_000, (State.WAITING_CHILDREN,), 10) == []
+    (cleaned,) = await admin.clean(engine.of(QUEUE), QUEUE, 0, (State.WAITING_CHILDREN,), 10)
     assert cleaned.id == parent.id
     await complete(engine, needed)
     assert engine.store.totals() == Counts(completed=1)

@@ -11,9 +11,11 @@ from penstock.core.clock import SystemClock
 from penstock.engine.engine import Engine
 from penstock.store.postgres import PostgresStore
 from tests.support import postgres
+from tests.support.shards import run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -42,3 +44,16 @@ async def pair(shard: str) -> AsyncIterator[tuple[Engine, Engine]]:
     """Two engines on one shard."""
     async with engine_on(shard) as a, engine_on(shard) as b:
         yield a, b
+
+
+@pytest.fixture
+def databases() -> Iterator[list[str]]:
+    urls = [run(postgres.make_database()) for _ in range(2)]
+    yield urls
+    for url in urls:
+        run(postgres.drop_database(url))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def addresses(request: pytest.FixtureRequest, tmp_path: Path, databases: list[str]) -> list[str]:
+    return databases if request.param == "postgres" else [f"sqlite:{tmp_path / name}" for name in ("one", "two")]

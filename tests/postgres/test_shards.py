@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-import asyncpg
 import pytest
 
 from penstock.core.ids import from_uuid, shard_of
@@ -17,11 +13,9 @@ from penstock.core.sharding import fnv1a32, shard_for
 from tests.doors.api import Api
 from tests.doors.listen import stream
 from tests.doors.test_event_streams import forget
-from tests.support import postgres
-from tests.support.server import ServerProcess
+from tests.support.shards import run, server_on, set_down
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 #: One on each of two shards.
@@ -32,28 +26,6 @@ def test_queues_are_spread_by_the_contracts_hash() -> None:
     assert [fnv1a32(text) for text in ("", "a", "foobar")] == [0x811C9DC5, 0xE40C292C, 0xBF9CF968]
     assert [shard_for(QueueKey("default", name), 2) for name in QUEUES] == [fnv1a32(f"default{name}") % 2 for name in QUEUES]
     assert sorted(shard_for(QueueKey("default", name), 2) for name in QUEUES) == [0, 1]
-
-
-def run(coroutine: Any) -> Any:
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, coroutine).result()
-
-
-@pytest.fixture
-def databases() -> Iterator[list[str]]:
-    urls = [run(postgres.make_database()) for _ in range(2)]
-    yield urls
-    for url in urls:
-        run(postgres.drop_database(url))
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def addresses(request: pytest.FixtureRequest, tmp_path: Path, databases: list[str]) -> list[str]:
-    return databases if request.param == "postgres" else [f"sqlite:{tmp_path / name}" for name in ("one", "two")]
-
-
-def server_on(tmp_path: Path, addresses: list[str]) -> ServerProcess:
-    return ServerProcess(tmp_path / "unused", *(each for url in addresses for each in ("--store", url)))
 
 
 def test_a_queue_is_on_one_shard_and_its_ids_say_which(tmp_path: Path, addresses: list[str]) -> None:
@@ -80,18 +52,15 @@ def test_other_stores_than_before_are_refused(tmp_path: Path, addresses: list[st
             assert Api(client, name).pull()["id"] == job
 
 
-def test_a_name_on_two_shards_is_told_apart_by_the_lease(tmp_path: Path, addresses: list[str]) -> None:
+def test_a_name_is_given_once_over_all_shards(tmp_path: Path, addresses: list[str]) -> None:
     with server_on(tmp_path, addresses) as server, server.client() as client:
-        tokens = {}
-        for name in QUEUES:
-            api = Api(client, name)
-            api.ok("POST", "{q}/jobs", {"data": 1, "jobId": "dup"})
-            tokens[name] = api.ok("GET", "{q}/jobs?owner=w")["token"]
-        vague = client.post("/jobs/dup/ack", json={})
-        assert (vague.status_code, "Several jobs" in vague.text) == (400, True)
-        for name in QUEUES:
-            Api(client, name).ok("POST", "/jobs/dup/ack", {"token": tokens[name]})
-            assert Api(client, name).counts()["completed"] == 1
+        a, b = (Api(client, name) for name in QUEUES)
+        assert a.push(1, jobId="mine") == b.push(2, jobId="mine") == "mine"
+        job, token = a.take()
+        assert (job, b.pull()) == ("mine", None)
+        a.ok("POST", "/jobs/mine/ack", {"token": token})
+        assert b.push(3, jobId="mine") == "mine"  # a completed job still has its name
+        assert b.pull() is None
 
 
 def test_a_cron_that_moves_to_another_shard_keeps_its_count(tmp_path: Path, addresses: list[str]) -> None:
@@ -115,14 +84,6 @@ def test_one_call_about_jobs_of_several_shards_is_answered_in_order(tmp_path: Pa
         assert [a.ok("GET", f"/jobs/{job}/state")["state"] for job in jobs] == ["completed"] * 4
 
 
-def test_a_job_cannot_depend_on_one_of_another_shard_yet(tmp_path: Path, addresses: list[str]) -> None:
-    with server_on(tmp_path, addresses) as server, server.client() as client:
-        needed = Api(client, "a").push()
-        refused = client.post("/queues/b/jobs", json={"data": 1, "dependsOn": [needed]})
-        assert (refused.status_code, "another shard" in refused.json()["error"]) == (400, True)
-        assert Api(client, "a").ok("POST", "{q}/jobs", {"data": 1, "dependsOn": [needed]})
-
-
 def test_crons_and_webhooks_are_one_list(tmp_path: Path, addresses: list[str]) -> None:
     with server_on(tmp_path, addresses) as server, server.client() as client:
         api = Api(client, "")
@@ -140,16 +101,6 @@ def test_crons_and_webhooks_are_one_list(tmp_path: Path, addresses: list[str]) -
         assert listed["id"] == added["webhookId"]
         api.ok("DELETE", f"/webhooks/{listed['id']}")
         assert api.ok("GET", "/webhooks")["data"]["webhooks"] == []
-
-
-async def set_down(url: str, *, down: bool) -> None:
-    """Have nobody connected to a database, and let nobody in; or let them in again."""
-    name = urlsplit(url).path.lstrip("/")
-    db = await asyncpg.connect(postgres.server_url())
-    await db.execute(f"alter database {name} with allow_connections {str(not down).lower()}")
-    if down:
-        await db.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = $1", name)
-    await db.close()
 
 
 def test_a_shard_that_is_down_takes_only_its_own_queues_along_and_comes_back(tmp_path: Path, databases: list[str]) -> None:

@@ -25,6 +25,12 @@ class InvalidInput(PenstockError):
     code = "invalid_input"
 
 
+class OwnAncestor(InvalidInput):
+    """A job cannot be its own ancestor"""  # noqa: D400 - the contract's own text
+
+    code = "own_ancestor"
+
+
 class PayloadTooLarge(InvalidInput):
     """Job data too large (max 10MB)."""
 
@@ -145,6 +151,16 @@ class TooMany(PenstockError):
     """A limit of the server is reached."""
 
     code = "too_many"
+
+
+class NameContested(PenstockError):
+    """Other requests are giving the same jobId on another shard right now. Nothing was stored. Retry in a moment."""
+
+    code = "name_contested"
+
+    def __init__(self, message: str | None = None, *, withdrawn: frozenset[int] = frozenset()) -> None:
+        super().__init__(message)
+        self.withdrawn = withdrawn  #: tickets that are of no use any more, see core.names
 
 
 class PartlyDone(PenstockError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core import limits
 from penstock.core.job import DeathReason, JobFlag, details_of
-from penstock.core.lifecycle import Arrow
+from penstock.core.lifecycle import Arrow, State
 
 if TYPE_CHECKING:
     from penstock.core.job import Job
@@ -79,6 +79,23 @@ class End(NamedTuple):
         return len(self.result or b"") + 3 * len(self.error or "")  # with the dependency, the job and the journal
 
 
+class Afar(NamedTuple):
+    """A job of another shard that is needed, as it was found there."""
+
+    name: str  #: how users know it
+    end: End  #: how it has ended; PENDING if it has not
+
+
+class Relay(NamedTuple):
+    """An end that is to be told to another shard, where jobs need the one that has ended."""
+
+    shard: int  #: to be told
+    end: End
+    spared: int  #: id of the job there that does not need it any more, however it ended; 0: there is none
+    asked_at: int  #: wall clock, ms: when that shard last asked to be told
+    told: int  #: how often it was told already
+
+
 class Consequence(NamedTuple):
     """What the end of a needed job means: where the dependency stands now, and what becomes of the job that needed it."""
 
@@ -98,6 +115,22 @@ POLICIES: Final[tuple[tuple[int, Consequence], ...]] = (
 
 _COMPLETIONS = (Arrow.COMPLETE, Arrow.COMPLETE_REMOVE)
 _FAILURES = (Arrow.BURY, Arrow.BURY_REMOVE, Arrow.STALL_BURY, Arrow.STALL_REMOVE, Arrow.CHILD_BURY, Arrow.CHILD_REMOVE)
+
+
+def standing(needed: Job, result: bytes | None) -> End:
+    """Say how a job stands that somebody begins to need: PENDING as long as it lives; ``result``: if it has completed."""
+    if needed.state == State.COMPLETED:
+        return End(0, needed.id, Need.DONE, result=result)
+    if needed.state != State.DEAD:
+        return End(0, needed.id, Need.PENDING)
+    state, buries, frees = after_failure(needed)
+    inherited = details_of(needed).reason == DeathReason.CHILD_FAILED
+    return End(0, needed.id, state, buries, frees, inherited, why_failed(needed))
+
+
+def vanished(job_id: int) -> End:
+    """Say what it means that a needed job is gone and nobody has told how it ended."""
+    return End(0, job_id, Need.FAILED, error="the job was gone before it completed")
 
 
 def end_of(needed: Job, arrow: Arrow, serial: int, result: bytes | None) -> End:

@@ -25,6 +25,8 @@ class JobFlag:
     IGNORE_FAILURE: Final = 128  #: if it fails, the jobs that need it need it no more, but can see the error
     DROP_DEPENDENCY: Final = 256  #: if it fails, the jobs that need it need it no more
     REPEATS: Final = 512  #: comes again when it is done; how is said in its options, see repeat.py
+    AWAITED_AFAR: Final = 1_024  #: jobs of other shards need it (then it is AWAITED, too)
+    AWAITS: Final = AWAITED | AWAITED_AFAR  #: what others have put on it, not its producer
 
 
 class Payload(msgspec.Struct, frozen=True, gc=False):

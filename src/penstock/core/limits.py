@@ -161,6 +161,21 @@ buffer_flush_records: Final = 1_000
 wal_file_bytes: Final = 16 * MEBIBYTE
 wal_search_bytes: Final = 65_536  # behind a damaged record, for another one
 
+# What spans shards.
+#: Between finding something out on other shards and the push that goes by it; what takes longer is found out again.
+permit_ms: Final = 10 * SECOND_MS
+ticket_renew_ms: Final = 30 * SECOND_MS  # an older ticket is not used for another push; so none is used for longer than ...
+ticket_ms: Final = 2 * MINUTE_MS  # ... this, with much to spare
+tickets_kept_ms: Final = HOUR_MS  # that were withdrawn
+name_wait_ms: Final = SECOND_MS  # for another push that may be about to give the same name on another shard
+name_look_ms: Final = 20  # between two looks while waiting for that
+name_tries_max: Final = 10
+#: How long after another shard has asked for an end it is told again: a push that asked may take that long to be seen.
+relay_ms: Final = 2 * permit_ms
+relay_steps_ms: Final = (50, 500, 5_000)  # between the first times it is told
+relays_batch_max: Final = 500
+audit_pages_max: Final = 50  # of dependencies on other shards, in one round
+
 # How much is done at once, so that nothing holds the event loop for long.
 batch_commands_max: Final = 4_096
 pending_commands_max: Final = 100_000

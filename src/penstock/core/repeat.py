@@ -65,7 +65,7 @@ def successor(job: Job, payload: Payload, now_ms: int) -> NewJob | None:
         timeout=job.timeout,
         unique_key=job.unique_key,
         group_id=job.group_id,
-        flags=job.flags & ~JobFlag.AWAITED,
+        flags=job.flags & ~JobFlag.AWAITS,
         details=rules_of(job),
         # For as long as the first held its key, but it does not take the place of somebody else's job.
         dedup=Dedup(_decode_dedup(options["dedup"]).ttl) if "dedup" in options else None,

@@ -27,6 +27,11 @@ def fnv1a32(text: str) -> int:
     return value
 
 
+def home_of(namespace: str, name: str, shards: int) -> int:
+    """Return the number of the shard where it is written down which shard has the job of that name (a ``jobId``)."""
+    return fnv1a32(f"{namespace}\0{name}") % shards
+
+
 @lru_cache(maxsize=65_536)
 def shard_for(queue: QueueKey, shards: int) -> int:
     """Return the number of the shard of a queue, from 0 to ``shards`` - 1."""

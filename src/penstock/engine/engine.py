@@ -92,6 +92,9 @@ class Engine:
         self.when_healed: list[
             Callable[[], None]
         ] = []  #: called when the store, read anew, may have lost its newest commits
+        self.wake_relays: Callable[[], None] = lambda: (
+            None
+        )  #: called after a commit that leaves something to tell other shards
         self.retention = retention or Retention()
         self._batcher = Batcher(
             store,

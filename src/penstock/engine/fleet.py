@@ -1,7 +1,8 @@
 """Several shards, each with an engine of its own, as one engine for the doors.
 
 A queue lives on one shard, so nearly every command goes to one engine as it is. What names several jobs is split and put
-together again; what is about no queue goes to all. Nothing spans shards in one transaction, and nothing needs to.
+together again; what is about no queue goes to all. Nothing spans shards in one transaction: see ``names.py`` and ``afar.py``
+for what has to be right over all of them nevertheless.
 """
 
 from __future__ import annotations
@@ -12,25 +13,31 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
+from penstock.core import limits
 from penstock.core.errors import (
     CronNotFound,
     InvalidInput,
     JobNotFound,
-    PartlyDone,
+    OwnAncestor,
     PenstockError,
     StorageFailed,
     WebhookNotFound,
 )
-from penstock.core.ids import SHARDS_MAX, shard_of, to_uuid
+from penstock.core.flow import Need
+from penstock.core.ids import SHARDS_MAX, from_uuid, shard_of, to_uuid
+from penstock.core.job import details_of
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import shard_for
+from penstock.engine.afar import Auditor, CancelIdle, Relayer
 from penstock.engine.change import AddLog, ClearLog, EditData, MoveJob
 from penstock.engine.crons import RemoveCron, SaveCron
 from penstock.engine.feed import Feed
 from penstock.engine.flows import Adopt, CancelChildren, Unneed
 from penstock.engine.hooks import AddWebhook, EnableWebhook, RemoveWebhook
 from penstock.engine.meter import metered
+from penstock.engine.names import Registrar
 from penstock.engine.produce import Push, PushAcross
+from penstock.engine.pushing import Pushing, is_plain
 from penstock.engine.settle import Ack, Renew, Settlement
 from penstock.store.shards import ShardedStore
 
@@ -38,10 +45,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.core.clock import Clock
+    from penstock.core.job import Job
     from penstock.core.webhook import Webhook
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.completions import Ending
     from penstock.engine.engine import Engine
+    from penstock.engine.keeper import Keeper
     from penstock.engine.meter import Admit
     from penstock.engine.stats import Stats
     from penstock.engine.work import JobRef
@@ -102,11 +111,19 @@ class Fleet:
             EditData: self._by_ref,
             AddLog: self._by_ref,
             ClearLog: self._by_ref,
-            CancelChildren: self._by_ref,
+            CancelChildren: self._cancel_children,
             Unneed: self._unneed,
             Adopt: self._adopt,
             PushAcross: self._push_across,
         }
+        self.relayers = [Relayer(engine, [other for other in engines if other is not engine]) for engine in engines]
+        for engine, relayer in zip(engines, self.relayers, strict=True):
+            engine.wake_relays = relayer.wake
+        self._keepers: list[Keeper] = [
+            *self.relayers,
+            *(Auditor(engine, engines) for engine in engines),
+            *(Registrar(engine, engines) for engine in engines),
+        ]
 
     # Which engine.
 
@@ -143,8 +160,8 @@ class Fleet:
         queue = getattr(command, "queue", None)
         if isinstance(queue, QueueKey):
             engine = self.of(queue)
-            if isinstance(command, Push):
-                _check_needs(command, engine)
+            if isinstance(command, Push) and not is_plain(command.jobs):
+                return asyncio.ensure_future(self._push(command))  # type: ignore[arg-type]
             return engine.run(command)
         return asyncio.ensure_future(self._run(command))
 
@@ -188,30 +205,64 @@ class Fleet:
         await asyncio.gather(*(on_one(engine, mine) for engine, mine in places.items()))
         return outcomes
 
+    # Flows.
+
     async def _unneed(self, command: Unneed) -> bool:
-        if isinstance(command.needed, int):
-            return await (await self._at(command.namespace, command.needed)).run(command)
-        try:
-            engine = await self._at(command.namespace, command.needed)
-        except JobNotFound:  # it may be gone, and still be needed somewhere
-            dropped = [await self._found(each, command) for each in self.engines]
-            if not any(found is not None for found in dropped):
-                raise
-            return any(dropped)
-        return await engine.run(command)
+        """Let jobs of all shards go on without a job. It may be gone, and still be needed somewhere."""
+        found = await self.store.job_get(command.namespace, command.needed)
+        refs = {command.needed} if found is None else {command.needed, found[0].id}
+        dropped = [await self._found(engine, Unneed(command.namespace, ref)) for ref in refs for engine in self.engines]
+        if all(each is None for each in dropped):
+            raise JobNotFound
+        return any(dropped)
 
     @staticmethod
     async def _found(engine: Engine, command: Unneed) -> bool | None:
         try:
-            return await engine.run(copy.copy(command))
+            return await engine.run(command)
         except JobNotFound:
             return None
 
     async def _adopt(self, command: Adopt) -> None:
-        child = await self._at(command.namespace, command.child)
-        if await self._at(command.namespace, command.parent) is not child:
-            raise PenstockError("A job and its parent must live on the same shard: use queues that do.")
-        await child.run(command)
+        child = await self._job(command.namespace, command.child)
+        parent = await self._job(command.namespace, command.parent)
+        above: Job | None = parent
+        for _ in range(limits.flow_depth_max):
+            if above is None:
+                break
+            if above.id == child.id:
+                raise OwnAncestor
+            name = details_of(above).parent
+            found = None if name is None else await self.store.job_get(command.namespace, from_uuid(name) or name)
+            above = None if found is None else found[0]
+        else:
+            raise OwnAncestor
+        known_as = parent.custom_id or to_uuid(parent.id)
+        await self.engines[shard_of(child.id)].run(Adopt(command.namespace, child.id, parent.id, known_as))
+
+    async def _job(self, namespace: str, ref: JobRef) -> Job:
+        found = await self.store.job_get(namespace, ref)
+        if found is None:
+            raise JobNotFound
+        return found[0]
+
+    async def _cancel_children(self, command: CancelChildren) -> int:
+        """Cancel the children on other shards there; how they ended is told to their parent's shard like any end."""
+        job = await self._job(command.namespace, command.ref)
+        home = self.engines[shard_of(job.id)]
+        needs = await home.store.need_list(job.id, (Need.PENDING, Need.FAILED))
+        afar: dict[int, list[int]] = {}
+        for each in needs:
+            if shard_of(each.needs) != home.store.shard:
+                afar.setdefault(shard_of(each.needs), []).append(each.needs)
+        count, gone = 0, frozenset[int]()
+        for shard, children in afar.items():
+            cancelled = await self.engines[shard].run(CancelIdle(children, job.id))
+            count += cancelled.idle
+            gone |= cancelled.gone
+            await self.relayers[shard].round()
+        away = frozenset(child for children in afar.values() for child in children)
+        return count + await home.run(CancelChildren(command.namespace, job.id, away, gone))
 
     # Crons: with the queue they push to.
 
@@ -270,25 +321,13 @@ class Fleet:
         if not found:
             raise WebhookNotFound
 
-    async def _push_across(self, command: PushAcross) -> list[Any]:
+    async def _push(self, command: Push) -> list[Job]:
+        (jobs,) = await Pushing(self, [(command.queue, command.jobs)], None).run()
+        return jobs
+
+    async def _push_across(self, command: PushAcross) -> list[list[Job]]:
         """Push to several queues: all or none on each shard, the jobs of each part in order."""
-        parts: dict[Engine, list[int]] = {}
-        for place, (queue, _) in enumerate(command.parts):
-            parts.setdefault(self.of(queue), []).append(place)
-        pushed: list[Any] = [None] * len(command.parts)
-        for done, (engine, places) in enumerate(parts.items()):
-            try:
-                answers = await engine.run(PushAcross([command.parts[place] for place in places], command.asked_ms))
-            except PenstockError as error:
-                if not done:
-                    raise
-                raise PartlyDone(
-                    f"Only {done} of {len(parts)} shards have stored their part ({error}). Do it again: what has an "
-                    "idempotency key is not stored twice."
-                ) from error
-            for place, answer in zip(places, answers, strict=True):
-                pushed[place] = answer
-        return pushed
+        return await Pushing(self, command.parts, command.asked_ms).run()
 
     def meter(self, admit: Admit) -> None:
         """Ask ``admit`` before every push from now on. Without this call a push costs nothing for it."""
@@ -300,9 +339,12 @@ class Fleet:
         """Begin to watch the time and to keep house."""
         for engine in self.engines:
             engine.start()
+        for keeper in self._keepers:
+            keeper.start()
 
     async def close(self) -> None:
         """Send home who waits, finish what was submitted, stop. The stores stay open."""
+        await asyncio.gather(*(keeper.stop() for keeper in self._keepers))
         await asyncio.gather(*(engine.close() for engine in self.engines))
 
     def stop_waiting(self) -> None:
@@ -319,16 +361,6 @@ class Fleet:
     def waiting_for_ends(self) -> int:
         """How many wait for a job to end."""
         return sum(engine.waiting_for_ends for engine in self.engines)
-
-
-def _check_needs(command: Push, engine: Engine) -> None:
-    """Refuse what cannot be done yet: a job that needs one of another shard."""
-    for new in command.jobs:
-        for ref in new.needs:
-            if isinstance(ref, int) and shard_of(ref) != engine.store.shard:
-                raise InvalidInput(
-                    f"Dependency job {to_uuid(ref)} lives on another shard. Push both to queues of one shard, or to one queue."
-                )
 
 
 #: What doors talk to.

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, JobNotFound
+from penstock.core.errors import JobNotFound, OwnAncestor
 from penstock.core.events import EventKind
-from penstock.core.flow import Dependency, End, Need, after_failure, blame, end_of, why_failed
+from penstock.core.flow import Afar, Dependency, End, Need, after_failure, blame, end_of, standing
 from penstock.core.job import DeathReason, JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
@@ -27,14 +27,18 @@ if TYPE_CHECKING:
 
 
 class Adopt(Command[None]):
-    """Note on a job which job it is a child of. Refused if that would make a job its own ancestor."""
+    """Note on a job which job it is a child of. Refused if that would make a job its own ancestor.
 
-    __slots__ = ("child", "namespace", "parent")
+    ``known_as``: the name of the parent, if all that has been looked into already, because they live on several shards.
+    """
 
-    def __init__(self, namespace: str, child: JobRef, parent: JobRef) -> None:
+    __slots__ = ("child", "known_as", "namespace", "parent")
+
+    def __init__(self, namespace: str, child: JobRef, parent: JobRef, known_as: str | None = None) -> None:
         self.namespace = namespace
         self.child = child
         self.parent = parent
+        self.known_as = known_as
 
 
 class Unneed(Command[bool]):
@@ -50,17 +54,22 @@ class Unneed(Command[bool]):
 class CancelChildren(Command[int]):
     """Cancel the jobs that a job needs and nobody works on yet, and let it go on without them; answers how many.
 
-    Those that are gone count too: they will not be worked on any more.
+    Those that are gone count too: they will not be worked on any more. ``afar``: jobs of other shards, which are looked after
+    there. ``gone``: those of them that are gone.
     """
 
-    __slots__ = ("namespace", "ref")
+    __slots__ = ("afar", "gone", "namespace", "ref")
 
-    def __init__(self, namespace: str, ref: JobRef) -> None:
+    def __init__(
+        self, namespace: str, ref: JobRef, afar: frozenset[int] = frozenset(), gone: frozenset[int] = frozenset()
+    ) -> None:
         self.namespace = namespace
         self.ref = ref
+        self.afar = afar
+        self.gone = gone
 
 
-async def book_needs(work: Work, job: Job, needed: Sequence[Job]) -> bool:
+async def book_needs(work: Work, job: Job, needed: Sequence[Job | Afar]) -> bool:
     """Book that a new job needs others; tell whether one of them keeps it waiting.
 
     Those that have completed count at once, and so do those that have failed.
@@ -68,23 +77,32 @@ async def book_needs(work: Work, job: Job, needed: Sequence[Job]) -> bool:
     found: dict[int, Dependency] = {}
     free = False
     for each in needed:
-        state, result, error = Need.PENDING, None, None
-        if each.state == State.COMPLETED:
-            state, result = Need.DONE, await work.result_of(each)
-        elif each.state == State.DEAD:
-            state, _, frees = after_failure(each)
-            free = free or frees
-            error = why_failed(each)
-        found[each.id] = Dependency(job.id, each.id, state, work.name_of(each), result, error)
-        if state.is_open and not each.has(JobFlag.AWAITED):
-            each.flags |= JobFlag.AWAITED
-            work.touch(each)
+        name, end = each if isinstance(each, Afar) else await look_at(work, each)
+        free = free or end.frees
+        found[end.job] = Dependency(job.id, end.job, end.state, name, end.result, end.error)
+        if end.state.is_open and not isinstance(each, Afar):
+            await_(work, each)
     work.need(found.values())
     return not free and any(each.state.is_open for each in found.values())
 
 
-def is_hopeless(needed: Job) -> bool:
+async def look_at(work: Work, needed: Job) -> Afar:
+    """Say how a job stands that somebody begins to need."""
+    result = await work.result_of(needed) if needed.state == State.COMPLETED else None
+    return Afar(work.name_of(needed), standing(needed, result))
+
+
+def await_(work: Work, needed: Job, flags: int = JobFlag.AWAITED) -> None:
+    """Note on a job that others need it."""
+    if needed.flags & flags != flags:
+        needed.flags |= flags
+        work.touch(needed)
+
+
+def is_hopeless(needed: Job | Afar) -> bool:
     """Tell whether a job that needs this one would be dead from the start."""
+    if isinstance(needed, Afar):
+        return needed.end.buries
     return needed.state == State.DEAD and after_failure(needed).buries
 
 
@@ -107,7 +125,7 @@ class _Room:
 async def follow_up(engine: Engine, work: Work) -> None:
     """See what the jobs that have ended so far in this batch mean for those that need them, and so on along the chain."""
     room = _Room()
-    while ends := _fresh(engine, work):
+    while ends := await _fresh(engine, work):
         later: set[int] = set()
         # The ends of one job are told in order. What other servers have left to tell may not be known here yet.
         if engine.store.horizon.unfollowed or engine.store.capabilities.is_shared:
@@ -116,6 +134,9 @@ async def follow_up(engine: Engine, work: Work) -> None:
         left += [end for end in ends if end.job in later]
         if left:
             await work.tx.end_add(left)
+    if work.given_up:  # last: one may have completed and be gone in the same batch
+        await work.tx.relay_forget(work.given_up)
+        work.given_up = []
 
 
 async def catch_up(work: Work) -> None:
@@ -133,12 +154,18 @@ async def catch_up(work: Work) -> None:
             await work.tx.end_advance(reached)
 
 
-def _fresh(engine: Engine, work: Work) -> list[End]:
-    """Take the ends that nobody has looked into yet, one per job."""
+async def _fresh(engine: Engine, work: Work) -> list[End]:
+    """Take the ends that nobody has looked into yet, one per job. Those that other shards wait for are put down for them."""
     ends: dict[int, End] = {}
+    afar: list[tuple[End, int]] = []
     for job, arrow in work.ended[work.followed :]:
         if job.has(JobFlag.AWAITED) and job.id not in ends:
             ends[job.id] = end_of(job, arrow, engine.end_serial(work), work.results.get(job.id))
+            if job.has(JobFlag.AWAITED_AFAR):
+                afar.append((ends[job.id], work.spared.get(job.id, 0)))
+    if afar:
+        await work.tx.relay_end(afar)
+        work.after_commit.append(engine.wake_relays)
     for end in work.ends:
         ends.setdefault(end.job, end)
     work.followed = len(work.ended)
@@ -233,15 +260,18 @@ async def adopt(_engine: Engine, work: Work, commands: Sequence[Adopt]) -> None:
     """Apply a batch of adoptions."""
     for command in commands:
         child = await work.find(command.namespace, command.child)
-        parent = await work.find(command.namespace, command.parent)
-        if child is None or parent is None:
+        known_as = command.known_as
+        if known_as is None:
+            parent = await work.find(command.namespace, command.parent)
+            if parent is not None and child is not None and await _descends(work, command.namespace, parent, child):
+                work.refuse(command, OwnAncestor())
+                continue
+            known_as = None if parent is None else work.name_of(parent)
+        if child is None or known_as is None:
             work.refuse(command, JobNotFound())
             continue
-        if await _descends(work, command.namespace, parent, child):
-            work.refuse(command, InvalidInput("A job cannot be its own ancestor"))
-            continue
         details = details_of(child)
-        details.parent = work.name_of(parent)
+        details.parent = known_as
         put_details(child, details)
         work.touch(child)
         work.answer(command, None)
@@ -297,6 +327,16 @@ async def _is_needed_in(work: Work, namespace: int, end: End) -> bool:
     return False
 
 
+async def drop_needs(work: Work, job_id: int, needed: int) -> None:
+    """Let a job go on without one that it needs."""
+    dropped = [
+        (each._replace(state=Need.DROPPED), End(0, needed, Need.DROPPED))
+        for each in await work.tx.need_of(job_id)
+        if each.needs == needed
+    ]
+    await _settle(work, dropped)
+
+
 async def cancel_children(_engine: Engine, work: Work, commands: Sequence[CancelChildren]) -> None:
     """Apply a batch of cancelled children."""
     for command in commands:
@@ -304,7 +344,9 @@ async def cancel_children(_engine: Engine, work: Work, commands: Sequence[Cancel
         if job is None:
             work.refuse(command, JobNotFound())
             continue
-        needs = await work.tx.need_of(job.id)
+        needs = [
+            each for each in await work.tx.need_of(job.id) if each.needs not in command.afar or each.needs in command.gone
+        ]
         await work.prefetch([each.needs for each in needs])
         children = {each.needs: await work.known(each.needs) for each in needs}
         # One that is gone has ended, and that may be about to be told: then it is not too late for its result.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from penstock.core import ids, limits
-from penstock.core.errors import InvalidInput
+from penstock.core.errors import InvalidInput, NameContested
 from penstock.core.events import EventKind
 from penstock.core.job import (
     IDEMPOTENCY_PREFIX,
@@ -27,28 +27,34 @@ from penstock.engine.command import Command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.core.flow import Afar
     from penstock.core.job import Dedup
+    from penstock.core.names import Permit
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.engine import Engine
     from penstock.engine.work import JobRef, Work
 
 _NOWHERE = State.NOWHERE.value
 
+MISSPELT: Final = "jobId is spelled like an id that Penstock gives out. Choose another, or leave it out."
+
 
 class Push(Command[list[Job]]):
     """Put jobs on a queue: all of them or, if one is refused, none.
 
     Answers one job per item, in order. A ``job_id`` or ``unique_key`` that is taken answers with the job that has it, and
-    nothing new is stored for that item, unless its ``dedup`` says that it takes the other's place.
+    nothing new is stored for that item, unless its ``dedup`` says that it takes the other's place. ``permit``: what was found
+    out on other shards; without any there is nothing to be found out.
     """
 
-    __slots__ = ("durable", "jobs", "queue")
+    __slots__ = ("durable", "jobs", "permit", "queue")
 
     grows = True
 
-    def __init__(self, queue: QueueKey, jobs: Sequence[NewJob]) -> None:
+    def __init__(self, queue: QueueKey, jobs: Sequence[NewJob], permit: Permit | None = None) -> None:
         self.queue = queue
         self.jobs = jobs
+        self.permit = permit
         for job in jobs:
             if job.flags & JobFlag.DURABLE:
                 self.durable = True
@@ -62,20 +68,40 @@ class PushAcross(Command[list[list[Job]]]):
     A ``job_id`` that is taken answers with the job that has it. As long as that job was handed to nobody, it takes over what
     the new one says (payload, priority, when it is due); afterwards it stays as it is. This is the one way to push a job whose
     ``job_id`` begins with IDEMPOTENCY_PREFIX. ``asked_ms``: the wall-clock time that the delays are counted from, so that
-    asking twice for the same moment is asking for the same.
+    asking twice for the same moment is asking for the same. ``permit``: as for Push.
     """
 
-    __slots__ = ("asked_ms", "parts")
+    __slots__ = ("asked_ms", "parts", "permit")
 
     grows = True
 
-    def __init__(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]], asked_ms: int) -> None:
+    def __init__(
+        self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]], asked_ms: int, permit: Permit | None = None
+    ) -> None:
         self.parts = parts
+        self.asked_ms = asked_ms
+        self.permit = permit
+
+
+class PushAgain(Command[list[Job | None]]):
+    """Push jobs whose names another queue's jobs have on this shard: answers those, as a push does; None where there is none.
+
+    ``asked_ms``: as for PushAcross; None: as for Push.
+    """
+
+    __slots__ = ("asked_ms", "jobs", "namespace")
+
+    grows = True
+
+    def __init__(self, namespace: str, jobs: Sequence[NewJob], asked_ms: int | None) -> None:
+        self.namespace = namespace
+        self.jobs = jobs
         self.asked_ms = asked_ms
 
 
 async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
     """Apply a batch of pushes."""
+    commands = await _permitted(work, commands)
     names = _Names(work)
     special = {command: None for command in commands if any_special(command.jobs)}
     if special:
@@ -88,6 +114,7 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
         named = command in special
         if named:
             try:
+                names.afar = {} if command.permit is None else command.permit.afar
                 await names.check(queue, command.jobs)
             except InvalidInput as error:
                 work.refuse(command, error)
@@ -110,6 +137,7 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
 
 async def push_across(engine: Engine, work: Work, commands: Sequence[PushAcross]) -> None:
     """Apply a batch of pushes to several queues each."""
+    commands = await _permitted(work, commands)
     names = _Names(work)
     await names.prefetch([(key, new) for command in commands for key, jobs in command.parts for new in jobs])
     repeats: list[tuple[Job, NewJob]] = []
@@ -121,7 +149,7 @@ async def push_across(engine: Engine, work: Work, commands: Sequence[PushAcross]
             if queue.created_at is None:
                 await work.tx.queue_save(queue, queue.settings, work.now_ms)
                 work.tell(EventKind.QUEUE_CREATED, queue)
-            due = [msgspec.structs.replace(new, delay=max(0, new.delay - late_ms)) if new.delay else new for new in jobs]
+            due = [_counted_from(new, late_ms) for new in jobs]
             if not any_special(due):
                 pushed.append(_make(work, queue, due))
                 continue
@@ -139,6 +167,52 @@ async def push_across(engine: Engine, work: Work, commands: Sequence[PushAcross]
         await _renew(work, repeats)
     await work.flush()
     work.timings.append((engine.stats.push_time, len(commands)))
+
+
+async def push_again(_engine: Engine, work: Work, commands: Sequence[PushAgain]) -> None:
+    """Apply a batch of pushes under names that are taken."""
+    repeats: list[tuple[Job, NewJob]] = []
+    for command in commands:
+        number = work.tx.namespace_number(command.namespace)
+        refs = [work.ref_of(new.job_id or "") for new in command.jobs]
+        if number is not None:
+            await work.prefetch(refs)
+            await work.prefetch_named([(number, ref) for ref in refs if isinstance(ref, str)])
+        found = [await work.find(command.namespace, ref) for ref in refs]
+        if command.asked_ms is not None:
+            late_ms = work.now_ms - command.asked_ms
+            repeats += [
+                (job, _counted_from(new, late_ms)) for job, new in zip(found, command.jobs, strict=True) if job is not None
+            ]
+        work.answer(command, found)
+    if repeats:
+        await _renew(work, repeats)
+
+
+_Permitted = TypeVar("_Permitted", Push, PushAcross)
+
+
+async def _permitted(work: Work, commands: Sequence[_Permitted]) -> Sequence[_Permitted]:
+    """Refuse the commands whose names were given to another shard meanwhile, or that have taken too long; return the others."""
+    permits = [command.permit for command in commands if command.permit is not None]
+    if not permits:
+        return commands
+    tickets = [ticket for permit in permits for ticket in permit.tickets]
+    withdrawn = frozenset(await work.tx.ticket_hold(tickets) if tickets else ())
+    allowed: list[_Permitted] = []
+    for command in commands:
+        permit = command.permit
+        lost = frozenset[int]() if permit is None else withdrawn.intersection(permit.tickets)
+        if permit is not None and (lost or permit.is_over):  # its time is looked at now that nobody can withdraw anything
+            work.refuse(command, NameContested(withdrawn=lost))
+        else:
+            allowed.append(command)
+    return allowed
+
+
+def _counted_from(new: NewJob, late_ms: int) -> NewJob:
+    """Let the delay of a new job have begun so long ago."""
+    return msgspec.structs.replace(new, delay=max(0, new.delay - late_ms)) if new.delay else new
 
 
 async def _renew(work: Work, repeats: Sequence[tuple[Job, NewJob]]) -> None:
@@ -212,7 +286,7 @@ def any_special(jobs: Sequence[NewJob]) -> bool:
 async def _make_one(work: Work, queue: Queue, new: NewJob, names: _Names) -> Job:
     """Make a job that may have to wait for others."""
     job = _build_one(work, queue, new)
-    needed = [found for ref in new.needs if (found := await names.resolve(queue, ref)) is not None]
+    needed = [found for ref in new.needs if (found := await names.resolve_any(queue, ref)) is not None]
     if needed and await flows.book_needs(work, job, needed):
         work.create([job], (new,), Arrow.AWAIT)
     else:
@@ -322,7 +396,7 @@ async def _replace(work: Work, job: Job, new: NewJob) -> None:
         work.move(job, Arrow.REPRIORITIZE, new.priority)
     job.max_attempts, job.backoff, job.timeout = new.max_attempts, new.backoff, new.timeout
     job.group_id, job.created_at = new.group_id, moments.created_at
-    job.flags = new.flags | (job.flags & JobFlag.AWAITED)
+    job.flags = new.flags | (job.flags & JobFlag.AWAITS)
     job.details = new.details
     details = details_of(job)
     details.parent = before.parent
@@ -347,6 +421,7 @@ class _Names:
         self._custom: dict[tuple[int, str], Job] = {}
         self._unique: dict[tuple[int, str], Job] = {}
         self._holders: dict[tuple[int, str], Job | None] = {}  #: of unique keys in the store, as far as looked for
+        self.afar: dict[JobRef, Afar] = {}  #: jobs of other shards that the command needs which is being looked at
 
     async def prefetch(self, jobs: Sequence[tuple[QueueKey, NewJob]]) -> None:
         """Read everybody at once who is named by new jobs, so that what follows has them at hand."""
@@ -387,7 +462,7 @@ class _Names:
         for new in jobs:
             number = None if new.job_id is None else ids.from_uuid(new.job_id)
             if number is not None and await self._work.find(queue.key.namespace, number) is None:
-                raise InvalidInput("jobId is spelled like an id that Penstock gives out. Choose another, or leave it out.")
+                raise InvalidInput(MISSPELT)
             if new.job_id is not None and new.job_id.startswith(IDEMPOTENCY_PREFIX):
                 raise InvalidInput(f"jobId must not begin with {IDEMPOTENCY_PREFIX!r}. Choose another, or leave it out.")
             for ref in new.needs:
@@ -396,7 +471,7 @@ class _Names:
                     raise InvalidInput("A job cannot depend on itself")
                 if name in earlier:
                     continue
-                needed = await self.resolve(queue, ref)
+                needed = await self.resolve_any(queue, ref)
                 if needed is None:
                     raise InvalidInput(f"Dependency job not found: {name}")
                 if flows.is_hopeless(needed):
@@ -408,6 +483,10 @@ class _Names:
         """Return the job that a need names: made earlier in this batch, or stored."""
         made = self._custom.get((queue.namespace_number, ref)) if isinstance(ref, str) else None
         return made or await self._work.find(queue.key.namespace, ref)
+
+    async def resolve_any(self, queue: Queue, ref: int | str) -> Job | Afar | None:
+        """Return the job that a need names, on this shard or another."""
+        return self.afar.get(ref) or await self.resolve(queue, ref)
 
     async def find(self, queue: Queue, new: NewJob) -> tuple[Job | None, bool]:
         """Return the job that has one of the new job's names, and tell whether the new one has taken its place."""

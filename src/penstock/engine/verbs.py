@@ -8,7 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.engine import admin, change, claim, crons, flows, hooks, keeper, produce, receipt, settle, sweep
+from penstock.engine import (
+    admin,
+    afar,
+    change,
+    claim,
+    crons,
+    flows,
+    hooks,
+    keeper,
+    names,
+    produce,
+    receipt,
+    settle,
+    sweep,
+)
 from penstock.engine.fast import buffer
 from penstock.engine.fast import commands as fast
 
@@ -24,6 +38,12 @@ if TYPE_CHECKING:
 BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     produce.Push: produce.push,
     produce.PushAcross: produce.push_across,
+    produce.PushAgain: produce.push_again,
+    names.Reserve: names.reserve,
+    names.Withdraw: names.withdraw,
+    names.ForgetNames: names.forget_names,
+    names.ListNames: names.list_names,
+    names.PutNames: names.put_names,
     settle.Renew: settle.renew,
     settle.Progress: settle.progress,
     settle.Ack: settle.ack,
@@ -55,6 +75,14 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     flows.Adopt: flows.adopt,
     flows.Unneed: flows.unneed,
     flows.CancelChildren: flows.cancel_children,
+    afar.Await: afar.wait_for,
+    afar.Audit: afar.audit,
+    afar.CancelIdle: afar.cancel_idle,
+    afar.DueShards: afar.due_shards,
+    afar.DueRelays: afar.due_relays,
+    afar.HearEnds: afar.hear_ends,
+    afar.NoteTold: afar.note_told,
+    afar.OpenNeeds: afar.open_needs,
     claim.Nudge: claim.nudge,
     sweep.Tick: sweep.tick,
 }

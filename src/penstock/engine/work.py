@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core import ids, lifecycle
 from penstock.core.events import ERROR_KINDS, Event, EventKind, job_event, job_events, queue_event
+from penstock.core.job import JobFlag
 from penstock.core.lifecycle import Arrow, State
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Work:
         self.ended: list[tuple[Job, Arrow]] = []  #: live jobs that completed, died or vanished, and how
         self.followed = 0  #: how many of these were looked into for the jobs that need them
         self.ends: list[End] = []  #: what else is to be told to jobs that need others
+        self.spared: dict[int, int] = {}  #: jobs that do not need any more what is ended here, by its id, on other shards
+        self.given_up: list[int] = []  #: dead jobs that jobs of other shards still hope for, and that are gone now
         self.results: dict[int, bytes] = {}  #: what workers answered, by job
         self._unsaved_results: dict[int, bytes] = {}
         self.after_commit: list[Callable[[], object]] = []
@@ -194,8 +197,11 @@ class Work:
         elif source == _ACTIVE and target != _ACTIVE:
             self.ready.add(job.queue)  # a free place
         # What removes a job that is completed or dead is not its end: that was before.
-        if target in (_COMPLETED, _DEAD, _NOWHERE) and source not in (_COMPLETED, _DEAD):
-            self.ended.append((job, arrow))
+        if target in (_COMPLETED, _DEAD, _NOWHERE):
+            if source not in (_COMPLETED, _DEAD):
+                self.ended.append((job, arrow))
+            elif target == _NOWHERE and job.flags & JobFlag.AWAITED_AFAR:
+                self.given_up.append(job.id)
 
     def need(self, needs: Iterable[Dependency]) -> None:
         """Book what new jobs need. It is written by the next ``flush``."""

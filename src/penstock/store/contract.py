@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
     from penstock.core.events import Event
-    from penstock.core.flow import Dependency, End, Need, NeedCount
+    from penstock.core.flow import Dependency, End, Need, NeedCount, Relay
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.lifecycle import State
+    from penstock.core.names import Reservation
     from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
     from penstock.core.webhook import Webhook
 
@@ -284,6 +285,9 @@ class Transaction(Protocol):
         They may be gone; there may be several that had the same name one after the other.
         """
 
+    async def need_page(self, after: tuple[int, int], limit: int) -> list[Dependency]:
+        """Read up to ``limit`` open dependencies behind a needed and a waiting job, in the order of the needed ones."""
+
     async def need_save(self, needs: Sequence[Dependency]) -> None:
         """Write where dependencies stand now."""
 
@@ -306,6 +310,67 @@ class Transaction(Protocol):
 
     async def end_remove(self, serials: Sequence[int]) -> None:
         """Forget ends."""
+
+    # What other shards have asked to be told.
+
+    async def relay_ask(self, jobs: Sequence[int], shard: int, *, alive: bool) -> None:
+        """Note that a shard has asked just now to be told how jobs end. Asking again is fine.
+
+        ``alive``: they live, so how they ended before is not told any more: who asks now must not take it for the end to come.
+        """
+
+    async def relay_asked(self, jobs: Sequence[int], shard: int) -> dict[int, int | None]:
+        """Return for which of some jobs a shard has asked, and how often it was told of their ends; None: no end yet."""
+
+    async def relay_end(self, ends: Sequence[tuple[End, int]]) -> None:
+        """Have the ends of jobs told to all shards that have asked, instead of any earlier end of theirs.
+
+        Each with the id of a job that does not need it any more, or 0.
+        """
+
+    async def relay_shards(self) -> set[int]:
+        """Return the shards that are to be told something now."""
+
+    async def relay_due(self, shard: int, limit: int) -> list[Relay]:
+        """Read up to ``limit`` ends that a shard is to be told now. Fewer when they reach ``flow_bytes_batch_max``."""
+
+    async def relay_again(self, relays: Sequence[tuple[Relay, int]]) -> None:
+        """Note that ends were told, and are to be told again at a wall-clock time.
+
+        One that was replaced, or is not to be told any more, is left alone.
+        """
+
+    async def relay_done(self, relays: Sequence[Relay], *, keep: bool) -> None:
+        """Forget ends that were told; ``keep`` what was asked for, because there may be another one.
+
+        One that was replaced, or asked for again meanwhile, is left alone.
+        """
+
+    async def relay_forget(self, jobs: Sequence[int]) -> None:
+        """Forget who has asked about jobs that will not end any more. Ends that wait for being told still are."""
+
+    # Names of a namespace whose queues live on several shards: see core.names.
+
+    async def name_load(self, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Reservation]:
+        """Read reservations by namespace and name, and hold them for this transaction. Unknown ones are left out."""
+
+    async def name_save(self, reservations: Sequence[tuple[Reservation, int]]) -> None:
+        """Write reservations, each with the ticket it was read with, 0 for a new one. Raises RowChanged if it is not so."""
+
+    async def name_page(self, after: tuple[str, str], limit: int) -> list[Reservation]:
+        """Read up to ``limit`` reservations behind a namespace and name, in order."""
+
+    async def name_remove(self, reservations: Sequence[Reservation]) -> None:
+        """Forget reservations. One that was given anew or renewed meanwhile is left alone."""
+
+    async def ticket_hold(self, tickets: Sequence[int]) -> set[int]:
+        """Return which tickets were withdrawn. Until the end of the transaction none is."""
+
+    async def ticket_withdraw(self, tickets: Sequence[int]) -> None:
+        """Withdraw tickets. What others did by them is committed and seen, or will not happen."""
+
+    async def ticket_trim(self, before_ms: int, limit: int) -> None:
+        """Forget up to ``limit`` tickets that were withdrawn before a wall-clock time."""
 
     async def log_append(self, job_id: int, entry: LogEntry, keep: int) -> None:
         """Add a line to a job's log and drop the oldest beyond ``keep``."""
@@ -476,6 +541,9 @@ class Store(Protocol):
 
     async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
         """Read one job by its id, or by its producer's own id. Raises JobQuarantined for a damaged one."""
+
+    async def name_find(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
+        """Find the ids of jobs by their producers' own ids. Unknown ones are left out."""
 
     async def job_select(self, selection: Selection) -> list[Place]:
         """Find a bounded choice of jobs, on its own connection. They may have moved on when somebody loads them."""

@@ -111,6 +111,14 @@ class ShardedStore:
             raise self._not_all()
         return found
 
+    async def name_find(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
+        """Find the ids of jobs by their producers' own ids. Raises StorageFailed if not all were found and some may be."""
+        answers = await self._ask(*(shard.name_find(namespace, names) for shard in self._up()))
+        found = {name: job_id for answer in answers for name, job_id in answer.items()}
+        if len(found) < len(set(names)) and self.down():
+            raise StorageFailed(f"Not all shards could be asked ({'; '.join(self.down())}). Retry in a moment.")
+        return found
+
     async def job_select(self, selection: Selection) -> list[Place]:
         return await self.of_queue(selection.queue.key).job_select(selection)
 

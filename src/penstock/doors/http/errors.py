@@ -27,6 +27,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.BodyTooLarge: 413,
     errors.RateLimited: 429,
     errors.TooMany: 503,
+    errors.NameContested: 503,
     errors.KeysUnavailable: 503,
     errors.StorageFailed: 503,
     errors.ShuttingDown: 503,

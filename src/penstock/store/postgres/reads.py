@@ -26,6 +26,7 @@ _BODY = f"select {rows.HEAD}, p.options, p.data from jobs j join payloads p on p
 _NAMESPACE = "(select number from namespaces where name = $2)"
 _BY_ID = f"{_BODY} where j.id = $1 and j.namespace = {_NAMESPACE}"
 _BY_NAME = f"{_BODY} where j.id = (select job from names where custom_id = $1 and namespace = {_NAMESPACE})"  # noqa: S608
+_IDS_BY_NAME = f"select custom_id, job from names where custom_id = any ($1::text[]) and namespace = {_NAMESPACE}"  # noqa: S608
 _IN_LINE = """
 select id, priority, position from (
   (select id, priority, position from jobs where queue = $1 and state = 0 and blocked = 0
@@ -73,6 +74,12 @@ async def job(db: Connection, namespace: str, ref: int | str) -> tuple[Job, Payl
         return None
     row = await db.fetchrow(_BY_ID if isinstance(ref, int) else _BY_NAME, ref, namespace)
     return None if row is None else rows.read_job_body(row)
+
+
+async def named(db: Connection, namespace: str, names: Sequence[str]) -> dict[str, int]:
+    """Find the ids of jobs by their producers' own ids."""
+    possible = [name for name in names if ZERO not in name]
+    return dict(await db.fetch(_IDS_BY_NAME, possible, namespace)) if possible else {}
 
 
 async def result(db: Connection, job_id: int) -> bytes | None:

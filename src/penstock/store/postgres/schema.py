@@ -21,6 +21,7 @@ LOCK_GROUP: Final = 0x504E5301
 LOCK_QUEUE: Final = 0x504E5302
 LOCK_MIGRATE: Final = 0x504E5303
 LOCK_QUOTA: Final = 0x504E5305
+LOCK_TICKETS: Final = 0x504E5304
 #: What ``finish`` raises when the world has changed since the transaction began: it is tried again.
 CHANGED_STATE: Final = "PN001"
 CHANNEL: Final = "penstock"
@@ -376,6 +377,48 @@ begin
 end $$;
 """  # noqa: S608 - put together from constants of this file
 
+# Names and flows across shards.
+_ACROSS_SHARDS = f"""
+create table reservations (
+  namespace    text not null,
+  name         text not null,
+  shard        int not null,             -- where a job of that name may be
+  ticket       bigint not null,
+  at           bigint not null,          -- ms, by the database's clock
+  primary key (namespace, name)
+);
+create table withdrawn (
+  ticket       bigint primary key,       -- no push may go by it any more
+  at           bigint not null
+);
+create index withdrawn_at on withdrawn (at);
+create table relays (
+  needed       bigint not null,          -- when this job ends,
+  shard        int not null,             -- that shard is to be told
+  asked_at     bigint not null,          -- ms, by the database's clock
+  next_at      bigint,                   -- when to tell it; null as long as the job has not ended
+  told         int not null,             -- how often
+  spared       bigint not null,          -- a job that does not need it any more, or 0
+  serial       bigint not null,          -- of the end, and the rest of it, see ends
+  state        smallint not null,
+  buries       boolean not null,
+  frees        boolean not null,
+  inherited    boolean not null,
+  error        bytea,                    -- UTF-8
+  result       bytea,
+  primary key (needed, shard)
+);
+create index relays_due on relays (shard, next_at) where next_at is not null;
+
+-- Whoever withdraws a ticket waits for the transactions that go by tickets, and they wait for it. Two statements, so that the
+-- second sees what was committed while the first waited.
+create function hold_tickets(tickets bigint[]) returns setof bigint language plpgsql volatile as $$
+begin
+  perform pg_advisory_xact_lock_shared({LOCK_TICKETS}, 0);
+  return query select w.ticket from withdrawn w where w.ticket = any (tickets);
+end $$;
+"""  # noqa: S608 - put together from constants of this file
+
 #: Migration number n (counting from 1) takes a database from version n-1 to n. Never edit one that was released; append.
-MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _FAST_PATH, _QUOTAS)
+MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _FAST_PATH, _QUOTAS, _ACROSS_SHARDS)
 SCHEMA_VERSION: Final = len(MIGRATIONS)

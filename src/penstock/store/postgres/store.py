@@ -381,6 +381,9 @@ class PostgresStore(CatalogReads[Catalog]):
     async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
         return await self._read(lambda db: reads.job(db, namespace, ref))  # type: ignore[no-any-return]
 
+    async def name_find(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
+        return await self._read(lambda db: reads.named(db, namespace, names))  # type: ignore[no-any-return]
+
     async def job_select(self, selection: Selection) -> list[Place]:
         return await self._read(lambda db: reads.select(db, selection))  # type: ignore[no-any-return]
 

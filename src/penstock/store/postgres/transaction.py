@@ -14,10 +14,10 @@ from penstock.core.job import Payload
 from penstock.core.lifecycle import State
 from penstock.core.queue import Queue, QueueKey, QueueSettings
 from penstock.store.contract import Horizon, JournalBlock
-from penstock.store.draft import Draft
 from penstock.store.postgres import crons as cron_rows
 from penstock.store.postgres import news, reads, rows, webhooks
-from penstock.store.postgres.catalog import Catalog, encode_settings
+from penstock.store.postgres.across import AcrossShards
+from penstock.store.postgres.catalog import encode_settings
 from penstock.store.postgres.schema import LOCK_QUEUE
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Finished(NamedTuple):
     block: JournalBlock
 
 
-class PostgresTransaction(Draft[Catalog]):
+class PostgresTransaction(AcrossShards):
     """See ``contract.Transaction`` for what each method promises."""
 
     def __init__(self, store: PostgresStore, id_mark: Callable[[], int]) -> None:
@@ -378,6 +378,9 @@ class PostgresTransaction(Draft[Catalog]):
             return []
         return [row[0] for row in await self._db.fetch(_FIND_NEEDED, namespace, name)]
 
+    async def need_page(self, after: tuple[int, int], limit: int) -> list[Dependency]:
+        return [rows.read_dependency(row) for row in await self._db.fetch(_NEED_PAGE, *after, limit)]
+
     async def need_save(self, needs: Sequence[Dependency]) -> None:
         self.wrote = True
         await self._db.execute(
@@ -670,6 +673,10 @@ cross join lateral (
 """
 _NEEDS_OF = (
     "select job, needs, state, name, null::bytea, error from dependencies where job = $1 and state <= 1 order by needs"
+)
+_NEED_PAGE = (
+    "select job, needs, state, name, null::bytea, error from dependencies"
+    " where state <= 1 and (needs, job) > ($1, $2) order by needs, job limit $3"
 )
 _COUNT_NEEDS = (
     "select u.job, count(*) filter (where d.state <= 1), count(*) filter (where d.state = 2), count(d.job)"

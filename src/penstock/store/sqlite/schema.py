@@ -204,8 +204,42 @@ create table layout (
 insert into layout select 1, 0, 1 where exists (select 1 from queues);  -- until now there was only one
 """
 
+# Names and flows across shards.
+_ACROSS_SHARDS = """
+create table reservations (
+  namespace    text not null,
+  name         text not null,
+  shard        integer not null,     -- where a job of that name may be
+  ticket       integer not null,
+  at           integer not null,     -- wall clock, ms
+  primary key (namespace, name)
+) without rowid;
+create table withdrawn (
+  ticket       integer primary key,  -- no push may go by it any more
+  at           integer not null
+);
+create index withdrawn_at on withdrawn (at);
+create table relays (
+  needed       integer not null,     -- when this job ends,
+  shard        integer not null,     -- that shard is to be told
+  asked_at     integer not null,     -- wall clock, ms
+  next_at      integer,              -- when to tell it; null as long as the job has not ended
+  told         integer not null,     -- how often
+  spared       integer not null,     -- a job that does not need it any more, or 0
+  serial       integer not null,     -- of the end, and the rest of it, see ends
+  state        integer not null,
+  buries       integer not null,
+  frees        integer not null,
+  inherited    integer not null,
+  error        text,
+  result       blob,
+  primary key (needed, shard)
+);
+create index relays_due on relays (shard, next_at) where next_at is not null;
+"""
+
 #: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.
-MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
+MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _ACROSS_SHARDS)
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 
 

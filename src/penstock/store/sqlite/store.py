@@ -430,6 +430,13 @@ class SqliteStore(CatalogReads[Catalog]):
             raise JobQuarantined from None
         return None
 
+    async def name_find(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
+        number = self.catalog.namespaces.get(namespace)
+        found = self.db.executemany(
+            "select custom_id, id from jobs where namespace = ? and custom_id = ?", [(number, name) for name in names]
+        )
+        return dict(found)
+
     async def job_select(self, selection: Selection) -> list[Place]:
         return await self.readers.run(lambda db: readers.select(db, selection))
 

@@ -17,10 +17,10 @@ from penstock.core.job import Job, Payload
 from penstock.core.lifecycle import STORED_STATES
 from penstock.core.queue import Queue, QueueKey, QueueSettings
 from penstock.store.contract import JournalBlock
-from penstock.store.draft import Draft
 from penstock.store.sqlite import crons as cron_rows
 from penstock.store.sqlite import groups, rows
-from penstock.store.sqlite.catalog import Catalog, encode_settings
+from penstock.store.sqlite.across import AcrossShards
+from penstock.store.sqlite.catalog import encode_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -60,6 +60,10 @@ _OPEN_NEEDS = (
     " where needs = ? and state <= 1 and job > ? and job < ? order by job limit ?"
 )
 _NEEDS_OF = "select job, needs, state, name, null, error from dependencies where job = ? and state <= 1 order by needs"
+_NEED_PAGE = (
+    "select job, needs, state, name, null, error from dependencies"
+    " where state <= 1 and (needs, job) > (?, ?) order by needs, job limit ?"
+)
 _COUNT_NEEDS = (
     "select ?1, count(*) filter (where state <= 1), count(*) filter (where state = 2), count(*)"
     " from dependencies where job = ?1"
@@ -74,7 +78,7 @@ _NEXT_LAPSE = "select min(lease_until) from jobs where state = 2 and lease_until
 _NEXT_EXPIRY = "select min(expires_at) from jobs where expires_at is not null and state in (0, 1, 5) and expires_at > ?"
 
 
-class SqliteTransaction(Draft[Catalog]):
+class SqliteTransaction(AcrossShards):
     """See ``contract.Transaction`` for what each method promises."""
 
     def __init__(self, store: SqliteStore, clock: Clock, id_mark: Callable[[], int]) -> None:
@@ -358,6 +362,10 @@ class SqliteTransaction(Draft[Catalog]):
     async def need_find(self, namespace: int, name: str) -> list[int]:
         self._begin()
         return [job_id for (job_id,) in self._db.execute(_FIND_NEEDED, (name, namespace))]
+
+    async def need_page(self, after: tuple[int, int], limit: int) -> list[Dependency]:
+        self._begin()
+        return [rows.read_dependency(row) for row in self._db.execute(_NEED_PAGE, (*after, limit))]
 
     async def need_save(self, needs: Sequence[Dependency]) -> None:
         self._begin()
