@@ -15,9 +15,9 @@ from penstock.core.queue import QueueKey
 from penstock.core.sharding import fnv1a32, shard_for
 from penstock.store.contract import Take
 from penstock.store.postgres import PostgresStore
-from tests.support.shards import set_down
 from tests.support import postgres
 from tests.support.pair import Pair
+from tests.support.shards import set_down
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
