@@ -286,7 +286,7 @@ def _make(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
     """Make jobs and bring them to life."""
     made = _build(work, queue, jobs)
     for new in jobs:
-        if new.delay or new.flags:  # a flag may be LIFO
+        if new.delay or new.flags & JobFlag.LIFO:
             _start_apart(work, made, jobs)
             break
     else:
