@@ -269,7 +269,9 @@ def _lease(work: Work, queue: Queue, caller: Claim, job: Job, payload: Payload) 
         details = details_of(job)
         details.owner = caller.owner
         put_details(job, details)
-    work.move(job, Arrow.CLAIM, lease_ms)
+        work.move(job, Arrow.CLAIM, lease_ms)
+    else:
+        work.lease(job, lease_ms)
     return Delivery(job, payload)
 
 

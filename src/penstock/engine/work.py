@@ -56,6 +56,7 @@ class Work:
         self._absent: set[int] = set()  #: ids that were looked for and are not there
         self._named: dict[tuple[int, str], Job | None] = {}  #: by namespace and producer's own id, as far as looked for
         self._changed: dict[int, None] = {}
+        self._leased: dict[int, None] = {}  #: claimed, and perhaps changed afterwards
         self._born: list[tuple[Job, Payload]] = []
         self._needs: list[Dependency] = []
         self._events: list[Event] = []
@@ -170,6 +171,11 @@ class Work:
         self._follow(job, arrow, value, note, error)
         self._changed[job.id] = None
 
+    def lease(self, job: Job, lease_ms: int) -> None:
+        """Hand a waiting job to a worker: ``move`` for a job of which nothing else was changed, which is written with less."""
+        self._follow(job, Arrow.CLAIM, lease_ms, None, None)
+        self._leased[job.id] = None
+
     def touch(self, job: Job) -> None:
         """Have a job written that was changed without an arrow: its details or flags. A new one is written anyway."""
         if job.id in self._known:
@@ -213,6 +219,13 @@ class Work:
         if self._needs:
             await self.tx.need_add(self._needs)
             self._needs = []
+        if self._leased:
+            leased = [self._known[job_id] for job_id in self._leased if job_id not in self._changed]
+            self._leased = {}
+            if leased:
+                await self.tx.job_lease(leased)
+                for job, _, _ in leased:
+                    self._known[job.id] = (job, job.state, job.token)
         if self._changed:
             changed = [self._known[job_id] for job_id in self._changed]
             self._changed = {}

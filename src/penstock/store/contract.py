@@ -218,6 +218,9 @@ class Transaction(Protocol):
     async def job_save(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
         """Write jobs back, each with the state and token it was read with. Raises RowChanged if one no longer has them."""
 
+    async def job_lease(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
+        """The same as ``job_save`` for waiting jobs that were claimed at this moment, and of which nothing else was changed."""
+
     async def job_remove(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
         """Delete jobs with all that belongs to them, guarded like ``job_save``."""
 

@@ -20,7 +20,6 @@ from penstock.store.postgres.news import News, bring_forward
 if TYPE_CHECKING:
     from asyncpg import Connection
 
-    from penstock.core.job import Job
     from penstock.core.webhook import Webhook
     from penstock.store.contract import Horizon
 
@@ -89,12 +88,6 @@ class Catalog(catalog.Catalog):
         """Remember what our own commit has booked, should a look at the database have come in between."""
         moments = booked.due_ms, booked.expiry_ms, booked.lapse_ms, booked.cron_ms
         bring_forward(self.horizon, News(horizon=moments, unfollowed=booked.unfollowed))
-
-    def book_in(self, horizon: Horizon, job: Job) -> None:
-        """Note in another horizon when a job will need attention."""
-        mine, self.horizon = self.horizon, horizon
-        self.book(job)
-        self.horizon = mine
 
 
 _CHANGED = (

@@ -13,6 +13,7 @@ from penstock.core.ids import first_of
 from penstock.core.job import Payload
 from penstock.core.lifecycle import State
 from penstock.core.queue import Queue, QueueKey, QueueSettings
+from penstock.store.catalog import book
 from penstock.store.contract import Horizon, JournalBlock
 from penstock.store.draft import Draft
 from penstock.store.postgres import crons as cron_rows
@@ -218,12 +219,20 @@ class PostgresTransaction(Draft[Catalog]):
     # Jobs.
 
     async def job_insert(self, jobs: Sequence[tuple[Job, Payload]]) -> None:
-        await self._db.execute(rows.INSERT_JOBS, *rows.insert_arrays(jobs))
+        if len(jobs) < rows.COPY_MIN:
+            await self._db.execute(rows.INSERT_JOBS, *rows.insert_arrays(jobs))
+        else:
+            await self._copy("payloads", rows.COPY_PAYLOADS, rows.copied_payloads(jobs))
+            await self._copy("jobs_live", rows.COPY_JOBS, rows.copied_jobs(jobs))
         await self._name([job for job, _ in jobs])
         for job, _ in jobs:
             self._tally(job.queue)[job.state] += 1
             if job.state or job.expires_at is not None or job.group_id is not None:  # a plain job needs no attention
                 self._written(job)
+        self._catalog.bring_forward(self._booked)
+
+    async def _copy(self, table: str, columns: Sequence[str], records: list[Any]) -> None:
+        await self._db.copy_records_to_table(table, columns=columns, records=records)
 
     async def _name(self, jobs: Iterable[Job]) -> None:
         """Write down producers' own ids."""
@@ -293,6 +302,16 @@ class PostgresTransaction(Draft[Catalog]):
                 tally[old_state] -= 1
                 tally[job.state] += 1
             self._written(job)
+        self._catalog.bring_forward(self._booked)
+
+    async def job_lease(self, jobs: Sequence[Changed]) -> None:
+        await self._guarded(rows.LEASE_JOBS, [*rows.lease_arrays(jobs), self.now_ms, State.WAITING], len(jobs))
+        for job, old_state, _ in jobs:
+            tally = self._tally(job.queue)
+            tally[old_state] -= 1
+            tally[job.state] += 1
+            self._written(job)
+        self._catalog.bring_forward(self._booked)
 
     async def job_remove(self, jobs: Sequence[Changed]) -> None:
         await self._guarded(rows.DELETE_JOBS, rows.guard_arrays(jobs), len(jobs))
@@ -315,6 +334,7 @@ class PostgresTransaction(Draft[Catalog]):
         for job in jobs:
             self._tally(job.queue)
             self._written(job)
+        self._catalog.bring_forward(self._booked)
 
     async def payload_save(self, payloads: Sequence[tuple[Job, Payload]]) -> None:
         self.wrote = True
@@ -538,8 +558,7 @@ class PostgresTransaction(Draft[Catalog]):
     # Parts shared by the verbs.
 
     def _written(self, job: Job) -> None:
-        self._catalog.book(job)
-        self._catalog.book_in(self._booked, job)
+        book(self._booked, job)
         if job.group_id is not None:
             self._touched.add((job.queue, job.group_id))
         if job.state == State.WAITING and 0 <= job.position < self._young:  # it has its old place back
