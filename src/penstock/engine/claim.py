@@ -187,7 +187,8 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
             continue
         share = jobs[given : given + caller.count]
         given += len(share)
-        deliveries = [_lease(work, queue, caller, job, payload) for job, payload in share]
+        _lease(work, queue, caller, [job for job, _ in share])
+        deliveries = [Delivery(job, payload) for job, payload in share]
         work.answer(caller, deliveries)
         work.after_commit.append(partial(_hand_over, engine, caller, deliveries))
         served.add(caller)
@@ -253,26 +254,35 @@ async def _tell_hit(engine: Engine, work: Work, queue: Queue, allowance: Allowan
             work.after_commit.append(tell)
 
 
-def _lease(work: Work, queue: Queue, caller: Claim, job: Job, payload: Payload) -> Delivery:
+def _lease(work: Work, queue: Queue, caller: Claim, jobs: Sequence[Job]) -> None:
+    """Hand jobs to a caller."""
     stall = queue.settings.stall
     if caller.lease_ms is not None:
         lease_ms = caller.lease_ms
     else:
         lease_ms = max(stall.stall_interval, stall.grace_period) if stall.enabled else 0
-    if job.details is not None and lease_ms and stall.enabled:
-        own = details_of(job).stall_timeout
-        if own is not None:
-            # Silence for this long loses the job, and so does a lease that was asked for and is shorter.
-            own = max(own, stall.grace_period)
-            lease_ms = own if caller.lease_ms is None else min(own, lease_ms)
-    if caller.owner is not None:
-        details = details_of(job)
-        details.owner = caller.owner
-        put_details(job, details)
-        work.move(job, Arrow.CLAIM, lease_ms)
-    else:
-        work.lease(job, lease_ms)
-    return Delivery(job, payload)
+    if caller.owner is None:
+        plain = [job for job in jobs if job.details is None]
+        if plain:
+            work.lease_all(plain, lease_ms)
+        if len(plain) == len(jobs):
+            return
+        jobs = [job for job in jobs if job.details is not None]
+    for job in jobs:
+        own = None
+        if job.details is not None and lease_ms and stall.enabled:
+            own = details_of(job).stall_timeout
+        if caller.owner is not None:
+            details = details_of(job)
+            details.owner = caller.owner
+            put_details(job, details)
+        work.move(job, Arrow.CLAIM, lease_ms if own is None else _shortest(own, caller.lease_ms, stall.grace_period))
+
+
+def _shortest(own_ms: int, asked_ms: int | None, grace_ms: int) -> int:
+    """Silence for as long as a job says loses it, and so does a lease that was asked for and is shorter."""
+    own_ms = max(own_ms, grace_ms)
+    return own_ms if asked_ms is None else min(own_ms, asked_ms)
 
 
 def _hand_over(engine: Engine, caller: Claim, deliveries: list[Delivery]) -> None:

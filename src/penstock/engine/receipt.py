@@ -15,10 +15,10 @@ from penstock.core.job import JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
 from penstock.engine.repeat import repeat
-from penstock.engine.settle import complete, count_failure
+from penstock.engine.settle import complete_all, count_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey
@@ -68,43 +68,40 @@ class NackById(_ById):
 
 async def ack_by_id(engine: Engine, work: Work, commands: Sequence[AckById]) -> None:
     """Apply a batch of acknowledgements."""
-    repeating: list[Job] = []
-    await work.prefetch([receipt.id for command in commands for receipt in command.receipts])
+    find = await _finder(work, commands)
+    done: dict[int, Job] = {}
     for command in commands:
         outcomes: list[ItemOutcome] = []
         for receipt in command.receipts:
-            job = await _find(work, receipt)
-            outcomes.append(None if job is None else _finish(work, job, repeating))
+            job = find(receipt)
+            if job is None or job.state == _COMPLETED or job.id in done:
+                outcomes.append(None)
+                continue
+            if _was_lost(job):
+                # Its worker took too long and is done after all: it takes the job back and settles it in one go.
+                if job.state == State.DELAYED:
+                    work.move(job, Arrow.PROMOTE)
+                work.move(job, Arrow.CLAIM)
+            if job.state == _ACTIVE:
+                done[job.id] = job
+                outcomes.append(None)
+            else:
+                outcomes.append(_not_in_hand(job))
         work.answer(command, outcomes)
+    complete_all(work, list(done.values()))
+    repeating = [job for job in done.values() if job.flags & JobFlag.REPEATS]
     if repeating:
         await repeat(engine, work, repeating)
     work.timings.append((engine.stats.ack_time, len(commands)))
 
 
-def _finish(work: Work, job: Job, repeating: list[Job]) -> ItemOutcome:
-    """Take a job to its good end, unless it is there or cannot get there; one that repeats is added to a list."""
-    if job.state == _COMPLETED:
-        return None
-    if _was_lost(job):
-        # Its worker took too long and is done after all: it takes the job back and settles it in one go.
-        if job.state == State.DELAYED:
-            work.move(job, Arrow.PROMOTE)
-        work.move(job, Arrow.CLAIM)
-    if job.state != _ACTIVE:
-        return _not_in_hand(job)
-    complete(work, job)
-    if job.flags & JobFlag.REPEATS:
-        repeating.append(job)
-    return None
-
-
 async def nack_by_id(_engine: Engine, work: Work, commands: Sequence[NackById]) -> None:
     """Apply a batch of failures."""
-    await work.prefetch([receipt.id for command in commands for receipt in command.receipts])
+    find = await _finder(work, commands)
     for command in commands:
         outcomes: list[ItemOutcome] = []
         for receipt in command.receipts:
-            job = await _find(work, receipt)
+            job = find(receipt)
             missing = JobNotFound(f"There is no message {receipt.id} in this topic.") if job is None else None
             outcomes.append(missing if job is None else _fail(work, job, receipt.error))
         work.answer(command, outcomes)
@@ -123,10 +120,19 @@ def _fail(work: Work, job: Job, error: str | None) -> ItemOutcome:
     return None
 
 
-async def _find(work: Work, receipt: Receipt) -> Job | None:
-    """Return the job that is meant, if it is on the queue that is meant."""
-    job = await work.find(receipt.queue.namespace, receipt.id)
-    return None if job is None or work.queue_of(job).key != receipt.queue else job
+async def _finder(work: Work, commands: Sequence[_ById]) -> Callable[[Receipt], Job | None]:
+    """Read all jobs that are meant; the returned function gives each, if it is on the queue that is meant."""
+    await work.prefetch([receipt.id for command in commands for receipt in command.receipts])
+    numbers: dict[QueueKey, int | None] = {}
+    for key in {receipt.queue for command in commands for receipt in command.receipts}:
+        queue = work.tx.queue_find(key)
+        numbers[key] = None if queue is None else queue.number
+
+    def find(receipt: Receipt) -> Job | None:
+        job = work.at_hand(receipt.id)
+        return None if job is None or job.queue != numbers[receipt.queue] else job
+
+    return find
 
 
 def _was_lost(job: Job) -> bool:

@@ -137,6 +137,16 @@ def complete(work: Work, job: Job) -> None:
         work.move(job, Arrow.COMPLETE)
 
 
+def complete_all(work: Work, jobs: Sequence[Job]) -> None:
+    """``complete`` for several active jobs."""
+    kept = [job for job in jobs if not job.flags & JobFlag.REMOVE_ON_COMPLETE]
+    if kept:
+        work.move_all(kept, Arrow.COMPLETE)
+    if len(kept) < len(jobs):
+        work.move_all([job for job in jobs if job.flags & JobFlag.REMOVE_ON_COMPLETE], Arrow.COMPLETE_REMOVE)
+    work.completed += len(jobs)
+
+
 async def fail(_engine: Engine, work: Work, commands: Sequence[Fail]) -> None:
     """Apply a batch of failures."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -28,7 +28,7 @@ from penstock.engine.receipt import AckById, NackById, Receipt
 from penstock.store.contract import Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.core.job import Job, Payload
     from penstock.doors.batches.tally import Tally
@@ -50,6 +50,7 @@ ITEMS: Final[wire.Body[wire.ItemBody | list[wire.ItemBody]]] = wire.Body(wire.It
 NACKS: Final[wire.Body[wire.NackBody | list[wire.NackBody]]] = wire.Body(wire.Nacks)
 DEAD: Final = Reader(wire.DeadQuery)
 TOPICS: Final = Reader(wire.TopicsQuery)
+Item = TypeVar("Item", wire.EnqueueItem, wire.ItemBody, wire.NackBody)
 _OK: Final = Plain(b"OK")
 _encode = msgspec.json.Encoder().encode
 
@@ -73,8 +74,7 @@ class BatchesDoor:
         now_ms = self._engine.clock.now_ms()
         parts: dict[QueueKey, list[NewJob]] = {}
         places: dict[QueueKey, list[int]] = {}
-        for place, item in enumerate(items):
-            topic = QueueKey(item.namespace, item.topic)
+        for place, (topic, item) in enumerate(_with_topics(items)):
             parts.setdefault(topic, []).append(_new_job(item, place, now_ms))
             places.setdefault(topic, []).append(place)
         if not items:
@@ -101,7 +101,7 @@ class BatchesDoor:
     async def ack(self, req: Request) -> Plain | list[wire.RefusalView]:
         body = await ITEMS.read(req)
         items = body if isinstance(body, list) else (body,)
-        receipts = [Receipt(QueueKey(each.namespace, each.topic), each.id) for each in items]
+        receipts = [Receipt(topic, each.id) for topic, each in _with_topics(items)]
         outcomes = await self._settle(req, AckById, receipts)
         for topic, count in _counted(receipts, outcomes).items():
             if self._store.queue_find(topic) is not None:  # whoever makes up names gets no metrics of their own
@@ -111,7 +111,7 @@ class BatchesDoor:
     async def nack(self, req: Request) -> Plain | list[wire.RefusalView]:
         body = await NACKS.read(req)
         items = body if isinstance(body, list) else (body,)
-        receipts = [Receipt(QueueKey(each.namespace, each.topic), each.id, each.error) for each in items]
+        receipts = [Receipt(topic, each.id, each.error) for topic, each in _with_topics(items)]
         outcomes = await self._settle(req, NackById, receipts)
         for topic, count in _counted(receipts, outcomes).items():
             self._tally.of(topic).nacked += count
@@ -192,6 +192,15 @@ class BatchesDoor:
     def own_routes(self) -> list[Route]:
         """Return what may be asked for at the listener of this door alone."""
         return [*self.routes(), Route("GET", "/health", self.health, "Health check", "Batches", probe=True)]
+
+
+def _with_topics(items: Iterable[Item]) -> Iterator[tuple[QueueKey, Item]]:
+    """Go through messages with their topics. Mostly they have the same: then it is made once."""
+    topic = QueueKey("", "")
+    for item in items:
+        if item.topic != topic.name or item.namespace != topic.namespace:
+            topic = QueueKey(item.namespace, item.topic)
+        yield topic, item
 
 
 def _counted(receipts: Sequence[Receipt], outcomes: Sequence[ItemOutcome]) -> Counter[QueueKey]:

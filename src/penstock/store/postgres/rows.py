@@ -40,13 +40,12 @@ _LIVE: Final = FIELDS[FIRST_LIVE_FIELD:]
 _FIXED_PART: Final = slice(FIELDS.index("created_at"), FIRST_LIVE_FIELD)
 FIXED: Final = FIELDS[_FIXED_PART]
 
-# What begins is alive, so it goes straight into the partition of the living.
 INSERT_JOBS: Final = f"""
 with bodies as (
   insert into payloads (id, options, data)
   select * from unnest($1::bigint[], ${FIELD_COUNT + 1}::bytea[], ${FIELD_COUNT + 2}::bytea[])
 )
-insert into jobs_live ({", ".join(FIELDS)}, blocked)
+insert into jobs ({", ".join(FIELDS)}, blocked)
 select {", ".join(f"u.{name}" for name in FIELDS)}, (u.group_id is not null)::int
 from unnest({_arrays(FIELDS)}) as u ({", ".join(FIELDS)})
 """  # noqa: S608 - put together from names in this file

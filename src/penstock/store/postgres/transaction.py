@@ -223,7 +223,7 @@ class PostgresTransaction(Draft[Catalog]):
             await self._db.execute(rows.INSERT_JOBS, *rows.insert_arrays(jobs))
         else:
             await self._copy("payloads", rows.COPY_PAYLOADS, rows.copied_payloads(jobs))
-            await self._copy("jobs_live", rows.COPY_JOBS, rows.copied_jobs(jobs))
+            await self._copy("jobs", rows.COPY_JOBS, rows.copied_jobs(jobs))
         await self._name([job for job, _ in jobs])
         for job, _ in jobs:
             self._tally(job.queue)[job.state] += 1
