@@ -3,6 +3,10 @@
 Commands that arrive while the event loop is busy with a transaction wait for the next one; then they all go into it. So the
 more there is to do, the larger the groups, and nobody ever waits for a timer. This is group commit: with durability
 ``always``, one fsync in a thread answers everything committed before it began, and the next group forms meanwhile.
+
+On a store with two lanes, a server that is busy has two groups under way, so that the store has something to do while the
+server thinks, and the other way round. The lane beside has what stands for itself: pushes and acknowledgements, each in order.
+The main one has the rest: claims, time, and everything that changes what others go by. What needs to be alone waits for both.
 """
 
 from __future__ import annotations
@@ -41,7 +45,10 @@ class Group(NamedTuple):
 
 
 class Batcher:
-    """One per store. ``apply`` decides a batch of commands inside a transaction."""
+    """One per store. ``apply`` decides a batch of commands inside a transaction; ``apply_beside`` one next to another.
+
+    ``wants_alone`` tells whether the next batch of the main lane has something to do that needs to be alone.
+    """
 
     def __init__(
         self,
@@ -51,6 +58,8 @@ class Batcher:
         apply: Callable[[Work, list[AnyCommand]], Awaitable[None]],
         stats: Stats,
         *,
+        apply_beside: Callable[[Work, list[AnyCommand]], Awaitable[None]],
+        wants_alone: Callable[[], bool],
         durability: Durability,
         sync_interval_ms: int,
     ) -> None:
@@ -63,13 +72,19 @@ class Batcher:
         self._clock = clock
         self._ids = ids
         self._apply = apply
+        self._apply_beside = apply_beside
+        self._wants_alone = wants_alone
+        self._has_lanes = store.capabilities.lanes > 1
         self._stats = stats
         self._durability = durability
         self._sync_interval_ms = sync_interval_ms
         self._loop = asyncio.get_running_loop()
         self._pending: list[AnyCommand] = []
-        self._since = 0.0
+        self._since = self._since_beside = 0.0
         self._running: asyncio.Task[None] | None = None
+        self._beside: list[AnyCommand] = []  #: pending, for the lane beside
+        self._running_beside: asyncio.Task[None] | None = None
+        self._parted = False  #: the main lane is running, and has nothing that could be done beside
         self._unsynced: list[Group] = []
         self._syncing: asyncio.Task[None] | None = None
         self._next_sync: Alarm | None = None
@@ -83,53 +98,92 @@ class Batcher:
         if command.grows:
             self._store.check_writable(grows=True)
         pending = self._pending
-        if len(pending) >= limits.pending_commands_max:
+        if len(pending) + len(self._beside) >= limits.pending_commands_max:
             raise TooMany("Too many requests are waiting to be written. Slow down and retry.")
         if not pending:
             self._since = self._clock.stopwatch()
-        pending.append(command)
-        if self._running is None:
-            self._running = self._loop.create_task(self._run(), name="penstock-batcher")
+        if command.beside and (self._parted or self._running_beside is not None):
+            self._do_beside(command)
+        else:
+            pending.append(command)
+            if self._running is None:
+                self._running = self._loop.create_task(self._run(), name="penstock-batcher")
         future = command.future = self._loop.create_future()
         return future
 
     async def close(self) -> None:
         """Finish what was submitted; everything later is refused."""
         self._closed = True
-        while self._running is not None or self._syncing is not None:
-            await asyncio.gather(*(task for task in (self._running, self._syncing) if task is not None))
+        while tasks := [task for task in (self._running, self._running_beside, self._syncing) if task is not None]:
+            await asyncio.gather(*tasks)
         if self._next_sync is not None:
             self._next_sync.cancel()
 
     async def _run(self) -> None:
         try:
+            busy = False
             while self._pending:
-                await self._gather()
-                batch = self._pending[: limits.batch_commands_max]
-                del self._pending[: limits.batch_commands_max]
-                await self._commit(batch)
+                await self._gather(self._pending)
+                if self._has_lanes:
+                    self._part(busy=busy)
+                if self._pending:
+                    await self._commit(_take(self._pending), alone=not self._has_lanes or self._wants_alone())
+                busy = True
         finally:
             self._running = None
+            self._parted = False
 
-    async def _gather(self) -> None:
+    def _part(self, *, busy: bool) -> None:
+        """Leave to the lane beside what may be done there, unless there was nothing else to do a moment ago.
+
+        What is done beside has an order of its own, so from then on nothing of it may be done in the main lane.
+        """
+        for_beside = [command for command in self._pending if command.beside]
+        if for_beside and busy:
+            self._pending[:] = [command for command in self._pending if not command.beside]
+            self._parted = True
+            for command in for_beside:
+                self._do_beside(command)
+        else:
+            self._parted = not for_beside
+
+    def _do_beside(self, command: AnyCommand) -> None:
+        if not self._beside:
+            self._since_beside = self._clock.stopwatch()
+        self._beside.append(command)
+        if self._running_beside is None:
+            self._running_beside = self._loop.create_task(self._run_beside(), name="penstock-batcher-beside")
+
+    async def _run_beside(self) -> None:
+        try:
+            while self._beside:
+                await self._gather(self._beside)
+                await self._commit(_take(self._beside), beside=True)
+        finally:
+            self._running_beside = None
+
+    @staticmethod
+    async def _gather(pending: list[AnyCommand]) -> None:
         """Wait as long as every turn of the event loop brings more: a transaction costs much, one more command in it little."""
         seen = 0
-        while seen < len(self._pending) < limits.batch_commands_max:
-            seen = len(self._pending)
+        while seen < len(pending) < limits.batch_commands_max:
+            seen = len(pending)
             await settle(1)
 
-    async def _commit(self, batch: list[AnyCommand], *, last_try: bool = False) -> None:
-        since, started = self._since, self._clock.stopwatch()
+    async def _commit(
+        self, batch: list[AnyCommand], *, alone: bool = False, beside: bool = False, last_try: bool = False
+    ) -> None:
+        since, started = self._since_beside if beside else self._since, self._clock.stopwatch()
         try:
             try:
-                work = await self._transact(batch)
+                work = await self._transact(batch, alone=alone, beside=beside)
             except RowChanged:
-                work = await self._transact(batch)
+                work = await self._transact(batch, alone=True, beside=beside)
         except Exception as error:  # noqa: BLE001 - whatever it was, it ends in the answers of this batch
             if last_try:
                 self._blame(batch[0], error)
             else:
-                await self._sort_out(batch, error)
+                await self._sort_out(batch, error, beside=beside)
             return
         self._stats.committed(len(batch), self._clock.stopwatch() - started)
         if self._durability is not Durability.ALWAYS or self._store.capabilities.commit_is_durable:
@@ -138,10 +192,10 @@ class Batcher:
         self._announce(work)
         self._deliver(work, since)
 
-    async def _transact(self, batch: list[AnyCommand]) -> Work:
-        async with self._store.transaction(self._ids.mark) as tx:
-            work = Work(tx, self._ids)
-            await self._apply(work, batch)
+    async def _transact(self, batch: list[AnyCommand], *, alone: bool, beside: bool) -> Work:
+        async with self._store.transaction(self._ids.mark, alone=alone) as tx:
+            work = Work(tx, self._ids, alone=alone)
+            await (self._apply_beside if beside else self._apply)(work, batch)
             await work.flush()
         return work
 
@@ -159,7 +213,7 @@ class Batcher:
             except Exception:
                 log.exception("a listener failed after a commit")
 
-    async def _sort_out(self, batch: list[AnyCommand], error: Exception) -> None:
+    async def _sort_out(self, batch: list[AnyCommand], error: Exception, *, beside: bool) -> None:
         """Nothing of the batch was stored, as far as is known. Find out which command is to blame, so that it fails alone."""
         if isinstance(error, StorageFull):  # what needs no more room has a chance now that the reserve was given back
             for command in batch:
@@ -172,7 +226,7 @@ class Batcher:
             return
         for command in batch:
             if not command.future.done():
-                await self._commit([command], last_try=True)
+                await self._commit([command], alone=True, beside=beside, last_try=True)
 
     def _blame(self, command: AnyCommand, error: Exception) -> None:
         if not isinstance(error, PenstockError):
@@ -257,3 +311,10 @@ class Batcher:
         self._next_sync = None
         self._sync_wanted = True
         self._start_sync()
+
+
+def _take(pending: list[AnyCommand]) -> list[AnyCommand]:
+    """Take the next batch of what is pending."""
+    batch = pending[: limits.batch_commands_max]
+    del pending[: limits.batch_commands_max]
+    return batch

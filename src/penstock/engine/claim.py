@@ -123,6 +123,13 @@ class WaitingRoom:
         for queue in list(self._lines):
             self.nudge_at(queue, self._engine.clock.steady_ms())
 
+    def nudge_ready(self, work: Work) -> None:
+        """Have a look at the lines of the queues in which a piece of work has made something claimable."""
+        for number in work.ready:
+            queue = work.tx.queue_by_number(number).key
+            if queue in self._lines:
+                self.nudge_at(queue, self._engine.clock.steady_ms())
+
     def nudge_at(self, queue: QueueKey, steady_ms: int) -> None:
         """Book another look at a line."""
         if queue not in self._nudges:

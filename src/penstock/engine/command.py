@@ -19,6 +19,9 @@ class Command(Generic[Outcome]):
 
     __slots__ = ("future",)
 
+    #: It serves nobody who waits in line and needs no rest of the batch, so it may be done next to one, in a transaction of
+    #: its own.
+    beside: ClassVar[bool] = False
     grows: ClassVar[bool] = False  #: it needs more room on disk, so it is refused while the disk is full
     durable: bool = False  #: its answer waits for an fsync even if the server's durability would not
 

@@ -44,6 +44,7 @@ class Push(Command[list[Job]]):
 
     __slots__ = ("durable", "jobs", "queue")
 
+    beside = True
     grows = True
 
     def __init__(self, queue: QueueKey, jobs: Sequence[NewJob]) -> None:
@@ -67,6 +68,7 @@ class PushAcross(Command[list[list[Job]]]):
 
     __slots__ = ("asked_ms", "parts")
 
+    beside = True
     grows = True
 
     def __init__(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]], asked_ms: int) -> None:

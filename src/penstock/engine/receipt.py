@@ -55,6 +55,8 @@ class AckById(_ById):
 
     __slots__ = ()
 
+    beside = True
+
 
 class NackById(_ById):
     """Jobs failed: each is retried after its backoff, or dead if it has no attempts left.

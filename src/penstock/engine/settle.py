@@ -51,6 +51,8 @@ class Ack(Settlement):
 
     __slots__ = ("results",)
 
+    beside = True
+
     def __init__(self, namespace: str, holds: Sequence[Hold], results: Sequence[bytes | None]) -> None:
         super().__init__(namespace, holds)
         self.results = results

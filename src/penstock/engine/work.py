@@ -35,8 +35,9 @@ class Work:
     commit: what must happen after it is given to ``after_commit``.
     """
 
-    def __init__(self, tx: Transaction, source: IdSource) -> None:
+    def __init__(self, tx: Transaction, source: IdSource, *, alone: bool = True) -> None:
         self.tx = tx
+        self.alone = alone  #: nothing else of this server is under way, so everything that was said so far was heard
         self.now_ms = tx.now_ms
         self.steady_ms = tx.steady_ms
         self.answers: list[tuple[AnyCommand, Any]] = []

@@ -52,9 +52,10 @@ class Finished(NamedTuple):
 class PostgresTransaction(Draft[Catalog]):
     """See ``contract.Transaction`` for what each method promises."""
 
-    def __init__(self, store: PostgresStore, id_mark: Callable[[], int]) -> None:
+    def __init__(self, store: PostgresStore, id_mark: Callable[[], int], *, alone: bool) -> None:
         super().__init__()
         self._store = store
+        self._alone = alone
         self._id_mark = id_mark
         self.freed: set[int] = set()  # nothing is ever put aside: the database guards its own pages
         self.wrote = False
@@ -69,7 +70,7 @@ class PostgresTransaction(Draft[Catalog]):
 
     async def __aenter__(self) -> Self:
         store = self._store
-        self._db: Connection = await store.begin()
+        self._db: Connection = await store.begin(alone=self._alone)
         self._catalog = store.catalog
         try:
             await self._db.execute("begin")
@@ -77,6 +78,7 @@ class PostgresTransaction(Draft[Catalog]):
             self.now_ms, self.steady_ms = store.clock.told(now_ms)
             self._young = first_of(self.now_ms)
             if version != self._catalog.version:
+                store.stay_alone()
                 await self._catalog.refresh(self._db)
             self._known = self._catalog.version
         except BaseException as error:
@@ -149,9 +151,9 @@ class PostgresTransaction(Draft[Catalog]):
         found = self._catalog.by_key.get(key)
         if found is not None:
             return found
+        version = await self._next_version()
         namespace = await self._open_namespace(key.namespace)
         settings = QueueSettings()
-        version = await self._next_version()
         number = await self._db.fetchval(_OPEN_QUEUE, namespace, key.name, encode_settings(settings), version)
         queue = Queue(number, namespace, key, None, settings)
         self._add_queue(queue)
@@ -168,6 +170,7 @@ class PostgresTransaction(Draft[Catalog]):
 
     async def _next_version(self) -> int:
         """Have the catalog grow by one, which nobody else can do until this transaction is over."""
+        self._store.stay_alone()
         self.wrote = True
         version: int = await self._db.fetchval("update catalog set version = version + 1 returning version")
         if version != self._known + 1:  # somebody else was first, and may have done the same
