@@ -4,9 +4,10 @@ Commands that arrive while the event loop is busy with a transaction wait for th
 more there is to do, the larger the groups, and nobody ever waits for a timer. This is group commit: with durability
 ``always``, one fsync in a thread answers everything committed before it began, and the next group forms meanwhile.
 
-On a store with two lanes, a server that is busy has two groups under way, so that the store has something to do while the
-server thinks, and the other way round. The lane beside has what stands for itself: pushes and acknowledgements, each in order.
-The main one has the rest: claims, time, and everything that changes what others go by. What needs to be alone waits for both.
+On a store with several lanes, a server that is busy has several groups under way, so that the store has something to do while
+the server thinks, and the other way round. Pushes and acknowledgements, which stand for themselves, have lanes of their own,
+and are done there in order. The main lane has the rest: claims, time, and everything that changes what others go by. What needs
+to be alone waits for all.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.durability import Durability
 from penstock.core.errors import OutcomeUnknown, PenstockError, RowChanged, ShuttingDown, StorageFull, TooMany
+from penstock.engine.command import Lane
 from penstock.engine.work import Work
 
 if TYPE_CHECKING:
@@ -42,6 +44,15 @@ class Group(NamedTuple):
     answers: list[tuple[AnyCommand, Any]]
     work: Work | None  #: what to time and to tell; None if another group of the same work does
     since: float
+
+
+class Beside:
+    """A lane beside the main one: what waits for it, since when, and what it is doing."""
+
+    def __init__(self) -> None:
+        self.pending: list[AnyCommand] = []
+        self.since = 0.0
+        self.running: asyncio.Task[None] | None = None
 
 
 class Batcher:
@@ -74,16 +85,16 @@ class Batcher:
         self._apply = apply
         self._apply_beside = apply_beside
         self._wants_alone = wants_alone
-        self._has_lanes = store.capabilities.lanes > 1
         self._stats = stats
         self._durability = durability
         self._sync_interval_ms = sync_interval_ms
         self._loop = asyncio.get_running_loop()
         self._pending: list[AnyCommand] = []
-        self._since = self._since_beside = 0.0
+        self._since = 0.0
         self._running: asyncio.Task[None] | None = None
-        self._beside: list[AnyCommand] = []  #: pending, for the lane beside
-        self._running_beside: asyncio.Task[None] | None = None
+        self._beside: dict[Lane, Beside] = {}
+        if store.capabilities.lanes > 1:
+            self._beside = {lane: Beside() for lane in (Lane.PUSHES, Lane.ACKS)}
         self._parted = False  #: the main lane is running, and has nothing that could be done beside
         self._unsynced: list[Group] = []
         self._syncing: asyncio.Task[None] | None = None
@@ -98,12 +109,13 @@ class Batcher:
         if command.grows:
             self._store.check_writable(grows=True)
         pending = self._pending
-        if len(pending) + len(self._beside) >= limits.pending_commands_max:
+        if len(pending) + sum(len(lane.pending) for lane in self._beside.values()) >= limits.pending_commands_max:
             raise TooMany("Too many requests are waiting to be written. Slow down and retry.")
         if not pending:
             self._since = self._clock.stopwatch()
-        if command.beside and (self._parted or self._running_beside is not None):
-            self._do_beside(command)
+        beside = self._beside.get(command.lane)
+        if beside is not None and (self._parted or beside.running is not None):
+            self._do_beside(beside, command)
         else:
             pending.append(command)
             if self._running is None:
@@ -114,8 +126,11 @@ class Batcher:
     async def close(self) -> None:
         """Finish what was submitted; everything later is refused."""
         self._closed = True
-        while tasks := [task for task in (self._running, self._running_beside, self._syncing) if task is not None]:
-            await asyncio.gather(*tasks)
+        while True:
+            tasks = (self._running, self._syncing, *(lane.running for lane in self._beside.values()))
+            if not any(tasks):
+                break
+            await asyncio.gather(*(task for task in tasks if task is not None))
         if self._next_sync is not None:
             self._next_sync.cancel()
 
@@ -124,43 +139,54 @@ class Batcher:
             busy = False
             while self._pending:
                 await self._gather(self._pending)
-                if self._has_lanes:
+                if not self._beside:
+                    await self._commit(_take(self._pending), alone=True)
+                elif self._wants_alone():
+                    self._unite()
+                    await self._commit(_take(self._pending), alone=True)
+                else:
                     self._part(busy=busy)
-                if self._pending:
-                    await self._commit(_take(self._pending), alone=not self._has_lanes or self._wants_alone())
+                    if self._pending:
+                        await self._commit(_take(self._pending))
                 busy = True
         finally:
             self._running = None
             self._parted = False
 
     def _part(self, *, busy: bool) -> None:
-        """Leave to the lane beside what may be done there, unless there was nothing else to do a moment ago.
+        """Leave to the lanes beside what may be done there, unless there was nothing else to do a moment ago.
 
-        What is done beside has an order of its own, so from then on nothing of it may be done in the main lane.
+        What is done beside is done in order, so from then on nothing of it may be done in the main lane.
         """
-        for_beside = [command for command in self._pending if command.beside]
-        if for_beside and busy:
-            self._pending[:] = [command for command in self._pending if not command.beside]
-            self._parted = True
-            for command in for_beside:
-                self._do_beside(command)
-        else:
-            self._parted = not for_beside
+        beside = [command for command in self._pending if command.lane in self._beside]
+        self._parted = busy or not beside
+        if beside and busy:
+            self._pending[:] = [command for command in self._pending if command.lane not in self._beside]
+            for command in beside:
+                self._do_beside(self._beside[command.lane], command)
 
-    def _do_beside(self, command: AnyCommand) -> None:
-        if not self._beside:
-            self._since_beside = self._clock.stopwatch()
-        self._beside.append(command)
-        if self._running_beside is None:
-            self._running_beside = self._loop.create_task(self._run_beside(), name="penstock-batcher-beside")
+    def _unite(self) -> None:
+        """Do in the main lane what waits in the others: whoever is alone must have heard everybody who came before."""
+        self._parted = False
+        for lane in self._beside.values():
+            self._pending += lane.pending
+            lane.pending.clear()
 
-    async def _run_beside(self) -> None:
+    def _do_beside(self, lane: Beside, command: AnyCommand) -> None:
+        if not lane.pending:
+            lane.since = self._clock.stopwatch()
+        lane.pending.append(command)
+        if lane.running is None:
+            lane.running = self._loop.create_task(self._run_beside(lane), name="penstock-batcher-beside")
+
+    async def _run_beside(self, lane: Beside) -> None:
         try:
-            while self._beside:
-                await self._gather(self._beside)
-                await self._commit(_take(self._beside), beside=True)
+            while lane.pending:
+                await self._gather(lane.pending)
+                if lane.pending:
+                    await self._commit(_take(lane.pending), beside=lane)
         finally:
-            self._running_beside = None
+            lane.running = None
 
     @staticmethod
     async def _gather(pending: list[AnyCommand]) -> None:
@@ -171,9 +197,9 @@ class Batcher:
             await settle(1)
 
     async def _commit(
-        self, batch: list[AnyCommand], *, alone: bool = False, beside: bool = False, last_try: bool = False
+        self, batch: list[AnyCommand], *, alone: bool = False, beside: Beside | None = None, last_try: bool = False
     ) -> None:
-        since, started = self._since_beside if beside else self._since, self._clock.stopwatch()
+        since, started = self._since if beside is None else beside.since, self._clock.stopwatch()
         try:
             try:
                 work = await self._transact(batch, alone=alone, beside=beside)
@@ -192,10 +218,10 @@ class Batcher:
         self._announce(work)
         self._deliver(work, since)
 
-    async def _transact(self, batch: list[AnyCommand], *, alone: bool, beside: bool) -> Work:
+    async def _transact(self, batch: list[AnyCommand], *, alone: bool, beside: Beside | None) -> Work:
         async with self._store.transaction(self._ids.mark, alone=alone) as tx:
             work = Work(tx, self._ids, alone=alone)
-            await (self._apply_beside if beside else self._apply)(work, batch)
+            await (self._apply if beside is None else self._apply_beside)(work, batch)
             await work.flush()
         return work
 
@@ -213,7 +239,7 @@ class Batcher:
             except Exception:
                 log.exception("a listener failed after a commit")
 
-    async def _sort_out(self, batch: list[AnyCommand], error: Exception, *, beside: bool) -> None:
+    async def _sort_out(self, batch: list[AnyCommand], error: Exception, *, beside: Beside | None) -> None:
         """Nothing of the batch was stored, as far as is known. Find out which command is to blame, so that it fails alone."""
         if isinstance(error, StorageFull):  # what needs no more room has a chance now that the reserve was given back
             for command in batch:

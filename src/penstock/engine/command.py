@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
 
 Outcome = TypeVar("Outcome")
+
+
+class Lane(IntEnum):
+    """Where commands are done while there is more to do than one transaction at a time can. In each lane, in order.
+
+    What has a lane of its own serves nobody who waits in line, and needs nothing of what is done in the other lanes.
+    """
+
+    MAIN = 0
+    PUSHES = 1
+    ACKS = 2
 
 
 class Command(Generic[Outcome]):
@@ -19,9 +31,7 @@ class Command(Generic[Outcome]):
 
     __slots__ = ("future",)
 
-    #: It serves nobody who waits in line and needs no rest of the batch, so it may be done next to one, in a transaction of
-    #: its own.
-    beside: ClassVar[bool] = False
+    lane: ClassVar[Lane] = Lane.MAIN  #: where it is done while the server is busy
     grows: ClassVar[bool] = False  #: it needs more room on disk, so it is refused while the disk is full
     durable: bool = False  #: its answer waits for an fsync even if the server's durability would not
 

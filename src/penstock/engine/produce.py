@@ -22,7 +22,7 @@ from penstock.core.job import (
 )
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine import flows
-from penstock.engine.command import Command
+from penstock.engine.command import Command, Lane
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ class Push(Command[list[Job]]):
 
     __slots__ = ("durable", "jobs", "queue")
 
-    beside = True
+    lane = Lane.PUSHES
     grows = True
 
     def __init__(self, queue: QueueKey, jobs: Sequence[NewJob]) -> None:
@@ -68,7 +68,7 @@ class PushAcross(Command[list[list[Job]]]):
 
     __slots__ = ("asked_ms", "parts")
 
-    beside = True
+    lane = Lane.PUSHES
     grows = True
 
     def __init__(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]], asked_ms: int) -> None:

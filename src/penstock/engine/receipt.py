@@ -13,7 +13,7 @@ from penstock.core import limits
 from penstock.core.errors import JobNotFound, WrongState
 from penstock.core.job import JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command
+from penstock.engine.command import Command, Lane
 from penstock.engine.repeat import repeat
 from penstock.engine.settle import complete_all, count_failure
 
@@ -55,7 +55,7 @@ class AckById(_ById):
 
     __slots__ = ()
 
-    beside = True
+    lane = Lane.ACKS
 
 
 class NackById(_ById):

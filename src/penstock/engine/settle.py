@@ -13,7 +13,7 @@ from penstock.core.errors import JobNotFound, PenstockError, StaleLease, WrongSt
 from penstock.core.job import DeathReason, Job, JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.retry import after_failure
-from penstock.engine.command import Command
+from penstock.engine.command import Command, Lane
 from penstock.engine.repeat import repeat
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Ack(Settlement):
 
     __slots__ = ("results",)
 
-    beside = True
+    lane = Lane.ACKS
 
     def __init__(self, namespace: str, holds: Sequence[Hold], results: Sequence[bytes | None]) -> None:
         super().__init__(namespace, holds)

@@ -14,6 +14,7 @@ from penstock.core.lifecycle import STORED_STATES
 from penstock.core.queue import Queue, QueueKey, QueueSettings
 from penstock.store import catalog
 from penstock.store.catalog import empty_tally
+from penstock.store.contract import Horizon
 from penstock.store.postgres import webhooks
 from penstock.store.postgres.news import News, bring_forward
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from asyncpg import Connection
 
     from penstock.core.webhook import Webhook
-    from penstock.store.contract import Horizon
 
 #: Counting all jobs, which is done when a server starts, may take a while.
 COUNT_S: Final = 600.0
@@ -37,6 +37,8 @@ class Catalog(catalog.Catalog):
         super().__init__()
         self.version = -1
         self.webhooks: dict[int, Webhook] = {}
+        #: What was committed by others, another lane or another server, since this server began to look at what is due.
+        self.lately = Horizon()
 
     async def load(self, db: Connection) -> None:
         """Read everything. To be called in a transaction that sees one state of the database throughout."""
@@ -49,7 +51,8 @@ class Catalog(catalog.Catalog):
             if number in self.tallies and state in STORED_STATES:
                 self.tallies[number][state] = count
                 self.total[state] += count
-        await self.look_ahead(db)
+        self.horizon = Horizon()
+        await self.look_further(db)
 
     async def refresh(self, db: Connection) -> None:
         """Read what has changed among the queues since the last time, and all webhooks, of which there are few."""
@@ -67,12 +70,6 @@ class Catalog(catalog.Catalog):
         self.webhooks = {each.id: each for each in await webhooks.read(db)}
         self.version = version
 
-    async def look_ahead(self, db: Connection) -> None:
-        """Find out from the database what falls due next."""
-        horizon = self.horizon
-        moments = await db.fetchrow(_NEXT_MOMENTS)
-        horizon.due_ms, horizon.expiry_ms, horizon.lapse_ms, horizon.cron_ms, horizon.unfollowed = moments
-
     async def look_further(self, db: Connection) -> None:
         """Find out what falls due earlier than we know, without forgetting what we know."""
         *moments, unfollowed = await db.fetchrow(_NEXT_MOMENTS)
@@ -82,12 +79,16 @@ class Catalog(catalog.Catalog):
         """Take over what another server has committed."""
         self.apply(told.tallies)
         self.crons += told.crons
-        bring_forward(self.horizon, told)
+        self._bring_forward(told)
 
     def bring_forward(self, booked: Horizon) -> None:
         """Remember what our own commit has booked, should a look at the database have come in between."""
         moments = booked.due_ms, booked.expiry_ms, booked.lapse_ms, booked.cron_ms
-        bring_forward(self.horizon, News(horizon=moments, unfollowed=booked.unfollowed))
+        self._bring_forward(News(horizon=moments, unfollowed=booked.unfollowed))
+
+    def _bring_forward(self, told: News) -> None:
+        bring_forward(self.horizon, told)
+        bring_forward(self.lately, told)
 
 
 _CHANGED = (

@@ -49,7 +49,7 @@ log = structlog.get_logger("penstock.store")
 
 READERS: Final = 4
 #: Transactions under way at the same time.
-LANES: Final = 2
+LANES: Final = 3
 #: How long a server's number is its own without a sign of life.
 NODE_LEASE_MS: Final = 60_000
 #: How long to try to find out whether a commit happened whose answer was lost, and the pause between two tries.
@@ -259,7 +259,7 @@ class PostgresStore(CatalogReads[Catalog]):
                 self.lost(error)
             else:
                 await db.execute("rollback")
-                await self.catalog.look_ahead(db)
+                await self.catalog.look_further(db)
         except Exception as failure:  # noqa: BLE001 - then the connection is of no use any more
             self.lost(failure)
         finally:
@@ -281,7 +281,8 @@ class PostgresStore(CatalogReads[Catalog]):
     async def _is_there(self, finished: Finished) -> bool | None:
         """Tell whether a transaction that is over has left its block in the journal; None if it is not over yet.
 
-        That the database says "committed" of its number is not enough: a number that was lost in a crash is given again.
+        That the database says "committed" of its number is not enough: a number that was lost in a crash is given again. Nor is
+        the number of the block: if ours was not committed, another transaction of this server may have it by now.
         """
         try:
             db = await connect(self._url)
@@ -289,13 +290,15 @@ class PostgresStore(CatalogReads[Catalog]):
             return None
         try:
             try:
-                if await db.fetchval("select pg_xact_status($1::text::xid8)", finished.xid) == "in progress":
-                    return None
+                status = await db.fetchval("select pg_xact_status($1::text::xid8)", finished.xid)
+                if status in ("in progress", "aborted"):
+                    return None if status == "in progress" else False
             except asyncpg.InvalidParameterValueError:  # not given yet: it was lost in a crash
                 return False
             there: bool = await db.fetchval(
-                "select exists (select from journal where block = $1 and server = $2)", finished.number, self.server
-            )
+                "select exists (select from journal where block = $1 and server = $2 and body = $3)",
+                finished.number, self.server, finished.body,
+            )  # fmt: skip
             return there
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
             return None

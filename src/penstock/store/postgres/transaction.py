@@ -47,6 +47,7 @@ class Finished(NamedTuple):
     number: int  #: of its block
     xid: str  #: the database's own number of the transaction
     block: JournalBlock
+    body: bytes  #: the same, as it is stored
 
 
 class PostgresTransaction(Draft[Catalog]):
@@ -119,7 +120,7 @@ class PostgresTransaction(Draft[Catalog]):
         for queue in self._fronts:  # once more: somebody may have looked before this was committed
             store.fronts.forget(queue)
         if self._finished is not None:
-            number, _, block = self._finished
+            number, _, block, _ = self._finished
             store.journal_next = max(store.journal_next, block.seq + len(block.events))
             self.block = store.follower.committed(number, block)
 
@@ -143,7 +144,7 @@ class PostgresTransaction(Draft[Catalog]):
             self._store.server, news.encode(told), body,
         )  # fmt: skip
         self._store.journal_bytes = total
-        self._finished = Finished(block, xid, JournalBlock(seq, self.now_ms, self._events, queues))
+        self._finished = Finished(block, xid, JournalBlock(seq, self.now_ms, self._events, queues), body)
 
     # Queues.
 
@@ -284,17 +285,17 @@ class PostgresTransaction(Draft[Catalog]):
 
     async def job_due(self, now_ms: int, limit: int) -> list[Job]:
         found, next_ms = await self._overdue(rows.DUE, rows.NEXT_DUE, now_ms, limit)
-        self._catalog.horizon.due_ms = next_ms
+        self._catalog.horizon.due_ms = news.earlier(next_ms, self._catalog.lately.due_ms)
         return found
 
     async def job_lapsed(self, steady_ms: int, limit: int) -> list[Job]:
         found, next_ms = await self._overdue(rows.LAPSED, rows.NEXT_LAPSE, steady_ms, limit)
-        self._catalog.horizon.lapse_ms = next_ms
+        self._catalog.horizon.lapse_ms = news.earlier(next_ms, self._catalog.lately.lapse_ms)
         return found
 
     async def job_expired(self, now_ms: int, limit: int) -> list[Job]:
         found, next_ms = await self._overdue(rows.EXPIRED, rows.NEXT_EXPIRY, now_ms, limit)
-        self._catalog.horizon.expiry_ms = next_ms
+        self._catalog.horizon.expiry_ms = news.earlier(next_ms, self._catalog.lately.expiry_ms)
         return found
 
     async def job_save(self, jobs: Sequence[Changed]) -> None:
@@ -416,6 +417,7 @@ class PostgresTransaction(Draft[Catalog]):
         self._catalog.horizon.unfollowed = self._booked.unfollowed = True
 
     async def end_list(self, limit: int) -> list[End]:
+        self._catalog.lately = Horizon()
         found: list[End] = []
         size = 0
         for row in await self._db.fetch(_ENDS, limit, limits.flow_bytes_batch_max):
@@ -424,7 +426,7 @@ class PostgresTransaction(Draft[Catalog]):
             if size >= limits.flow_bytes_batch_max:
                 break
         if not found:  # another server has told them
-            self._catalog.horizon.unfollowed = False
+            self._catalog.horizon.unfollowed = self._catalog.lately.unfollowed
         return found
 
     async def end_pending(self, jobs: Sequence[int]) -> set[int]:
@@ -438,7 +440,9 @@ class PostgresTransaction(Draft[Catalog]):
     async def end_remove(self, serials: Sequence[int]) -> None:
         self.wrote = True
         await self._db.execute("delete from ends where serial = any ($1::bigint[])", serials)
-        self._catalog.horizon.unfollowed = await self._db.fetchval("select exists (select from ends)")
+        self._catalog.lately = Horizon()
+        left = await self._db.fetchval("select exists (select from ends)")
+        self._catalog.horizon.unfollowed = left or self._catalog.lately.unfollowed
 
     async def log_append(self, job_id: int, entry: LogEntry, keep: int) -> None:
         self.wrote = True
@@ -459,9 +463,10 @@ class PostgresTransaction(Draft[Catalog]):
         return cron_rows.read(await self._db.fetch(cron_rows.LOAD, *names))
 
     async def cron_due(self, now_ms: int, limit: int) -> list[Cron]:
+        self._catalog.lately = Horizon()
         found = cron_rows.read(await self._db.fetch(cron_rows.DUE, now_ms, limit))
         next_ms = now_ms if len(found) >= limit else await self._db.fetchval(cron_rows.NEXT, now_ms)
-        self._catalog.horizon.cron_ms = next_ms
+        self._catalog.horizon.cron_ms = news.earlier(next_ms, self._catalog.lately.cron_ms)
         return found
 
     async def cron_insert(self, crons: Sequence[tuple[Cron, bytes]]) -> None:
@@ -588,6 +593,7 @@ class PostgresTransaction(Draft[Catalog]):
 
     async def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[Job], int | None]:
         """Read jobs whose moment has come, and find out when the next one comes: now, if there may be more of these."""
+        self._catalog.lately = Horizon()
         found = rows.read_jobs(await self._db.fetch(statement, now_ms, limit))
         if len(found) >= limit:
             return found, now_ms
