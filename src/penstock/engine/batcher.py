@@ -92,7 +92,7 @@ class Batcher:
         self._pending: list[AnyCommand] = []
         self._since = 0.0
         self._running: asyncio.Task[None] | None = None
-        self._beside: dict[Lane, Beside] = {}
+        self._beside: dict[int, Beside] = {}
         if store.capabilities.lanes > 1:
             self._beside = {lane: Beside() for lane in (Lane.PUSHES, Lane.ACKS)}
         self._parted = False  #: the main lane is running, and has nothing that could be done beside
@@ -108,15 +108,14 @@ class Batcher:
             raise ShuttingDown
         if command.grows:
             self._store.check_writable(grows=True)
-        pending = self._pending
-        if len(pending) + sum(len(lane.pending) for lane in self._beside.values()) >= limits.pending_commands_max:
-            raise TooMany("Too many requests are waiting to be written. Slow down and retry.")
-        if not pending:
-            self._since = self._clock.stopwatch()
-        beside = self._beside.get(command.lane)
+        beside = self._beside.get(command.lane) if self._beside else None
         if beside is not None and (self._parted or beside.running is not None):
             self._do_beside(beside, command)
         else:
+            pending = self._pending
+            _check_room(pending)
+            if not pending:
+                self._since = self._clock.stopwatch()
             pending.append(command)
             if self._running is None:
                 self._running = self._loop.create_task(self._run(), name="penstock-batcher")
@@ -142,8 +141,7 @@ class Batcher:
                 if not self._beside:
                     await self._commit(_take(self._pending), alone=True)
                 elif self._wants_alone():
-                    self._unite()
-                    await self._commit(_take(self._pending), alone=True)
+                    await self._commit(self._take_all(), alone=True)
                 else:
                     self._part(busy=busy)
                     if self._pending:
@@ -162,17 +160,19 @@ class Batcher:
         self._parted = busy or not beside
         if beside and busy:
             self._pending[:] = [command for command in self._pending if command.lane not in self._beside]
-            for command in beside:
+            for command in beside:  # there is room: as long as a lane is not running, nothing waits for it
                 self._do_beside(self._beside[command.lane], command)
 
-    def _unite(self) -> None:
-        """Do in the main lane what waits in the others: whoever is alone must have heard everybody who came before."""
+    def _take_all(self) -> list[AnyCommand]:
+        """Take the next batch of all lanes: whoever is alone must have heard those who came before."""
         self._parted = False
+        batch = _take(self._pending)
         for lane in self._beside.values():
-            self._pending += lane.pending
-            lane.pending.clear()
+            batch += _take(lane.pending)
+        return batch
 
     def _do_beside(self, lane: Beside, command: AnyCommand) -> None:
+        _check_room(lane.pending)
         if not lane.pending:
             lane.since = self._clock.stopwatch()
         lane.pending.append(command)
@@ -337,6 +337,11 @@ class Batcher:
         self._next_sync = None
         self._sync_wanted = True
         self._start_sync()
+
+
+def _check_room(pending: list[AnyCommand]) -> None:
+    if len(pending) >= limits.pending_commands_max:
+        raise TooMany("Too many requests are waiting to be written. Slow down and retry.")
 
 
 def _take(pending: list[AnyCommand]) -> list[AnyCommand]:
