@@ -74,16 +74,19 @@ class BatchesDoor:
         now_ms = self._engine.clock.now_ms()
         parts: dict[QueueKey, list[NewJob]] = {}
         places: dict[QueueKey, list[int]] = {}
+        last: QueueKey | None = None
         for place, (topic, item) in enumerate(_with_topics(items)):
-            parts.setdefault(topic, []).append(_new_job(item, place, now_ms))
-            places.setdefault(topic, []).append(place)
+            if topic is not last:
+                last, jobs, at = topic, parts.setdefault(topic, []), places.setdefault(topic, [])
+            jobs.append(_new_job(item, place, now_ms))
+            at.append(place)
         if not items:
             return []
         pushed = await self._engine.run(PushAcross(list(parts.items()), now_ms))
         ids = [0] * len(items)
-        for (topic, at), jobs in zip(places.items(), pushed, strict=True):
-            self._tally.of(topic).enqueued += len(jobs)
-            for place, job in zip(at, jobs, strict=True):
+        for (topic, where), made in zip(places.items(), pushed, strict=True):
+            self._tally.of(topic).enqueued += len(made)
+            for place, job in zip(where, made, strict=True):
                 ids[place] = job.id
         return ids
 

@@ -6,6 +6,7 @@ first. Counts follow the journal and are a moment behind what other servers do.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -19,6 +20,8 @@ from penstock.store.postgres import webhooks
 from penstock.store.postgres.news import News, bring_forward
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from asyncpg import Connection
 
     from penstock.core.webhook import Webhook
@@ -37,8 +40,7 @@ class Catalog(catalog.Catalog):
         super().__init__()
         self.version = -1
         self.webhooks: dict[int, Webhook] = {}
-        #: What was committed by others, another lane or another server, since this server began to look at what is due.
-        self.lately = Horizon()
+        self._looks: dict[int, Horizon] = {}  #: looks at what is due that are under way, and what came in meanwhile
 
     async def load(self, db: Connection) -> None:
         """Read everything. To be called in a transaction that sees one state of the database throughout."""
@@ -51,8 +53,7 @@ class Catalog(catalog.Catalog):
             if number in self.tallies and state in STORED_STATES:
                 self.tallies[number][state] = count
                 self.total[state] += count
-        self.horizon = Horizon()
-        await self.look_further(db)
+        await self.look_ahead(db)
 
     async def refresh(self, db: Connection) -> None:
         """Read what has changed among the queues since the last time, and all webhooks, of which there are few."""
@@ -69,6 +70,24 @@ class Catalog(catalog.Catalog):
                 self.add(Queue(number, namespace, QueueKey(*key), created_at, _decode_settings(settings)))
         self.webhooks = {each.id: each for each in await webhooks.read(db)}
         self.version = version
+
+    async def look_ahead(self, db: Connection) -> None:
+        """Find out from the database what falls due next."""
+        with self.looking() as meanwhile:
+            *moments, unfollowed = await db.fetchrow(_NEXT_MOMENTS)
+        bring_forward(meanwhile, News(horizon=tuple(moments), unfollowed=unfollowed))
+        for name in Horizon.__struct_fields__:  # others have hold of it
+            setattr(self.horizon, name, getattr(meanwhile, name))
+
+    @contextmanager
+    def looking(self) -> Iterator[Horizon]:
+        """While the database is asked what is due, take note of what others commit: its answer may not know that yet."""
+        meanwhile = Horizon()
+        self._looks[id(meanwhile)] = meanwhile
+        try:
+            yield meanwhile
+        finally:
+            del self._looks[id(meanwhile)]
 
     async def look_further(self, db: Connection) -> None:
         """Find out what falls due earlier than we know, without forgetting what we know."""
@@ -88,7 +107,8 @@ class Catalog(catalog.Catalog):
 
     def _bring_forward(self, told: News) -> None:
         bring_forward(self.horizon, told)
-        bring_forward(self.lately, told)
+        for meanwhile in self._looks.values():
+            bring_forward(meanwhile, told)
 
 
 _CHANGED = (

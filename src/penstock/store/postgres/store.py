@@ -259,7 +259,7 @@ class PostgresStore(CatalogReads[Catalog]):
                 self.lost(error)
             else:
                 await db.execute("rollback")
-                await self.catalog.look_further(db)
+                await self.catalog.look_ahead(db)
         except Exception as failure:  # noqa: BLE001 - then the connection is of no use any more
             self.lost(failure)
         finally:

@@ -19,6 +19,7 @@ from penstock.store.draft import Draft
 from penstock.store.postgres import crons as cron_rows
 from penstock.store.postgres import news, reads, rows, webhooks
 from penstock.store.postgres.catalog import Catalog, encode_settings
+from penstock.store.postgres.errors import as_lost
 from penstock.store.postgres.schema import LOCK_QUEUE
 
 if TYPE_CHECKING:
@@ -82,9 +83,10 @@ class PostgresTransaction(Draft[Catalog]):
                 store.stay_alone()
                 await self._catalog.refresh(self._db)
             self._known = self._catalog.version
-        except BaseException as error:
+        except BaseException as failure:
+            error = as_lost(self._db, failure)
             await store.roll_back(self._db, error)
-            raise store.failed(error) from error
+            raise store.failed(error) from failure
         return self
 
     async def __aexit__(
@@ -99,15 +101,17 @@ class PostgresTransaction(Draft[Catalog]):
                     await self._finish()
                 committing = True
                 await self._db.execute("commit")
-        except BaseException as failure:
+        except BaseException as broken:
+            failure = as_lost(self._db, broken)
             committed: bool | None = False
             if committing and self._finished is not None:
                 committed = await store.was_committed(self._finished, failure)
             if not committed:
                 self._take_back()
                 await store.roll_back(self._db, failure)
-                raise store.failed(failure, unknown=committed is None) from failure
+                raise store.failed(failure, unknown=committed is None) from broken
         if error is not None:
+            error = as_lost(self._db, error)
             self._take_back()
             await store.roll_back(self._db, error)
             if (ours := store.failed(error)) is not error:
@@ -284,18 +288,21 @@ class PostgresTransaction(Draft[Catalog]):
         return ready
 
     async def job_due(self, now_ms: int, limit: int) -> list[Job]:
-        found, next_ms = await self._overdue(rows.DUE, rows.NEXT_DUE, now_ms, limit)
-        self._catalog.horizon.due_ms = news.earlier(next_ms, self._catalog.lately.due_ms)
+        with self._catalog.looking() as meanwhile:
+            found, next_ms = await self._overdue(rows.DUE, rows.NEXT_DUE, now_ms, limit)
+        self._catalog.horizon.due_ms = news.earlier(next_ms, meanwhile.due_ms)
         return found
 
     async def job_lapsed(self, steady_ms: int, limit: int) -> list[Job]:
-        found, next_ms = await self._overdue(rows.LAPSED, rows.NEXT_LAPSE, steady_ms, limit)
-        self._catalog.horizon.lapse_ms = news.earlier(next_ms, self._catalog.lately.lapse_ms)
+        with self._catalog.looking() as meanwhile:
+            found, next_ms = await self._overdue(rows.LAPSED, rows.NEXT_LAPSE, steady_ms, limit)
+        self._catalog.horizon.lapse_ms = news.earlier(next_ms, meanwhile.lapse_ms)
         return found
 
     async def job_expired(self, now_ms: int, limit: int) -> list[Job]:
-        found, next_ms = await self._overdue(rows.EXPIRED, rows.NEXT_EXPIRY, now_ms, limit)
-        self._catalog.horizon.expiry_ms = news.earlier(next_ms, self._catalog.lately.expiry_ms)
+        with self._catalog.looking() as meanwhile:
+            found, next_ms = await self._overdue(rows.EXPIRED, rows.NEXT_EXPIRY, now_ms, limit)
+        self._catalog.horizon.expiry_ms = news.earlier(next_ms, meanwhile.expiry_ms)
         return found
 
     async def job_save(self, jobs: Sequence[Changed]) -> None:
@@ -309,7 +316,15 @@ class PostgresTransaction(Draft[Catalog]):
         self._catalog.bring_forward(self._booked)
 
     async def job_lease(self, jobs: Sequence[Changed]) -> None:
-        await self._guarded(rows.LEASE_JOBS, [*rows.lease_arrays(jobs), self.now_ms, State.WAITING], len(jobs))
+        groups = rows.by_lease(jobs)
+        if len(groups) > rows.LEASES_MAX:
+            await self.job_save(jobs)
+            return
+        for lease, some in groups.items():
+            ids, _, old_tokens = rows.guard_arrays(some)
+            tokens = [job.token for job, _, _ in some]
+            written = [ids, State.WAITING, old_tokens, tokens, *lease, self.now_ms]
+            await self._guarded(rows.LEASE_JOBS, written, len(some))
         for job, old_state, _ in jobs:
             tally = self._tally(job.queue)
             tally[old_state] -= 1
@@ -318,8 +333,9 @@ class PostgresTransaction(Draft[Catalog]):
         self._catalog.bring_forward(self._booked)
 
     async def job_remove(self, jobs: Sequence[Changed]) -> None:
-        await self._guarded(rows.DELETE_JOBS, rows.guard_arrays(jobs), len(jobs))
-        await self._db.execute(rows.FORGET, [job.id for job, _, _ in jobs])
+        for state, some in rows.by_state(jobs).items():
+            ids, _, old_tokens = rows.guard_arrays(some)
+            await self._guarded(rows.DELETE_JOBS, [ids, state, old_tokens], len(some))
         named = [job for job, _, _ in jobs if job.custom_id is not None]
         if named:
             await self._db.execute(rows.FORGET_NAMES, [job.namespace for job in named], [job.custom_id for job in named])
@@ -417,16 +433,17 @@ class PostgresTransaction(Draft[Catalog]):
         self._catalog.horizon.unfollowed = self._booked.unfollowed = True
 
     async def end_list(self, limit: int) -> list[End]:
-        self._catalog.lately = Horizon()
         found: list[End] = []
         size = 0
-        for row in await self._db.fetch(_ENDS, limit, limits.flow_bytes_batch_max):
+        with self._catalog.looking() as meanwhile:
+            read = await self._db.fetch(_ENDS, limit, limits.flow_bytes_batch_max)
+        for row in read:
             found.append(rows.read_end(row))
             size += found[-1].weight
             if size >= limits.flow_bytes_batch_max:
                 break
         if not found:  # another server has told them
-            self._catalog.horizon.unfollowed = self._catalog.lately.unfollowed
+            self._catalog.horizon.unfollowed = meanwhile.unfollowed
         return found
 
     async def end_pending(self, jobs: Sequence[int]) -> set[int]:
@@ -440,9 +457,9 @@ class PostgresTransaction(Draft[Catalog]):
     async def end_remove(self, serials: Sequence[int]) -> None:
         self.wrote = True
         await self._db.execute("delete from ends where serial = any ($1::bigint[])", serials)
-        self._catalog.lately = Horizon()
-        left = await self._db.fetchval("select exists (select from ends)")
-        self._catalog.horizon.unfollowed = left or self._catalog.lately.unfollowed
+        with self._catalog.looking() as meanwhile:
+            left = await self._db.fetchval("select exists (select from ends)")
+        self._catalog.horizon.unfollowed = left or meanwhile.unfollowed
 
     async def log_append(self, job_id: int, entry: LogEntry, keep: int) -> None:
         self.wrote = True
@@ -463,10 +480,10 @@ class PostgresTransaction(Draft[Catalog]):
         return cron_rows.read(await self._db.fetch(cron_rows.LOAD, *names))
 
     async def cron_due(self, now_ms: int, limit: int) -> list[Cron]:
-        self._catalog.lately = Horizon()
-        found = cron_rows.read(await self._db.fetch(cron_rows.DUE, now_ms, limit))
-        next_ms = now_ms if len(found) >= limit else await self._db.fetchval(cron_rows.NEXT, now_ms)
-        self._catalog.horizon.cron_ms = news.earlier(next_ms, self._catalog.lately.cron_ms)
+        with self._catalog.looking() as meanwhile:
+            found = cron_rows.read(await self._db.fetch(cron_rows.DUE, now_ms, limit))
+            next_ms = now_ms if len(found) >= limit else await self._db.fetchval(cron_rows.NEXT, now_ms)
+        self._catalog.horizon.cron_ms = news.earlier(next_ms, meanwhile.cron_ms)
         return found
 
     async def cron_insert(self, crons: Sequence[tuple[Cron, bytes]]) -> None:
@@ -593,7 +610,6 @@ class PostgresTransaction(Draft[Catalog]):
 
     async def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[Job], int | None]:
         """Read jobs whose moment has come, and find out when the next one comes: now, if there may be more of these."""
-        self._catalog.lately = Horizon()
         found = rows.read_jobs(await self._db.fetch(statement, now_ms, limit))
         if len(found) >= limit:
             return found, now_ms
