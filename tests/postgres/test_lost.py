@@ -109,12 +109,14 @@ async def test_what_may_have_happened_is_not_done_again(
         assert await operator.fetchval("select count(*) from jobs") == 0
 
 
-async def test_what_did_not_happen_is_told_so(shard: str, operator: asyncpg.Connection) -> None:
+@pytest.mark.parametrize("count", [1, 500])
+async def test_what_did_not_happen_is_told_so(shard: str, operator: asyncpg.Connection, count: int) -> None:
     async with engine_on(shard) as engine:
         await operator.execute(_CUT_AT_COMMIT)
         with pytest.raises(StorageFailed):
-            await push(engine)
+            await push_many(engine, count)
         await operator.execute("drop trigger cut on journal")
+        assert await operator.fetchval("select count(*) from jobs") == 0
 
 
 async def test_a_commit_is_found_by_its_block_not_by_its_number(shard: str, operator: asyncpg.Connection) -> None:
