@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import uvloop
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 PAYLOAD = b'{"to":"user@example.com","subject":"Welcome","text":"' + b"x" * 137 + b'"}'  # 200 bytes
 JOB = b'{"data":' + PAYLOAD + b"}"
+_ID = re.compile(rb'[{]"id":([0-9]+),"namespace"')
 
 
 def request(method: str, path: str, body: bytes = b"") -> bytes:
@@ -93,8 +96,11 @@ def pull_ack(counter: Counter, queue: str) -> Script:
         counter.errors += done != b'{"ok":true}'
 
 
-def batches(counter: Counter, queue: str, size: int = 100) -> Script:
-    """Enqueue a batch at the batches door, dequeue one, and acknowledge each of its messages. Counts acknowledgements."""
+def batches(counter: Counter, queue: str, size: int = 100, *, together: bool = True) -> Script:
+    """Enqueue a batch at the batches door, dequeue one, and acknowledge it. Counts acknowledgements.
+
+    ``together``: in one request, instead of one for each message.
+    """
     message = {"namespace": "bench", "topic": queue, "payload": base64.b64encode(PAYLOAD).decode()}
     enqueue = request("POST", "/enqueue", json.dumps([message] * size).encode())
     dequeue = request("GET", f"/dequeue?namespace=bench&topic={queue}&limit={size}")
@@ -102,11 +108,16 @@ def batches(counter: Counter, queue: str, size: int = 100) -> Script:
         reply = yield enqueue
         counter.errors += not reply.startswith(b"[")
         reply = yield dequeue
-        for taken in json.loads(reply):
-            done = json.dumps({"id": taken["id"], "namespace": "bench", "topic": queue}).encode()
-            reply = yield request("POST", "/ack", done)
-            counter.jobs += 1
-            counter.errors += reply != b"OK"
+        done = [b'{"id":%b,"namespace":"bench","topic":"%b"}' % (each, queue.encode()) for each in _ID.findall(reply)]
+        if together:
+            reply = yield request("POST", "/ack", b"[" + b",".join(done) + b"]")
+            counter.jobs += len(done)
+            counter.errors += reply != b"[]"
+        else:
+            for each in done:
+                reply = yield request("POST", "/ack", each)
+                counter.jobs += 1
+                counter.errors += reply != b"OK"
 
 
 def enqueue(counter: Counter, queue: str, size: int = 500) -> Script:
@@ -153,6 +164,7 @@ SCRIPTS: dict[str, Any] = {
     "pull": pull,
     "pull_ack": pull_ack,
     "batches": batches,
+    "batches_one_by_one": partial(batches, together=False),
     "cycle": cycle,
     "dequeue": dequeue,
     "enqueue": enqueue,

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from penstock.core import lifecycle
 from penstock.core.errors import PenstockError, RowChanged
 from penstock.core.job import Details, JobFlag, Payload, put_details
-from penstock.core.lifecycle import Arrow, State
-from penstock.core.queue import QueueKey
+from penstock.core.lifecycle import STORED_STATES, Arrow, State
+from penstock.core.queue import Counts, QueueKey
 from penstock.store.contract import LogEntry, Page, Place, Selection
+from tests.conformance.workbench import MAIL
 
 if TYPE_CHECKING:
     from tests.conformance.workbench import Workbench
@@ -46,6 +48,49 @@ async def test_every_field_of_a_job_comes_back(bench: Workbench) -> None:
     assert await bench.load(job.id) == job
 
 
+@pytest.mark.parametrize("count", [3, 200])
+async def test_many_jobs_of_all_kinds_come_back_together(bench: Workbench, count: int) -> None:
+    async with bench.transaction() as tx:
+        queue = await tx.queue_open(MAIL)
+        jobs = [
+            bench.make(
+                queue, list(STORED_STATES)[number % len(STORED_STATES)], priority=number, timeout=number or None,
+                group_id="grüppe" if number % 7 == 1 else None, custom_id=f"own {number}" if number % 3 else None,
+                unique_key=f"k{number}" if number % 5 == 0 else None, expires_at=2**50 if number % 4 == 0 else None,
+                details=b"\x80" if number % 6 == 0 else None,
+            )
+            for number in range(count)
+        ]  # fmt: skip
+        options = [b'{"n":1}' if number % 2 else None for number in range(count)]
+        await tx.job_insert([(job, Payload(b"%d" % job.id, option)) for job, option in zip(jobs, options, strict=True)])
+    await bench.restart()
+    async with bench.transaction() as tx:
+        assert {job.id: job for job in await tx.job_load([job.id for job in jobs])} == {job.id: job for job in jobs}
+        payloads = await tx.payload_load([job.id for job in jobs])
+    assert payloads == {job.id: Payload(b"%d" % job.id, option) for job, option in zip(jobs, options, strict=True)}
+    for job in jobs:
+        if job.custom_id is not None:
+            found = await bench.store.job_get("default", job.custom_id)
+            assert found is not None
+            assert found[0].id == job.id
+
+
+@pytest.mark.parametrize("kinds", [1, 20])
+async def test_claimed_jobs_are_written_with_their_leases(bench: Workbench, kinds: int) -> None:
+    jobs = await bench.put(count=40, timeout=60_000)
+    await bench.clock.advance(1_000)
+    before = [(job.state, job.token) for job in jobs]
+    for number, job in enumerate(jobs):
+        lifecycle.move(job, Arrow.CLAIM, bench, 10_000 + number % kinds)
+    async with bench.transaction() as tx:
+        await tx.job_lease([(job, *each) for job, each in zip(jobs, before, strict=True)])
+    assert bench.store.totals() == Counts(active=40)
+    assert bench.store.horizon.lapse_ms == min(job.lease_until or 0 for job in jobs)
+    await bench.restart()
+    for job in jobs:
+        assert await bench.load(job.id) == job
+
+
 async def test_unknown_ids_are_left_out(bench: Workbench) -> None:
     (job,) = await bench.put()
     async with bench.transaction() as tx:
@@ -77,6 +122,18 @@ async def test_rewriting_is_refused_if_state_or_token_changed_meanwhile(bench: W
         with pytest.raises(RowChanged):
             async with bench.transaction() as tx:
                 await tx.job_rewrite([msgspec.structs.replace(job, backoff=5, **change)])
+    assert await bench.load(job.id) == job
+
+
+@pytest.mark.parametrize("wrong", ["state", "token"])
+async def test_a_claim_is_refused_if_state_or_token_changed_meanwhile(bench: Workbench, wrong: str) -> None:
+    (job,) = await bench.put(state=State.ACTIVE) if wrong == "state" else await bench.put(token=5)
+    before = State.WAITING.value, job.token + (wrong == "token")
+    claimed = msgspec.structs.replace(job, state=State.WAITING.value)
+    lifecycle.move(claimed, Arrow.CLAIM, bench, 1_000)
+    with pytest.raises(RowChanged):
+        async with bench.transaction() as tx:
+            await tx.job_lease([(claimed, *before)])
     assert await bench.load(job.id) == job
 
 

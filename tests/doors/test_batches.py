@@ -328,7 +328,63 @@ def test_an_unfinished_message_comes_again_and_a_late_ack_still_counts(topic: To
     assert topic.wait_until_ready()["id"] == ids.to_uuid(item_id)  # somebody else has it now
     topic.ok("/ack", item_id)
     topic.ok("/ack", item_id)
-    assert topic.http.get(f"/jobs/{ids.to_uuid(item_id)}/state").json()["state"] == "completed"
+    assert topic.http.get(f"/jobs/{ids.to_uuid(item_id)}").status_code == 404
+
+
+def test_what_was_acknowledged_is_gone_unless_a_key_names_it(topic: Topic) -> None:
+    plain, keyed = topic.enqueue(topic.item(), topic.item(idempotency_key=topic.name))
+    assert topic.taken() == [plain, keyed]
+    for item_id in (plain, keyed):
+        topic.ok("/ack", item_id)
+    states = [topic.http.get(f"/jobs/{ids.to_uuid(item_id)}/state").json()["state"] for item_id in (plain, keyed)]
+    assert states == ["unknown", "completed"]
+    assert refused(topic.tell("/nack", plain))[0] == 404
+    assert refused(topic.tell("/nack", keyed))[0] == 400
+    assert topic.enqueue(topic.item(idempotency_key=topic.name)) == [keyed]
+    assert topic.dequeue() == []
+
+
+# Many in one request.
+
+
+def several(topic: Topic, path: str, *items: dict[str, Any]) -> list[dict[str, Any]]:
+    response = topic.http.post(path, json=list(items))
+    assert (response.status_code, response.headers["content-type"]) == (200, "application/json"), response.text
+    refusals: list[dict[str, Any]] = response.json()
+    return refusals
+
+
+def test_messages_of_several_topics_are_acknowledged_together(topic: Topic) -> None:
+    others = [Topic(topic.http) for _ in range(4)]  # with several shards, not all live on one
+    taken = []
+    for each in (topic, *others):
+        each.enqueue(each.item(), each.item())
+        taken += [{"id": item_id, **each.where} for item_id in each.taken()]
+    assert several(topic, "/ack", *taken) == []
+    assert several(topic, "/ack", *taken, {"id": 123456789012345678, **topic.where}) == [], "again, and an unknown one"
+    assert several(topic, "/ack") == []
+    assert all(each.dequeue() == [] for each in (topic, *others))
+
+
+@pytest.mark.parametrize("path", ["/ack", "/nack"])
+def test_of_several_messages_those_that_are_refused_are_named(topic: Topic, path: str) -> None:
+    first, second = topic.enqueue(topic.item(), topic.item())
+    assert topic.taken(1) == [first]
+    refusals = several(topic, path, {"id": second, **topic.where}, {"id": first, **topic.where})
+    text = f"Message {second} is waiting: nobody has it in hand. Dequeue it first."
+    assert refusals == [{"id": second, "error": text, "code": "wrong_state"}]
+    assert topic.taken() == [second], "and the first was taken care of"
+
+
+def test_several_failures_have_errors_of_their_own(topic: Topic) -> None:
+    items = topic.enqueue(topic.item(), topic.item())
+    topic.taken()
+    failures = [{"id": item_id, **topic.where, "error": f"failure of {item_id}"} for item_id in items]
+    assert several(topic, "/nack", *failures, {"id": 1, **topic.where}) == [
+        {"id": 1, "error": "There is no message 1 in this topic.", "code": "job_not_found"}
+    ]
+    topic.http.post(f"/queues/{topic.name}/promote-jobs")
+    assert {item["id"]: item["last_error"] for item in topic.dequeue()} == {each: f"failure of {each}" for each in items}
 
 
 def test_acks_of_what_is_gone_are_fine_and_of_what_was_not_taken_are_not(topic: Topic) -> None:
@@ -472,14 +528,21 @@ def test_too_many_items_are_refused(topic: Topic) -> None:
     "body",
     [
         {}, {"id": 1}, {"id": 1, "namespace": "default"}, {"id": "1", **ITEM}, {"id": 1.5, **ITEM}, {"id": 0, **ITEM},
-        {"id": -1, **ITEM}, {"id": 2**63, **ITEM}, {"id": None, **ITEM}, {"id": 123456789012345678.0, **ITEM}, [],
-        [{"id": 1, **ITEM}],
+        {"id": -1, **ITEM}, {"id": 2**63, **ITEM}, {"id": None, **ITEM}, {"id": 123456789012345678.0, **ITEM}, None, 1,
     ],
 )  # fmt: skip
 def test_bodies_that_name_no_message_are_refused(topic: Topic, path: str, body: Any) -> None:
-    status, text = refused(topic.http.post(path, json=body))
-    assert status == 400
-    assert text.startswith("Invalid request body: ")
+    bodies = [body] if path == "/dlq/delete" else [body, [body], [{"id": 1, **ITEM}, body]]
+    for each in bodies:
+        status, text = refused(topic.http.post(path, json=each))
+        assert status == 400
+        assert text.startswith("Invalid request body: ")
+
+
+def test_several_at_once_are_bounded_and_dead_letters_are_deleted_one_by_one(topic: Topic) -> None:
+    for path in ("/ack", "/nack"):
+        assert refused(topic.http.post(path, json=[{"id": 1, **ITEM}] * 10_001))[0] == 400
+    assert refused(topic.http.post("/dlq/delete", json=[{"id": 1, **ITEM}]))[0] == 400
 
 
 def test_an_error_that_is_no_text_is_refused(topic: Topic) -> None:

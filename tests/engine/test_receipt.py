@@ -11,7 +11,7 @@ from penstock.core.job import IDEMPOTENCY_PREFIX, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
 from penstock.engine.produce import PushAcross
-from penstock.engine.receipt import AckById, NackById
+from penstock.engine.receipt import AckById, NackById, Receipt
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, state, stored
 
 if TYPE_CHECKING:
@@ -32,6 +32,18 @@ async def across(engine: Engine, *parts: tuple[QueueKey, list[NewJob]]) -> list[
 async def keyed(engine: Engine, data: bytes = b"1", queue: QueueKey = QUEUE, **options: Any) -> Job:
     ((job,),) = await across(engine, (queue, [NewJob(data, job_id=KEY, **options)]))
     return job
+
+
+async def ack_by_id(engine: Engine, job_id: int, queue: QueueKey = QUEUE) -> None:
+    (problem,) = await engine.run(AckById([Receipt(queue, job_id)]))
+    if problem is not None:
+        raise problem
+
+
+async def nack_by_id(engine: Engine, job_id: int, error: str | None, queue: QueueKey = QUEUE) -> None:
+    (problem,) = await engine.run(NackById([Receipt(queue, job_id, error)]))
+    if problem is not None:
+        raise problem
 
 
 async def test_one_push_reaches_several_queues_in_order(engine: Engine) -> None:
@@ -107,31 +119,31 @@ async def test_an_ack_completes_and_may_be_repeated(engine: Engine) -> None:
     job = await push(engine)
     await claim_job(engine)
     for _ in range(2):
-        await engine.run(AckById(QUEUE, job.id))
+        await ack_by_id(engine, job.id)
         assert await state(engine, job) == State.COMPLETED
-    await engine.run(AckById(QUEUE, 12345))
+    await ack_by_id(engine, 12345)
 
 
 async def test_an_ack_of_what_nobody_has_in_hand_is_refused(engine: Engine) -> None:
     job = await push(engine)
     with pytest.raises(WrongState, match="Dequeue it first"):
-        await engine.run(AckById(QUEUE, job.id))
+        await ack_by_id(engine, job.id)
     assert await state(engine, job) == State.WAITING
     await claim_job(engine)
-    await engine.run(NackById(QUEUE, job.id, "broken"))
+    await nack_by_id(engine, job.id, "broken")
     with pytest.raises(WrongState):
-        await engine.run(AckById(QUEUE, job.id))
+        await ack_by_id(engine, job.id)
     with pytest.raises(WrongState):
-        await engine.run(NackById(QUEUE, job.id, "broken"))
+        await nack_by_id(engine, job.id, "broken")
 
 
 async def test_a_job_of_another_queue_or_namespace_is_not_touched(engine: Engine) -> None:
     job = await push(engine)
     await claim_job(engine)
     for queue in (OTHER, QueueKey("tenant", "mail")):
-        await engine.run(AckById(queue, job.id))
+        await ack_by_id(engine, job.id, queue)
         with pytest.raises(JobNotFound):
-            await engine.run(NackById(queue, job.id, None))
+            await nack_by_id(engine, job.id, None, queue)
     assert await state(engine, job) == State.ACTIVE
 
 
@@ -141,7 +153,7 @@ async def test_an_ack_after_the_end_of_the_lease_still_completes(engine: Engine,
     await claim_job(engine, lease_ms=1_000)
     await clock.advance(1_000)
     assert await state(engine, job) == State.WAITING
-    await engine.run(AckById(QUEUE, job.id))
+    await ack_by_id(engine, job.id)
     assert await state(engine, job) == (State.NOWHERE if removed else State.COMPLETED)
     assert await claim(engine) is None
 
@@ -151,9 +163,9 @@ async def test_a_late_ack_counts_although_the_next_one_failed(engine: Engine, cl
     await claim_job(engine, lease_ms=1_000)
     await clock.advance(1_000)
     await claim_job(engine)
-    await engine.run(NackById(QUEUE, job.id, "broken"))
+    await nack_by_id(engine, job.id, "broken")
     assert await state(engine, job) == State.DELAYED
-    await engine.run(AckById(QUEUE, job.id))
+    await ack_by_id(engine, job.id)
     assert await state(engine, job) == State.COMPLETED
 
 
@@ -161,7 +173,7 @@ async def test_a_late_nack_is_noted_and_not_counted_twice(engine: Engine, clock:
     job = await push(engine)
     await claim_job(engine, lease_ms=1_000)
     await clock.advance(1_000)
-    await engine.run(NackById(QUEUE, job.id, "too slow"))
+    await nack_by_id(engine, job.id, "too slow")
     found = await stored(engine, job)
     assert found is not None
     assert (found.state, found.attempts, details_of(found).error) == (State.WAITING, 1, "too slow")
@@ -172,20 +184,47 @@ async def test_an_ack_from_an_earlier_life_is_refused(engine: Engine, clock: Man
     await claim_job(engine, lease_ms=1_000)
     await clock.advance(1_000)
     with pytest.raises(WrongState, match="dead letter queue"):
-        await engine.run(AckById(QUEUE, job.id))
+        await ack_by_id(engine, job.id)
     await move(engine, job, Arrow.REVIVE)
     with pytest.raises(WrongState):
-        await engine.run(AckById(QUEUE, job.id))
+        await ack_by_id(engine, job.id)
 
 
 async def test_the_third_nack_buries(engine: Engine, clock: ManualClock) -> None:
     job = await push(engine, backoff=2_000)
     for wait_ms in (2_000, 4_000):
         await claim_job(engine)
-        await engine.run(NackById(QUEUE, job.id, "broken"))
+        await nack_by_id(engine, job.id, "broken")
         await clock.advance(wait_ms - 1)
         assert await claim(engine) is None
         await clock.advance(1)
     await claim_job(engine)
-    await engine.run(NackById(QUEUE, job.id, "broken"))
+    await nack_by_id(engine, job.id, "broken")
     assert await state(engine, job) == State.DEAD
+
+
+async def test_of_many_each_has_an_outcome_of_its_own(engine: Engine) -> None:
+    done, waiting = (await across(engine, (QUEUE, [NewJob(b"1"), NewJob(b"2")])))[0]
+    await claim_job(engine)
+    ((elsewhere,),) = await across(engine, (OTHER, [NewJob(b"3")]))
+    await claim_job(engine, queue=OTHER)
+    words = [Receipt(QUEUE, done.id), Receipt(QUEUE, waiting.id), Receipt(QUEUE, 12345), Receipt(QUEUE, done.id)]
+    outcomes = await engine.run(AckById([*words, Receipt(OTHER, elsewhere.id)]))
+    assert [each and each.code for each in outcomes] == [None, "wrong_state", None, None, None]
+    assert [await state(engine, job) for job in (done, waiting, elsewhere)] == [
+        State.COMPLETED,
+        State.WAITING,
+        State.COMPLETED,
+    ]
+
+
+async def test_of_many_failures_each_has_its_own_error(engine: Engine) -> None:
+    jobs = (await across(engine, (QUEUE, [NewJob(b"1"), NewJob(b"2")])))[0]
+    assert len(await claim_all(engine)) == 2
+    words = [Receipt(QUEUE, job.id, f"error {number}") for number, job in enumerate(jobs)]
+    outcomes = await engine.run(NackById([words[0], Receipt(QUEUE, 12345, "gone"), words[1]]))
+    assert [each and each.code for each in outcomes] == [None, "job_not_found", None]
+    for number, job in enumerate(jobs):
+        found = await stored(engine, job)
+        assert found is not None
+        assert (found.state, details_of(found).error) == (State.DELAYED, f"error {number}")

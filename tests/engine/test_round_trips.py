@@ -12,7 +12,7 @@ import pytest
 from penstock.core.job import IDEMPOTENCY_PREFIX, Dedup, NewJob
 from penstock.core.queue import QueueKey
 from penstock.engine.produce import Push, PushAcross
-from penstock.engine.receipt import AckById, NackById
+from penstock.engine.receipt import AckById, NackById, Receipt
 from penstock.store.sqlite.transaction import SqliteTransaction
 from tests.support.engines import QUEUE, claim_all, push, push_many
 
@@ -93,9 +93,9 @@ async def test_words_about_many_messages_are_looked_up_together(engine: Engine, 
     made = await push_many(engine, MANY)
     await claim_all(engine)
     asked.clear()
-    unknown = [AckById(QUEUE, 1_000_000 + n) for n in range(MANY)]
-    acks = [AckById(QUEUE, job.id) for job in made[:25]]
-    nacks = [NackById(QUEUE, job.id, "no") for job in made[25:]]
+    unknown = [AckById([Receipt(QUEUE, 1_000_000 + n)]) for n in range(MANY)]
+    acks = [AckById([Receipt(QUEUE, job.id) for job in made[start : start + 5]]) for start in range(0, 25, 5)]
+    nacks = [NackById([Receipt(QUEUE, job.id, "no")]) for job in made[25:]]
     await asyncio.gather(*(engine.run(each) for each in [*unknown, *acks, *nacks]))
     assert asked["job_load"] == 2, "one for those that are done, one for those that failed"
     assert asked["job_find_custom"] == 0

@@ -109,12 +109,14 @@ async def test_what_may_have_happened_is_not_done_again(
         assert await operator.fetchval("select count(*) from jobs") == 0
 
 
-async def test_what_did_not_happen_is_told_so(shard: str, operator: asyncpg.Connection) -> None:
+@pytest.mark.parametrize("count", [1, 500])
+async def test_what_did_not_happen_is_told_so(shard: str, operator: asyncpg.Connection, count: int) -> None:
     async with engine_on(shard) as engine:
         await operator.execute(_CUT_AT_COMMIT)
         with pytest.raises(StorageFailed):
-            await push(engine)
+            await push_many(engine, count)
         await operator.execute("drop trigger cut on journal")
+        assert await operator.fetchval("select count(*) from jobs") == 0
 
 
 async def test_a_commit_is_found_by_its_block_not_by_its_number(shard: str, operator: asyncpg.Connection) -> None:
@@ -124,12 +126,20 @@ async def test_a_commit_is_found_by_its_block_not_by_its_number(shard: str, oper
         store = engine.store
         assert isinstance(store, PostgresStore)
         block = JournalBlock(1, 0, [], {})
-        mine = await operator.fetchval("select max(block) from journal where server = $1", store.server)
+        mine, body = await operator.fetchrow(
+            "select block, body from journal where server = $1 order by block desc limit 1", store.server
+        )
         committed = await operator.fetchval("select pg_current_xact_id()::text")
-        assert await store.was_committed(Finished(mine, committed, block), lost) is True
+        assert await store.was_committed(Finished(mine, committed, block, body), lost) is True
         # A crash has lost the transaction, and its number was given to another one, or not given again yet.
-        assert await store.was_committed(Finished(mine + 1, committed, block), lost) is False
-        assert await store.was_committed(Finished(mine + 1, str(int(committed) + 10_000), block), lost) is False
+        assert await store.was_committed(Finished(mine + 1, committed, block, body), lost) is False
+        assert await store.was_committed(Finished(mine + 1, str(int(committed) + 10_000), block, body), lost) is False
+        # It was not committed, and another one of the same server has got the number of its block.
+        assert await store.was_committed(Finished(mine, committed, block, b"another"), lost) is False
+        await operator.execute("begin")
+        aborted = await operator.fetchval("select pg_current_xact_id()::text")
+        await operator.execute("rollback")
+        assert await store.was_committed(Finished(mine, aborted, block, body), lost) is False
 
 
 async def test_servers_that_start_at_once_have_numbers_of_their_own(shard: str) -> None:

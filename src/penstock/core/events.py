@@ -12,6 +12,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.core.job import Job
 
 
@@ -174,7 +176,7 @@ def job_event(kind: EventKind, job: Job, note: object = None) -> Event:
     return (_number[kind], *_read[kind](job))
 
 
-def job_events(kind: EventKind, jobs: list[Job]) -> list[Event]:
+def job_events(kind: EventKind, jobs: Sequence[Job]) -> list[Event]:
     """Describe what has just happened to several jobs, for a kind that needs no note."""
     number, read = _number[kind], _read[kind]
     return [(number, *read(job)) for job in jobs]

@@ -17,7 +17,7 @@ from penstock.core.events import EventKind as Kind
 from penstock.core.job import Job, JobFlag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 
 class State(IntEnum):
@@ -352,6 +352,20 @@ def move(job: Job, arrow: Arrow, moment: Moment, value: int = 0) -> Transition:
     for effect in transition.effects:
         effect(job, moment, value)
     job.state = transition.target
+    return transition
+
+
+def move_all(jobs: Sequence[Job], arrow: Arrow, moment: Moment, value: int = 0) -> Transition:
+    """``move`` for several jobs that are in the same state."""
+    transition = TABLE.get((jobs[0].state, arrow))
+    if transition is None:
+        state = State(jobs[0].state).label
+        raise WrongState(state, f"Cannot {arrow} a job that is {state}.")
+    target, effects, _ = transition
+    for job in jobs:
+        for effect in effects:
+            effect(job, moment, value)
+        job.state = target
     return transition
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_UTC: Final = _EPOCH.replace(tzinfo=None)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _SHAPE: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ]([01]\d|2[0-3])(:[0-5]\d:)([0-5]\d|60)(?:\.(\d+))?([Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
@@ -41,11 +43,11 @@ def from_rfc3339(text: str) -> int | None:
     return (moment - _EPOCH) // _MILLISECOND + leap * 1_000 + int(digits[:3]) + beyond
 
 
+@lru_cache(maxsize=1_024)  # messages that came together are told apart by their ids, not by their times
 def to_rfc3339(ms: int) -> str:
     """Spell wall-clock milliseconds as RFC 3339, in UTC.
 
     >>> to_rfc3339(1766656800001)
     '2025-12-25T10:00:00.001Z'
     """
-    moment = _EPOCH + timedelta(milliseconds=ms)
-    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+    return f"{(_EPOCH_UTC + timedelta(milliseconds=ms)).isoformat(timespec='milliseconds')}Z"

@@ -3,6 +3,11 @@
 Commands that arrive while the event loop is busy with a transaction wait for the next one; then they all go into it. So the
 more there is to do, the larger the groups, and nobody ever waits for a timer. This is group commit: with durability
 ``always``, one fsync in a thread answers everything committed before it began, and the next group forms meanwhile.
+
+On a store with several lanes, a server that is busy has several groups under way, so that the store has something to do while
+the server thinks, and the other way round. Pushes and acknowledgements, which stand for themselves, have lanes of their own,
+and are done there in order. The main lane has the rest: claims, time, and everything that changes what others go by. What needs
+to be alone waits for all.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.durability import Durability
 from penstock.core.errors import OutcomeUnknown, PenstockError, RowChanged, ShuttingDown, StorageFull, TooMany
+from penstock.engine.command import Lane
 from penstock.engine.work import Work
 
 if TYPE_CHECKING:
@@ -40,8 +46,20 @@ class Group(NamedTuple):
     since: float
 
 
+class Beside:
+    """A lane beside the main one: what waits for it, since when, and what it is doing."""
+
+    def __init__(self) -> None:
+        self.pending: list[AnyCommand] = []
+        self.since = 0.0
+        self.running: asyncio.Task[None] | None = None
+
+
 class Batcher:
-    """One per store. ``apply`` decides a batch of commands inside a transaction."""
+    """One per store. ``apply`` decides a batch of commands inside a transaction; ``apply_beside`` one next to another.
+
+    ``wants_alone`` tells whether the next batch of the main lane has something to do that needs to be alone.
+    """
 
     def __init__(
         self,
@@ -51,6 +69,8 @@ class Batcher:
         apply: Callable[[Work, list[AnyCommand]], Awaitable[None]],
         stats: Stats,
         *,
+        apply_beside: Callable[[Work, list[AnyCommand]], Awaitable[None]],
+        wants_alone: Callable[[], bool],
         durability: Durability,
         sync_interval_ms: int,
     ) -> None:
@@ -65,6 +85,8 @@ class Batcher:
         self._clock = clock
         self._ids = ids
         self._apply = apply
+        self._apply_beside = apply_beside
+        self._wants_alone = wants_alone
         self._stats = stats
         self._durability = durability
         self._sync_interval_ms = sync_interval_ms
@@ -72,6 +94,10 @@ class Batcher:
         self._pending: list[AnyCommand] = []
         self._since = 0.0
         self._running: asyncio.Task[None] | None = None
+        self._beside: dict[int, Beside] = {}
+        if store.capabilities.lanes > 1:
+            self._beside = {lane: Beside() for lane in (Lane.PUSHES, Lane.ACKS)}
+        self._parted = False  #: the main lane is running, and has nothing that could be done beside
         self._unsynced: list[Group] = []
         self._syncing: asyncio.Task[None] | None = None
         self._next_sync: Alarm | None = None
@@ -83,14 +109,17 @@ class Batcher:
         if self._closed:
             raise ShuttingDown
         self._store.check_writable(grows=command.grows)  # nobody should wait behind one whose outcome is being found out
-        pending = self._pending
-        if len(pending) >= limits.pending_commands_max:
-            raise TooMany("Too many requests are waiting to be written. Slow down and retry.")
-        if not pending:
-            self._since = self._clock.stopwatch()
-        pending.append(command)
-        if self._running is None:
-            self._running = self._loop.create_task(self._run(), name="penstock-batcher")
+        beside = self._beside.get(command.lane) if self._beside else None
+        if beside is not None and (self._parted or beside.running is not None):
+            self._do_beside(beside, command)
+        else:
+            pending = self._pending
+            _check_room(pending)
+            if not pending:
+                self._since = self._clock.stopwatch()
+            pending.append(command)
+            if self._running is None:
+                self._running = self._loop.create_task(self._run(), name="penstock-batcher")
         future = command.future = self._loop.create_future()
         return future
 
@@ -107,40 +136,91 @@ class Batcher:
     async def close(self) -> None:
         """Finish what was submitted; everything later is refused."""
         self._closed = True
-        while self._running is not None or self._syncing is not None:
-            await asyncio.gather(*(task for task in (self._running, self._syncing) if task is not None))
+        while True:
+            tasks = (self._running, self._syncing, *(lane.running for lane in self._beside.values()))
+            if not any(tasks):
+                break
+            await asyncio.gather(*(task for task in tasks if task is not None))
         if self._next_sync is not None:
             self._next_sync.cancel()
 
     async def _run(self) -> None:
         try:
+            busy = False
             while self._pending:
-                await self._gather()
-                batch = self._pending[: limits.batch_commands_max]
-                del self._pending[: limits.batch_commands_max]
-                await self._commit(batch)
+                await self._gather(self._pending)
+                if not self._beside:
+                    await self._commit(_take(self._pending), alone=True)
+                elif self._wants_alone():
+                    await self._commit(self._take_all(), alone=True)
+                else:
+                    self._part(busy=busy)
+                    if self._pending:
+                        await self._commit(_take(self._pending))
+                busy = True
         finally:
             self._running = None
+            self._parted = False
 
-    async def _gather(self) -> None:
+    def _part(self, *, busy: bool) -> None:
+        """Leave to the lanes beside what may be done there, unless there was nothing else to do a moment ago.
+
+        What is done beside is done in order, so from then on nothing of it may be done in the main lane.
+        """
+        beside = [command for command in self._pending if command.lane in self._beside]
+        self._parted = busy or not beside
+        if beside and busy:
+            self._pending[:] = [command for command in self._pending if command.lane not in self._beside]
+            for command in beside:  # there is room: as long as a lane is not running, nothing waits for it
+                self._do_beside(self._beside[command.lane], command)
+
+    def _take_all(self) -> list[AnyCommand]:
+        """Take the next batch of all lanes: whoever is alone must have heard those who came before."""
+        self._parted = False
+        batch = _take(self._pending)
+        for lane in self._beside.values():
+            batch += _take(lane.pending)
+        return batch
+
+    def _do_beside(self, lane: Beside, command: AnyCommand) -> None:
+        _check_room(lane.pending)
+        if not lane.pending:
+            lane.since = self._clock.stopwatch()
+        lane.pending.append(command)
+        if lane.running is None:
+            lane.running = self._loop.create_task(self._run_beside(lane), name="penstock-batcher-beside")
+
+    async def _run_beside(self, lane: Beside) -> None:
+        try:
+            while lane.pending:
+                await self._gather(lane.pending)
+                if lane.pending:
+                    await self._commit(_take(lane.pending), beside=lane)
+        finally:
+            lane.running = None
+
+    @staticmethod
+    async def _gather(pending: list[AnyCommand]) -> None:
         """Wait as long as every turn of the event loop brings more: a transaction costs much, one more command in it little."""
         seen = 0
-        while seen < len(self._pending) < limits.batch_commands_max:
-            seen = len(self._pending)
+        while seen < len(pending) < limits.batch_commands_max:
+            seen = len(pending)
             await settle(1)
 
-    async def _commit(self, batch: list[AnyCommand], *, last_try: bool = False) -> None:
-        since, started = self._since, self._clock.stopwatch()
+    async def _commit(
+        self, batch: list[AnyCommand], *, alone: bool = False, beside: Beside | None = None, last_try: bool = False
+    ) -> None:
+        since, started = self._since if beside is None else beside.since, self._clock.stopwatch()
         try:
             try:
-                work = await self._transact(batch)
+                work = await self._transact(batch, alone=alone, beside=beside)
             except RowChanged:
-                work = await self._transact(batch)
+                work = await self._transact(batch, alone=True, beside=beside)
         except Exception as error:  # noqa: BLE001 - whatever it was, it ends in the answers of this batch
             if last_try:
                 self._blame(batch[0], error)
             else:
-                await self._sort_out(batch, error)
+                await self._sort_out(batch, error, beside=beside)
             return
         self._stats.committed(len(batch), self._clock.stopwatch() - started)
         if self._durability is not Durability.ALWAYS or self._store.capabilities.commit_is_durable:
@@ -151,10 +231,10 @@ class Batcher:
         self._announce(work)
         self._deliver(work, since)
 
-    async def _transact(self, batch: list[AnyCommand]) -> Work:
-        async with self._store.transaction(self._ids.mark) as tx:
-            work = Work(tx, self._ids)
-            await self._apply(work, batch)
+    async def _transact(self, batch: list[AnyCommand], *, alone: bool, beside: Beside | None) -> Work:
+        async with self._store.transaction(self._ids.mark, alone=alone) as tx:
+            work = Work(tx, self._ids, alone=alone)
+            await (self._apply if beside is None else self._apply_beside)(work, batch)
             await work.flush()
         return work
 
@@ -172,7 +252,7 @@ class Batcher:
             except Exception:
                 log.exception("a listener failed after a commit")
 
-    async def _sort_out(self, batch: list[AnyCommand], error: Exception) -> None:
+    async def _sort_out(self, batch: list[AnyCommand], error: Exception, *, beside: Beside | None) -> None:
         """Nothing of the batch was stored, as far as is known. Find out which command is to blame, so that it fails alone."""
         if isinstance(error, StorageFull):  # what needs no more room has a chance now that the reserve was given back
             for command in batch:
@@ -185,7 +265,7 @@ class Batcher:
             return
         for command in batch:
             if not command.future.done():
-                await self._commit([command], last_try=True)
+                await self._commit([command], alone=True, beside=beside, last_try=True)
 
     def _blame(self, command: AnyCommand, error: Exception) -> None:
         if not isinstance(error, PenstockError):
@@ -270,3 +350,15 @@ class Batcher:
         self._next_sync = None
         self._sync_wanted = True
         self._start_sync()
+
+
+def _check_room(pending: list[AnyCommand]) -> None:
+    if len(pending) >= limits.pending_commands_max:
+        raise TooMany("Too many requests are waiting to be written. Slow down and retry.")
+
+
+def _take(pending: list[AnyCommand]) -> list[AnyCommand]:
+    """Take the next batch of what is pending."""
+    batch = pending[: limits.batch_commands_max]
+    del pending[: limits.batch_commands_max]
+    return batch

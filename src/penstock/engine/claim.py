@@ -127,6 +127,13 @@ class WaitingRoom:
         for queue in list(self._lines):
             self.nudge_at(queue, self._engine.clock.steady_ms())
 
+    def nudge_ready(self, work: Work) -> None:
+        """Have a look at the lines of the queues in which a piece of work has made something claimable."""
+        for number in work.ready:
+            queue = work.tx.queue_by_number(number).key
+            if queue in self._lines:
+                self.nudge_at(queue, self._engine.clock.steady_ms())
+
     def nudge_at(self, queue: QueueKey, steady_ms: int) -> None:
         """Book another look at a line."""
         if queue not in self._nudges:
@@ -196,7 +203,8 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
             continue
         share = jobs[given : given + caller.count]
         given += len(share)
-        deliveries = [_lease(work, queue, caller, job, payload) for job, payload in share]
+        _lease(work, queue, caller, [job for job, _ in share])
+        deliveries = [Delivery(job, payload) for job, payload in share]
         work.answer(caller, deliveries)
         work.after_commit.append(partial(_hand_over, engine, caller, deliveries))
         served.add(caller)
@@ -280,14 +288,22 @@ def lease_ms_of(queue: Queue, caller: Claim, job: Job | None = None) -> int:
     return lease_ms
 
 
-def _lease(work: Work, queue: Queue, caller: Claim, job: Job, payload: Payload) -> Delivery:
-    lease_ms = lease_ms_of(queue, caller, job)
-    if caller.owner is not None:
-        details = details_of(job)
-        details.owner = caller.owner
-        put_details(job, details)
-    work.move(job, Arrow.CLAIM, lease_ms)
-    return Delivery(job, payload)
+def _lease(work: Work, queue: Queue, caller: Claim, jobs: Sequence[Job]) -> None:
+    """Hand jobs to a caller."""
+    if caller.owner is None:
+        plain = [job for job in jobs if job.details is None]
+        if plain:
+            work.lease_all(plain, Arrow.CLAIM, lease_ms_of(queue, caller))
+        if len(plain) == len(jobs):
+            return
+        jobs = [job for job in jobs if job.details is not None]
+    for job in jobs:
+        lease_ms = lease_ms_of(queue, caller, job)
+        if caller.owner is not None:
+            details = details_of(job)
+            details.owner = caller.owner
+            put_details(job, details)
+        work.move(job, Arrow.CLAIM, lease_ms)
 
 
 def _hand_over(engine: Engine, caller: Claim, deliveries: list[Delivery]) -> None:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
 
 Outcome = TypeVar("Outcome")
+
+
+class Lane:
+    """Where commands are done while there is more to do than one transaction at a time can. In each lane, in order.
+
+    What has a lane of its own serves nobody who waits in line, and needs nothing of what is done in the other lanes. Plain
+    integers: looking up a member of an enum costs more than the rest of the choice.
+    """
+
+    MAIN: Final = 0
+    PUSHES: Final = 1
+    ACKS: Final = 2
 
 
 class Command(Generic[Outcome]):
@@ -19,6 +31,7 @@ class Command(Generic[Outcome]):
 
     __slots__ = ("future",)
 
+    lane: ClassVar[int] = Lane.MAIN  #: where it is done while the server is busy
     grows: ClassVar[bool] = False  #: it needs more room on disk, so it is refused while the disk is full
     durable: bool = False  #: its answer waits for an fsync even if the server's durability would not
 

@@ -102,6 +102,8 @@ class Engine:
             self.ids,
             partial(verbs.apply, self),
             self.stats,
+            apply_beside=partial(verbs.apply_beside, self),
+            wants_alone=self.timer.wants_to_judge,
             durability=durability,
             sync_interval_ms=sync_interval_ms,
         )

@@ -38,6 +38,7 @@ from penstock.engine.meter import metered
 from penstock.engine.names import Registrar
 from penstock.engine.produce import Push, PushAcross
 from penstock.engine.pushing import Pushing, is_plain
+from penstock.engine.receipt import AckById, NackById
 from penstock.engine.settle import Ack, Renew, Settlement
 from penstock.store.shards import ShardedStore
 
@@ -115,6 +116,8 @@ class Fleet:
             Unneed: self._unneed,
             Adopt: self._adopt,
             PushAcross: self._push_across,
+            AckById: self._by_id,
+            NackById: self._by_id,
         }
         self.relayers = [Relayer(engine, [other for other in engines if other is not engine]) for engine in engines]
         for engine, relayer in zip(engines, self.relayers, strict=True):
@@ -197,6 +200,27 @@ class Fleet:
                 part.leases_ms = [command.leases_ms[place] for place in mine]  # type: ignore[attr-defined]
             try:
                 answers: list[Any] = await engine.run(part)
+            except PenstockError as error:  # this shard is down; what the others did stays done
+                answers = [error] * len(mine)
+            for place, answer in zip(mine, answers, strict=True):
+                outcomes[place] = answer
+
+        await asyncio.gather(*(on_one(engine, mine) for engine, mine in places.items()))
+        return outcomes
+
+    async def _by_id(self, command: AckById | NackById) -> list[Any]:
+        """Split words about jobs by the shards of their queues, and put the outcomes together in their order."""
+        places: dict[Engine, list[int]] = {}
+        for place, receipt in enumerate(command.receipts):
+            places.setdefault(self.of(receipt.queue), []).append(place)
+        if len(places) == 1:
+            return await next(iter(places)).run(command)
+        outcomes: list[Any] = [None] * len(command.receipts)
+
+        async def on_one(engine: Engine, mine: list[int]) -> None:
+            answers: list[Any]
+            try:
+                answers = await engine.run(type(command)([command.receipts[place] for place in mine]))
             except PenstockError as error:  # this shard is down; what the others did stays done
                 answers = [error] * len(mine)
             for place, answer in zip(mine, answers, strict=True):

@@ -22,7 +22,7 @@ from penstock.core.job import (
 )
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine import flows
-from penstock.engine.command import Command
+from penstock.engine.command import Command, Lane
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +49,7 @@ class Push(Command[list[Job]]):
 
     __slots__ = ("durable", "jobs", "permit", "queue")
 
+    lane = Lane.PUSHES
     grows = True
 
     def __init__(self, queue: QueueKey, jobs: Sequence[NewJob], permit: Permit | None = None) -> None:
@@ -73,6 +74,7 @@ class PushAcross(Command[list[list[Job]]]):
 
     __slots__ = ("asked_ms", "parts", "permit")
 
+    lane = Lane.PUSHES
     grows = True
 
     def __init__(
@@ -365,7 +367,7 @@ def _make(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
     """Make jobs and bring them to life."""
     made = _build(work, queue, jobs)
     for new in jobs:
-        if new.delay or new.flags:  # a flag may be LIFO
+        if new.delay or new.flags & JobFlag.LIFO:
             start_apart(work, made, jobs)
             break
     else:

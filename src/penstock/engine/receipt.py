@@ -7,81 +7,93 @@ of was done, or did fail, and doing it again would help nobody. A word about a j
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
 from penstock.core.errors import JobNotFound, WrongState
 from penstock.core.job import JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command
+from penstock.engine.command import Command, Lane
 from penstock.engine.repeat import repeat
-from penstock.engine.settle import complete, count_failure
+from penstock.engine.settle import complete_all, count_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey
     from penstock.engine.engine import Engine
+    from penstock.engine.settle import ItemOutcome
     from penstock.engine.work import Work
 
 
-class _ById(Command[None]):
-    """What both share: the queue and the id of a job."""
+_ACTIVE, _COMPLETED = State.ACTIVE.value, State.COMPLETED.value
 
-    __slots__ = ("id", "queue")
 
-    def __init__(self, queue: QueueKey, job_id: int) -> None:
-        self.queue = queue
-        self.id = job_id
+class Receipt(NamedTuple):
+    """A worker's word about one job: the queue it was taken from, and its id."""
+
+    queue: QueueKey
+    id: int
+    error: str | None = None  #: why it failed, if it did
+
+
+class _ById(Command[list["ItemOutcome"]]):
+    """What both share. Answers one outcome per receipt, in order."""
+
+    __slots__ = ("receipts",)
+
+    def __init__(self, receipts: Sequence[Receipt]) -> None:
+        self.receipts = receipts
 
 
 class AckById(_ById):
-    """A job is done. Saying so again, or of a job that is gone, changes nothing and is no error.
+    """Jobs are done. Saying so again, or of a job that is gone, changes nothing and is no error.
 
-    Refused with WrongState if the job is dead, or if nobody can have it in hand.
+    A job has the outcome WrongState if it is dead, or if nobody can have it in hand.
+    """
+
+    __slots__ = ()
+
+    lane = Lane.ACKS
+
+
+class NackById(_ById):
+    """Jobs failed: each is retried after its backoff, or dead if it has no attempts left.
+
+    If its lease ran out, that was counted as the failure already; then only the error is noted. A job has the outcome
+    JobNotFound, or WrongState if nobody can have it in hand.
     """
 
     __slots__ = ()
 
 
-class NackById(_ById):
-    """A job failed: it is retried after its backoff, or dead if it has no attempts left.
-
-    If its lease ran out, that was counted as the failure already; then only ``error`` is noted. Refused with JobNotFound, or
-    with WrongState if nobody can have it in hand.
-    """
-
-    __slots__ = ("error",)
-
-    def __init__(self, queue: QueueKey, job_id: int, error: str | None) -> None:
-        super().__init__(queue, job_id)
-        self.error = error
-
-
 async def ack_by_id(engine: Engine, work: Work, commands: Sequence[AckById]) -> None:
     """Apply a batch of acknowledgements."""
-    repeating: list[Job] = []
-    await work.prefetch([command.id for command in commands])
+    find = await _finder(work, commands)
+    done: dict[int, Job] = {}
     for command in commands:
-        job = await _find(work, command)
-        if job is None or job.state == State.COMPLETED:
-            work.answer(command, None)
-            continue
-        if _was_lost(job):
-            # Its worker took too long and is done after all: it takes the job back and settles it in one go.
-            if job.state == State.DELAYED:
-                work.move(job, Arrow.PROMOTE)
-            work.move(job, Arrow.CLAIM)
-        if job.state != State.ACTIVE:
-            work.refuse(command, _not_in_hand(job))
-            continue
-        if job.started_at is None:
-            engine.handed.begin(work, job)
-        complete(work, job)
-        if job.flags & JobFlag.REPEATS:
-            repeating.append(job)
-        work.answer(command, None)
+        outcomes: list[ItemOutcome] = []
+        for receipt in command.receipts:
+            job = find(receipt)
+            if job is None or job.state == _COMPLETED or job.id in done:
+                outcomes.append(None)
+                continue
+            if _was_lost(job):
+                # Its worker took too long and is done after all: it takes the job back and settles it in one go.
+                if job.state == State.DELAYED:
+                    work.move(job, Arrow.PROMOTE)
+                work.move(job, Arrow.CLAIM)
+            if job.state == _ACTIVE:
+                if job.started_at is None:
+                    engine.handed.begin(work, job)
+                done[job.id] = job
+                outcomes.append(None)
+            else:
+                outcomes.append(_not_in_hand(job))
+        work.answer(command, outcomes)
+    complete_all(work, list(done.values()))
+    repeating = [job for job in done.values() if job.flags & JobFlag.REPEATS]
     if repeating:
         await repeat(engine, work, repeating)
     work.timings.append((engine.stats.ack_time, len(commands)))
@@ -89,31 +101,44 @@ async def ack_by_id(engine: Engine, work: Work, commands: Sequence[AckById]) -> 
 
 async def nack_by_id(engine: Engine, work: Work, commands: Sequence[NackById]) -> None:
     """Apply a batch of failures."""
-    await work.prefetch([command.id for command in commands])
+    find = await _finder(work, commands)
     for command in commands:
-        job = await _find(work, command)
-        if job is None:
-            work.refuse(command, JobNotFound(f"There is no message {command.id} in this topic."))
-            continue
-        if job.state == State.ACTIVE:
-            if job.started_at is None:
-                engine.handed.begin(work, job)
-            count_failure(work, job, command.error)
-        elif _was_lost(job):
-            details = details_of(job)
-            details.error = None if command.error is None else command.error[: limits.error_chars_max]
-            put_details(job, details)
-            work.touch(job)
-        else:
-            work.refuse(command, _not_in_hand(job))
-            continue
-        work.answer(command, None)
+        outcomes: list[ItemOutcome] = []
+        for receipt in command.receipts:
+            job = find(receipt)
+            missing = JobNotFound(f"There is no message {receipt.id} in this topic.") if job is None else None
+            outcomes.append(missing if job is None else _fail(engine, work, job, receipt.error))
+        work.answer(command, outcomes)
 
 
-async def _find(work: Work, command: _ById) -> Job | None:
-    """Return the job that is meant, if it is on the queue that is meant."""
-    job = await work.find(command.queue.namespace, command.id)
-    return None if job is None or work.queue_of(job).key != command.queue else job
+def _fail(engine: Engine, work: Work, job: Job, error: str | None) -> ItemOutcome:
+    if job.state == _ACTIVE:
+        if job.started_at is None:
+            engine.handed.begin(work, job)
+        count_failure(work, job, error)
+    elif _was_lost(job):
+        details = details_of(job)
+        details.error = None if error is None else error[: limits.error_chars_max]
+        put_details(job, details)
+        work.touch(job)
+    else:
+        return _not_in_hand(job)
+    return None
+
+
+async def _finder(work: Work, commands: Sequence[_ById]) -> Callable[[Receipt], Job | None]:
+    """Read all jobs that are meant; the returned function gives each, if it is on the queue that is meant."""
+    await work.prefetch([receipt.id for command in commands for receipt in command.receipts])
+    numbers: dict[QueueKey, int | None] = {}
+    for key in {receipt.queue for command in commands for receipt in command.receipts}:
+        queue = work.tx.queue_find(key)
+        numbers[key] = None if queue is None else queue.number
+
+    def find(receipt: Receipt) -> Job | None:
+        job = work.at_hand(receipt.id)
+        return None if job is None or job.queue != numbers[receipt.queue] else job
+
+    return find
 
 
 def _was_lost(job: Job) -> bool:

@@ -13,7 +13,7 @@ from penstock.core.errors import JobNotFound, PenstockError, StaleLease, WrongSt
 from penstock.core.job import DeathReason, Job, JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.retry import after_failure
-from penstock.engine.command import Command
+from penstock.engine.command import Command, Lane
 from penstock.engine.repeat import repeat
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ class Ack(Settlement):
     """Jobs are done. ``results`` (one per hold) are kept, byte for byte, as long as the completed jobs are."""
 
     __slots__ = ("results",)
+
+    lane = Lane.ACKS
 
     def __init__(self, namespace: str, holds: Sequence[Hold], results: Sequence[bytes | None]) -> None:
         super().__init__(namespace, holds)
@@ -135,6 +137,16 @@ def complete(work: Work, job: Job) -> None:
         work.move(job, Arrow.COMPLETE_REMOVE)
     else:
         work.move(job, Arrow.COMPLETE)
+
+
+def complete_all(work: Work, jobs: Sequence[Job]) -> None:
+    """``complete`` for several active jobs."""
+    kept = [job for job in jobs if not job.flags & JobFlag.REMOVE_ON_COMPLETE]
+    if kept:
+        work.move_all(kept, Arrow.COMPLETE)
+    if len(kept) < len(jobs):
+        work.move_all([job for job in jobs if job.flags & JobFlag.REMOVE_ON_COMPLETE], Arrow.COMPLETE_REMOVE)
+    work.completed += len(jobs)
 
 
 async def fail(engine: Engine, work: Work, commands: Sequence[Fail]) -> None:

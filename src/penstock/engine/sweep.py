@@ -109,6 +109,11 @@ class Timer:
             self._grace_until = steady_ms + LATE_GRACE_MS
         return steady_ms >= self._grace_until
 
+    def wants_to_judge(self) -> bool:
+        """Tell whether leases have ended that nobody has judged yet: then the next batch has to be alone."""
+        lapse = self._engine.store.horizon.lapse_ms
+        return lapse is not None and lapse <= self._engine.clock.steady_ms()
+
     def judged(self) -> None:
         """Hear that all leases that had ended were judged: the next silence of our own is a new one."""
         self._grace_until = None
@@ -135,7 +140,7 @@ async def sweep(engine: Engine, work: Work) -> None:
     horizon = engine.store.horizon
     if horizon.expiry_ms is not None and horizon.expiry_ms <= work.now_ms:
         await _expire(work)
-    if engine.timer.judges_leases(work.steady_ms):
+    if work.alone and engine.timer.judges_leases(work.steady_ms):  # a word that came in time must not be on its way
         await _lapse(engine, work)
     if horizon.due_ms is not None and horizon.due_ms <= work.now_ms:
         await _fall_due(work)

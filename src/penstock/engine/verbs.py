@@ -6,6 +6,7 @@ and claims come last, so that they see all of it. To add a verb, write its comma
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.engine import (
@@ -90,15 +91,10 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
 
 async def apply(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None:
     """Apply a batch, verb by verb."""
-    by_verb: dict[type[AnyCommand], list[Any]] = {}
-    for command in batch:
-        by_verb.setdefault(type(command), []).append(command)
+    by_verb = _by_verb(batch)
     claims = by_verb.pop(claim.Claim, [])
     if by_verb:
-        for verb, function in BEFORE_SWEEP.items():
-            commands = by_verb.get(verb)
-            if commands:
-                await function(engine, work, commands)
+        await _before_sweep(engine, work, by_verb)
     await sweep.sweep(engine, work)
     await flows.follow_up(engine, work)
     prefetches = by_verb.get(fast.Prefetch)
@@ -108,3 +104,26 @@ async def apply(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None
         await claim.claim(engine, work, claims)
         if work.followed < len(work.ended):  # a claim may have met a job whose time-to-live is over
             await flows.follow_up(engine, work)
+
+
+async def apply_beside(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None:
+    """Apply a batch next to another one, which looks after time and those who wait: they hear of it after the commit."""
+    await _before_sweep(engine, work, _by_verb(batch))
+    await work.flush()
+    await flows.follow_up(engine, work)
+    if engine.room.size:
+        work.after_commit.append(partial(engine.room.nudge_ready, work))
+
+
+def _by_verb(batch: Sequence[AnyCommand]) -> dict[type[AnyCommand], list[Any]]:
+    by_verb: dict[type[AnyCommand], list[Any]] = {}
+    for command in batch:
+        by_verb.setdefault(type(command), []).append(command)
+    return by_verb
+
+
+async def _before_sweep(engine: Engine, work: Work, by_verb: dict[type[AnyCommand], list[Any]]) -> None:
+    for verb, function in BEFORE_SWEEP.items():
+        commands = by_verb.get(verb)
+        if commands:
+            await function(engine, work, commands)

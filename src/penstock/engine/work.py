@@ -37,8 +37,9 @@ class Work:
     commit: what must happen after it is given to ``after_commit``.
     """
 
-    def __init__(self, tx: Transaction, source: IdSource) -> None:
+    def __init__(self, tx: Transaction, source: IdSource, *, alone: bool = True) -> None:
         self.tx = tx
+        self.alone = alone  #: nothing else of this server is under way, so everything that was said so far was heard
         self.now_ms = tx.now_ms
         self.steady_ms = tx.steady_ms
         self.answers: list[tuple[AnyCommand, Any]] = []
@@ -61,6 +62,7 @@ class Work:
         self._absent: set[int] = set()  #: ids that were looked for and are not there
         self._named: dict[tuple[int, str], Job | None] = {}  #: by namespace and producer's own id, as far as looked for
         self._changed: dict[int, None] = {}
+        self._leased: dict[int, None] = {}  #: claimed, and perhaps changed afterwards
         self._born: list[tuple[Job, Payload]] = []
         self._needs: list[Dependency] = []
         self._events: list[Event] = []
@@ -139,6 +141,11 @@ class Work:
         known = self._known.get(job_id)
         return None if known is None or known[0].state == _NOWHERE else known[0]
 
+    def at_hand(self, job_id: int) -> Job | None:
+        """Return a job that ``prefetch`` has looked for, as this transaction has left it so far, or None."""
+        known = self._known.get(job_id)
+        return None if known is None or known[0].state == _NOWHERE else known[0]
+
     def queue_of(self, job: Job) -> Queue:
         """Return the queue of a job."""
         return self.tx.queue_by_number(job.queue)
@@ -180,6 +187,28 @@ class Work:
         """Let a worker have a job that was set aside, from a moment on that may be a while ago."""
         lifecycle.move(job, Arrow.START, at, lease_ms)
         self._changed[job.id] = None
+
+    def move_all(self, jobs: Sequence[Job], arrow: Arrow, value: int = 0) -> None:
+        """``move`` for several jobs that are in the same state, along an arrow whose events need no note."""
+        self._follow_all(jobs, arrow, value)
+        self._changed.update(dict.fromkeys([job.id for job in jobs]))
+
+    def lease_all(self, jobs: Sequence[Job], arrow: Arrow, lease_ms: int) -> None:
+        """Lease waiting jobs: ``move_all`` for jobs of which nothing else was changed, which takes less to write."""
+        self._follow_all(jobs, arrow, lease_ms)
+        self._leased.update(dict.fromkeys([job.id for job in jobs]))
+
+    def _follow_all(self, jobs: Sequence[Job], arrow: Arrow, value: int) -> None:
+        source = jobs[0].state
+        target, _, kinds = lifecycle.move_all(jobs, arrow, self, value)
+        for kind in kinds:
+            self._events += job_events(kind, jobs)
+        if target == _WAITING:
+            self.readied.append(jobs)
+        if target == _WAITING or (source == _ACTIVE and target != _ACTIVE):
+            self.ready.update([job.queue for job in jobs])
+        if target in (_COMPLETED, _DEAD, _NOWHERE) and source not in (_COMPLETED, _DEAD):
+            self.ended += [(job, arrow) for job in jobs]
 
     def touch(self, job: Job) -> None:
         """Have a job written that was changed without an arrow: its details or flags. A new one is written anyway."""
@@ -230,6 +259,13 @@ class Work:
         if self._needs:
             await self.tx.need_add(self._needs)
             self._needs = []
+        if self._leased:
+            leased = [self._known[job_id] for job_id in self._leased if job_id not in self._changed]
+            self._leased = {}
+            if leased:
+                await self.tx.job_lease(leased)
+                for job, _, _ in leased:
+                    self._known[job.id] = (job, job.state, job.token)
         if self._changed:
             changed = [self._known[job_id] for job_id in self._changed]
             self._changed = {}

@@ -58,26 +58,26 @@ class Catalog:
                 tally[state] += change
                 self.total[state] += change
 
-    def book(self, job: Job) -> None:
-        """Note when a job that has just been written will need attention."""
-        horizon = self.horizon
-        if job.state == State.ACTIVE:
-            if job.lease_until is not None and (horizon.lapse_ms is None or job.lease_until < horizon.lapse_ms):
-                horizon.lapse_ms = job.lease_until
-            return
-        if job.state == State.DELAYED and (horizon.due_ms is None or job.run_at < horizon.due_ms):
-            horizon.due_ms = job.run_at
-        if (
-            job.expires_at is not None
-            and job.state in _EXPIRING
-            and (horizon.expiry_ms is None or job.expires_at < horizon.expiry_ms)
-        ):
-            horizon.expiry_ms = job.expires_at
-
     def book_cron(self, cron: Cron) -> None:
         """Note the next tick of a cron that has just been written."""
         if self.horizon.cron_ms is None or cron.next_run < self.horizon.cron_ms:
             self.horizon.cron_ms = cron.next_run
+
+
+def book(horizon: Horizon, job: Job) -> None:
+    """Note when a job that has just been written will need attention."""
+    if job.state == State.ACTIVE:
+        if job.lease_until is not None and (horizon.lapse_ms is None or job.lease_until < horizon.lapse_ms):
+            horizon.lapse_ms = job.lease_until
+        return
+    if job.state == State.DELAYED and (horizon.due_ms is None or job.run_at < horizon.due_ms):
+        horizon.due_ms = job.run_at
+    if (
+        job.expires_at is not None
+        and job.state in _EXPIRING
+        and (horizon.expiry_ms is None or job.expires_at < horizon.expiry_ms)
+    ):
+        horizon.expiry_ms = job.expires_at
 
 
 C = TypeVar("C", bound=Catalog)

@@ -39,6 +39,7 @@ class Capabilities(NamedTuple):
     name: str
     commit_is_durable: bool  #: a commit needs no further ``sync`` to survive a power cut
     is_shared: bool = False  #: other servers write too: counts lag behind them, and what is ready must be asked for
+    lanes: int = 1  #: transactions of one server that may be under way at the same time
 
 
 class Horizon(msgspec.Struct):
@@ -240,6 +241,9 @@ class Transaction(Protocol):
 
     async def job_save(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
         """Write jobs back, each with the state and token it was read with. Raises RowChanged if one no longer has them."""
+
+    async def job_lease(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
+        """The same as ``job_save`` for waiting jobs that were claimed at this moment, and of which nothing else was changed."""
 
     async def job_remove(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
         """Delete jobs with all that belongs to them, guarded like ``job_save``."""
@@ -469,8 +473,12 @@ class Store(Protocol):
     def id_floor(self) -> int:
         """The highest id this store has ever seen: new ones must be above it."""
 
-    def transaction(self, id_mark: Callable[[], int]) -> AbstractAsyncContextManager[Transaction]:
-        """Begin a transaction. ``id_mark`` tells at its end the highest id handed out so far, kept for the next start."""
+    def transaction(self, id_mark: Callable[[], int], *, alone: bool = True) -> AbstractAsyncContextManager[Transaction]:
+        """Begin a transaction. ``id_mark`` tells at its end the highest id handed out so far, kept for the next start.
+
+        ``alone``: no other transaction of this server is under way meanwhile. Without it, changes of queues and webhooks may be
+        refused with RowChanged.
+        """
 
     def follow(self, listener: Follower) -> None:
         """Call back with what other servers commit. Never called by a store that is not shared."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -12,7 +13,7 @@ from penstock.access.identity import Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, JobQuarantined
 from penstock.core.ids import ID_MAX
-from penstock.core.job import IDEMPOTENCY_PREFIX, NewJob, details_of
+from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
 from penstock.core.timestamps import from_rfc3339, to_rfc3339
@@ -23,14 +24,17 @@ from penstock.doors.opaque import unwrap, wrap
 from penstock.engine.admin import Slice
 from penstock.engine.claim import Claim
 from penstock.engine.produce import PushAcross
-from penstock.engine.receipt import AckById, NackById
+from penstock.engine.receipt import AckById, NackById, Receipt
 from penstock.store.contract import Selection
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from penstock.core.job import Job, Payload
     from penstock.doors.batches.tally import Tally
     from penstock.doors.http.request import Request
     from penstock.engine.fleet import AnyEngine
+    from penstock.engine.settle import ItemOutcome
 
 #: Deliveries that may fail; the last of them makes a dead letter.
 ATTEMPTS_MAX: Final = 3
@@ -42,9 +46,11 @@ READ_AT_ONCE: Final = 20
 ENQUEUE: Final = wire.Body(list[wire.EnqueueItem])
 DEQUEUE: Final = Reader(wire.DequeueQuery)
 ITEM: Final = wire.Body(wire.ItemBody)
-NACK: Final = wire.Body(wire.NackBody)
+ITEMS: Final[wire.Body[wire.ItemBody | list[wire.ItemBody]]] = wire.Body(wire.Items)
+NACKS: Final[wire.Body[wire.NackBody | list[wire.NackBody]]] = wire.Body(wire.Nacks)
 DEAD: Final = Reader(wire.DeadQuery)
 TOPICS: Final = Reader(wire.TopicsQuery)
+Item = TypeVar("Item", wire.EnqueueItem, wire.ItemBody, wire.NackBody)
 _OK: Final = Plain(b"OK")
 _encode = msgspec.json.Encoder().encode
 
@@ -68,17 +74,19 @@ class BatchesDoor:
         now_ms = self._engine.clock.now_ms()
         parts: dict[QueueKey, list[NewJob]] = {}
         places: dict[QueueKey, list[int]] = {}
-        for place, item in enumerate(items):
-            topic = QueueKey(item.namespace, item.topic)
-            parts.setdefault(topic, []).append(_new_job(item, place, now_ms))
-            places.setdefault(topic, []).append(place)
+        last: QueueKey | None = None
+        for place, (topic, item) in enumerate(_with_topics(items)):
+            if topic is not last:
+                last, jobs, at = topic, parts.setdefault(topic, []), places.setdefault(topic, [])
+            jobs.append(_new_job(item, place, now_ms))
+            at.append(place)
         if not items:
             return []
         pushed = await self._engine.run(PushAcross(list(parts.items()), now_ms))
         ids = [0] * len(items)
-        for (topic, at), jobs in zip(places.items(), pushed, strict=True):
-            self._tally.of(topic).enqueued += len(jobs)
-            for place, job in zip(at, jobs, strict=True):
+        for (topic, where), made in zip(places.items(), pushed, strict=True):
+            self._tally.of(topic).enqueued += len(made)
+            for place, job in zip(where, made, strict=True):
                 ids[place] = job.id
         return ids
 
@@ -93,20 +101,30 @@ class BatchesDoor:
             self._tally.of(topic).dequeued += len(claimed)
         return [_item_view(topic, job, payload) for job, payload in claimed]
 
-    async def ack(self, req: Request) -> Plain:
-        body = await ITEM.read(req)
-        topic = self._topic(req, body, Right.SETTLE)
-        await self._engine.run(AckById(topic, body.id))
-        if self._store.queue_find(topic) is not None:  # whoever makes up names gets no metrics of their own
-            self._tally.of(topic).acked += 1
-        return _OK
+    async def ack(self, req: Request) -> Plain | list[wire.RefusalView]:
+        body = await ITEMS.read(req)
+        items = body if isinstance(body, list) else (body,)
+        receipts = [Receipt(topic, each.id) for topic, each in _with_topics(items)]
+        outcomes = await self._settle(req, AckById, receipts)
+        for topic, count in _counted(receipts, outcomes).items():
+            if self._store.queue_find(topic) is not None:  # whoever makes up names gets no metrics of their own
+                self._tally.of(topic).acked += count
+        return _answer(body, outcomes)
 
-    async def nack(self, req: Request) -> Plain:
-        body = await NACK.read(req)
-        topic = self._topic(req, body, Right.SETTLE)
-        await self._engine.run(NackById(topic, body.id, body.error))
-        self._tally.of(topic).nacked += 1
-        return _OK
+    async def nack(self, req: Request) -> Plain | list[wire.RefusalView]:
+        body = await NACKS.read(req)
+        items = body if isinstance(body, list) else (body,)
+        receipts = [Receipt(topic, each.id, each.error) for topic, each in _with_topics(items)]
+        outcomes = await self._settle(req, NackById, receipts)
+        for topic, count in _counted(receipts, outcomes).items():
+            self._tally.of(topic).nacked += count
+        return _answer(body, outcomes)
+
+    async def _settle(self, req: Request, verb: type[AckById | NackById], receipts: list[Receipt]) -> list[ItemOutcome]:
+        """Tell the engine about messages, if whoever asks has the right to all of them."""
+        for namespace in {receipt.queue.namespace for receipt in receipts}:
+            req.allow(namespace, Right.SETTLE)
+        return await self._engine.run(verb(receipts)) if receipts else []
 
     # The dead.
 
@@ -162,11 +180,12 @@ class BatchesDoor:
     def routes(self) -> list[Route]:
         """Return what may be asked for at the main listener, where ``/health`` is everybody's."""
         tag = "Batches"
+        settles: dict[str, Any] = {"body_required": True, "listed_too": wire.RefusalView}
         routes = [
             Route("POST", "/enqueue", self.enqueue, "Enqueue messages", tag, body=ENQUEUE, body_required=True, listed=int),
             Route("GET", "/dequeue", self.dequeue, "Dequeue messages", tag, query=DEQUEUE, listed=wire.ItemView),
-            Route("POST", "/ack", self.ack, "Acknowledge a message", tag, body=ITEM, body_required=True),
-            Route("POST", "/nack", self.nack, "Give a message back as failed", tag, body=NACK, body_required=True),
+            Route("POST", "/ack", self.ack, "Acknowledge messages", tag, body=ITEMS, **settles),
+            Route("POST", "/nack", self.nack, "Give messages back as failed", tag, body=NACKS, **settles),
             Route("GET", "/dlq", self.list_dead, "List dead letters", tag, query=DEAD, listed=wire.DeadView),
             Route("POST", "/dlq/delete", self.delete_dead, "Delete a dead letter", tag, body=ITEM, body_required=True),
             Route("GET", "/topics", self.topics, "List topics", tag, query=TOPICS, listed=str),
@@ -176,6 +195,34 @@ class BatchesDoor:
     def own_routes(self) -> list[Route]:
         """Return what may be asked for at the listener of this door alone."""
         return [*self.routes(), Route("GET", "/health", self.health, "Health check", "Batches", probe=True)]
+
+
+def _with_topics(items: Iterable[Item]) -> Iterator[tuple[QueueKey, Item]]:
+    """Go through messages with their topics. Mostly they have the same: then it is made once."""
+    topic = QueueKey("", "")
+    for item in items:
+        if item.topic != topic.name or item.namespace != topic.namespace:
+            topic = QueueKey(item.namespace, item.topic)
+        yield topic, item
+
+
+def _counted(receipts: Sequence[Receipt], outcomes: Sequence[ItemOutcome]) -> Counter[QueueKey]:
+    """Return how many messages of each topic something was done about."""
+    return Counter(receipt.queue for receipt, problem in zip(receipts, outcomes, strict=True) if problem is None)
+
+
+def _answer(body: wire.ItemBody | Sequence[wire.ItemBody], outcomes: list[ItemOutcome]) -> Plain | list[wire.RefusalView]:
+    """Say what became of messages: of a single one as mqueue does, of several which were refused."""
+    if isinstance(body, wire.ItemBody):
+        (problem,) = outcomes
+        if problem is not None:
+            raise problem
+        return _OK
+    return [
+        wire.RefusalView(each.id, str(problem), problem.code)
+        for each, problem in zip(body, outcomes, strict=True)
+        if problem is not None
+    ]
 
 
 def _new_job(item: wire.EnqueueItem, place: int, now_ms: int) -> NewJob:
@@ -189,6 +236,7 @@ def _new_job(item: wire.EnqueueItem, place: int, now_ms: int) -> NewJob:
         max_attempts=ATTEMPTS_MAX,
         backoff=BACKOFF_MS,
         job_id=f"{IDEMPOTENCY_PREFIX}{item.idempotency_key}" if item.idempotency_key else None,
+        flags=0 if item.idempotency_key else JobFlag.REMOVE_ON_COMPLETE,  # with a key it stays: the same key is the same id
     )
 
 

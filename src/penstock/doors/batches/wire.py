@@ -12,6 +12,9 @@ from penstock.core.errors import InvalidInput
 from penstock.core.ids import ID_MAX
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import UnionType
+
     from penstock.doors.http.request import Request
 
 Id = Annotated[int, Meta(ge=1, le=ID_MAX)]
@@ -72,6 +75,19 @@ class NackBody(ItemBody):
     error: Error | None = None
 
 
+#: One or, in one request, many.
+Items = ItemBody | Annotated[list[ItemBody], Meta(max_length=limits.ids_max)]
+Nacks = NackBody | Annotated[list[NackBody], Meta(max_length=limits.ids_max)]
+
+
+class RefusalView(msgspec.Struct):
+    """Of several messages, those about which nothing was done, and why: none if all went well."""
+
+    id: int
+    error: str
+    code: str  #: stable, see the header penstock-error
+
+
 class ItemView(msgspec.Struct):
     """Messages, in the order in which they are to be worked on."""
 
@@ -112,9 +128,9 @@ T = TypeVar("T")
 class Body(Generic[T]):
     """Reads bodies of one shape, strictly: an id that is almost right names somebody else's message."""
 
-    def __init__(self, shape: type[T]) -> None:
+    def __init__(self, shape: type[T] | UnionType) -> None:
         self.shape: Any = shape
-        self._decode = msgspec.json.Decoder(shape).decode
+        self._decode: Callable[[bytes], T] = msgspec.json.Decoder(shape).decode
 
     async def read(self, req: Request) -> T:
         """Read a body. Raises InvalidInput, which says what is wrong and where."""

@@ -121,8 +121,9 @@ def _shapes(route: Route) -> Iterable[Any]:
     for reader in (route.body, route.query):
         if reader is not None:
             yield _struct_of(reader.shape)
-    if _is_struct(route.listed):
-        yield route.listed
+    for listed in (route.listed, route.listed_too):
+        if _is_struct(listed):
+            yield listed
     yield from route.replies
 
 
@@ -191,13 +192,21 @@ def _query_parameters(reader: Shaped) -> list[dict[str, Any]]:
 def _reply(route: Route) -> dict[str, Any]:
     if route.listed is not None:
         text = _first_line(route.listed) if _is_struct(route.listed) else "A list."
-        return {"description": text, "content": {JSON: {"schema": {"type": "array", "items": _schema(route.listed)}}}}
+        return {"description": text, "content": {JSON: _list(route.listed)}}
     if route.reply is None:
         text = "Plain text." if route.media == "text/plain" else "A stream that goes on."
-        return {"description": text, "content": {route.media: {"schema": {"type": "string"}}}}
+        content: dict[str, Any] = {route.media: {"schema": {"type": "string"}}}
+        if route.listed_too is not None:
+            text = f"{text} Or: {_first_line(route.listed_too)}"
+            content[JSON] = _list(route.listed_too)
+        return {"description": text, "content": content}
     schemas = [{"$ref": _REF.format(name=reply.__name__)} for reply in route.replies]
     text = " Or: ".join(map(_first_line, route.replies))
     return {"description": text, "content": {JSON: {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}}}
+
+
+def _list(item: Any) -> dict[str, Any]:
+    return {"schema": {"type": "array", "items": _schema(item)}}
 
 
 def _shape(shape: type) -> dict[str, Any]:

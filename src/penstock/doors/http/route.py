@@ -56,6 +56,7 @@ class Route(NamedTuple):
     asks: bool = False  #: the handler asks for the right itself, with ``request.allow``, because it finds out the namespace
     media: str = "text/plain"  #: what an answer without a shape is
     listed: Any = None  #: a good answer is a JSON array of these instead
+    listed_too: Any = None  #: a good answer may also be a JSON array of these
     plain_errors: bool = False  #: errors are answered as a line of text instead of JSON
     also: tuple[tuple[int, type[msgspec.Struct]], ...] = ()  #: other statuses that have a shape of their own
 

@@ -103,9 +103,9 @@ async def prefetch(_engine: Engine, work: Work, commands: Sequence[Prefetch]) ->
                     if job.expires_at is not None and job.expires_at <= work.now_ms:
                         work.move(job, Arrow.EXPIRE)
                     else:
-                        work.move(job, Arrow.PREFETCH, command.lease_ms)
                         jobs.append(Delivery(job, payload))
             if jobs:
+                work.lease_all([job for job, _ in jobs], Arrow.PREFETCH, command.lease_ms)
                 epoch = await tx.hot_add(queue)
             elif not command.is_empty:
                 epoch = work.tx.hot.get(queue.number)

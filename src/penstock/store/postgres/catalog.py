@@ -6,6 +6,7 @@ first. Counts follow the journal and are a moment behind what other servers do.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -14,15 +15,16 @@ from penstock.core.lifecycle import STORED_STATES
 from penstock.core.queue import Queue, QueueKey, QueueSettings
 from penstock.store import catalog
 from penstock.store.catalog import empty_tally
+from penstock.store.contract import Horizon
 from penstock.store.postgres import webhooks
 from penstock.store.postgres.news import News, bring_forward
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from asyncpg import Connection
 
-    from penstock.core.job import Job
     from penstock.core.webhook import Webhook
-    from penstock.store.contract import Horizon
 
 #: Counting all jobs, which is done when a server starts, may take a while.
 COUNT_S: Final = 600.0
@@ -38,6 +40,7 @@ class Catalog(catalog.Catalog):
         super().__init__()
         self.version = -1
         self.webhooks: dict[int, Webhook] = {}
+        self._looks: dict[int, Horizon] = {}  #: looks at what is due that are under way, and what came in meanwhile
 
     async def load(self, db: Connection) -> None:
         """Read everything. To be called in a transaction that sees one state of the database throughout."""
@@ -70,9 +73,21 @@ class Catalog(catalog.Catalog):
 
     async def look_ahead(self, db: Connection) -> None:
         """Find out from the database what falls due next."""
-        horizon = self.horizon
-        moments = await db.fetchrow(_NEXT_MOMENTS)
-        horizon.due_ms, horizon.expiry_ms, horizon.lapse_ms, horizon.cron_ms, horizon.unfollowed = moments
+        with self.looking() as meanwhile:
+            *moments, unfollowed = await db.fetchrow(_NEXT_MOMENTS)
+        bring_forward(meanwhile, News(horizon=tuple(moments), unfollowed=unfollowed))
+        for name in Horizon.__struct_fields__:  # others have hold of it
+            setattr(self.horizon, name, getattr(meanwhile, name))
+
+    @contextmanager
+    def looking(self) -> Iterator[Horizon]:
+        """While the database is asked what is due, take note of what others commit: its answer may not know that yet."""
+        meanwhile = Horizon()
+        self._looks[id(meanwhile)] = meanwhile
+        try:
+            yield meanwhile
+        finally:
+            del self._looks[id(meanwhile)]
 
     async def look_further(self, db: Connection) -> None:
         """Find out what falls due earlier than we know, without forgetting what we know."""
@@ -83,18 +98,17 @@ class Catalog(catalog.Catalog):
         """Take over what another server has committed."""
         self.apply(told.tallies)
         self.crons += told.crons
-        bring_forward(self.horizon, told)
+        self._bring_forward(told)
 
     def bring_forward(self, booked: Horizon) -> None:
         """Remember what our own commit has booked, should a look at the database have come in between."""
         moments = booked.due_ms, booked.expiry_ms, booked.lapse_ms, booked.cron_ms
-        bring_forward(self.horizon, News(horizon=moments, unfollowed=booked.unfollowed))
+        self._bring_forward(News(horizon=moments, unfollowed=booked.unfollowed))
 
-    def book_in(self, horizon: Horizon, job: Job) -> None:
-        """Note in another horizon when a job will need attention."""
-        mine, self.horizon = self.horizon, horizon
-        self.book(job)
-        self.horizon = mine
+    def _bring_forward(self, told: News) -> None:
+        bring_forward(self.horizon, told)
+        for meanwhile in self._looks.values():
+            bring_forward(meanwhile, told)
 
 
 _CHANGED = (

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import asyncpg
 
 from penstock.core.errors import InvalidInput, PenstockError, RowChanged, StorageFailed, StorageFull
 from penstock.store.postgres.schema import CHANGED_STATE
+
+if TYPE_CHECKING:
+    from asyncpg import Connection
 
 #: What happens when servers get in each other's way. Nothing was stored, and trying again helps.
 _IN_THE_WAY = (
@@ -29,6 +34,14 @@ def translate(error: BaseException) -> PenstockError | None:
     if isinstance(error, asyncpg.PostgresError):
         return PenstockError(f"The database refused a statement: {error}")
     return None
+
+
+def as_lost(db: Connection, error: BaseException) -> BaseException:
+    """Return what an error of a connection means: one that is ended while it is being used may break in any way."""
+    if isinstance(error, PenstockError) or not isinstance(error, Exception) or is_lost(error) or not db.is_closed():
+        return error
+    lost: Exception = asyncpg.ConnectionDoesNotExistError(f"the connection was closed: {error}")
+    return lost
 
 
 def is_lost(error: BaseException) -> bool:

@@ -72,7 +72,14 @@ class Follower:
             if self._held:
                 self._held = False
                 self._wanted.set()
-            return block if block.events else None
+            if number + 1 not in self._ours:
+                return block if block.events else None
+            blocks = [block]  # two of ours were under way, and we heard of the later one first
+            while (following := self._ours.pop(self.known + 1, None)) is not None:
+                self.known += 1
+                blocks.append(following)
+            self.tell([each for each in blocks if each.events], set(), webhooks=False)
+            return None
         if number > self.known:
             self._ours[number] = block
             self._wanted.set()
@@ -119,10 +126,10 @@ class Follower:
                 if block.events:
                     blocks.append(block)
                 continue
-            self.known = number
             heard = news.decode(told)
-            if heard.queues or any(queue not in self._store.catalog.by_number for queue in heard.tallies):
+            if heard.queues or heard.webhooks or any(queue not in self._store.catalog.by_number for queue in heard.tallies):
                 await self._store.refresh(db)  # the counts of a new queue begin with this very block
+            self.known = number  # not before: a commit of ours that comes meanwhile must not be told first
             self._store.catalog.hear(heard)
             for queue in heard.fronts:
                 self._store.fronts.forget(queue)
@@ -133,8 +140,6 @@ class Follower:
                 queues, events = decode_body(body)
                 blocks.append(JournalBlock(seq, at, events, queues))
                 self._store.journal_next = max(self._store.journal_next, seq + count)
-        if webhooks:
-            await self._store.refresh(db)
         self.tell(blocks, ready, webhooks=webhooks)
         return len(found) >= BLOCKS_AT_ONCE
 

@@ -39,14 +39,15 @@ decode: Final = msgspec.msgpack.Decoder(News).decode
 def bring_forward(horizon: Horizon, news: News) -> None:
     """Take over the moments of a commit that are earlier than what was known."""
     due, expiry, lapse, cron = news.horizon
-    horizon.due_ms = _earlier(horizon.due_ms, due)
-    horizon.expiry_ms = _earlier(horizon.expiry_ms, expiry)
-    horizon.lapse_ms = _earlier(horizon.lapse_ms, lapse)
-    horizon.cron_ms = _earlier(horizon.cron_ms, cron)
+    horizon.due_ms = earlier(horizon.due_ms, due)
+    horizon.expiry_ms = earlier(horizon.expiry_ms, expiry)
+    horizon.lapse_ms = earlier(horizon.lapse_ms, lapse)
+    horizon.cron_ms = earlier(horizon.cron_ms, cron)
     horizon.unfollowed = horizon.unfollowed or news.unfollowed
 
 
-def _earlier(known: int | None, new: int | None) -> int | None:
+def earlier(known: int | None, new: int | None) -> int | None:
+    """Return the earlier of two moments, of which there may be one or none."""
     if new is None:
         return known
     return new if known is None or new < known else known

@@ -49,6 +49,10 @@ insert into jobs ({", ".join(FIELDS)}, blocked)
 select {", ".join(f"u.{name}" for name in FIELDS)}, (u.group_id is not null)::int
 from unnest({_arrays(FIELDS)}) as u ({", ".join(FIELDS)})
 """  # noqa: S608 - put together from names in this file
+#: So many jobs and more are brought by COPY: it takes two statements, which have to be parsed, and half the time for each job.
+COPY_MIN: Final = 32
+COPY_JOBS: Final = (*FIELDS, "blocked")
+COPY_PAYLOADS: Final = ("id", "options", "data")
 INSERT_NAMES: Final = (
     "insert into names (namespace, custom_id, job) select * from unnest($1::int[], $2::text[], $3::bigint[])"
 )
@@ -59,24 +63,31 @@ from unnest($1::bigint[], $2::smallint[], $3::bigint[], {_arrays(_LIVE, 4)})
   as u (id, old_state, old_token, {", ".join(_LIVE)})
 where j.id = u.id and j.state = u.old_state and j.token = u.old_token
 """  # noqa: S608
+# What a claim changes, and nothing else, for jobs with equal leases: arrays are what costs most in an update. The old state is
+# a parameter, because a constant would offer the index of the waiting, which leads through the whole line.
+LEASE_JOBS: Final = """
+update jobs_live j set state = 2, token = u.token, lease_ms = $5, lease_until = $6, deadline = $7, started_at = $8,
+  blocked = (j.group_id is not null)::int
+from unnest($1::bigint[], $3::bigint[], $4::bigint[]) as u (id, old_token, token)
+where j.id = u.id and j.state = $2 and j.token = u.old_token
+"""
+#: Jobs whose leases differ more than this are written like any others.
+LEASES_MAX: Final = 4
 REWRITE_JOBS: Final = f"""
 update jobs j set {", ".join(f"{name} = u.{name}" for name in FIXED)}, blocked = (u.group_id is not null)::int
 from unnest($1::bigint[], $2::smallint[], $3::bigint[], {_arrays(FIXED, 4)})
   as u (id, old_state, old_token, {", ".join(FIXED)})
 where j.id = u.id and j.state = u.old_state and j.token = u.old_token
 """  # noqa: S608
+#: Jobs that were in one state, and all that hangs on them.
 DELETE_JOBS: Final = """
-delete from jobs j using unnest($1::bigint[], $2::smallint[], $3::bigint[]) as u (id, old_state, old_token)
-where j.id = u.id and j.state = u.old_state and j.token = u.old_token
+with a as (delete from payloads where id = any ($1::bigint[])),
+  b as (delete from results where id = any ($1::bigint[])),
+  c as (delete from logs where job = any ($1::bigint[])),
+  d as (delete from dependencies where job = any ($1::bigint[]))
+delete from jobs j using unnest($1::bigint[], $3::bigint[]) as u (id, old_token)
+where j.id = u.id and j.state = $2 and j.token = u.old_token
 """
-#: All that hangs on jobs whose heads are gone.
-FORGET: Final = (
-    "with ids as materialized (select unnest($1::bigint[]) as id),"
-    " a as (delete from payloads where id in (select id from ids)),"
-    " b as (delete from results where id in (select id from ids)),"
-    " c as (delete from logs where job in (select id from ids))"
-    " delete from dependencies where job in (select id from ids)"
-)
 FORGET_NAMES: Final = (
     "delete from names n using unnest($1::int[], $2::text[]) as u (namespace, custom_id)"
     " where n.namespace = u.namespace and n.custom_id = u.custom_id"
@@ -155,6 +166,37 @@ def insert_arrays(jobs: Sequence[tuple[Job, Payload]]) -> list[Any]:
     """Return the parameters of INSERT_JOBS."""
     columns: list[Any] = list(zip(*[_as_tuple(job) for job, _ in jobs], strict=True))
     return [*columns, [payload.options for _, payload in jobs], [payload.data for _, payload in jobs]]
+
+
+def copied_jobs(jobs: Sequence[tuple[Job, Payload]]) -> list[tuple[Any, ...]]:
+    """Return the rows of COPY_JOBS."""
+    return [(*_as_tuple(job), int(job.group_id is not None)) for job, _ in jobs]
+
+
+def copied_payloads(jobs: Sequence[tuple[Job, Payload]]) -> list[tuple[int, bytes | None, bytes]]:
+    """Return the rows of COPY_PAYLOADS."""
+    return [(job.id, payload.options, payload.data) for job, payload in jobs]
+
+
+Lease = tuple[int, int | None, int | None, int | None]
+"""The length of a lease, when it ends, and when its job has to be done at the latest."""
+
+
+def by_lease(jobs: Sequence[Changed]) -> dict[Lease, list[Changed]]:
+    """Put claimed jobs together that are written by one LEASE_JOBS."""
+    groups: dict[Lease, list[Changed]] = {}
+    for each in jobs:
+        job = each[0]
+        groups.setdefault((job.lease_ms, job.lease_until, job.deadline, job.started_at), []).append(each)
+    return groups
+
+
+def by_state(jobs: Sequence[Changed]) -> dict[int, list[Changed]]:
+    """Put jobs together that were read in the same state."""
+    groups: dict[int, list[Changed]] = {}
+    for each in jobs:
+        groups.setdefault(each[1], []).append(each)
+    return groups
 
 
 def update_arrays(jobs: Sequence[Changed]) -> list[Any]:

@@ -1,7 +1,8 @@
 """The PostgreSQL store: a shard in a database that operators already run, shared by as many servers as they like.
 
-A server has one connection that writes, one after the other, everything its batcher has gathered; one that follows the journal;
-one that shows that it lives, and finds out whether the database does; one that counts for quotas, if there are any; and a few
+A server has three connections that write what its batcher has gathered, so that the database has something to do while the
+server thinks; one that follows the journal; one that shows that it lives, and finds out whether the database does; one that
+counts for quotas, if there are any; and a few
 that read. The database is the truth: what is in memory here is a copy that is checked (queues), or that only says where to look
 (counts, horizon, fronts).
 """
@@ -18,7 +19,7 @@ from asyncpg import Connection, Pool
 
 from penstock.core import limits
 from penstock.core.clock import pause
-from penstock.core.errors import OutcomeUnknown, PenstockError, StorageFailed, StorageFull, TooMany
+from penstock.core.errors import OutcomeUnknown, PenstockError, RowChanged, StorageFailed, StorageFull, TooMany
 from penstock.core.ids import NODES_MAX, random_name
 from penstock.core.sharding import ALONE, Layout
 from penstock.store.catalog import CatalogReads
@@ -32,6 +33,7 @@ from penstock.store.postgres.follower import Follower
 from penstock.store.postgres.fronts import Fronts
 from penstock.store.postgres.quotas import QuotaCounter
 from penstock.store.postgres.transaction import Finished, PostgresTransaction
+from penstock.store.postgres.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.store")
 
 READERS: Final = 4
+#: Transactions under way at the same time.
+LANES: Final = 3
 #: How long a server's number is its own without a sign of life.
 NODE_LEASE_MS: Final = 60_000
 #: How long to try to find out whether a commit happened whose answer was lost, and the pause between two tries.
@@ -62,7 +66,7 @@ LOOK_FURTHER_REST: Final = 50
 class PostgresStore(CatalogReads[Catalog]):
     """See ``contract.Store`` for what each method promises. Open it with ``open``."""
 
-    capabilities = Capabilities(name="postgres", commit_is_durable=True, is_shared=True)
+    capabilities = Capabilities(name="postgres", commit_is_durable=True, is_shared=True, lanes=LANES)
 
     def __init__(self, url: str, clock: Clock, *, layout: Layout = ALONE, database_clock: bool = True) -> None:
         self._url = url
@@ -82,12 +86,13 @@ class PostgresStore(CatalogReads[Catalog]):
         self._status = StoreStatus()
         self._size_bytes = 0
         self._look_further_at = 0.0
-        self._writer: Connection | None = None
+        self._writers: list[Connection] = []
+        self._idle: list[Connection] = []  #: writers that no transaction has
         self._listener: Connection | None = None
         self._pulse: Connection | None = None
         self._readers: Pool | None = None
         self._quotas = QuotaCounter(url, self.clock)
-        self._turn = asyncio.Lock()
+        self._turns = Turns(LANES)
 
     @classmethod
     async def open(
@@ -113,12 +118,14 @@ class PostgresStore(CatalogReads[Catalog]):
         return store
 
     async def _connect_all(self) -> None:
-        self._writer = await self._watched(writer=True)
-        await migrate.check(self._writer)
-        await self._writer.execute(
-            "insert into layout (shard, shards) values ($1, $2) on conflict do nothing", *self._layout
-        )
-        self._layout.check(Layout(*await self._writer.fetchrow("select shard, shards from layout")))
+        first = await self._watched(writer=True)
+        self._writers = [first]
+        await migrate.check(first)
+        await first.execute("insert into layout (shard, shards) values ($1, $2) on conflict do nothing", *self._layout)
+        self._layout.check(Layout(*await first.fetchrow("select shard, shards from layout")))
+        while len(self._writers) < LANES:
+            self._writers.append(await self._watched(writer=True))
+        self._idle = list(self._writers)
         self._pulse = await self._watched(quick=True)
         self._listener = await self._watched()
         await self.follower.listen(self._listener)  # before looking, so that nothing falls in between
@@ -143,7 +150,7 @@ class PostgresStore(CatalogReads[Catalog]):
         db = await connect(self._url, writer=writer, quick=quick)
 
         def ended(db: Any) -> None:
-            if db in (self._writer, self._listener, self._pulse):
+            if db in (*self._writers, self._listener, self._pulse):
                 self.lost(StorageFailed("a connection was closed"))
 
         db.add_termination_listener(ended)
@@ -151,8 +158,9 @@ class PostgresStore(CatalogReads[Catalog]):
 
     async def _disconnect_all(self) -> None:
         await self.follower.stop()
-        connections, readers = (self._writer, self._listener, self._pulse), self._readers
-        self._writer = self._listener = self._pulse = self._readers = None
+        connections, readers = (*self._writers, self._listener, self._pulse), self._readers
+        self._writers, self._idle = [], []
+        self._listener = self._pulse = self._readers = None
         for connection in connections:
             if connection is not None:
                 connection.terminate()
@@ -162,10 +170,10 @@ class PostgresStore(CatalogReads[Catalog]):
 
     async def close(self) -> None:
         """Let go of the shard; what was committed is durable already."""
-        async with self._turn:
-            if self._writer is not None:
+        async with self._turns.alone():
+            if self._idle:
                 with contextlib.suppress(Exception):
-                    await self._writer.execute("delete from nodes where server = $1", self.server)
+                    await self._idle[0].execute("delete from nodes where server = $1", self.server)
             await self._disconnect_all()
 
     async def keep_node(self) -> None:
@@ -212,7 +220,7 @@ class PostgresStore(CatalogReads[Catalog]):
 
     async def refresh(self, db: Connection) -> None:
         """Read what has changed among the queues, while no transaction of ours is changing them."""
-        async with self._turn:
+        async with self._turns.alone():
             await self.catalog.refresh(db)
 
     async def lead(self, name: str, for_ms: int) -> int | None:
@@ -229,24 +237,31 @@ class PostgresStore(CatalogReads[Catalog]):
     def horizon(self) -> Horizon:
         return self.catalog.horizon
 
-    def transaction(self, id_mark: Callable[[], int]) -> PostgresTransaction:
-        return PostgresTransaction(self, id_mark)
+    def transaction(self, id_mark: Callable[[], int], *, alone: bool = True) -> PostgresTransaction:
+        return PostgresTransaction(self, id_mark, alone=alone)
 
-    async def begin(self) -> Connection:
-        """Hand out the writer's connection, to one transaction at a time."""
+    async def begin(self, *, alone: bool) -> Connection:
+        """Hand out a connection that writes. ``alone``: nobody else has one until ``end`` or ``roll_back``."""
         self.check_writable(grows=False)  # nobody should wait for somebody who tries to reach the database
-        await self._turn.acquire()
-        if self._writer is None or self._writer.is_closed():
-            self._turn.release()
-            if self._writer is not None:
+        await self._turns.take(alone=alone)
+        if not self._idle or self._idle[-1].is_closed():
+            self._turns.give_back()
+            if self._idle:
                 self.lost(StorageFailed())
             self.check_writable(grows=False)
             raise StorageFailed
-        return self._writer
+        return self._idle.pop()
 
-    def end(self, _db: Connection) -> None:
-        """Take the connection back after a commit."""
-        self._turn.release()
+    def stay_alone(self) -> None:
+        """Keep other transactions out until the one under way ends. Raises RowChanged if there are others already."""
+        if not self._turns.stay_alone():
+            raise RowChanged("Another transaction of this server is under way.")
+
+    def end(self, db: Connection) -> None:
+        """Take a connection back."""
+        if db in self._writers:  # otherwise there are new ones by now
+            self._idle.append(db)
+        self._turns.give_back()
 
     async def roll_back(self, db: Connection, error: BaseException) -> None:
         """Take the connection back after a failure, ready for the next transaction."""
@@ -259,7 +274,7 @@ class PostgresStore(CatalogReads[Catalog]):
         except Exception as failure:  # noqa: BLE001 - then the connection is of no use any more
             self.lost(failure)
         finally:
-            self._turn.release()
+            self.end(db)
 
     async def was_committed(self, finished: Finished, error: BaseException) -> bool | None:
         """Find out, over a new connection, whether a commit happened whose answer was lost; None if that fails, too."""
@@ -277,7 +292,8 @@ class PostgresStore(CatalogReads[Catalog]):
     async def _is_there(self, finished: Finished) -> bool | None:
         """Tell whether a transaction that is over has left its block in the journal; None if it is not over yet.
 
-        That the database says "committed" of its number is not enough: a number that was lost in a crash is given again.
+        That the database says "committed" of its number is not enough: a number that was lost in a crash is given again. Nor is
+        the number of the block: if ours was not committed, another transaction of this server may have it by now.
         """
         try:
             db = await connect(self._url)
@@ -285,13 +301,15 @@ class PostgresStore(CatalogReads[Catalog]):
             return None
         try:
             try:
-                if await db.fetchval("select pg_xact_status($1::text::xid8)", finished.xid) == "in progress":
-                    return None
+                status = await db.fetchval("select pg_xact_status($1::text::xid8)", finished.xid)
+                if status in ("in progress", "aborted"):
+                    return None if status == "in progress" else False
             except asyncpg.InvalidParameterValueError:  # not given yet: it was lost in a crash
                 return False
             there: bool = await db.fetchval(
-                "select exists (select from journal where block = $1 and server = $2)", finished.number, self.server
-            )
+                "select exists (select from journal where block = $1 and server = $2 and body = $3)",
+                finished.number, self.server, finished.body,
+            )  # fmt: skip
             return there
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
             return None
@@ -320,8 +338,8 @@ class PostgresStore(CatalogReads[Catalog]):
     def lost(self, error: BaseException) -> None:
         """Hear that a connection is of no use any more: nothing is written until ``heal`` has made new ones."""
         self._trouble(f"the database cannot be reached: {str(error) or type(error).__name__}", full=False)
-        if self._writer is not None:
-            self._writer.terminate()  # whoever waits for its answer has waited long enough
+        for writer in self._writers:
+            writer.terminate()  # whoever waits for its answer has waited long enough
 
     def _trouble(self, reason: str, *, full: bool) -> None:
         if self._status.error is None or (self._status.full and not full):
@@ -331,7 +349,7 @@ class PostgresStore(CatalogReads[Catalog]):
     async def heal(self) -> bool:
         if self._status.error is None:
             return True
-        async with self._turn:
+        async with self._turns.alone():
             try:
                 if not self._status.full:
                     await self._disconnect_all()

@@ -13,11 +13,13 @@ from penstock.core.ids import EPOCH_MS, TIME_SHIFT, first_of
 from penstock.core.job import Payload
 from penstock.core.lifecycle import State
 from penstock.core.queue import Queue, QueueKey, QueueSettings
+from penstock.store.catalog import book
 from penstock.store.contract import Horizon, JournalBlock
 from penstock.store.postgres import crons as cron_rows
 from penstock.store.postgres import news, reads, rows, webhooks
 from penstock.store.postgres.across import AcrossShards
 from penstock.store.postgres.catalog import encode_settings
+from penstock.store.postgres.errors import as_lost
 from penstock.store.postgres.schema import LOCK_QUEUE
 
 if TYPE_CHECKING:
@@ -46,14 +48,16 @@ class Finished(NamedTuple):
     number: int  #: of its block
     xid: str  #: the database's own number of the transaction
     block: JournalBlock
+    body: bytes  #: the same, as it is stored
 
 
 class PostgresTransaction(AcrossShards):
     """See ``contract.Transaction`` for what each method promises."""
 
-    def __init__(self, store: PostgresStore, id_mark: Callable[[], int]) -> None:
+    def __init__(self, store: PostgresStore, id_mark: Callable[[], int], *, alone: bool) -> None:
         super().__init__()
         self._store = store
+        self._alone = alone
         self._id_mark = id_mark
         self.freed: set[int] = set()  # nothing is ever put aside: the database guards its own pages
         self.wrote = False
@@ -69,7 +73,7 @@ class PostgresTransaction(AcrossShards):
 
     async def __aenter__(self) -> Self:
         store = self._store
-        self._db: Connection = await store.begin()
+        self._db: Connection = await store.begin(alone=self._alone)
         self._catalog = store.catalog
         try:
             await self._db.execute("begin")
@@ -79,11 +83,13 @@ class PostgresTransaction(AcrossShards):
             self.now_ms, self.steady_ms = store.clock.told(now_ms)
             self._young = first_of(self.now_ms)
             if version != self._catalog.version:
+                store.stay_alone()
                 await self._catalog.refresh(self._db)
             self._known = self._catalog.version
-        except BaseException as error:
+        except BaseException as failure:
+            error = as_lost(self._db, failure)
             await store.roll_back(self._db, error)
-            raise store.failed(error) from error
+            raise store.failed(error) from failure
         return self
 
     async def __aexit__(
@@ -98,15 +104,17 @@ class PostgresTransaction(AcrossShards):
                     await self._finish()
                 committing = True
                 await self._db.execute("commit")
-        except BaseException as failure:
+        except BaseException as broken:
+            failure = as_lost(self._db, broken)
             committed: bool | None = False
             if committing and self._finished is not None:
                 committed = await store.was_committed(self._finished, failure)
             if not committed:
                 self._take_back()
                 await store.roll_back(self._db, failure)
-                raise store.failed(failure, unknown=committed is None) from failure
+                raise store.failed(failure, unknown=committed is None) from broken
         if error is not None:
+            error = as_lost(self._db, error)
             self._take_back()
             await store.roll_back(self._db, error)
             if (ours := store.failed(error)) is not error:
@@ -119,7 +127,7 @@ class PostgresTransaction(AcrossShards):
         for queue in self._fronts:  # once more: somebody may have looked before this was committed
             store.fronts.forget(queue)
         if self._finished is not None:
-            number, _, block = self._finished
+            number, _, block, _ = self._finished
             store.journal_next = max(store.journal_next, block.seq + len(block.events))
             self.block = store.follower.committed(number, block)
 
@@ -144,7 +152,7 @@ class PostgresTransaction(AcrossShards):
             self._store.server, news.encode(told), body,
         )  # fmt: skip
         self._store.journal_bytes = total
-        self._finished = Finished(block, xid, JournalBlock(seq, self.now_ms, self._events, queues))
+        self._finished = Finished(block, xid, JournalBlock(seq, self.now_ms, self._events, queues), body)
 
     # Queues.
 
@@ -152,9 +160,9 @@ class PostgresTransaction(AcrossShards):
         found = self._catalog.by_key.get(key)
         if found is not None:
             return found
+        version = await self._next_version()
         namespace = await self._open_namespace(key.namespace)
         settings = QueueSettings()
-        version = await self._next_version()
         number = await self._db.fetchval(_OPEN_QUEUE, namespace, key.name, encode_settings(settings), version)
         queue = Queue(number, namespace, key, None, settings)
         self._add_queue(queue)
@@ -171,6 +179,7 @@ class PostgresTransaction(AcrossShards):
 
     async def _next_version(self) -> int:
         """Have the catalog grow by one, which nobody else can do until this transaction is over."""
+        self._store.stay_alone()
         self.wrote = True
         version: int = await self._db.fetchval("update catalog set version = version + 1 returning version")
         if version != self._known + 1:  # somebody else was first, and may have done the same
@@ -224,13 +233,21 @@ class PostgresTransaction(AcrossShards):
     # Jobs.
 
     async def job_insert(self, jobs: Sequence[tuple[Job, Payload]]) -> None:
-        await self._db.execute(rows.INSERT_JOBS, *rows.insert_arrays(jobs))
+        if len(jobs) < rows.COPY_MIN:
+            await self._db.execute(rows.INSERT_JOBS, *rows.insert_arrays(jobs))
+        else:
+            await self._copy("payloads", rows.COPY_PAYLOADS, rows.copied_payloads(jobs))
+            await self._copy("jobs", rows.COPY_JOBS, rows.copied_jobs(jobs))
         await self._name([job for job, _ in jobs])
         for job, _ in jobs:
             self._tally(job.queue)[job.state] += 1
             # A plain job needs no attention, unless it was promised a while ago, and takes its place only now.
             if job.state or job.expires_at is not None or job.group_id is not None or job.position < self._young:
                 self._written(job)
+        self._catalog.bring_forward(self._booked)
+
+    async def _copy(self, table: str, columns: Sequence[str], records: list[Any]) -> None:
+        await self._db.copy_records_to_table(table, columns=columns, records=records)
 
     async def _name(self, jobs: Iterable[Job]) -> None:
         """Write down producers' own ids."""
@@ -278,18 +295,21 @@ class PostgresTransaction(AcrossShards):
         return ready
 
     async def job_due(self, now_ms: int, limit: int) -> list[Job]:
-        found, next_ms = await self._overdue(rows.DUE, rows.NEXT_DUE, now_ms, limit)
-        self._catalog.horizon.due_ms = next_ms
+        with self._catalog.looking() as meanwhile:
+            found, next_ms = await self._overdue(rows.DUE, rows.NEXT_DUE, now_ms, limit)
+        self._catalog.horizon.due_ms = news.earlier(next_ms, meanwhile.due_ms)
         return found
 
     async def job_lapsed(self, steady_ms: int, limit: int) -> list[Job]:
-        found, next_ms = await self._overdue(rows.LAPSED, rows.NEXT_LAPSE, steady_ms, limit)
-        self._catalog.horizon.lapse_ms = next_ms
+        with self._catalog.looking() as meanwhile:
+            found, next_ms = await self._overdue(rows.LAPSED, rows.NEXT_LAPSE, steady_ms, limit)
+        self._catalog.horizon.lapse_ms = news.earlier(next_ms, meanwhile.lapse_ms)
         return found
 
     async def job_expired(self, now_ms: int, limit: int) -> list[Job]:
-        found, next_ms = await self._overdue(rows.EXPIRED, rows.NEXT_EXPIRY, now_ms, limit)
-        self._catalog.horizon.expiry_ms = next_ms
+        with self._catalog.looking() as meanwhile:
+            found, next_ms = await self._overdue(rows.EXPIRED, rows.NEXT_EXPIRY, now_ms, limit)
+        self._catalog.horizon.expiry_ms = news.earlier(next_ms, meanwhile.expiry_ms)
         return found
 
     async def job_save(self, jobs: Sequence[Changed]) -> None:
@@ -300,10 +320,29 @@ class PostgresTransaction(AcrossShards):
                 tally[old_state] -= 1
                 tally[job.state] += 1
             self._written(job)
+        self._catalog.bring_forward(self._booked)
+
+    async def job_lease(self, jobs: Sequence[Changed]) -> None:
+        groups = rows.by_lease(jobs)
+        if len(groups) > rows.LEASES_MAX:
+            await self.job_save(jobs)
+            return
+        for lease, some in groups.items():
+            ids, _, old_tokens = rows.guard_arrays(some)
+            tokens = [job.token for job, _, _ in some]
+            written = [ids, State.WAITING, old_tokens, tokens, *lease]
+            await self._guarded(rows.LEASE_JOBS, written, len(some))
+        for job, old_state, _ in jobs:
+            tally = self._tally(job.queue)
+            tally[old_state] -= 1
+            tally[job.state] += 1
+            self._written(job)
+        self._catalog.bring_forward(self._booked)
 
     async def job_remove(self, jobs: Sequence[Changed]) -> None:
-        await self._guarded(rows.DELETE_JOBS, rows.guard_arrays(jobs), len(jobs))
-        await self._db.execute(rows.FORGET, [job.id for job, _, _ in jobs])
+        for state, some in rows.by_state(jobs).items():
+            ids, _, old_tokens = rows.guard_arrays(some)
+            await self._guarded(rows.DELETE_JOBS, [ids, state, old_tokens], len(some))
         named = [job for job, _, _ in jobs if job.custom_id is not None]
         if named:
             await self._db.execute(rows.FORGET_NAMES, [job.namespace for job in named], [job.custom_id for job in named])
@@ -322,6 +361,7 @@ class PostgresTransaction(AcrossShards):
         for job in jobs:
             self._tally(job.queue)
             self._written(job)
+        self._catalog.bring_forward(self._booked)
 
     async def payload_save(self, payloads: Sequence[tuple[Job, Payload]]) -> None:
         self.wrote = True
@@ -405,13 +445,15 @@ class PostgresTransaction(AcrossShards):
     async def end_list(self, limit: int) -> list[End]:
         found: list[End] = []
         size = 0
-        for row in await self._db.fetch(_ENDS, limit, limits.flow_bytes_batch_max):
+        with self._catalog.looking() as meanwhile:
+            read = await self._db.fetch(_ENDS, limit, limits.flow_bytes_batch_max)
+        for row in read:
             found.append(rows.read_end(row))
             size += found[-1].weight
             if size >= limits.flow_bytes_batch_max:
                 break
         if not found:  # another server has told them
-            self._catalog.horizon.unfollowed = False
+            self._catalog.horizon.unfollowed = meanwhile.unfollowed
         return found
 
     async def end_pending(self, jobs: Sequence[int]) -> set[int]:
@@ -425,7 +467,9 @@ class PostgresTransaction(AcrossShards):
     async def end_remove(self, serials: Sequence[int]) -> None:
         self.wrote = True
         await self._db.execute("delete from ends where serial = any ($1::bigint[])", serials)
-        self._catalog.horizon.unfollowed = await self._db.fetchval("select exists (select from ends)")
+        with self._catalog.looking() as meanwhile:
+            left = await self._db.fetchval("select exists (select from ends)")
+        self._catalog.horizon.unfollowed = left or meanwhile.unfollowed
 
     async def log_append(self, job_id: int, entry: LogEntry, keep: int) -> None:
         self.wrote = True
@@ -446,9 +490,10 @@ class PostgresTransaction(AcrossShards):
         return cron_rows.read(await self._db.fetch(cron_rows.LOAD, *names))
 
     async def cron_due(self, now_ms: int, limit: int) -> list[Cron]:
-        found = cron_rows.read(await self._db.fetch(cron_rows.DUE, now_ms, limit))
-        next_ms = now_ms if len(found) >= limit else await self._db.fetchval(cron_rows.NEXT, now_ms)
-        self._catalog.horizon.cron_ms = next_ms
+        with self._catalog.looking() as meanwhile:
+            found = cron_rows.read(await self._db.fetch(cron_rows.DUE, now_ms, limit))
+            next_ms = now_ms if len(found) >= limit else await self._db.fetchval(cron_rows.NEXT, now_ms)
+        self._catalog.horizon.cron_ms = news.earlier(next_ms, meanwhile.cron_ms)
         return found
 
     async def cron_insert(self, crons: Sequence[tuple[Cron, bytes]]) -> None:
@@ -580,8 +625,7 @@ class PostgresTransaction(AcrossShards):
     # Parts shared by the verbs.
 
     def _written(self, job: Job) -> None:
-        self._catalog.book(job)
-        self._catalog.book_in(self._booked, job)
+        book(self._booked, job)
         if job.group_id is not None:
             self._touched.add((job.queue, job.group_id))
         if job.state == State.WAITING and 0 <= job.position < self._young:  # it has its old place back

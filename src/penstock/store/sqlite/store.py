@@ -275,7 +275,7 @@ class SqliteStore(CatalogReads[Catalog]):
     def horizon(self) -> Horizon:
         return self.catalog.horizon
 
-    def transaction(self, id_mark: Callable[[], int]) -> SqliteTransaction:
+    def transaction(self, id_mark: Callable[[], int], *, alone: bool = True) -> SqliteTransaction:  # noqa: ARG002 - it always is
         return SqliteTransaction(self, self.clock, id_mark)
 
     def follow(self, _listener: Follower) -> None:

@@ -16,6 +16,7 @@ from penstock.core.flow import NeedCount
 from penstock.core.job import Job, Payload
 from penstock.core.lifecycle import STORED_STATES
 from penstock.core.queue import Queue, QueueKey, QueueSettings
+from penstock.store.catalog import book
 from penstock.store.contract import JournalBlock
 from penstock.store.sqlite import crons as cron_rows
 from penstock.store.sqlite import groups, rows
@@ -288,6 +289,9 @@ class SqliteTransaction(AcrossShards):
                 tally[job.state] += 1
             self._written(job)
 
+    async def job_lease(self, jobs: Sequence[Changed]) -> None:
+        await self.job_save(jobs)  # a checksum covers all fields, so all are written
+
     async def job_remove(self, jobs: Sequence[Changed]) -> None:
         self._begin()
         self._guarded(rows.DELETE_JOB, [(job.id, state, token) for job, state, token in jobs], jobs)
@@ -537,7 +541,7 @@ class SqliteTransaction(AcrossShards):
     # Parts shared by the verbs.
 
     def _written(self, job: Job) -> None:
-        self._catalog.book(job)
+        book(self._catalog.horizon, job)
         if job.group_id is not None:
             self._touched.add((job.queue, job.group_id))
 
