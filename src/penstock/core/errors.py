@@ -174,6 +174,18 @@ class OutcomeUnknown(PenstockError):
     code = "outcome_unknown"
 
 
+class QueueMoving(PenstockError):
+    """This queue is being moved to another shard. Retry in a moment."""
+
+    code = "queue_moving"
+
+
+class RebalanceRefused(PenstockError):
+    """The shards cannot be rebalanced now."""
+
+    code = "rebalance_refused"
+
+
 class KeysUnavailable(PenstockError):
     """The keys that tokens are checked with cannot be fetched now; the log says why. Retry in a moment."""
 

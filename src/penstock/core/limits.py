@@ -139,6 +139,13 @@ worker_queues_max: Final = 1_000
 clock_apart_ms: Final = 100  # how far their ideas of the database's clock may be apart
 lead_ms: Final = 5 * SECOND_MS  # without a sign of life, the lead goes to another server
 
+# Moving queues between shards.
+move_hold_ms: Final = 5 * SECOND_MS  # a command about a queue that is being moved waits so long, then it is refused
+move_look_ms: Final = 20  # between two looks whether it has moved
+move_lease_ms: Final = 10 * SECOND_MS  # by which leases are longer after a move: nobody could renew them meanwhile
+move_slice_jobs: Final = 1_000
+held_commands_max: Final = 50_000
+
 # How much is done at once, so that nothing holds the event loop for long.
 batch_commands_max: Final = 4_096
 pending_commands_max: Final = 100_000

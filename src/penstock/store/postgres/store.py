@@ -23,7 +23,7 @@ from penstock.core.sharding import ALONE, Layout
 from penstock.store.catalog import CatalogReads
 from penstock.store.contract import Capabilities, Horizon, StoreStatus
 from penstock.store.postgres import crons, migrate, reads
-from penstock.store.postgres.catalog import Catalog
+from penstock.store.postgres.catalog import LAYOUT, Catalog
 from penstock.store.postgres.clock import ShardClock
 from penstock.store.postgres.connect import connect
 from penstock.store.postgres.errors import is_lost, translate
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from penstock.core.cron import Cron, CronKey
     from penstock.core.flow import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
-    from penstock.core.queue import Queue
+    from penstock.core.queue import Queue, Standing
     from penstock.core.webhook import Webhook
     from penstock.store import contract
-    from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection, Store
+    from penstock.store.contract import JournalBlock, LogEntry, Page, Parcel, Place, Selection, Store
 
 log = structlog.get_logger("penstock.store")
 
@@ -70,6 +70,8 @@ class PostgresStore(CatalogReads[Catalog]):
         self.server = random_name()  #: tells our own commits from those of others
         self.node = 0
         self.catalog = Catalog()
+        self.when_moved: list[Callable[[], None]] = []
+        self._new_layout: Layout | None = ALONE if layout == ALONE else None  #: what is written into a new database
         self.follower = Follower(self)
         self.fronts = Fronts()
         self.journal_next = 1
@@ -110,10 +112,7 @@ class PostgresStore(CatalogReads[Catalog]):
     async def _connect_all(self) -> None:
         self._writer = await self._watched(writer=True)
         await migrate.check(self._writer)
-        await self._writer.execute(
-            "insert into layout (shard, shards) values ($1, $2) on conflict do nothing", *self._layout
-        )
-        self._layout.check(Layout(*await self._writer.fetchrow("select shard, shards from layout")))
+        await self._write_layout()
         self._pulse = await self._watched(quick=True)
         self._listener = await self._watched()
         await self.follower.listen(self._listener)  # before looking, so that nothing falls in between
@@ -121,6 +120,7 @@ class PostgresStore(CatalogReads[Catalog]):
             self._url, min_size=0, max_size=READERS, connect=lambda *_, **__: connect(self._url)
         )
         self.catalog = Catalog()
+        self.catalog.when_moved = self._heard_of_move
         async with self._listener.transaction(isolation="repeatable_read", readonly=True):
             await self.catalog.load(self._listener)
             block, seq, count, total = await self._listener.fetchrow(_LAST_BLOCK) or (0, 1, 0, 0)
@@ -131,6 +131,31 @@ class PostgresStore(CatalogReads[Catalog]):
         self.follower.start(self._listener, block)
         await self.keep_node()
         self.follower.tell(missed, set(), webhooks=bool(missed))
+
+    def _heard_of_move(self, layout: Layout | None) -> None:
+        """Hear that a queue or the layout is not what it was. Raises StoreIncompatible for one this server cannot serve."""
+        if layout is not None:
+            self._layout.check(layout)
+        self.moved()
+
+    async def layout_begin(self, layout: Layout) -> None:
+        self._new_layout = layout
+        async with self._turn:
+            if self._writer is not None and self.catalog.layout is None:
+                await self._write_layout()
+                await self.catalog.refresh(self._writer)
+
+    async def _write_layout(self) -> None:
+        assert self._writer is not None
+        if self._new_layout is not None:
+            await self._writer.execute(_BEGIN_LAYOUT, *self._new_layout)
+        found = await self._writer.fetchrow(LAYOUT)
+        if found is not None:
+            self._layout.check(Layout(*found))
+
+    async def servers(self) -> list[int]:
+        found = await self._ask(lambda db: db.fetch("select stores from nodes where until > clock_ms()"))
+        return [row[0] for row in found]
 
     async def _watched(self, *, writer: bool = False, quick: bool = False) -> Connection:
         """Open a connection whose end is noticed at once, even if nobody is using it."""
@@ -163,8 +188,9 @@ class PostgresStore(CatalogReads[Catalog]):
 
     async def keep_node(self) -> None:
         """Take a number for this server's ids, or show that it is still in use. Raises TooMany."""
+        known = self._layout.shards
         for _ in range(NODE_TRIES):
-            taken = await self._ask(lambda db: db.fetchrow(_TAKE_NODE, self.server, NODE_LEASE_MS, NODES_MAX))
+            taken = await self._ask(lambda db: db.fetchrow(_TAKE_NODE, self.server, NODE_LEASE_MS, NODES_MAX, known))
             if taken is not None:
                 break
         else:
@@ -368,7 +394,14 @@ class PostgresStore(CatalogReads[Catalog]):
             raise ours from error
 
     async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
-        return await self._read(lambda db: reads.job(db, namespace, ref))  # type: ignore[no-any-return]
+        found: tuple[Job, Payload] | None = await self._read(lambda db: reads.job(db, namespace, ref))
+        return found if found is not None and self._is_seen(found[0]) else None
+
+    async def job_export(self, ids: Sequence[int]) -> list[Parcel]:
+        return await self._read(lambda db: reads.export(db, ids))  # type: ignore[no-any-return]
+
+    async def job_places(self, ids: Sequence[int]) -> dict[int, Standing]:
+        return await self._read(lambda db: reads.places(db, ids))  # type: ignore[no-any-return]
 
     async def job_select(self, selection: Selection) -> list[Place]:
         return await self._read(lambda db: reads.select(db, selection))  # type: ignore[no-any-return]
@@ -407,6 +440,10 @@ class PostgresStore(CatalogReads[Catalog]):
         return await self._read(lambda db: reads.journal(db, seq, limit))  # type: ignore[no-any-return]
 
 
+_BEGIN_LAYOUT = (
+    "with made as (insert into layout (shard, shards, epoch, target) values ($1, $2, $3, $4) on conflict do nothing"
+    " returning 1) update catalog set version = version + (select count(*) from made)"
+)
 _LAST_BLOCK = "select block, seq, count, total from journal order by block desc limit 1"
 _ID_FLOOR = """
 select greatest(coalesce((select max(id_mark) from (select id_mark from journal order by block desc limit 1000) as recent), 0),
@@ -421,13 +458,13 @@ returning term
 """
 # The number of a server that has been silent for long is free again.
 _TAKE_NODE = """
-insert into nodes as o (node, server, until)
-select f.node, $1, clock_ms() + $2 from (
+insert into nodes as o (node, server, until, stores)
+select f.node, $1, clock_ms() + $2, $4 from (
   select coalesce((select node from nodes where server = $1),
                   (select min(n) from generate_series(0, $3 - 1) as n
                    where not exists (select from nodes where node = n and until > clock_ms()))) as node) as f
 where f.node is not null
-on conflict (node) do update set server = excluded.server, until = excluded.until
+on conflict (node) do update set server = excluded.server, until = excluded.until, stores = excluded.stores
 where o.server = excluded.server or o.until <= clock_ms()
 returning node, (select sum(pg_total_relation_size(c.oid))::bigint from pg_class c
                  where c.relnamespace = 'penstock'::regnamespace and c.relkind = 'r')

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from penstock.core import ids
+from penstock.core import ids, limits
 from penstock.core.errors import StorageFailed
 from penstock.core.flow import Need
 from penstock.core.job import Delivery
 from penstock.core.lifecycle import State
-from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection
+from penstock.store.contract import JournalBlock, LogEntry, Page, Parcel, Place, Selection
 from penstock.store.listing import Listing
 from penstock.store.sqlite import rows
 
@@ -74,6 +74,9 @@ _JOURNAL = (
     "select seq, at, body from journal where seq >= coalesce((select max(seq) from journal where seq <= ?1), 0)"
     " order by seq limit ?2"
 )
+
+
+_ALL_NEEDS = "select job, needs, state, name, result, error from dependencies where job = ? order by needs"
 
 
 class Readers:
@@ -145,6 +148,25 @@ def select(db: apsw.Connection, wanted: Selection) -> list[Place]:
         "limit": wanted.limit,
     }
     return [Place(*row) for row in db.execute(_SELECT[wanted.state], bounds)]
+
+
+def export(db: apsw.Connection, wanted: Sequence[int]) -> list[Parcel]:
+    """Read jobs with all that belongs to them. Damaged ones are left out."""
+    parcels: list[Parcel] = []
+    size = 0
+    for job_id in wanted:
+        try:
+            found = [rows.read_job_body(row) for row in db.execute(rows.SELECT_JOB_BODY, (job_id,))]
+        except (rows.DamagedRow, UnicodeDecodeError):
+            continue
+        for job, payload in found:
+            result = rows.read_result(db, job_id)
+            needs_ = [rows.read_dependency(row) for row in db.execute(_ALL_NEEDS, (job_id,))]
+            parcels.append(Parcel(job, payload, result, logs(db, job_id), needs_))
+            size += job.size + len(result or b"") + sum(len(each.result or b"") for each in needs_)
+        if size >= limits.claim_batch_bytes_max:
+            break
+    return parcels
 
 
 def priority_counts(db: apsw.Connection, queue: int) -> dict[int, int]:
