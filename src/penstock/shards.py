@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.errors import StorageFailed
-from penstock.core.sharding import Layout
+from penstock.core.errors import StorageFailed, StoreIncompatible
+from penstock.core.sharding import Layout, check_together
 from penstock.engine.engine import Engine
 from penstock.engine.feed import Feed
 from penstock.engine.fleet import Fleet, ShardFeed
@@ -38,6 +38,7 @@ async def open_shards(config: Config, clock: Clock) -> list[Store]:
                 )
             else:
                 shards.append(await PostgresStore.open(url, clock, layout=layout, may_be_down=len(urls) > 1))
+        await agree(shards)
     except BaseException:
         await _close(shards)
         raise
@@ -45,6 +46,25 @@ async def open_shards(config: Config, clock: Clock) -> list[Store]:
         await _close(shards)
         raise StorageFailed("None of the shards can be reached. Check the addresses given by --store.")
     return shards
+
+
+async def agree(shards: list[Store]) -> None:
+    """Compare what the stores say of themselves, and tell the new ones: all are new, or some were added to old ones."""
+    if len(shards) == 1:
+        return
+    newest = check_together([shard.layout for shard in shards])
+    for number, shard in enumerate(shards):
+        if shard.layout is not None:
+            continue
+        if newest is None:
+            await shard.layout_begin(Layout(number, len(shards)))
+        elif number >= newest.needed or not shard.status().writable:
+            await shard.layout_begin(newest._replace(shard=number))
+        else:
+            raise StoreIncompatible(
+                f"Store {number} (counting from 0) is empty, but the others say that it is one of {newest.needed} shards. Give "
+                "the same stores in the same order as before; nothing was changed."
+            )
 
 
 async def _close(shards: list[Store]) -> None:

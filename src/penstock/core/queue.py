@@ -50,18 +50,24 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Standing(IntEnum):
-    """Whether a shard has a queue. Numbers are stored. One shard at most says HERE, LEAVING or MOVED of a queue."""
+    """Whether a shard has a queue. Numbers are stored. One shard at most says HERE or LEAVING of a queue."""
 
     HERE = 0  #: it is served here
     LEAVING = 1  #: it is here and can be looked at, but nothing in it changes until it has moved, or stays after all
     MOVED = 2  #: it is on another shard; what is left of it here is being deleted
     ARRIVING = 3  #: it is being copied here, and is not here yet
     CLEARING = 4  #: what is left of an earlier attempt to copy it here is being deleted
+    GONE = 5  #: it is on another shard, and nothing is left of it here but the word where it went
 
     @property
     def is_seen(self) -> bool:
         """Tell whether what a shard has of the queue is the truth."""
         return self <= Standing.LEAVING
+
+    @property
+    def has_left(self) -> bool:
+        """Tell whether the queue is on the shard at the other end of its way."""
+        return self in (Standing.MOVED, Standing.GONE)
 
 
 class Move(NamedTuple):

@@ -57,6 +57,11 @@ class Layout(NamedTuple):
         """Tell whether queues may have moved, so that the number in an id does not say for sure where its job is."""
         return self.epoch > 0 or self.target is not None
 
+    @property
+    def may_be_elsewhere(self) -> bool:
+        """Tell whether a job that is not here, though its id says so, may be on another shard."""
+        return self.has_moved and self.needed > 1
+
     def takes(self, queue: QueueKey) -> bool:
         """Tell whether a new queue may be made here.
 

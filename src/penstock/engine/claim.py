@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.errors import TooMany
+from penstock.core.errors import QueueMoving, TooMany
 from penstock.core.events import EventKind
 from penstock.core.ids import to_uuid
 from penstock.core.job import Delivery, Job, Payload, details_of, put_details
@@ -38,7 +38,7 @@ class Claim(Command[list[Delivery]]):
     ``lease_ms``: how long they are the caller's without a heartbeat (None: the queue's stall interval).
     """
 
-    __slots__ = ("alarm", "count", "lease_ms", "owner", "queue", "wait_ms")
+    __slots__ = ("alarm", "count", "engine", "gone", "lease_ms", "owner", "queue", "wait_ms", "waits_until")
 
     def __init__(
         self,
@@ -55,6 +55,9 @@ class Claim(Command[list[Delivery]]):
         self.lease_ms = lease_ms
         self.owner = owner
         self.alarm: Alarm | None = None
+        self.waits_until = 0  #: steady ms, once it is in line
+        self.engine: Engine | None = None  #: the one that has it since its queue moved to another shard
+        self.gone = False  #: nobody waits for the answer any more
 
 
 class Nudge(Command[None]):
@@ -97,7 +100,8 @@ class WaitingRoom:
         self._lines.setdefault(claim.queue, {})[claim] = None
         self.size += 1
         clock = self._engine.clock
-        claim.alarm = clock.call_at(clock.steady_ms() + claim.wait_ms, lambda: self._tired(claim))
+        claim.waits_until = clock.steady_ms() + claim.wait_ms
+        claim.alarm = clock.call_at(claim.waits_until, lambda: self._tired(claim))
 
     def leave(self, claim: Claim) -> bool:
         """Step out of the line; False if the caller was not in it."""
@@ -111,6 +115,24 @@ class WaitingRoom:
         if claim.alarm is not None:
             claim.alarm.cancel()
         return True
+
+    def look_around(self) -> None:
+        """See which queues have moved: who waits at one that is gone is sent after it, the others' lines are looked at."""
+        store, steady_ms = self._engine.store, self._engine.clock.steady_ms()
+        for queue in list(self._lines):
+            away = store.queue_away(queue)
+            layout = store.layout
+            if away is None and store.queue_find(queue) is None and layout is not None:
+                gone = layout.has_moved and not layout.takes(queue)
+            else:
+                gone = away is not None and not away.move.standing.is_seen
+            if not gone:
+                self.nudge_at(queue, steady_ms)
+                continue
+            for claim in list(self.line(queue)):
+                self.leave(claim)
+                claim.wait_ms = max(0, claim.waits_until - steady_ms)
+                self._engine.send_on(claim, QueueMoving())
 
     def send_everybody_home(self) -> None:
         """Answer everybody with nothing, those who come later too, because the server is closing."""
@@ -172,7 +194,7 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
     room = engine.room
     queue = work.tx.queue_find(key)
     if queue is None:
-        _turn_away(engine, work, newcomers)
+        _turn_away(engine, work, [each for each in newcomers if not work.refuse_strange(each, key)])
         return
     allowance = await engine.throttle.allowance(work, queue)
     jobs, more = await _next_jobs(work, queue, allowance.jobs, chain(room.line(key), newcomers), engine.store.capabilities)
@@ -298,6 +320,8 @@ def _look_again(engine: Engine, queue: Queue, again_at: int | None, *, newcomers
 
 def abandon(engine: Engine, claim: Claim) -> None:
     """The caller is gone: step out of the line, or give back what it was just handed."""
+    claim.gone = True
+    engine = claim.engine or engine
     if engine.room.leave(claim):
         claim.future.cancel()
         return

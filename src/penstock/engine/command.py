@@ -17,13 +17,14 @@ class Command(Generic[Outcome]):
     inside a transaction; ``verbs.py`` lists them all.
     """
 
-    __slots__ = ("future",)
+    __slots__ = ("bounced_ms", "future")
 
     grows: ClassVar[bool] = False  #: it needs more room on disk, so it is refused while the disk is full
     durable: bool = False  #: its answer waits for an fsync even if the server's durability would not
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Outcome]
+        self.bounced_ms: int  #: steady ms when a shard first said that its queue is elsewhere; not set otherwise
 
 
 AnyCommand = Command[Any]

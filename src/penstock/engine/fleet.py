@@ -2,27 +2,44 @@
 
 A queue lives on one shard, so nearly every command goes to one engine as it is. What names several jobs is split and put
 together again; what is about no queue goes to all. Nothing spans shards in one transaction, and nothing needs to.
+
+Queues move to other shards when the number of shards is changed. The shard that had one refuses what is about it; it is held
+here until the queue is where it goes to, and done there. Jobs keep their ids, so one that is not on the shard its id names is
+looked for on the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
-from penstock.core.errors import CronNotFound, InvalidInput, JobNotFound, PartlyDone, PenstockError, WebhookNotFound
+from penstock.core import limits
+from penstock.core.clock import pause
+from penstock.core.errors import (
+    CronNotFound,
+    InvalidInput,
+    JobNotFound,
+    PartlyDone,
+    PenstockError,
+    QueueMoving,
+    ShuttingDown,
+    WebhookNotFound,
+)
 from penstock.core.ids import SHARDS_MAX, shard_of, to_uuid
-from penstock.core.queue import QueueKey
-from penstock.core.sharding import shard_for
+from penstock.core.queue import QueueKey, Standing
 from penstock.engine.change import AddLog, ClearLog, EditData, MoveJob
+from penstock.engine.claim import Claim, Nudge
+from penstock.engine.completions import Ending
 from penstock.engine.crons import RemoveCron, SaveCron
 from penstock.engine.feed import Feed
 from penstock.engine.flows import Adopt, CancelChildren, Unneed
 from penstock.engine.hooks import AddWebhook, EnableWebhook, RemoveWebhook
 from penstock.engine.meter import metered
 from penstock.engine.produce import Push, PushAcross
+from penstock.engine.rebalance import Rebalancer
 from penstock.engine.settle import Ack, Renew, Settlement
 from penstock.store.shards import ShardedStore
 
@@ -30,9 +47,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.core.clock import Clock
+    from penstock.core.job import Job
     from penstock.core.webhook import Webhook
     from penstock.engine.command import AnyCommand, Command
-    from penstock.engine.completions import Ending
     from penstock.engine.engine import Engine
     from penstock.engine.meter import Admit
     from penstock.engine.stats import Stats
@@ -84,6 +101,10 @@ class Fleet:
         self.workers = workers
         self.clock = clock
         self.store = ShardedStore([engine.store for engine in engines])
+        self._held: dict[AnyCommand, asyncio.Task[None]] = {}  #: about queues that are on their way to another shard
+        for engine in engines:
+            engine.when_away(self._send_on)
+        self.rebalancer = Rebalancer(self)
         self._split: dict[type[AnyCommand], Callable[[Any], Awaitable[Any]]] = {
             SaveCron: self._save_cron,
             RemoveCron: self._remove_cron,
@@ -104,7 +125,7 @@ class Fleet:
 
     def of(self, queue: QueueKey) -> Engine:
         """Return the engine of a queue."""
-        return self.engines[shard_for(queue, len(self.engines))]
+        return self.engines[self.store.place_of(queue)]
 
     async def _at(self, namespace: str, ref: JobRef, token: int | None = None) -> Engine:
         """Return the engine of a job. Raises JobNotFound, or StorageFailed if a shard that may have it cannot be asked.
@@ -123,10 +144,73 @@ class Fleet:
                 if not found:
                     raise JobNotFound
                 ref = found[0][0].id
+        if token is None and self.store.has_moved:
+            place = (await self.store.locate([ref])).get(ref)
+            if place is None:
+                raise JobNotFound
+            return self.engines[place[0]]
         number = shard_of(ref)
         if number >= len(self.engines):
             raise JobNotFound
         return self.engines[number]
+
+    # Queues that are on their way to another shard.
+
+    def _send_on(self, command: AnyCommand, _error: Exception) -> bool:
+        """Take over a command that a shard refused because its queue is not there; False if that is not for us to do."""
+        if isinstance(command, Nudge) or not isinstance(getattr(command, "queue", None), QueueKey):
+            return False
+        if len(self._held) >= limits.held_commands_max:
+            return False
+        if command not in self._held:
+            self._held[command] = asyncio.get_running_loop().create_task(self._bring(command), name="penstock-held")
+        return True
+
+    async def _bring(self, command: Any) -> None:
+        """Have a command done where its queue is, once that is there. A claim waits as long as it wants, and is not refused."""
+        patience_ms = command.wait_ms if isinstance(command, Claim) else limits.move_hold_ms
+        try:
+            if not hasattr(command, "bounced_ms"):
+                command.bounced_ms = self.clock.steady_ms()
+            else:  # this server's idea of where the queue is was old: it has learned better meanwhile
+                await pause(self.clock, limits.move_look_ms)
+            until = command.bounced_ms + patience_ms
+            while not self._is_here(command.queue) and self.clock.steady_ms() < until and not command.future.done():
+                await pause(self.clock, limits.move_look_ms)
+            here, left_ms = self._is_here(command.queue), max(0, until - self.clock.steady_ms())
+        finally:
+            del self._held[command]
+        if isinstance(command, Claim):
+            command.wait_ms = left_ms
+            command.bounced_ms = self.clock.steady_ms()
+            if command.gone:
+                command.future.cancel()
+        if command.future.done():
+            return
+        if here:
+            engine = self.of(command.queue)
+            if isinstance(command, Claim):
+                command.engine = engine
+            engine.take_over(command)
+        elif isinstance(command, Claim):
+            command.future.set_result([])
+        else:
+            command.future.set_exception(QueueMoving())
+
+    def _is_here(self, queue: QueueKey) -> bool:
+        """Tell whether the shard of a queue serves it, as far as this server knows."""
+        return self.of(queue).store.queue_away(queue) is None
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try something again as long as it is refused because a queue is on its way, but not for ever."""
+        until = self.clock.steady_ms() + limits.move_hold_ms
+        while True:
+            try:
+                return await attempt()
+            except QueueMoving:
+                if self.clock.steady_ms() >= until:
+                    raise
+            await pause(self.clock, limits.move_look_ms)
 
     # Running commands.
 
@@ -135,8 +219,8 @@ class Fleet:
         queue = getattr(command, "queue", None)
         if isinstance(queue, QueueKey):
             engine = self.of(queue)
-            if isinstance(command, Push):
-                _check_needs(command, engine)
+            if isinstance(command, Push) and any(new.needs for new in command.jobs):
+                return asyncio.ensure_future(self._push_needing(command))  # type: ignore[arg-type]
             return engine.run(command)
         return asyncio.ensure_future(self._run(command))
 
@@ -146,22 +230,103 @@ class Fleet:
         answer: T = await self._split[type(command)](command)
         return answer
 
+    async def _push_needing(self, command: Push) -> list[Job]:
+        """Push jobs that need others, which must live on the same shard."""
+        engine = self.of(command.queue)
+        needed = list({ref for new in command.jobs for ref in new.needs if isinstance(ref, int)})
+        places = await self.store.locate(needed) if self.store.has_moved else {}
+        for ref in needed:
+            if (places[ref][0] if ref in places else shard_of(ref)) != engine.store.shard:
+                raise InvalidInput(
+                    f"Dependency job {to_uuid(ref)} lives on another shard. Push both to queues of one shard, or to one queue."
+                )
+        return await engine.run(command)
+
     async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> Ending | None:
         """Return how a job ended: see ``Completions.wait``."""
-        return await (await self._at(namespace, ref)).wait(namespace, ref, timeout_ms)
+        until = self.clock.steady_ms() + timeout_ms
+        begun = False
+        while True:
+            left_ms = max(0, until - self.clock.steady_ms())
+            try:
+                engine = await self._at(namespace, ref)
+                return await engine.wait(namespace, ref, left_ms)
+            except QueueMoving:  # it was there, and is somewhere else now, or gone
+                begun = True
+            except JobNotFound:
+                if not begun:
+                    raise
+                return Ending(completed=False)
+            if not left_ms:
+                return None
+            await pause(self.clock, limits.move_look_ms)
 
     async def _by_ref(self, command: Any) -> Any:
-        return await (await self._at(command.namespace, command.ref)).run(command)
+        if isinstance(command.ref, int) and (guess := self.store.guess(command.ref)) is not None:
+            try:
+                return await self.engines[guess].run(command)
+            except (JobNotFound, QueueMoving):
+                if not self.store.has_moved:  # as far as is known now, after having asked
+                    raise
+
+        async def attempt() -> Any:
+            return await (await self._at(command.namespace, command.ref)).run(copy.copy(command))
+
+        return await self._patiently(attempt)
 
     async def _settle(self, command: Settlement) -> list[Any]:
         """Split a settlement by the shards of its jobs, and put the outcomes together in their order."""
         outcomes: list[Any] = [JobNotFound()] * len(command.holds)
         places: dict[Engine, list[int]] = {}
         for place, hold in enumerate(command.holds):
+            guess = None
+            if isinstance(hold.ref, int):
+                # A job that was claimed after it moved has a token that was made where it is now.
+                guess = self.store.guess(hold.ref if hold.token is None else hold.token)
             try:
-                places.setdefault(await self._at(command.namespace, hold.ref, hold.token), []).append(place)
+                engine = await self._at(command.namespace, hold.ref, hold.token) if guess is None else self.engines[guess]
+                places.setdefault(engine, []).append(place)
             except PenstockError as error:
                 outcomes[place] = error
+        await self._settle_at(command, places, outcomes)
+        if self.store.has_moved:
+            await self._settle_elsewhere(command, outcomes)
+        return outcomes
+
+    async def _settle_elsewhere(self, command: Settlement, outcomes: list[Any]) -> None:
+        """Look on the other shards for jobs that were not found, and wait for those that are on their way."""
+        until = self.clock.steady_ms() + limits.move_hold_ms
+        while True:
+            again = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, (JobNotFound, QueueMoving))]
+            refs = {place: command.holds[place].ref for place in again}
+            for place, ref in refs.items():
+                if isinstance(ref, str):
+                    named = await self.store.jobs_named(command.namespace, ref)
+                    refs[place] = named[0][0].id if len(named) == 1 else ref
+            ids = [ref for ref in refs.values() if isinstance(ref, int)]
+            if not ids:
+                return
+            found = await self.store.locate(ids)
+            places: dict[Engine, list[int]] = {}
+            waits = False
+            for place, ref in refs.items():
+                number, standing = found.get(ref, (0, None)) if isinstance(ref, int) else (0, None)
+                if standing is None:
+                    outcomes[place] = JobNotFound()
+                elif standing is Standing.HERE:
+                    places.setdefault(self.engines[number], []).append(place)
+                else:
+                    outcomes[place] = QueueMoving()
+                    waits = True
+            await self._settle_at(command, places, outcomes)
+            moving = any(isinstance(outcomes[place], QueueMoving) for place in again)
+            if not (waits or moving) or self.clock.steady_ms() >= until:
+                return
+            await pause(self.clock, limits.move_look_ms)
+
+    @staticmethod
+    async def _settle_at(command: Settlement, places: dict[Engine, list[int]], outcomes: list[Any]) -> None:
+        """Run the parts of a settlement on their shards, and note the outcomes."""
 
         async def on_one(engine: Engine, mine: list[int]) -> None:
             part = copy.copy(command)
@@ -178,7 +343,6 @@ class Fleet:
                 outcomes[place] = answer
 
         await asyncio.gather(*(on_one(engine, mine) for engine, mine in places.items()))
-        return outcomes
 
     async def _unneed(self, command: Unneed) -> bool:
         if isinstance(command.needed, int):
@@ -208,6 +372,9 @@ class Fleet:
     # Crons: with the queue they push to.
 
     async def _save_cron(self, command: SaveCron) -> Any:
+        return await self._patiently(lambda: self._save_cron_now(copy.copy(command)))
+
+    async def _save_cron_now(self, command: SaveCron) -> Any:
         home = self.of(QueueKey(command.key.namespace, command.plan.queue))
         elsewhere: list[Engine] = []
         for engine in self.engines:  # one of that name that pushed to another queue is replaced by this one
@@ -221,6 +388,9 @@ class Fleet:
         return saved
 
     async def _remove_cron(self, command: RemoveCron) -> None:
+        await self._patiently(lambda: self._remove_cron_now(copy.copy(command)))
+
+    async def _remove_cron_now(self, command: RemoveCron) -> None:
         for engine in self.engines:
             if await engine.store.cron_get(command.key) is not None:
                 await engine.run(command)
@@ -231,7 +401,14 @@ class Fleet:
 
     async def _add_webhook(self, command: AddWebhook) -> Webhook:
         if command.queue is not None:
-            return await self.of(QueueKey(command.namespace, command.queue)).run(command)
+            key = QueueKey(command.namespace, command.queue)
+
+            async def attempt() -> Webhook:
+                if not self._is_here(key):
+                    raise QueueMoving
+                return await self.of(key).run(copy.copy(command))
+
+            return await self._patiently(attempt)
         first, *others = self.engines
         added = await first.run(command)
         done = [first]
@@ -260,22 +437,29 @@ class Fleet:
 
     async def _push_across(self, command: PushAcross) -> list[Any]:
         """Push to several queues: all or none on each shard, the jobs of each part in order."""
-        parts: dict[Engine, list[int]] = {}
-        for place, (queue, _) in enumerate(command.parts):
-            parts.setdefault(self.of(queue), []).append(place)
         pushed: list[Any] = [None] * len(command.parts)
-        for done, (engine, places) in enumerate(parts.items()):
-            try:
-                answers = await engine.run(PushAcross([command.parts[place] for place in places], command.asked_ms))
-            except PenstockError as error:
-                if not done:
-                    raise
-                raise PartlyDone(
-                    f"Only {done} of {len(parts)} shards have stored their part ({error}). Do it again: what has an "
-                    "idempotency key is not stored twice."
-                ) from error
-            for place, answer in zip(places, answers, strict=True):
-                pushed[place] = answer
+        until = self.clock.steady_ms() + limits.move_hold_ms
+        left, done = list(range(len(command.parts))), 0
+        while left:
+            parts: dict[Engine, list[int]] = {}
+            for place in left:
+                parts.setdefault(self.of(command.parts[place][0]), []).append(place)
+            left = []
+            for engine, places in parts.items():
+                try:
+                    answers = await engine.run(PushAcross([command.parts[place] for place in places], command.asked_ms))
+                except QueueMoving as error:
+                    if self.clock.steady_ms() >= until:
+                        _fail_partly(done, error)
+                    left += places
+                except PenstockError as error:
+                    _fail_partly(done, error)
+                else:
+                    done += len(places)
+                    for place, answer in zip(places, answers, strict=True):
+                        pushed[place] = answer
+            if left:
+                await pause(self.clock, limits.move_look_ms)
         return pushed
 
     def meter(self, admit: Admit) -> None:
@@ -288,9 +472,19 @@ class Fleet:
         """Begin to watch the time and to keep house."""
         for engine in self.engines:
             engine.start()
+        self.rebalancer.start()
+
+    def highest_id(self) -> int:
+        """Return an id that nothing stored so far is above, on any shard."""
+        return max(engine.highest_id() for engine in self.engines)
 
     async def close(self) -> None:
         """Send home who waits, finish what was submitted, stop. The stores stay open."""
+        await self.rebalancer.stop()
+        for command in self._held:
+            if not command.future.done():
+                command.future.set_exception(ShuttingDown())
+        await asyncio.gather(*self._held.values(), return_exceptions=True)
         await asyncio.gather(*(engine.close() for engine in self.engines))
 
     def stop_waiting(self) -> None:
@@ -309,14 +503,13 @@ class Fleet:
         return sum(engine.waiting_for_ends for engine in self.engines)
 
 
-def _check_needs(command: Push, engine: Engine) -> None:
-    """Refuse what cannot be done yet: a job that needs one of another shard."""
-    for new in command.jobs:
-        for ref in new.needs:
-            if isinstance(ref, int) and shard_of(ref) != engine.store.shard:
-                raise InvalidInput(
-                    f"Dependency job {to_uuid(ref)} lives on another shard. Push both to queues of one shard, or to one queue."
-                )
+def _fail_partly(done: int, error: PenstockError) -> NoReturn:
+    """Raise why a push to several queues failed, and what was stored of it."""
+    if not done:
+        raise error
+    raise PartlyDone(
+        f"Only some shards have stored their part ({error}). Do it again: what has an idempotency key is not stored twice."
+    ) from error
 
 
 #: What doors talk to.

@@ -64,6 +64,8 @@ async def ack_by_id(engine: Engine, work: Work, commands: Sequence[AckById]) -> 
     repeating: list[Job] = []
     await work.prefetch([command.id for command in commands])
     for command in commands:
+        if work.tx.queue_find(command.queue) is None and work.refuse_strange(command, command.queue):
+            continue
         job = await _find(work, command)
         if job is None or job.state == State.COMPLETED:
             work.answer(command, None)
@@ -89,6 +91,8 @@ async def nack_by_id(_engine: Engine, work: Work, commands: Sequence[NackById]) 
     """Apply a batch of failures."""
     await work.prefetch([command.id for command in commands])
     for command in commands:
+        if work.tx.queue_find(command.queue) is None and work.refuse_strange(command, command.queue):
+            continue
         job = await _find(work, command)
         if job is None:
             work.refuse(command, JobNotFound(f"There is no message {command.id} in this topic."))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.engine import admin, change, claim, crons, flows, hooks, keeper, produce, receipt, settle, sweep
+from penstock.core.errors import QueueMoving
+from penstock.core.queue import QueueKey
+from penstock.engine import admin, change, claim, crons, flows, hooks, keeper, moving, produce, receipt, settle, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -48,13 +50,29 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     flows.Adopt: flows.adopt,
     flows.Unneed: flows.unneed,
     flows.CancelChildren: flows.cancel_children,
+    moving.PackCrons: moving.pack_crons,
+    moving.Arrive: moving.arrive,
+    moving.Unload: moving.unload,
+    moving.UnloadCrons: moving.unload_crons,
+    moving.CountJobs: moving.count_jobs,
+    moving.Examine: moving.examine,
+    moving.Clear: moving.clear,
+    moving.Retarget: moving.retarget,
     claim.Nudge: claim.nudge,
     sweep.Tick: sweep.tick,
+    # Last, so that everything of the batch that is about the queue is done before it stops, and after it goes on.
+    moving.Leave: moving.leave,
+    moving.Depart: moving.depart,
+    moving.Open: moving.open_,
+    moving.Stay: moving.stay,
+    moving.Flip: moving.flip,
 }
 
 
 async def apply(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None:
     """Apply a batch, verb by verb."""
+    if work.tx.away:
+        batch = _without_away(work, batch)
     by_verb: dict[type[AnyCommand], list[Any]] = {}
     for command in batch:
         by_verb.setdefault(type(command), []).append(command)
@@ -70,3 +88,19 @@ async def apply(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None
         await claim.claim(engine, work, claims)
         if work.followed < len(work.ended):  # a claim may have met a job whose time-to-live is over
             await flows.follow_up(engine, work)
+
+
+def _without_away(work: Work, batch: Sequence[AnyCommand]) -> list[AnyCommand]:
+    """Refuse what is about a queue that is on its way to another shard, and return the rest."""
+    rest: list[AnyCommand] = []
+    for command in batch:
+        if isinstance(command, produce.PushAcross):
+            keys = [key for key, _ in command.parts]
+        else:
+            queue = getattr(command, "queue", None)
+            keys = [queue] if isinstance(queue, QueueKey) else []
+        if any(work.tx.queue_away(key) is not None for key in keys):
+            work.refuse(command, QueueMoving())
+        else:
+            rest.append(command)
+    return rest

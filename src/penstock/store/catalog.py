@@ -34,6 +34,7 @@ class Catalog:
         self.by_key: dict[QueueKey, Queue] = {}  #: those that are served here
         self.by_number: dict[int, Queue] = {}  #: all
         self.away: dict[int, Queue] = {}  #: those that are not, by number
+        self.frozen: dict[int, Queue] = {}  #: those of them that have jobs here
         self.away_by_key: dict[QueueKey, Queue] = {}
         self.layout: Layout | None = None
         self.tallies: dict[int, Tally] = {}
@@ -67,12 +68,15 @@ class Catalog:
             self.by_key[queue.key] = queue
         else:
             self.away[queue.number] = self.away_by_key[queue.key] = queue
+            if queue.move.standing is not Standing.GONE:
+                self.frozen[queue.number] = queue
 
     def _displace(self, queue: Queue) -> None:
         if queue.move.standing is Standing.HERE:
             del self.by_key[queue.key]
         else:
             del self.away[queue.number], self.away_by_key[queue.key]
+            self.frozen.pop(queue.number, None)
 
     def apply(self, deltas: dict[int, Tally]) -> None:
         """Take over what a committed transaction changed."""
@@ -142,7 +146,7 @@ class CatalogReads(Generic[C]):
         return found if found is not None and found.move.standing.is_seen else None
 
     def queues(self) -> list[Queue]:
-        leaving = [queue for queue in self.catalog.away.values() if queue.move.standing.is_seen]
+        leaving = [queue for queue in self.catalog.frozen.values() if queue.move.standing.is_seen]
         return [*self.catalog.by_key.values(), *leaving]
 
     def queue_by_number(self, number: int) -> Queue:
@@ -156,7 +160,7 @@ class CatalogReads(Generic[C]):
 
     def totals(self) -> Counts:
         total = self.catalog.total
-        for number, queue in self.catalog.away.items():
+        for number, queue in self.catalog.frozen.items():
             if not queue.move.standing.is_seen:  # it counts on the shard where it is
                 total = [all_ - its for all_, its in zip(total, self.catalog.tallies[number], strict=True)]
         return as_counts(total)

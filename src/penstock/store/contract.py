@@ -200,6 +200,9 @@ class Transaction(Protocol):
     async def queue_clear(self, queue: Queue, limit: int) -> int:
         """Delete up to ``limit`` jobs of a queue with all that belongs to them, telling nobody; return how many."""
 
+    async def queues_forget(self) -> None:
+        """Forget all queues that are gone."""
+
     async def layout_save(self, layout: Layout) -> None:
         """Write which of how many shards this is. Raises RowChanged if it is not what was read any more."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic
 
 from penstock.core.errors import QueueMoving
+from penstock.core.queue import Standing
 from penstock.store.catalog import C, Tally, as_counts, empty_tally
 
 if TYPE_CHECKING:
@@ -100,6 +101,11 @@ class Draft(Generic[C]):
         self._catalog.set_move(queue, move)
         self._undo.append(lambda: self._catalog.set_move(queue, before))
         self._moved = True
+
+    def _drop_gone(self) -> None:
+        for queue in list(self._catalog.away.values()):
+            if queue.move.standing is Standing.GONE:
+                self._drop_queue(queue)
 
     def _set_layout(self, layout: Layout) -> None:
         before = self._catalog.layout

@@ -40,7 +40,8 @@ class Catalog(catalog.Catalog):
     def __init__(self) -> None:
         super().__init__()
         self.version = -1
-        self.when_moved: Callable[[Layout | None], None] = lambda _: None  #: may raise StoreIncompatible
+        self.check: Callable[[Layout], None] = lambda _: None  #: raises StoreIncompatible
+        self.moved: Callable[[], None] = lambda: None
         self.webhooks: dict[int, Webhook] = {}
 
     async def load(self, db: Connection) -> None:
@@ -76,9 +77,11 @@ class Catalog(catalog.Catalog):
         self.webhooks = {each.id: each for each in await webhooks.read(db)}
         layout = await db.fetchrow(LAYOUT)
         before, self.layout = self.layout, None if layout is None else Layout(*layout)
+        if self.layout is not None:
+            self.check(self.layout)
         self.version = version
         if moved or self.layout != before:
-            self.when_moved(self.layout)
+            self.moved()
 
     async def look_ahead(self, db: Connection) -> None:
         """Find out from the database what falls due next."""

@@ -89,7 +89,7 @@ async def job(db: Connection, namespace: str, ref: int | str) -> tuple[Job, Payl
 
 async def export(db: Connection, wanted: Sequence[int]) -> list[Parcel]:
     """Read jobs with all that belongs to them, in the order of the ids, up to a number of bytes."""
-    sizes = {job_id: size for job_id, size in await db.fetch(_WEIGHTS, wanted)}
+    sizes: dict[int, int] = dict(await db.fetch(_WEIGHTS, wanted))
     chosen: list[int] = []
     size = 0
     for job_id in wanted:

@@ -120,7 +120,7 @@ class PostgresStore(CatalogReads[Catalog]):
             self._url, min_size=0, max_size=READERS, connect=lambda *_, **__: connect(self._url)
         )
         self.catalog = Catalog()
-        self.catalog.when_moved = self._heard_of_move
+        self.catalog.check, self.catalog.moved = self._layout.check, self.moved
         async with self._listener.transaction(isolation="repeatable_read", readonly=True):
             await self.catalog.load(self._listener)
             block, seq, count, total = await self._listener.fetchrow(_LAST_BLOCK) or (0, 1, 0, 0)
@@ -131,12 +131,6 @@ class PostgresStore(CatalogReads[Catalog]):
         self.follower.start(self._listener, block)
         await self.keep_node()
         self.follower.tell(missed, set(), webhooks=bool(missed))
-
-    def _heard_of_move(self, layout: Layout | None) -> None:
-        """Hear that a queue or the layout is not what it was. Raises StoreIncompatible for one this server cannot serve."""
-        if layout is not None:
-            self._layout.check(layout)
-        self.moved()
 
     async def layout_begin(self, layout: Layout) -> None:
         self._new_layout = layout

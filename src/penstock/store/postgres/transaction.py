@@ -12,7 +12,7 @@ from penstock.core.flow import NeedCount
 from penstock.core.ids import first_of
 from penstock.core.job import Payload
 from penstock.core.lifecycle import STORED_STATES, State
-from penstock.core.queue import SETTLED, Counts, Move, Queue, QueueKey, QueueSettings
+from penstock.core.queue import SETTLED, Counts, Move, Queue, QueueKey, QueueSettings, Standing
 from penstock.store.catalog import as_counts, except_queues
 from penstock.store.contract import Horizon, JournalBlock
 from penstock.store.draft import Draft
@@ -173,13 +173,16 @@ class PostgresTransaction(Draft[Catalog]):
     async def queue_move(self, queue: Queue, move: Move) -> None:
         version = await self._next_version()
         before = queue.move
-        await self._guarded(
-            _MOVE_QUEUE, [*move, version, queue.number, before.standing, before.attempt], 1, "queues"
-        )
+        await self._guarded(_MOVE_QUEUE, [*move, version, queue.number, before.standing, before.attempt], 1, "queues")
         self._moved = self._webhooks_changed = True
         self._set_move(queue, move)
         await self._catalog.look_further(self._db)
         bring_forward(self._booked, News(horizon=_moments(self._catalog.horizon)))
+
+    async def queues_forget(self) -> None:
+        version = await self._next_version()
+        await self._db.execute("update queues set removed = true, version = $1 where standing = $2", version, Standing.GONE)
+        self._drop_gone()
 
     async def layout_save(self, layout: Layout) -> None:
         await self._next_version()
@@ -631,11 +634,11 @@ class PostgresTransaction(Draft[Catalog]):
 
     async def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[Job], int | None]:
         """Read jobs whose moment has come, and find out when the next one comes: now, if there may be more of these."""
-        away = self._catalog.away
-        found = rows.read_jobs(await self._db.fetch(except_queues(statement, away), now_ms, limit))
+        frozen = self._catalog.frozen
+        found = rows.read_jobs(await self._db.fetch(except_queues(statement, frozen), now_ms, limit))
         if len(found) >= limit:
             return found, now_ms
-        next_ms: int | None = await self._db.fetchval(except_queues(next_statement, away), now_ms)
+        next_ms: int | None = await self._db.fetchval(except_queues(next_statement, frozen), now_ms)
         return found, next_ms
 
 
@@ -672,10 +675,8 @@ _MOVE_QUEUE = (
     "update queues set standing = $1, peer = $2, attempt = $3, version = $4"
     " where number = $5 and standing = $6 and attempt = $7 and not removed"
 )
-_COUNT_QUEUE = "select " + ", ".join(
-    f"(select count(*) from jobs where queue = $1 and state = {int(state)})"  # noqa: S608
-    for state in STORED_STATES
-)
+_COUNT_STATE = "(select count(*) from jobs where queue = $1 and state = {})"
+_COUNT_QUEUE = f"select {', '.join(_COUNT_STATE.format(int(state)) for state in STORED_STATES)}"
 _SOME_OF_QUEUE = "select id from jobs where queue = $1 and state = {} limit $2"
 _TIED = (
     "select exists (select from dependencies d join jobs a on a.id = d.job join jobs b on b.id = d.needs"

@@ -15,7 +15,7 @@ from penstock.core.events import EventKind
 from penstock.core.flow import NeedCount
 from penstock.core.job import Job, Payload
 from penstock.core.lifecycle import STORED_STATES, State
-from penstock.core.queue import SETTLED, Counts, Move, Queue, QueueKey, QueueSettings
+from penstock.core.queue import SETTLED, Counts, Move, Queue, QueueKey, QueueSettings, Standing
 from penstock.store.catalog import as_counts, except_queues
 from penstock.store.contract import JournalBlock
 from penstock.store.draft import Draft
@@ -193,6 +193,11 @@ class SqliteTransaction(Draft[Catalog]):
             raise RowChanged
         self._set_move(queue, move)
         self._catalog.look_ahead(self._db)
+
+    async def queues_forget(self) -> None:
+        self._begin()
+        self._db.execute("delete from queues where standing = ?", (Standing.GONE,))
+        self._drop_gone()
 
     async def layout_save(self, layout: Layout) -> None:
         self._begin()
@@ -629,11 +634,11 @@ class SqliteTransaction(Draft[Catalog]):
     def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[Job], int | None]:
         """Read jobs whose moment has come, and find out when the next one comes: now, if there may be more of these."""
         self._begin()
-        away = self._catalog.away
-        rows_found = self._fetch(except_queues(statement, away), (now_ms, limit))
+        frozen = self._catalog.frozen
+        rows_found = self._fetch(except_queues(statement, frozen), (now_ms, limit))
         if len(rows_found) >= limit:
             return self._sound(rows_found), now_ms
-        next_ms: int | None = next(iter(self._db.execute(except_queues(next_statement, away), (now_ms,))))[0]
+        next_ms: int | None = next(iter(self._db.execute(except_queues(next_statement, frozen), (now_ms,))))[0]
         return self._sound(rows_found), next_ms
 
     def _heads(self, statement: str, parameters: Any, *, many: bool = False) -> list[Job]:
