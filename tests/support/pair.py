@@ -46,8 +46,9 @@ class Pair:
 class PairLoad:
     """Pushes, pulls, acks, failures, flows and a cron on a queue, each at any of the servers."""
 
-    def __init__(self, pair: Pair, seed: int) -> None:
+    def __init__(self, pair: Pair, seed: int, queue: str = "load", ticks: str = "ticks", cron: str = "often") -> None:
         self.pair = pair
+        self.queue, self.tick_queue, self.cron = queue, ticks, cron
         self.history = History()
         self.random = random.Random(seed)
         self.stopping = False
@@ -98,9 +99,9 @@ class PairLoad:
 
     async def prepare(self) -> None:
         """Make the queue, and a cron that puts its ticks into another one."""
-        await self.surely("PUT", "/queues/load/stall-config", {"config": {"maxStalls": 1_000}})
-        await self.surely("PUT", "/queues/ticks/stall-config", {"config": {"maxStalls": 1_000}})
-        cron = {"name": "often", "queue": "ticks", "data": "tick", "repeatEvery": TICK_MS, "preventOverlap": False}
+        await self.surely("PUT", f"/queues/{self.queue}/stall-config", {"config": {"maxStalls": 1_000}})
+        await self.surely("PUT", f"/queues/{self.tick_queue}/stall-config", {"config": {"maxStalls": 1_000}})
+        cron = {"name": self.cron, "queue": self.tick_queue, "data": "tick", "repeatEvery": TICK_MS, "preventOverlap": False}
         await self.surely("POST", "/crons", cron)
 
     async def surely(self, method: str, path: str, body: Any = None) -> Any:
@@ -114,8 +115,8 @@ class PairLoad:
         """Begin."""
         return [
             *(asyncio.create_task(self._produce(name)) for name in range(producers)),
-            *(asyncio.create_task(self._work("load")) for _ in range(workers)),
-            asyncio.create_task(self._work("ticks")),
+            *(asyncio.create_task(self._work(self.queue)) for _ in range(workers)),
+            asyncio.create_task(self._work(self.tick_queue)),
         ]
 
     async def _produce(self, name: int) -> None:
@@ -135,9 +136,9 @@ class PairLoad:
             {"data": item, "priority": self.random.randrange(3), "maxAttempts": 100, "backoff": 10, **more} for item in items
         ]
         if len(items) == 1:
-            response = await self.ask("POST", "/queues/load/jobs", jobs[0])
+            response = await self.ask("POST", f"/queues/{self.queue}/jobs", jobs[0])
         else:
-            response = await self.ask("POST", "/queues/load/jobs/bulk", {"jobs": jobs})
+            response = await self.ask("POST", f"/queues/{self.queue}/jobs/bulk", {"jobs": jobs})
         if response is None:
             return None
         if response.status_code == 200:
@@ -163,13 +164,13 @@ class PairLoad:
         reply, at = response.json(), History.now()
         found = list(zip(reply["jobs"], reply["tokens"], strict=True))
         for job, token in found:
-            if queue == "ticks":
+            if queue == self.tick_queue:
                 self.ticks.add(job["id"])
                 await self.ask("POST", f"/jobs/{job['id']}/ack", {"token": token})
                 continue
             delivery = Delivery(at, job["id"], token, job["attempts"], LEASE_MS, self.history.epoch, asked_at)
             self.history.deliveries[job["data"]].append(delivery)
-        for job, token in found if queue == "load" else ():
+        for job, token in found if queue == self.queue else ():
             fate = 1.0 if self.stopping else self.random.random()
             if fate < 0.04:
                 continue
@@ -195,16 +196,16 @@ class PairLoad:
         self.stopping = True
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*tasks)
-        executions = (await self.surely("GET", "/crons/often"))["cron"]["executions"]
-        removed = await self.ask("DELETE", "/crons/often", at=0)
+        executions = (await self.surely("GET", f"/crons/{self.cron}"))["cron"]["executions"]
+        removed = await self.ask("DELETE", f"/crons/{self.cron}", at=0)
         while removed is None or removed.status_code not in (200, 404):
-            executions = (await self.surely("GET", "/crons/often"))["cron"]["executions"]
-            removed = await self.ask("DELETE", "/crons/often", at=0)
+            executions = (await self.surely("GET", f"/crons/{self.cron}"))["cron"]["executions"]
+            removed = await self.ask("DELETE", f"/crons/{self.cron}", at=0)
         async with asyncio.timeout(PATIENCE_S):
-            for queue in ("load", "ticks"):
+            for queue in (self.queue, self.tick_queue):
                 while any((await self._counts(queue)).values()):
                     await self.take(queue, wait=200)
-        dead = (await self.surely("GET", "/queues/load/dlq?count=10000"))["jobs"]
+        dead = (await self.surely("GET", f"/queues/{self.queue}/dlq?count=10000"))["jobs"]
         self.history.left_over = {job["data"] for job in dead}
         # It may have run once more between our look and its end.
         assert len(self.ticks) - executions in (0, 1), f"{executions} ticks, {len(self.ticks)} jobs"

@@ -260,6 +260,7 @@ class Rebalancer(Keeper):
             attempt = random_name()
             try:
                 queue = await source.run(Leave(key, target.store.shard, attempt))
+                log.info("queue leaves", queue=key, shard=source.store.shard)
             except RebalanceRefused as error:
                 raise _TiedError(str(error)) from error
         attempt = queue.move.attempt

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, JobNotFound, PenstockError, StaleLease, WrongState
+from penstock.core.errors import InvalidInput, JobNotFound, JobQuarantined, PenstockError, StaleLease, WrongState
 from penstock.core.job import DEFAULT_NAMESPACE, Delivery
 from penstock.core.queue import QueueKey
 from penstock.doors.http.errors import Refused
@@ -89,6 +89,7 @@ class JobsDoor:
         """Settle a single job; refused in the contract's words."""
         (outcome,) = await self.engine.run(settlement)
         if outcome is not None:
+            _raise_ours(outcome)
             raise Refused(in_words(outcome, text, refusal))
 
     async def settle_many(self, settlement: Settlement, texts: Sequence[str], refusal: str) -> tuple[int, list[ItemError]]:
@@ -100,6 +101,8 @@ class JobsDoor:
             if outcome is not None
         ]
         if errors and len(errors) == len(outcomes):
+            for outcome in outcomes:
+                _raise_ours(outcome)
             raise Refused(errors[0].error)
         return len(outcomes) - len(errors), errors
 
@@ -146,11 +149,21 @@ def holds(texts: Sequence[str], tokens: Sequence[str | None] | None) -> list[Hol
     return [hold(text, token) for text, token in zip(texts, tokens, strict=True)]
 
 
+#: Why a job cannot be settled that the contract has words for.
+ABOUT_THE_JOB = (JobNotFound, WrongState, StaleLease, JobQuarantined)
+
+
+def _raise_ours(outcome: PenstockError | None) -> None:
+    """Raise what has nothing to do with the job: its shard is down, or its queue is being moved."""
+    if outcome is not None and not isinstance(outcome, (*ABOUT_THE_JOB, InvalidInput)):
+        raise outcome
+
+
 def in_words(outcome: PenstockError, text: str, refusal: str) -> str:
     """Say in the contract's words why a job could not be settled."""
     if isinstance(outcome, StaleLease) and "invalid token" not in refusal:
         return f"Invalid or expired lock token for job {text}"
-    if isinstance(outcome, InvalidInput):  # not the job, but how it was named
+    if not isinstance(outcome, ABOUT_THE_JOB):  # but about how it was named, or about us
         return str(outcome)
     return refusal
 
