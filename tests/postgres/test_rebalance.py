@@ -59,6 +59,7 @@ class Line:
     def __init__(self, load: PairLoad) -> None:
         self._load = load
         self.seen: list[int] = []
+        self.met: set[int] = set()
         self.pushed = 0
         self.stopping = False
 
@@ -70,11 +71,14 @@ class Line:
             self.pushed = number + 1
 
     async def work(self) -> None:
-        while not self.stopping or len(set(self.seen)) < self.pushed:
-            reply = await self._load.ask("POST", f"/queues/{LINE}/jobs/pull-batch", {"count": 1, "timeout": 100, "owner": "w"})
+        while not self.stopping or len(self.met) < self.pushed:
+            reply = await self._load.ask(
+                "POST", f"/queues/{LINE}/jobs/pull-batch", {"count": 1, "timeout": 100, "owner": "w"}
+            )
             if reply is None or reply.status_code != 200:
                 continue
             for job, token in zip(reply.json()["jobs"], reply.json()["tokens"], strict=True):
+                self.met.add(job["data"])
                 if job["attempts"] == 0 and not job.get("stallCount"):
                     self.seen.append(job["data"])
                 acked = await self._load.ask("POST", f"/jobs/{job['id']}/ack", {"token": token})
@@ -136,7 +140,7 @@ async def test_growing_and_shrinking_under_load_with_a_kill_in_each(stores: list
         for start in range(0, BIG, 5_000):
             jobs = [{"data": number, "jobId": f"big-{number}"} for number in range(start, start + 5_000)]
             await first.surely("POST", f"/queues/{HUGE}/jobs/bulk", {"jobs": jobs})
-        tasks = [load.start(producers=2, workers=3) for load in loads]
+        tasks = [load.start(producers=1, workers=4) for load in loads]
         lining = [asyncio.create_task(line.produce()), asyncio.create_task(line.work())]
         await first.after(100)
 

@@ -68,9 +68,11 @@ class ShardHandlers:
             return _reply(engine.rebalancer.overview())
         layout = engine.store.layout
         alone = ShardReply(
-            0,
-            engine.store.status().writable,
-            *((None, None, None) if layout is None else layout[1:]),
+            shard=0,
+            up=engine.store.status().writable,
+            shards=None if layout is None else layout.shards,
+            epoch=None if layout is None else layout.epoch,
+            target=None,
             spare=False,
             queues=len(engine.store.queues()),
             misplaced=0,
