@@ -148,6 +148,8 @@ class Fleet:
             place = (await self.store.locate([ref])).get(ref)
             if place is None:
                 raise JobNotFound
+            if not place[1].is_seen:
+                raise QueueMoving
             return self.engines[place[0]]
         number = shard_of(ref)
         if number >= len(self.engines):
@@ -481,10 +483,12 @@ class Fleet:
     async def close(self) -> None:
         """Send home who waits, finish what was submitted, stop. The stores stay open."""
         await self.rebalancer.stop()
-        for command in self._held:
+        held = dict(self._held)
+        for command, task in held.items():
+            task.cancel()
             if not command.future.done():
                 command.future.set_exception(ShuttingDown())
-        await asyncio.gather(*self._held.values(), return_exceptions=True)
+        await asyncio.gather(*held.values(), return_exceptions=True)
         await asyncio.gather(*(engine.close() for engine in self.engines))
 
     def stop_waiting(self) -> None:
