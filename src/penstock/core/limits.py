@@ -144,6 +144,7 @@ move_hold_ms: Final = 5 * SECOND_MS  # a command about a queue that is being mov
 move_look_ms: Final = 20  # between two looks whether it has moved
 move_lease_ms: Final = 10 * SECOND_MS  # by which leases are longer after a move: nobody could renew them meanwhile
 move_slice_jobs: Final = 1_000
+move_slices_max: Final = 4  # under way to the new shard at the same time
 held_commands_max: Final = 50_000
 moved_jobs_known_max: Final = 65_536  # jobs whose shard is remembered because it is not the one their ids name
 

@@ -7,6 +7,7 @@ crash of another or of its own. ``moving.py`` has the steps; each is refused if 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -306,7 +307,7 @@ class Rebalancer(Keeper):
         """Copy the jobs of one state; return the highest number among their ids, places and tokens."""
         later_ms = target.clock.steady_ms() - source.clock.steady_ms() + limits.move_lease_ms
         highest, after = 0, Place(0, 0)
-        writing: asyncio.Future[None] | None = None
+        writing: deque[asyncio.Future[None]] = deque()
         try:
             while True:
                 page = await source.store.job_select(Selection(queue, state, limits.select_jobs_max, ID_MAX, None, after))
@@ -314,19 +315,18 @@ class Rebalancer(Keeper):
                 while ids:
                     await self._keep_lead()
                     parcels, ids = await self._pack(source, ids)
-                    if writing is not None:
-                        await writing
+                    if len(writing) >= limits.move_slices_max:
+                        await writing.popleft()
                     if parcels:  # the next ones are read while these are written
-                        writing = target.run(Unload(queue.key, queue.move.attempt, parcels, later_ms))
+                        writing.append(target.run(Unload(queue.key, queue.move.attempt, parcels, later_ms)))
                         highest = max(highest, *(max(each.job.id, each.job.position, each.job.token) for each in parcels))
                 if len(page) < limits.select_jobs_max:
                     break
                 after = page[-1]
+            while writing:
+                await writing.popleft()
         finally:
-            if writing is not None:
-                await asyncio.wait([writing])
-        if writing is not None:
-            writing.result()
+            await asyncio.gather(*writing, return_exceptions=True)
         return highest
 
     @staticmethod
