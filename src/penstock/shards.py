@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import StorageFailed, StoreIncompatible
 from penstock.core.sharding import Layout, check_together
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.engine.fleet import AnyEngine
     from penstock.store.contract import Store
+
+
+#: How often stores are asked who they are when some say what the others do not.
+_LOOKS: Final = 3
 
 
 async def open_shards(config: Config, clock: Clock) -> list[Store]:
@@ -52,19 +56,22 @@ async def agree(shards: list[Store]) -> None:
     """Compare what the stores say of themselves, and tell the new ones: all are new, or some were added to old ones."""
     if len(shards) == 1:
         return
-    newest = check_together([shard.layout for shard in shards])
+    for _ in range(_LOOKS):
+        newest = check_together([shard.layout for shard in shards])
+        needed = 0 if newest is None else newest.needed
+        missing = [shard for shard in shards[:needed] if shard.layout is None and shard.status().writable]
+        if not missing:
+            break
+        for shard in missing:  # another server that starts may be about to say it
+            await shard.layout_look()
+    else:
+        raise StoreIncompatible(
+            f"Store {missing[0].shard} (counting from 0) is empty, but the others say that it is one of {needed} shards. Give "
+            "the same stores in the same order as before; nothing was changed."
+        )
     for number, shard in enumerate(shards):
-        if shard.layout is not None:
-            continue
-        if newest is None:
-            await shard.layout_begin(Layout(number, len(shards)))
-        elif number >= newest.needed or not shard.status().writable:
-            await shard.layout_begin(newest._replace(shard=number))
-        else:
-            raise StoreIncompatible(
-                f"Store {number} (counting from 0) is empty, but the others say that it is one of {newest.needed} shards. Give "
-                "the same stores in the same order as before; nothing was changed."
-            )
+        if shard.layout is None:
+            await shard.layout_begin(Layout(number, len(shards)) if newest is None else newest._replace(shard=number))
 
 
 async def _close(shards: list[Store]) -> None:

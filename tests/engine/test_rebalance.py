@@ -12,7 +12,7 @@ import pytest
 
 from penstock.core import limits
 from penstock.core.cron import CronKey, CronPlan
-from penstock.core.errors import QueueMoving, RebalanceRefused, StoreIncompatible
+from penstock.core.errors import QueueMoving, RebalanceRefused, StorageFailed, StoreIncompatible
 from penstock.core.events import EventKind
 from penstock.core.ids import ID_MAX, shard_of
 from penstock.core.job import NewJob
@@ -20,7 +20,7 @@ from penstock.core.lifecycle import State
 from penstock.core.queue import Counts, Move, QueueKey, QueueSettings, Standing
 from penstock.core.schedule import Schedule
 from penstock.core.sharding import Layout, check_together, shard_for
-from penstock.engine.admin import Configure, drain
+from penstock.engine.admin import Configure, drain, obliterate
 from penstock.engine.change import AddLog
 from penstock.engine.claim import Claim, abandon
 from penstock.engine.crons import RemoveCron, SaveCron
@@ -28,7 +28,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.feed import Feed
 from penstock.engine.fleet import Fleet, ShardFeed
 from penstock.engine.hooks import AddWebhook
-from penstock.engine.moving import Arrive, Clear, Depart, Leave, Open, Stay, Unload
+from penstock.engine.moving import Arrive, Clear, CountJobs, Depart, Leave, Open, Retarget, Stay, Unload
 from penstock.engine.produce import Push, PushAcross
 from penstock.engine.receipt import AckById
 from penstock.engine.settle import Ack, Fail, Hold, Renew
@@ -535,3 +535,68 @@ async def test_what_cannot_be_done_is_refused_with_a_reason(places: list[str], c
         await within(clock, fleet.rebalancer.begin(2))
         with pytest.raises(RebalanceRefused, match="spread over 2 shards"):
             await fleet.rebalancer.begin(3)
+
+
+async def test_a_shard_that_fails_in_the_middle_has_the_queue_served_again_at_once(
+    places: list[str], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fleet_on(places, clock, 2) as fleet:
+        jobs = [await push(fleet, MOVES) for _ in range(3)]
+    async with fleet_on(places, clock, 3) as fleet:
+        run = fleet.engines[2].run
+
+        def fail(command: Any) -> Any:
+            if isinstance(command, CountJobs):
+                raise StorageFailed
+            return run(command)
+
+        await within(clock, fleet.rebalancer.begin())
+        with monkeypatch.context() as patch:
+            patch.setattr(fleet.engines[2], "run", fail)
+            await until_waiting(fleet, clock)
+        assert "Storage failed" in (fleet.rebalancer.waiting or "")
+        (first,) = await within(clock, fleet.run(Claim(MOVES)))
+        assert await within(clock, fleet.run(Ack("default", [Hold(first.job.id, first.job.token)], [None]))) == [None]
+        await go_on(fleet, clock)
+        queue = fleet.engines[2].store.queue_find(MOVES)
+        assert queue is not None
+        assert fleet.store.counts(queue) == Counts(waiting=2, completed=1)
+        assert [each.job.id for each in await fleet.run(Claim(MOVES, 5))] == [job.id for job in jobs[1:]]
+
+
+async def until_waiting(fleet: Fleet, clock: ManualClock) -> None:
+    async with asyncio.timeout(20):
+        while fleet.rebalancer.waiting is None:
+            await within(clock, fleet.rebalancer.run_once())
+            await asyncio.sleep(0.01)
+
+
+async def test_a_queue_that_is_removed_after_a_try_leaves_nothing_behind(places: list[str], clock: ManualClock) -> None:
+    async with fleet_on(places, clock, 2) as fleet:
+        await push(fleet, MOVES)
+    async with fleet_on(places, clock, 3) as fleet:
+        await go_until(fleet, clock, "all")
+        await within(clock, fleet.engines[0].run(Stay(MOVES, 7)))
+        await within(clock, obliterate(fleet, MOVES))
+        await go_on(fleet, clock)
+        assert fleet.store.queues() == []
+        assert fleet.store.totals() == Counts()
+        assert shard_of((await push(fleet, MOVES)).id) == 2
+
+
+@pytest.mark.parametrize("places", ["postgres"], indirect=True)
+async def test_a_server_that_does_not_know_all_stores_keeps_a_rebalance_from_beginning(
+    places: list[str], clock: ManualClock
+) -> None:
+    async with fleet_on(places, clock, 2) as old:
+        job = await push(old, MOVES)
+        async with fleet_on(places, clock, 3) as new:
+            with pytest.raises(RebalanceRefused, match="knows only 2 of 3 stores"):
+                await within(clock, new.rebalancer.begin())
+            # One that was taken for dead and comes back does no harm: its store does not serve it any more.
+            for engine in new.engines:
+                await within(clock, engine.run(Retarget(0, 3, ())))
+            with pytest.raises((StorageFailed, StoreIncompatible), match="is being rebalanced to 3"):
+                await within(clock, old.run(Push(MOVES, [NewJob(b"1")])))
+            await go_on(new, clock)
+            assert await is_there(new, job)

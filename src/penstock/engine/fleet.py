@@ -284,7 +284,7 @@ class Fleet:
             guess = None
             if isinstance(hold.ref, int):
                 # A job that was claimed after it moved has a token that was made where it is now.
-                guess = self.store.guess(hold.ref if hold.token is None else hold.token)
+                guess = self.store.guess(hold.token if hold.token is not None and self.store.has_moved else hold.ref)
             try:
                 engine = await self._at(command.namespace, hold.ref, hold.token) if guess is None else self.engines[guess]
                 places.setdefault(engine, []).append(place)

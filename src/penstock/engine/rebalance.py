@@ -187,6 +187,8 @@ class Rebalancer(Keeper):
         try:
             await self._go_on(target)
             self.waiting = None
+        except _LeadLostError as error:  # whoever has it now looks after the queue that was on its way
+            log.info("rebalance goes on elsewhere", reason=str(error))
         except PenstockError as error:
             self.waiting = str(error)
             log.warning("rebalance waits, and goes on in the next round", reason=str(error))
@@ -205,7 +207,7 @@ class Rebalancer(Keeper):
         if not self.goes_on():
             raise RebalanceRefused("This server is shutting down.")
         if not await self._leads():
-            raise RebalanceRefused("Another server leads now.")
+            raise _LeadLostError
 
     async def _go_on(self, target: int) -> None:
         if down := self._fleet.store.down():
@@ -267,6 +269,8 @@ class Rebalancer(Keeper):
         attempt = queue.move.attempt
         try:
             jobs, bucket = await self._copy(source, target, queue)
+        except _LeadLostError:
+            raise
         except PenstockError:
             await self._stay(source, queue.key, attempt)
             raise
@@ -335,8 +339,7 @@ class Rebalancer(Keeper):
         some = ids[: limits.move_slice_jobs]
         parcels = await source.store.job_export(some)
         read = {parcel.job.id for parcel in parcels}
-        full = sum(parcel.job.size + len(parcel.result or b"") for parcel in parcels) >= limits.claim_batch_bytes_max
-        reached = some.index(parcels[-1].job.id) + 1 if parcels and full else len(some)
+        reached = some.index(parcels[-1].job.id) + 1 if parcels else len(some)  # the rest may have been too much at once
         damaged = [job_id for job_id in some[:reached] if job_id not in read]
         if damaged:
             await source.run(Examine(damaged))
@@ -377,6 +380,10 @@ class Rebalancer(Keeper):
     async def _crons_of(engine: Engine, key: QueueKey) -> list[CronKey]:
         crons = await engine.store.cron_list(key.namespace)
         return [cron.key for cron in crons if cron.plan.queue == key.name]
+
+
+class _LeadLostError(PenstockError):
+    """Another server leads now."""
 
 
 class _TiedError(PenstockError):

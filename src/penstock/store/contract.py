@@ -418,6 +418,9 @@ class Store(Protocol):
     async def layout_begin(self, layout: Layout) -> None:
         """Say which of how many shards a new store is, now or once it can be reached. Raises StoreIncompatible."""
 
+    async def layout_look(self) -> None:
+        """Look whether another server has said by now which of how many shards a new store is."""
+
     async def servers(self) -> list[int]:
         """Return how many stores each server knows that uses this one and lives."""
 

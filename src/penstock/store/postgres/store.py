@@ -139,6 +139,11 @@ class PostgresStore(CatalogReads[Catalog]):
                 await self._write_layout()
                 await self.catalog.refresh(self._writer)
 
+    async def layout_look(self) -> None:
+        async with self._turn:
+            if self._writer is not None:
+                await self.catalog.refresh(self._writer)
+
     async def _write_layout(self) -> None:
         assert self._writer is not None
         if self._new_layout is not None:

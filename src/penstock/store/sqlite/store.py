@@ -276,6 +276,9 @@ class SqliteStore(CatalogReads[Catalog]):
             self._write_layout(layout)
         self.moved()
 
+    async def layout_look(self) -> None:
+        """Nobody else is there."""
+
     async def servers(self) -> list[int]:
         """Nobody else is there."""
         return []
