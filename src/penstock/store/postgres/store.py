@@ -85,6 +85,7 @@ class PostgresStore(CatalogReads[Catalog]):
         self._pulse: Connection | None = None
         self._readers: Pool | None = None
         self._turn = asyncio.Lock()
+        self._asking = asyncio.Lock()  #: the pulse is asked by several, and answers one at a time
 
     @classmethod
     async def open(
@@ -216,10 +217,11 @@ class PostgresStore(CatalogReads[Catalog]):
 
     async def _ask(self, ask: Callable[[Connection], Awaitable[Any]]) -> Any:
         """Ask something that is answered at once. If it is not, the database is lost, and whoever waits for it is told."""
-        if self._pulse is None:
-            raise StorageFailed
         try:
-            return await ask(self._pulse)
+            async with self._asking:
+                if self._pulse is None:
+                    raise StorageFailed
+                return await ask(self._pulse)
         except Exception as error:
             if is_lost(error):
                 self.lost(StorageFailed("it does not answer") if isinstance(error, TimeoutError) else error)
