@@ -233,16 +233,23 @@ class Fleet:
         return answer
 
     async def _push_needing(self, command: Push) -> list[Job]:
-        """Push jobs that need others, which must live on the same shard."""
-        engine = self.of(command.queue)
+        """Push jobs that need others, which must live on the same shard: while queues move, once they do."""
         needed = list({ref for new in command.jobs for ref in new.needs if isinstance(ref, int)})
-        places = await self.store.locate(needed) if self.store.has_moved else {}
-        for ref in needed:
-            if (places[ref][0] if ref in places else shard_of(ref)) != engine.store.shard:
+
+        async def engine_of_all() -> Engine:
+            places = await self.store.locate(needed) if self.store.has_moved else {}
+            engine = self.of(command.queue)
+            for ref in needed:
+                if (places[ref][0] if ref in places else shard_of(ref)) == engine.store.shard:
+                    continue
+                if self.store.is_moving and ref in places:
+                    raise QueueMoving
                 raise InvalidInput(
                     f"Dependency job {to_uuid(ref)} lives on another shard. Push both to queues of one shard, or to one queue."
                 )
-        return await engine.run(command)
+            return engine
+
+        return await (await self._patiently(engine_of_all)).run(command)
 
     async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> Ending | None:
         """Return how a job ended: see ``Completions.wait``."""

@@ -61,6 +61,11 @@ class ShardedStore:
         if not layouts:
             self._settled = len(self.shards)
 
+    @property
+    def is_moving(self) -> bool:
+        """Tell whether queues are on their way to other shards."""
+        return self._settled is None
+
     def place_of(self, key: QueueKey) -> int:
         """Return the number of the shard of a queue.
 

@@ -217,18 +217,18 @@ class PostgresStore(CatalogReads[Catalog]):
 
     async def _ask(self, ask: Callable[[Connection], Awaitable[Any]]) -> Any:
         """Ask something that is answered at once. If it is not, the database is lost, and whoever waits for it is told."""
-        try:
-            async with self._asking:
-                if self._pulse is None:
-                    raise StorageFailed
+        async with self._asking:
+            if self._pulse is None:
+                raise StorageFailed
+            try:
                 return await ask(self._pulse)
-        except Exception as error:
-            if is_lost(error):
-                self.lost(StorageFailed("it does not answer") if isinstance(error, TimeoutError) else error)
-            ours = translate(error)
-            if ours is None:
-                raise
-            raise ours from error
+            except Exception as error:
+                if is_lost(error):
+                    self.lost(StorageFailed("it does not answer") if isinstance(error, TimeoutError) else error)
+                ours = translate(error)
+                if ours is None:
+                    raise
+                raise ours from error
 
     async def refresh(self, db: Connection) -> None:
         """Read what has changed among the queues, while no transaction of ours is changing them."""
