@@ -41,6 +41,7 @@ from penstock.doors.jobs.workers import WorkerHandlers
 from penstock.doors.links import Links, keep_listener_alive
 from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.metrics import Metrics
+from penstock.doors.ops.shards import ShardHandlers
 from penstock.doors.rights import with_rights
 from penstock.gates import gate_of, meter
 from penstock.outbound.guard import Guard
@@ -181,6 +182,7 @@ class Doors:
                 *self._streams.routes(),
                 *self._batches.routes(),
                 *self.ops.routes(metrics_auth=config.metrics_auth),
+                *ShardHandlers(engine).routes(),
             ]
         )
         self._routes += OpenApi(list(self._routes)).routes()

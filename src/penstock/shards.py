@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.errors import StorageFailed
-from penstock.core.sharding import Layout
+from penstock.core.errors import StorageFailed, StoreIncompatible
+from penstock.core.sharding import Layout, check_together
 from penstock.engine.engine import Engine
 from penstock.engine.fast.buffer import EnqueueBuffer
 from penstock.engine.fast.path import FastPath
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from penstock.store.contract import Store
 
 
+#: How often stores are asked who they are when some say what the others do not.
+_LOOKS: Final = 3
+
+
 async def open_shards(config: Config, clock: Clock) -> list[Store]:
     """Open the store, or all shards. One that is down is no obstacle, as long as another is there."""
     urls = config.stores or (f"sqlite:{config.data}",)
@@ -42,6 +46,7 @@ async def open_shards(config: Config, clock: Clock) -> list[Store]:
                 )
             else:
                 shards.append(await PostgresStore.open(url, clock, layout=layout, may_be_down=len(urls) > 1))
+        await agree(shards)
     except BaseException:
         await close_shards(shards)
         raise
@@ -49,6 +54,28 @@ async def open_shards(config: Config, clock: Clock) -> list[Store]:
         await close_shards(shards)
         raise StorageFailed("None of the shards can be reached. Check the addresses given by --store.")
     return shards
+
+
+async def agree(shards: list[Store]) -> None:
+    """Compare what the stores say of themselves, and tell the new ones: all are new, or some were added to old ones."""
+    if len(shards) == 1:
+        return
+    for _ in range(_LOOKS):
+        newest = check_together([shard.layout for shard in shards])
+        needed = 0 if newest is None else newest.needed
+        missing = [shard for shard in shards[:needed] if shard.layout is None and shard.status().writable]
+        if not missing:
+            break
+        for shard in missing:  # another server that starts may be about to say it
+            await shard.layout_look()
+    else:
+        raise StoreIncompatible(
+            f"Store {missing[0].shard} (counting from 0) is empty, but the others say that it is one of {needed} shards. Give "
+            "the same stores in the same order as before; nothing was changed."
+        )
+    for number, shard in enumerate(shards):
+        if shard.layout is None:
+            await shard.layout_begin(Layout(number, len(shards)) if newest is None else newest._replace(shard=number))
 
 
 def make_engine(config: Config, shards: list[Store], clock: Clock) -> AnyEngine:
@@ -85,6 +112,7 @@ async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> RedisLink
             identity = partial(getattr, store, "identity")
             each.use(FastPath(each, ReadyLists(link, identity), hot_jobs=config.redis_hot_jobs))
             buffer = EnqueueBuffer(each, config.data / f"wal-{store.shard}", identity, Buffers(link, identity))
+            buffer.route = engine.of
             each.buffer_with(buffer)
             await buffer.open()
     return link

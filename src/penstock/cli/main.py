@@ -9,6 +9,7 @@ import click
 from penstock import __version__
 from penstock.cli.migrate import migrate
 from penstock.cli.serve import serve
+from penstock.cli.shards import shards
 from penstock.core.errors import PenstockError
 
 
@@ -31,3 +32,4 @@ def main() -> None:
 
 main.add_command(serve)
 main.add_command(migrate)
+main.add_command(shards)

@@ -202,6 +202,18 @@ class FastPathFailed(PenstockError):
     code = "fast_path_failed"
 
 
+class QueueMoving(PenstockError):
+    """This queue is being moved to another shard. Retry in a moment."""
+
+    code = "queue_moving"
+
+
+class RebalanceRefused(PenstockError):
+    """The shards cannot be rebalanced now."""
+
+    code = "rebalance_refused"
+
+
 class KeysUnavailable(PenstockError):
     """The keys that tokens are checked with cannot be fetched now; the log says why. Retry in a moment."""
 

@@ -176,6 +176,15 @@ relay_steps_ms: Final = (50, 500, 5_000)  # between the first times it is told
 relays_batch_max: Final = 500
 audit_pages_max: Final = 50  # of dependencies on other shards, in one round
 
+# Moving queues between shards.
+move_hold_ms: Final = 5 * SECOND_MS  # a command about a queue that is being moved waits so long, then it is refused
+move_look_ms: Final = 20  # between two looks whether it has moved
+move_lease_ms: Final = 10 * SECOND_MS  # by which leases are longer after a move: nobody could renew them meanwhile
+move_slice_jobs: Final = 1_000
+move_slices_max: Final = 4  # under way to the new shard at the same time
+held_commands_max: Final = 50_000
+moved_jobs_known_max: Final = 65_536  # jobs whose shard is remembered because it is not the one their ids name
+
 # How much is done at once, so that nothing holds the event loop for long.
 batch_commands_max: Final = 4_096
 pending_commands_max: Final = 100_000

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -49,6 +50,38 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     buffered: bool = False  #: pushes are answered once they are in the server's own log, where it has one
 
 
+class Standing(IntEnum):
+    """Whether a shard has a queue. Numbers are stored. One shard at most says HERE or LEAVING of a queue."""
+
+    HERE = 0  #: it is served here
+    LEAVING = 1  #: it is here and can be looked at, but nothing in it changes until it has moved, or stays after all
+    MOVED = 2  #: it is on another shard; what is left of it here is being deleted
+    ARRIVING = 3  #: it is being copied here, and is not here yet
+    CLEARING = 4  #: what is left of an earlier attempt to copy it here is being deleted
+    GONE = 5  #: it is on another shard, and nothing is left of it here but the word where it went
+
+    @property
+    def is_seen(self) -> bool:
+        """Tell whether what a shard has of the queue is the truth."""
+        return self <= Standing.LEAVING
+
+    @property
+    def has_left(self) -> bool:
+        """Tell whether the queue is on the shard at the other end of its way."""
+        return self in (Standing.MOVED, Standing.GONE)
+
+
+class Move(NamedTuple):
+    """Where a queue stands in its way from one shard to another."""
+
+    standing: Standing = Standing.HERE
+    peer: int = 0  #: the shard at the other end
+    attempt: int = 0  #: tells one try to move it from the next, so that nobody goes on with one that was given up
+
+
+SETTLED: Final = Move()
+
+
 class Queue(msgspec.Struct):
     """A queue as the store knows it. ``settings`` is replaced as a whole, never changed in place."""
 
@@ -57,6 +90,7 @@ class Queue(msgspec.Struct):
     key: QueueKey
     created_at: int | None  #: when its first job arrived; None = only settings so far
     settings: QueueSettings
+    move: Move = SETTLED
 
 
 class Counts(msgspec.Struct):

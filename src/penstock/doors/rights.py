@@ -46,6 +46,7 @@ ROUTES: Final[dict[Right, tuple[str, ...]]] = {
         "GET /metrics",
         "GET /prometheus",
         "GET /storage",
+        "GET /shards",
         "GET /dlq",
         "GET /topics",
     ),
@@ -105,6 +106,7 @@ ROUTES: Final[dict[Right, tuple[str, ...]]] = {
         "DELETE /webhooks/{id}",
         "PUT /webhooks/{id}/enabled",
         "POST /gc",
+        "POST /shards/rebalance",
         "GET /heapstats",
     ),
 }

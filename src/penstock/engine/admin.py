@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey, QueueSettings
     from penstock.engine.engine import Engine
+    from penstock.engine.fleet import AnyEngine
     from penstock.engine.work import Work
 
 
@@ -147,7 +148,7 @@ async def forget(engine: Engine, work: Work, commands: Sequence[Forget]) -> None
 
 
 async def move_many(
-    engine: Engine,
+    engine: AnyEngine,
     queue: QueueKey,
     arrow: Arrow,
     *,
@@ -180,7 +181,7 @@ async def move_many(
 
 
 async def _old_jobs(
-    engine: Engine, queue: QueueKey, states: tuple[State, ...], before_ms: int | None
+    engine: AnyEngine, queue: QueueKey, states: tuple[State, ...], before_ms: int | None
 ) -> AsyncIterator[list[int]]:
     """Go through the jobs that are in some states now, in order, a slice at a time.
 
@@ -202,14 +203,14 @@ async def _old_jobs(
             after = page[-1]
 
 
-async def drain(engine: Engine, queue: QueueKey) -> int:
+async def drain(engine: AnyEngine, queue: QueueKey) -> int:
     """Remove all waiting and delayed jobs."""
     count = await move_many(engine, queue, Arrow.DRAIN)
     await engine.run(Announce(queue, EventKind.QUEUE_DRAINED, count))
     return count
 
 
-async def clean(engine: Engine, queue: QueueKey, grace_ms: int, states: tuple[State, ...], limit: int) -> list[Job]:
+async def clean(engine: AnyEngine, queue: QueueKey, grace_ms: int, states: tuple[State, ...], limit: int) -> list[Job]:
     """Remove up to ``limit`` jobs older than a grace period, and return them."""
     before = engine.clock.now_ms() - grace_ms if grace_ms > 0 else None
     removed: list[Job] = []
@@ -219,21 +220,21 @@ async def clean(engine: Engine, queue: QueueKey, grace_ms: int, states: tuple[St
     return removed
 
 
-async def obliterate(engine: Engine, queue: QueueKey) -> int:
+async def obliterate(engine: AnyEngine, queue: QueueKey) -> int:
     """Remove a queue with everything in it."""
     count = await move_many(engine, queue, Arrow.OBLITERATE, states=_ALONG_THEIR_WAY)
     await engine.run(Forget(queue))
     return count
 
 
-async def revive(engine: Engine, queue: QueueKey, limit: int | None = None) -> int:
+async def revive(engine: AnyEngine, queue: QueueKey, limit: int | None = None) -> int:
     """Bring dead jobs back to the queue: all of them, or the ``limit`` oldest."""
     count = await move_many(engine, queue, Arrow.REVIVE, limit=limit)
     await engine.run(Announce(queue, EventKind.DLQ_RETRY_ALL, count))
     return count
 
 
-async def purge(engine: Engine, queue: QueueKey) -> int:
+async def purge(engine: AnyEngine, queue: QueueKey) -> int:
     """Remove all dead jobs."""
     count = await move_many(engine, queue, Arrow.PURGE)
     await engine.run(Announce(queue, EventKind.DLQ_PURGED, count))

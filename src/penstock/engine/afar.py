@@ -26,10 +26,12 @@ from penstock.engine.flows import await_, drop_needs, look_at
 from penstock.engine.keeper import Keeper
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.engine.engine import Engine
     from penstock.engine.work import Work
+
+    ShardsOf = Callable[[Sequence[int]], Awaitable[dict[int, int]]]
 
 
 class Await(Command[list[Afar | None]]):
@@ -314,9 +316,10 @@ class Auditor(Keeper):
 
     every_ms = limits.MINUTE_MS
 
-    def __init__(self, engine: Engine, engines: Sequence[Engine]) -> None:
+    def __init__(self, engine: Engine, engines: Sequence[Engine], shards_of: ShardsOf) -> None:
         super().__init__(engine)
         self._engines = engines
+        self._shards_of = shards_of
         self._after = (0, 0)
 
     async def run_once(self) -> None:
@@ -328,12 +331,13 @@ class Auditor(Keeper):
             page = await engine.run(OpenNeeds(self._after)) if self.goes_on() else []
             young = engine.clock.now_ms() - limits.relay_ms
             afar: dict[int, list[int]] = {}
-            for each in page:
-                if shard_of(each.needs) != engine.store.shard and time_of(each.job) < young:
-                    afar.setdefault(shard_of(each.needs), []).append(each.needs)
+            old = [each.needs for each in page if time_of(each.job) < young and shard_of(each.needs) != engine.store.shard]
+            for job_id, shard in (await self._shards_of(list(dict.fromkeys(old)))).items() if old else ():
+                if shard != engine.store.shard:
+                    afar.setdefault(shard, []).append(job_id)
             for shard, jobs in afar.items():
                 if shard < len(self._engines) and _is_up(self._engines[shard]):
-                    ends = await self._engines[shard].run(Audit(list(dict.fromkeys(jobs)), engine.store.shard))
+                    ends = await self._engines[shard].run(Audit(jobs, engine.store.shard))
                     if ends:
                         await engine.run(HearEnds([(end, 0) for end in ends]))
             if len(page) < limits.slice_jobs_max:

@@ -20,7 +20,7 @@ import structlog
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.durability import Durability
-from penstock.core.errors import OutcomeUnknown, PenstockError, RowChanged, ShuttingDown, StorageFull, TooMany
+from penstock.core.errors import OutcomeUnknown, PenstockError, QueueMoving, RowChanged, ShuttingDown, StorageFull, TooMany
 from penstock.engine.command import Lane
 from penstock.engine.work import Work
 
@@ -76,6 +76,8 @@ class Batcher:
     ) -> None:
         self.after_commit: list[Callable[[Work], None]] = []  #: called with every committed piece of work
         self.when_answered: list[Callable[[Work], None]] = []  #: called when it is as durable as an answer promises
+        #: Offered what is refused because its queue is on another shard; True if it is taken care of.
+        self.send_on: Callable[[AnyCommand, Exception], bool] = lambda _command, _error: False
         self.when_vouched: list[Callable[[], None]] = []  #: called when more of the journal is
         #: Number of the first event of the journal that is not yet as durable as an answer promises.
         self.vouched = store.journal_next
@@ -124,14 +126,15 @@ class Batcher:
         return future
 
     def put_back(self, command: AnyCommand) -> None:
-        """Queue a command that was submitted already and has a future of its own, which may then end with an error."""
-        fresh = command.future
+        """Queue a command that somebody waits for already: the fast path, or another shard, could not do it."""
+        waited_for = command.future
         try:
             self.submit(command)
         except PenstockError as error:
-            fresh.set_exception(error)
+            command.future = waited_for
+            self._blame(command, error)
             return
-        command.future = fresh
+        command.future = waited_for
 
     async def close(self) -> None:
         """Finish what was submitted; everything later is refused."""
@@ -271,7 +274,10 @@ class Batcher:
         if not isinstance(error, PenstockError):
             log.error("a command failed unexpectedly", command=type(command).__name__, exc_info=error)
             error = PenstockError()
-        if not command.future.done():
+        self._refuse(command, error)
+
+    def _refuse(self, command: AnyCommand, error: Exception) -> None:
+        if not command.future.done() and not (isinstance(error, QueueMoving) and self.send_on(command, error)):
             command.future.set_exception(error)
 
     # Durability.
@@ -279,8 +285,7 @@ class Batcher:
     def _deliver(self, work: Work, since: float) -> None:
         """Answer a committed piece of work, now or after the next fsync."""
         for command, error in work.refusals:
-            if not command.future.done():
-                command.future.set_exception(error)
+            self._refuse(command, error)
         now, later = work.answers, work.answers
         all_on_disk = not work.tx.wrote and self._syncing is None and not self._unsynced
         if self._store.capabilities.commit_is_durable or all_on_disk:

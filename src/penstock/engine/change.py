@@ -147,6 +147,7 @@ async def add_log(_engine: Engine, work: Work, commands: Sequence[AddLog]) -> No
         except PenstockError as error:
             work.refuse(command, error)
         else:
+            work.tx.queue_touch(work.queue_of(job))  # so that no line is added to what was copied to another shard already
             entry = LogEntry(work.now_ms, command.level, command.message)
             own = details_of(job).keep_logs
             await work.tx.log_append(
@@ -163,6 +164,7 @@ async def clear_log(_engine: Engine, work: Work, commands: Sequence[ClearLog]) -
         except PenstockError as error:
             work.refuse(command, error)
         else:
+            work.tx.queue_touch(work.queue_of(job))
             await work.tx.log_clear(job.id, command.keep)
             work.answer(command, None)
 

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.errors import TooMany
+from penstock.core.errors import QueueMoving, TooMany
 from penstock.core.events import EventKind
 from penstock.core.ids import to_uuid
 from penstock.core.job import Delivery, Job, Payload, details_of, put_details
@@ -38,7 +38,7 @@ class Claim(Command[list[Delivery]]):
     ``lease_ms``: how long they are the caller's without a heartbeat (None: the queue's stall interval).
     """
 
-    __slots__ = ("alarm", "count", "direct", "lease_ms", "owner", "queue", "tired_at", "wait_ms")
+    __slots__ = ("alarm", "count", "direct", "engine", "gone", "lease_ms", "owner", "queue", "wait_ms", "waits_until")
 
     def __init__(
         self,
@@ -55,8 +55,10 @@ class Claim(Command[list[Delivery]]):
         self.lease_ms = lease_ms
         self.owner = owner
         self.alarm: Alarm | None = None
-        self.tired_at: int | None = None  #: steady clock: when it gives up waiting
+        self.waits_until: int | None = None  #: steady ms, once it was in line
         self.direct = False  #: it is served by the database, ready list or not
+        self.engine: Engine | None = None  #: the one that has it since its queue moved to another shard
+        self.gone = False  #: nobody waits for the answer any more
 
 
 class Nudge(Command[None]):
@@ -99,9 +101,9 @@ class WaitingRoom:
         self._lines.setdefault(claim.queue, {})[claim] = None
         self.size += 1
         clock = self._engine.clock
-        if claim.tired_at is None:
-            claim.tired_at = clock.steady_ms() + claim.wait_ms
-        claim.alarm = clock.call_at(claim.tired_at, lambda: self._tired(claim))
+        if claim.waits_until is None:
+            claim.waits_until = clock.steady_ms() + claim.wait_ms
+        claim.alarm = clock.call_at(claim.waits_until, lambda: self._tired(claim))
 
     def leave(self, claim: Claim) -> bool:
         """Step out of the line; False if the caller was not in it."""
@@ -115,6 +117,25 @@ class WaitingRoom:
         if claim.alarm is not None:
             claim.alarm.cancel()
         return True
+
+    def look_around(self) -> None:
+        """See which queues have moved: who waits at one that is gone is sent after it, the others' lines are looked at."""
+        store, steady_ms = self._engine.store, self._engine.clock.steady_ms()
+        for queue in list(self._lines):
+            away = store.queue_away(queue)
+            layout = store.layout
+            if away is None and store.queue_find(queue) is None and layout is not None:
+                gone = layout.has_moved and not layout.takes(queue)
+            else:
+                gone = away is not None and not away.move.standing.is_seen
+            if not gone:
+                self.nudge_at(queue, steady_ms)
+                continue
+            for claim in list(self.line(queue)):
+                self.leave(claim)
+                claim.wait_ms = max(0, (claim.waits_until or steady_ms) - steady_ms)
+                claim.waits_until = None  # clocks of shards differ
+                self._engine.send_on(claim, QueueMoving())
 
     def send_everybody_home(self) -> None:
         """Answer everybody with nothing, those who come later too, because the server is closing."""
@@ -183,7 +204,7 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
     room = engine.room
     queue = work.tx.queue_find(key)
     if queue is None:
-        _turn_away(engine, work, newcomers)
+        _turn_away(engine, work, [each for each in newcomers if not work.refuse_strange(each, key)])
         return
     fast = engine.fast
     if fast is not None and fast.serve(work, queue, [each for each in newcomers if not each.direct]):
@@ -331,6 +352,8 @@ def _look_again(engine: Engine, queue: Queue, again_at: int | None, *, newcomers
 
 def abandon(engine: Engine, claim: Claim) -> None:
     """The caller is gone: step out of the line, or give back what it was just handed."""
+    claim.gone = True
+    engine = claim.engine or engine
     if engine.room.leave(claim):
         claim.future.cancel()
         return

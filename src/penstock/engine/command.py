@@ -29,7 +29,7 @@ class Command(Generic[Outcome]):
     inside a transaction; ``verbs.py`` lists them all.
     """
 
-    __slots__ = ("future",)
+    __slots__ = ("bounced_ms", "future")
 
     lane: ClassVar[int] = Lane.MAIN  #: where it is done while the server is busy
     grows: ClassVar[bool] = False  #: it needs more room on disk, so it is refused while the disk is full
@@ -37,6 +37,7 @@ class Command(Generic[Outcome]):
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Outcome]
+        self.bounced_ms: int  #: steady ms when a shard first said that its queue is elsewhere; not set otherwise
 
 
 AnyCommand = Command[Any]

@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
-from penstock.core.errors import JobNotFound, PenstockError, TooMany
+from penstock.core.errors import JobNotFound, PenstockError, QueueMoving, TooMany
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
 
@@ -108,7 +108,13 @@ class Completions:
     async def _look(self, job_id: int) -> None:
         """Read what has become of a job, and tell those who wait if it has ended."""
         namespace = self._namespaces.get(job_id)
-        found = None if namespace is None else await self._engine.store.job_get(namespace, job_id)
+        store = self._engine.store
+        found = None if namespace is None else await store.job_get(namespace, job_id)
+        if found is None and store.layout is not None and store.layout.may_be_elsewhere:
+            for future in self._waiting.get(job_id, ()):
+                if not future.done():
+                    future.set_exception(QueueMoving())  # or it is gone; the fleet finds out
+            return
         ending = Ending(completed=False) if found is None else await self._ending(found[0])
         for future in self._waiting.get(job_id, ()):
             if ending is not None and not future.done():

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.core import limits
 from penstock.core.cron import UNNUMBERED, Cron
-from penstock.core.errors import CronNotFound, InvalidInput, PenstockError, TooMany
+from penstock.core.errors import CronNotFound, InvalidInput, PenstockError, QueueMoving, TooMany
 from penstock.core.events import EventKind
 from penstock.core.job import NewJob
 from penstock.core.queue import QueueKey
@@ -103,6 +103,9 @@ async def remove_cron(_engine: Engine, work: Work, commands: Sequence[RemoveCron
         if not found:
             work.refuse(command, CronNotFound())
             continue
+        if any(_is_away(work, cron) for cron in found):
+            work.refuse(command, QueueMoving())
+            continue
         for cron in found:
             await work.tx.cron_remove([(cron, cron.next_run)])
             await _tell_removed(work, cron)
@@ -127,7 +130,7 @@ class _Tick(NamedTuple):
 
 async def fire(engine: Engine, work: Work) -> None:
     """Use the ticks that have come, a bounded number at a time; the timer comes back at once for the rest."""
-    due = await work.tx.cron_due(work.now_ms, limits.sweep_crons_max)
+    due = [cron for cron in await work.tx.cron_due(work.now_ms, limits.sweep_crons_max) if not _is_away(work, cron)]
     ticks = [tick for cron in due if (tick := await _look(engine, work, cron)) is not None]
     data = await work.tx.cron_data_load([tick.cron for tick in ticks if tick.fires])
     firing = [tick for tick in ticks if tick.cron.number in data]
@@ -156,7 +159,10 @@ async def _look(engine: Engine, work: Work, cron: Cron) -> _Tick | None:
         return None
     try:
         queue = await work.tx.queue_open(QueueKey(cron.key.namespace, cron.plan.queue))
-    except TooMany:  # its queue is gone, and there is no room for it: nowhere to push to, nothing to tell it of
+    except (
+        TooMany,
+        QueueMoving,
+    ):  # its queue is gone, and there is no room for it: nowhere to push to, nothing to tell it of
         return None
     return _Tick(cron, queue, _why_missed(engine, work, cron), _why_skipped(engine, cron, queue))
 
@@ -224,7 +230,13 @@ def _next_run(work: Work, cron: Cron, after_ms: int) -> int | None:
         return work.now_ms + limits.HOUR_MS
 
 
+def _is_away(work: Work, cron: Cron) -> bool:
+    """Tell whether the queue of a cron is on its way to another shard: its ticks wait until it is there."""
+    return bool(work.tx.away) and work.tx.queue_away(QueueKey(cron.key.namespace, cron.plan.queue)) is not None
+
+
 def _tell(work: Work, kind: EventKind, queue: Queue, cron: Cron, **more: Any) -> None:
+    work.tx.queue_touch(queue)  # a cron goes with its queue
     work.tell(kind, queue, {"name": cron.key.name, "queue": cron.plan.queue, **more})
 
 
@@ -233,4 +245,5 @@ async def _tell_removed(work: Work, cron: Cron) -> None:
         queue = await work.tx.queue_open(QueueKey(cron.key.namespace, cron.plan.queue))
     except PenstockError:
         return
+    work.tx.queue_touch(queue)
     work.tell(EventKind.CRON_DELETED, queue, {"name": cron.key.name})

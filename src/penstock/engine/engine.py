@@ -107,6 +107,7 @@ class Engine:
             durability=durability,
             sync_interval_ms=sync_interval_ms,
         )
+        store.when_moved.append(self._look_around)
         self._batcher.after_commit += [self._count, self.feed.committed]
         self._batcher.when_answered.append(self.completions.answered)
         self._keepers: list[Keeper] = [Healer(self), Archivist(self), Undertaker(self)]
@@ -212,6 +213,15 @@ class Engine:
         """Ask ``admit`` before every push from now on. Without this call a push costs nothing for it."""
         self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
 
+    def send_on(self, command: AnyCommand, error: Exception) -> None:
+        """Have a command done on the shard its queue is on now; without one, it is refused with the error."""
+        if not command.future.done() and not self._batcher.send_on(command, error):
+            command.future.set_exception(error)
+
+    def when_away(self, send_on: Callable[[AnyCommand, Exception], bool]) -> None:
+        """Offer to ``send_on`` what is refused because its queue is on another shard."""
+        self._batcher.send_on = send_on
+
     def run_unheard(self, command: AnyCommand) -> None:
         """Run a command whose outcome nobody waits for."""
         with contextlib.suppress(PenstockError):
@@ -266,6 +276,13 @@ class Engine:
         self.completions.heard(blocks)
         for queue in [queue for number in ready if (queue := self._queue_or_none(number)) is not None]:
             self.room.nudge_at(queue.key, self.clock.steady_ms())
+        self.timer.arm()
+
+    def _look_around(self) -> None:
+        """Queues have moved: look after those who wait at one, or for the end of a job of one."""
+        if self.room.size:
+            self.room.look_around()
+        self.completions.look_at_all()
         self.timer.arm()
 
     def _queue_or_none(self, number: int) -> Queue | None:

@@ -3,6 +3,10 @@
 A queue lives on one shard, so nearly every command goes to one engine as it is. What names several jobs is split and put
 together again; what is about no queue goes to all. Nothing spans shards in one transaction: see ``names.py`` and ``afar.py``
 for what has to be right over all of them nevertheless.
+
+Queues move to other shards when the number of shards is changed. The shard that had one refuses what is about it; it is held
+here until the queue is where it goes to, and done there. Jobs keep their ids, so one that is not on the shard its id names is
+looked for on the others.
 """
 
 from __future__ import annotations
@@ -14,22 +18,26 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 
 from penstock.core import limits
+from penstock.core.clock import pause
 from penstock.core.errors import (
     CronNotFound,
     InvalidInput,
     JobNotFound,
     OwnAncestor,
     PenstockError,
+    QueueMoving,
+    ShuttingDown,
     StorageFailed,
     WebhookNotFound,
 )
 from penstock.core.flow import Need
 from penstock.core.ids import SHARDS_MAX, from_uuid, shard_of, to_uuid
 from penstock.core.job import details_of
-from penstock.core.queue import QueueKey
-from penstock.core.sharding import shard_for
+from penstock.core.queue import QueueKey, Standing
 from penstock.engine.afar import Auditor, CancelIdle, Relayer
 from penstock.engine.change import AddLog, ClearLog, EditData, MoveJob
+from penstock.engine.claim import Claim, Nudge
+from penstock.engine.completions import Ending
 from penstock.engine.crons import RemoveCron, SaveCron
 from penstock.engine.feed import Feed
 from penstock.engine.flows import Adopt, CancelChildren, Unneed
@@ -38,6 +46,7 @@ from penstock.engine.meter import metered
 from penstock.engine.names import Registrar
 from penstock.engine.produce import Push, PushAcross
 from penstock.engine.pushing import Pushing, is_plain
+from penstock.engine.rebalance import Rebalancer
 from penstock.engine.receipt import AckById, NackById
 from penstock.engine.settle import Ack, Renew, Settlement
 from penstock.store.shards import ShardedStore
@@ -49,7 +58,6 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.webhook import Webhook
     from penstock.engine.command import AnyCommand, Command
-    from penstock.engine.completions import Ending
     from penstock.engine.engine import Engine
     from penstock.engine.keeper import Keeper
     from penstock.engine.meter import Admit
@@ -102,6 +110,10 @@ class Fleet:
         self.workers = workers
         self.clock = clock
         self.store = ShardedStore([engine.store for engine in engines])
+        self._held: dict[AnyCommand, asyncio.Task[None]] = {}  #: about queues that are on their way to another shard
+        for engine in engines:
+            engine.when_away(self._send_on)
+        self.rebalancer = Rebalancer(self)
         self._split: dict[type[AnyCommand], Callable[[Any], Awaitable[Any]]] = {
             SaveCron: self._save_cron,
             RemoveCron: self._remove_cron,
@@ -124,7 +136,7 @@ class Fleet:
             engine.wake_relays = relayer.wake
         self._keepers: list[Keeper] = [
             *self.relayers,
-            *(Auditor(engine, engines) for engine in engines),
+            *(Auditor(engine, engines, self.store.shards_of) for engine in engines),
             *(Registrar(engine, engines) for engine in engines),
         ]
 
@@ -132,7 +144,7 @@ class Fleet:
 
     def of(self, queue: QueueKey) -> Engine:
         """Return the engine of a queue."""
-        return self.engines[shard_for(queue, len(self.engines))]
+        return self.engines[self.store.place_of(queue)]
 
     async def _at(self, namespace: str, ref: JobRef, token: int | None = None) -> Engine:
         """Return the engine of a job. Raises JobNotFound, or StorageFailed if a shard that may have it cannot be asked.
@@ -151,10 +163,75 @@ class Fleet:
                 if not found:
                     raise JobNotFound
                 ref = found[0][0].id
+        if token is None and self.store.has_moved:
+            place = (await self.store.locate([ref])).get(ref)
+            if place is None:
+                raise JobNotFound
+            if not place[1].is_seen:
+                raise QueueMoving
+            return self.engines[place[0]]
         number = shard_of(ref)
         if number >= len(self.engines):
             raise JobNotFound
         return self.engines[number]
+
+    # Queues that are on their way to another shard.
+
+    def _send_on(self, command: AnyCommand, _error: Exception) -> bool:
+        """Take over a command that a shard refused because its queue is not there; False if that is not for us to do."""
+        if isinstance(command, Nudge) or not isinstance(getattr(command, "queue", None), QueueKey):
+            return False
+        if len(self._held) >= limits.held_commands_max:
+            return False
+        if command not in self._held:
+            self._held[command] = asyncio.get_running_loop().create_task(self._bring(command), name="penstock-held")
+        return True
+
+    async def _bring(self, command: Any) -> None:
+        """Have a command done where its queue is, once that is there. A claim waits as long as it wants, and is not refused."""
+        patience_ms = command.wait_ms if isinstance(command, Claim) else limits.move_hold_ms
+        try:
+            if not hasattr(command, "bounced_ms"):
+                command.bounced_ms = self.clock.steady_ms()
+            else:  # this server's idea of where the queue is was old: it has learned better meanwhile
+                await pause(self.clock, limits.move_look_ms)
+            until = command.bounced_ms + patience_ms
+            while not self._is_here(command.queue) and self.clock.steady_ms() < until and not command.future.done():
+                await pause(self.clock, limits.move_look_ms)
+            here, left_ms = self._is_here(command.queue), max(0, until - self.clock.steady_ms())
+        finally:
+            del self._held[command]
+        if isinstance(command, Claim):
+            command.wait_ms = left_ms
+            command.bounced_ms = self.clock.steady_ms()
+            if command.gone:
+                command.future.cancel()
+        if command.future.done():
+            return
+        if here:
+            engine = self.of(command.queue)
+            if isinstance(command, Claim):
+                command.engine = engine
+            engine.put_back(command)
+        elif isinstance(command, Claim):
+            command.future.set_result([])
+        else:
+            command.future.set_exception(QueueMoving())
+
+    def _is_here(self, queue: QueueKey) -> bool:
+        """Tell whether the shard of a queue serves it, as far as this server knows."""
+        return self.of(queue).store.queue_away(queue) is None
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try something again as long as it is refused because a queue is on its way, but not for ever."""
+        until = self.clock.steady_ms() + limits.move_hold_ms
+        while True:
+            try:
+                return await attempt()
+            except QueueMoving:
+                if self.clock.steady_ms() >= until:
+                    raise
+            await pause(self.clock, limits.move_look_ms)
 
     # Running commands.
 
@@ -176,20 +253,89 @@ class Fleet:
 
     async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> Ending | None:
         """Return how a job ended: see ``Completions.wait``."""
-        return await (await self._at(namespace, ref)).wait(namespace, ref, timeout_ms)
+        until = self.clock.steady_ms() + timeout_ms
+        begun = False
+        while True:
+            left_ms = max(0, until - self.clock.steady_ms())
+            try:
+                engine = await self._at(namespace, ref)
+                return await engine.wait(namespace, ref, left_ms)
+            except QueueMoving:  # it was there, and is somewhere else now, or gone
+                begun = True
+            except JobNotFound:
+                if not begun:
+                    raise
+                return Ending(completed=False)
+            if not left_ms:
+                return None
+            await pause(self.clock, limits.move_look_ms)
 
     async def _by_ref(self, command: Any) -> Any:
-        return await (await self._at(command.namespace, command.ref)).run(command)
+        if isinstance(command.ref, int) and (guess := self.store.guess(command.ref)) is not None:
+            try:
+                return await self.engines[guess].run(command)
+            except (JobNotFound, QueueMoving):
+                if not self.store.has_moved:  # as far as is known now, after having asked
+                    raise
+
+        async def attempt() -> Any:
+            return await (await self._at(command.namespace, command.ref)).run(copy.copy(command))
+
+        return await self._patiently(attempt)
 
     async def _settle(self, command: Settlement) -> list[Any]:
         """Split a settlement by the shards of its jobs, and put the outcomes together in their order."""
         outcomes: list[Any] = [JobNotFound()] * len(command.holds)
         places: dict[Engine, list[int]] = {}
         for place, hold in enumerate(command.holds):
+            guess = None
+            if isinstance(hold.ref, int):
+                # A job that was claimed after it moved has a token that was made where it is now.
+                guess = self.store.guess(hold.token if hold.token is not None and self.store.has_moved else hold.ref)
             try:
-                places.setdefault(await self._at(command.namespace, hold.ref, hold.token), []).append(place)
+                engine = await self._at(command.namespace, hold.ref, hold.token) if guess is None else self.engines[guess]
+                places.setdefault(engine, []).append(place)
             except PenstockError as error:
                 outcomes[place] = error
+        await self._settle_at(command, places, outcomes)
+        if self.store.has_moved:
+            await self._settle_elsewhere(command, outcomes)
+        return outcomes
+
+    async def _settle_elsewhere(self, command: Settlement, outcomes: list[Any]) -> None:
+        """Look on the other shards for jobs that were not found, and wait for those that are on their way."""
+        until = self.clock.steady_ms() + limits.move_hold_ms
+        while True:
+            again = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, (JobNotFound, QueueMoving))]
+            refs = {place: command.holds[place].ref for place in again}
+            for place, ref in refs.items():
+                if isinstance(ref, str):
+                    named = await self.store.jobs_named(command.namespace, ref)
+                    refs[place] = named[0][0].id if len(named) == 1 else ref
+            ids = [ref for ref in refs.values() if isinstance(ref, int)]
+            if not ids:
+                return
+            found = await self.store.locate(ids)
+            places: dict[Engine, list[int]] = {}
+            waits = False
+            for place, ref in refs.items():
+                number, standing = found.get(ref, (0, None)) if isinstance(ref, int) else (0, None)
+                if standing is None:
+                    outcomes[place] = JobNotFound()
+                elif standing is Standing.HERE:
+                    places.setdefault(self.engines[number], []).append(place)
+                else:
+                    outcomes[place] = QueueMoving()
+                    waits = True
+            await self._settle_at(command, places, outcomes)
+            moving = any(isinstance(outcomes[place], QueueMoving) for place in again)
+            if not (waits or moving) or self.clock.steady_ms() >= until:
+                return
+            await pause(self.clock, limits.move_look_ms)
+
+    @staticmethod
+    async def _settle_at(command: Settlement, places: dict[Engine, list[int]], outcomes: list[Any]) -> None:
+        """Run the parts of a settlement on their shards, and note the outcomes."""
 
         async def on_one(engine: Engine, mine: list[int]) -> None:
             part = copy.copy(command)
@@ -206,32 +352,38 @@ class Fleet:
                 outcomes[place] = answer
 
         await asyncio.gather(*(on_one(engine, mine) for engine, mine in places.items()))
-        return outcomes
 
     async def _by_id(self, command: AckById | NackById) -> list[Any]:
         """Split words about jobs by the shards of their queues, and put the outcomes together in their order."""
-        places: dict[Engine, list[int]] = {}
-        for place, receipt in enumerate(command.receipts):
-            places.setdefault(self.of(receipt.queue), []).append(place)
-        if len(places) == 1:
-            return await next(iter(places)).run(command)
         outcomes: list[Any] = [None] * len(command.receipts)
+        left = list(range(len(command.receipts)))
+        until = self.clock.steady_ms() + limits.move_hold_ms
+        while True:
+            places: dict[Engine, list[int]] = {}
+            for place in left:
+                places.setdefault(self.of(command.receipts[place].queue), []).append(place)
+            await asyncio.gather(*(self._by_id_at(engine, command, mine, outcomes) for engine, mine in places.items()))
+            left = [place for place in left if isinstance(outcomes[place], QueueMoving)]
+            if not left or self.clock.steady_ms() >= until:
+                return outcomes
+            await pause(self.clock, limits.move_look_ms)
 
-        async def on_one(engine: Engine, mine: list[int]) -> None:
-            answers: list[Any]
-            try:
-                answers = await engine.run(type(command)([command.receipts[place] for place in mine]))
-            except PenstockError as error:  # this shard is down; what the others did stays done
-                answers = [error] * len(mine)
-            for place, answer in zip(mine, answers, strict=True):
-                outcomes[place] = answer
-
-        await asyncio.gather(*(on_one(engine, mine) for engine, mine in places.items()))
-        return outcomes
+    @staticmethod
+    async def _by_id_at(engine: Engine, command: AckById | NackById, mine: list[int], outcomes: list[Any]) -> None:
+        answers: list[Any]
+        try:
+            answers = await engine.run(type(command)([command.receipts[place] for place in mine]))
+        except PenstockError as error:  # this shard is down; what the others did stays done
+            answers = [error] * len(mine)
+        for place, answer in zip(mine, answers, strict=True):
+            outcomes[place] = answer
 
     # Flows.
 
     async def _unneed(self, command: Unneed) -> bool:
+        return await self._patiently(lambda: self._unneed_now(command))
+
+    async def _unneed_now(self, command: Unneed) -> bool:
         """Let jobs of all shards go on without a job. It may be gone, and still be needed somewhere."""
         found = await self.store.job_get(command.namespace, command.needed)
         refs = {command.needed} if found is None else {command.needed, found[0].id}
@@ -262,7 +414,12 @@ class Fleet:
         else:
             raise OwnAncestor
         known_as = parent.custom_id or to_uuid(parent.id)
-        await self.engines[shard_of(child.id)].run(Adopt(command.namespace, child.id, parent.id, known_as))
+
+        async def attempt() -> None:
+            engine = await self._at(command.namespace, child.id)
+            await engine.run(Adopt(command.namespace, child.id, parent.id, known_as))
+
+        await self._patiently(attempt)
 
     async def _job(self, namespace: str, ref: JobRef) -> Job:
         found = await self.store.job_get(namespace, ref)
@@ -271,14 +428,17 @@ class Fleet:
         return found[0]
 
     async def _cancel_children(self, command: CancelChildren) -> int:
+        return await self._patiently(lambda: self._cancel_children_now(command))
+
+    async def _cancel_children_now(self, command: CancelChildren) -> int:
         """Cancel the children on other shards there; how they ended is told to their parent's shard like any end."""
         job = await self._job(command.namespace, command.ref)
-        home = self.engines[shard_of(job.id)]
+        home = await self._at(command.namespace, job.id)
         needs = await home.store.need_list(job.id, (Need.PENDING, Need.FAILED))
         afar: dict[int, list[int]] = {}
-        for each in needs:
-            if shard_of(each.needs) != home.store.shard:
-                afar.setdefault(shard_of(each.needs), []).append(each.needs)
+        for child, shard in (await self.store.shards_of([each.needs for each in needs])).items():
+            if shard != home.store.shard:
+                afar.setdefault(shard, []).append(child)
         count, gone = 0, frozenset[int]()
         for shard, children in afar.items():
             cancelled = await self.engines[shard].run(CancelIdle(children, job.id))
@@ -291,6 +451,9 @@ class Fleet:
     # Crons: with the queue they push to.
 
     async def _save_cron(self, command: SaveCron) -> Any:
+        return await self._patiently(lambda: self._save_cron_now(copy.copy(command)))
+
+    async def _save_cron_now(self, command: SaveCron) -> Any:
         home = self.of(QueueKey(command.key.namespace, command.plan.queue))
         elsewhere: list[Engine] = []
         for engine in self.engines:  # one of that name that pushed to another queue is replaced by this one
@@ -309,6 +472,9 @@ class Fleet:
         return saved
 
     async def _remove_cron(self, command: RemoveCron) -> None:
+        await self._patiently(lambda: self._remove_cron_now(copy.copy(command)))
+
+    async def _remove_cron_now(self, command: RemoveCron) -> None:
         found = await self.store.cron_get(command.key)
         if found is None:
             raise CronNotFound
@@ -318,7 +484,14 @@ class Fleet:
 
     async def _add_webhook(self, command: AddWebhook) -> Webhook:
         if command.queue is not None:
-            return await self.of(QueueKey(command.namespace, command.queue)).run(command)
+            key = QueueKey(command.namespace, command.queue)
+
+            async def attempt() -> Webhook:
+                if not self._is_here(key):
+                    raise QueueMoving
+                return await self.of(key).run(copy.copy(command))
+
+            return await self._patiently(attempt)
         first, *others = self.engines
         added = await first.run(command)
         done = [first]
@@ -365,10 +538,22 @@ class Fleet:
             engine.start()
         for keeper in self._keepers:
             keeper.start()
+        self.rebalancer.start()
+
+    def highest_id(self) -> int:
+        """Return an id that nothing stored so far is above, on any shard."""
+        return max(engine.highest_id() for engine in self.engines)
 
     async def close(self) -> None:
         """Send home who waits, finish what was submitted, stop. The stores stay open."""
+        await self.rebalancer.stop()
         await asyncio.gather(*(keeper.stop() for keeper in self._keepers))
+        held = dict(self._held)
+        for command, task in held.items():
+            task.cancel()
+            if not command.future.done():
+                command.future.set_exception(ShuttingDown())
+        await asyncio.gather(*held.values(), return_exceptions=True)
         await asyncio.gather(*(engine.close() for engine in self.engines))
 
     def stop_waiting(self) -> None:

@@ -15,7 +15,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
+from penstock.core.errors import QueueMoving
 from penstock.core.names import Reservation
+from penstock.core.sharding import home_of
 from penstock.engine.command import Command
 from penstock.engine.keeper import Keeper
 
@@ -105,6 +107,14 @@ class PutNames(Command[None]):
 
 async def reserve(_engine: Engine, work: Work, commands: Sequence[Reserve]) -> None:
     """Apply a batch of reservations."""
+    layout = work.tx.layout
+    if layout is not None and layout.may_be_elsewhere:  # whose home is another shard by now
+        strange = [
+            each for each in commands if any(home_of(*wish[:2], layout.shards) != layout.shard for wish in each.wishes)
+        ]
+        for command in strange:
+            work.refuse(command, QueueMoving())
+        commands = [each for each in commands if each not in strange]
     wanted = {(wish.namespace, wish.name): None for command in commands for wish in command.wishes}
     known = await work.tx.name_load(wanted)
     changed: dict[tuple[str, str], tuple[Reservation, int]] = {}

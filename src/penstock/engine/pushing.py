@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import ids, limits
 from penstock.core.clock import pause
-from penstock.core.errors import InvalidInput, NameContested, PartlyDone, PenstockError, StorageFailed
+from penstock.core.errors import InvalidInput, NameContested, PartlyDone, PenstockError, QueueMoving, StorageFailed
 from penstock.core.ids import shard_of
 from penstock.core.job import JobFlag
 from penstock.core.names import Permit
-from penstock.core.sharding import home_of, shard_for
+from penstock.core.sharding import home_of
 from penstock.engine.afar import Await
 from penstock.engine.names import Reserve, Wish, Withdraw
 from penstock.engine.produce import MISSPELT, Push, PushAcross, PushAgain
@@ -65,19 +65,27 @@ class Pushing:
         self._asked_ms = asked_ms
         self._shape = [len(jobs) for _, jobs in parts]
         pairs = [(queue, new) for queue, jobs in parts for new in jobs]
-        count = len(fleet.engines)
-        self._items = [Item(place, queue, new, shard_for(queue, count)) for place, (queue, new) in enumerate(pairs)]
+        self._items = [Item(place, queue, new, 0) for place, (queue, new) in enumerate(pairs)]
         self._durable = any(new.flags & JobFlag.DURABLE for _, new in pairs)
         self._answers: dict[int, Job] = {}
         self._instead: dict[_Name, int] = {}  #: tickets that were withdrawn
+        self._located: dict[int, int] = {}  #: shards of jobs that ids name, where those do not say it
 
     async def run(self) -> list[list[Job]]:
         """Push everything; answers the jobs of each part. Raises NameContested if others want the same names all the time."""
-        for _ in range(limits.name_tries_max):
+        clock = self._fleet.clock
+        tries, until = 0, clock.steady_ms() + limits.move_hold_ms
+        while tries < limits.name_tries_max:
             try:
                 await self._try()
             except NameContested:
-                await pause(self._fleet.clock, limits.name_look_ms)
+                tries += 1
+                await pause(clock, limits.name_look_ms)
+                continue
+            except QueueMoving as error:
+                if clock.steady_ms() >= until:
+                    raise self._partly(error) from error
+                await pause(clock, limits.move_look_ms)
                 continue
             except PenstockError as error:
                 raise self._partly(error) from error
@@ -96,6 +104,10 @@ class Pushing:
 
     async def _try(self) -> None:
         until_ms = self._fleet.clock.steady_ms() + limits.permit_ms
+        store = self._fleet.store
+        self._items = [item._replace(shard=store.place_of(item.queue)) for item in self._items]
+        if store.has_moved:
+            await self._answer_known()
         left = [item for item in self._items if item.place not in self._answers]
         places = await self._reserve(left)
         here: dict[int, list[Item]] = {}
@@ -122,14 +134,35 @@ class Pushing:
                 raise
         await self._again(later)
 
+    async def _answer_known(self) -> None:
+        """Where queues have moved, a reservation may name a shard that its job has left: so jobs are looked for everywhere."""
+        names: dict[str, set[str]] = {}
+        numbers: set[int] = set()
+        for item in self._items:
+            if item.place in self._answers or item.new.job_id is None:
+                continue
+            number = ids.from_uuid(item.new.job_id)
+            if number is None:
+                names.setdefault(item.queue.namespace, set()).add(item.new.job_id)
+            else:
+                numbers.add(number)
+        self._located = await self._fleet.store.shards_of(sorted(numbers)) if numbers else {}
+        taken: dict[_Name, int] = {}
+        for namespace, wanted in names.items():
+            found = await self._fleet.store.name_places(namespace, sorted(wanted))
+            taken.update(((namespace, name), shard) for name, shard in found.items())
+        items = [item for item in self._items if item.place not in self._answers]
+        await self._again([(item, taken[item.name]) for item in items if item.name in taken])
+
     def _place_of(self, item: Item, places: dict[_Name, Reservation]) -> int:
         """Return the shard that has the name of a job, or is to have it."""
         if item.name is not None:
             return places[item.name].shard
         number = None if item.new.job_id is None else ids.from_uuid(item.new.job_id)
-        if number is None or shard_of(number) >= len(self._engines):
+        if number is None:
             return item.shard
-        return shard_of(number)
+        shard = self._located.get(number, shard_of(number))
+        return shard if shard < len(self._engines) else item.shard
 
     # Names.
 
@@ -141,7 +174,7 @@ class Pushing:
         homes: dict[int, dict[_Name, Wish]] = {}
         for item in items:
             if item.name is not None:
-                home = homes.setdefault(home_of(*item.name, len(self._engines)), {})
+                home = homes.setdefault(home_of(*item.name, self._fleet.store.spread), {})
                 home.setdefault(item.name, Wish(*item.name, item.shard, self._instead.get(item.name, 0)))
         places: dict[_Name, Reservation] = {}
         for number in sorted(homes):
@@ -174,11 +207,20 @@ class Pushing:
                 young = young or len(free) < len(idle)
                 if free:
                     taken = await self._engines[shard].run(Withdraw(free))
+                    await self._check_nowhere(free)
                     for reservation, has_job in zip(free, taken, strict=True):
                         if not has_job:
                             wishes[reservation.key] = wishes[reservation.key]._replace(instead=reservation.ticket)
             if young:
                 await pause(clock, limits.name_look_ms)
+
+    async def _check_nowhere(self, withdrawn: Sequence[Reservation]) -> None:
+        """Where queues have moved: a job may have been made under a ticket that is withdrawn now, and have moved on since."""
+        if self._fleet.store.has_moved:
+            for namespace in {each.namespace for each in withdrawn}:
+                names = [each.name for each in withdrawn if each.namespace == namespace]
+                if await self._fleet.store.name_places(namespace, names):
+                    raise NameContested
 
     async def _ask_home(self, home: int, wishes: Sequence[Wish]) -> list[Held]:
         try:
@@ -214,9 +256,10 @@ class Pushing:
         if names:
             numbers.update(await self._fleet.store.name_find(namespace, names))
         afar: dict[int, list[int | str]] = {}
+        shards = await self._fleet.store.shards_of(list(numbers.values()))
         for ref, number in numbers.items():
-            if shard_of(number) != shard and shard_of(number) < len(self._engines):
-                afar.setdefault(shard_of(number), []).append(ref)
+            if shards[number] != shard and shards[number] < len(self._engines):
+                afar.setdefault(shards[number], []).append(ref)
         answers = await asyncio.gather(
             *(self._await(other, Await(namespace, [numbers[ref] for ref in some], shard)) for other, some in afar.items())
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
-from penstock.core.errors import JobNotFound, WrongState
+from penstock.core.errors import JobNotFound, QueueMoving, WrongState
 from penstock.core.job import JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command, Lane
@@ -38,7 +38,7 @@ class Receipt(NamedTuple):
     error: str | None = None  #: why it failed, if it did
 
 
-class _ById(Command[list["ItemOutcome"]]):
+class ById(Command[list["ItemOutcome"]]):
     """What both share. Answers one outcome per receipt, in order."""
 
     __slots__ = ("receipts",)
@@ -47,7 +47,7 @@ class _ById(Command[list["ItemOutcome"]]):
         self.receipts = receipts
 
 
-class AckById(_ById):
+class AckById(ById):
     """Jobs are done. Saying so again, or of a job that is gone, changes nothing and is no error.
 
     A job has the outcome WrongState if it is dead, or if nobody can have it in hand.
@@ -58,7 +58,7 @@ class AckById(_ById):
     lane = Lane.ACKS
 
 
-class NackById(_ById):
+class NackById(ById):
     """Jobs failed: each is retried after its backoff, or dead if it has no attempts left.
 
     If its lease ran out, that was counted as the failure already; then only the error is noted. A job has the outcome
@@ -75,7 +75,11 @@ async def ack_by_id(engine: Engine, work: Work, commands: Sequence[AckById]) -> 
     for command in commands:
         outcomes: list[ItemOutcome] = []
         for receipt in command.receipts:
-            job = find(receipt)
+            try:
+                job = find(receipt)
+            except QueueMoving as error:
+                outcomes.append(error)
+                continue
             if job is None or job.state == _COMPLETED or job.id in done:
                 outcomes.append(None)
                 continue
@@ -105,7 +109,11 @@ async def nack_by_id(engine: Engine, work: Work, commands: Sequence[NackById]) -
     for command in commands:
         outcomes: list[ItemOutcome] = []
         for receipt in command.receipts:
-            job = find(receipt)
+            try:
+                job = find(receipt)
+            except QueueMoving as error:
+                outcomes.append(error)
+                continue
             missing = JobNotFound(f"There is no message {receipt.id} in this topic.") if job is None else None
             outcomes.append(missing if job is None else _fail(engine, work, job, receipt.error))
         work.answer(command, outcomes)
@@ -126,15 +134,23 @@ def _fail(engine: Engine, work: Work, job: Job, error: str | None) -> ItemOutcom
     return None
 
 
-async def _finder(work: Work, commands: Sequence[_ById]) -> Callable[[Receipt], Job | None]:
-    """Read all jobs that are meant; the returned function gives each, if it is on the queue that is meant."""
+async def _finder(work: Work, commands: Sequence[ById]) -> Callable[[Receipt], Job | None]:
+    """Read all jobs that are meant; the returned function gives each, if it is on the queue that is meant.
+
+    It raises QueueMoving if that queue is on another shard.
+    """
     await work.prefetch([receipt.id for command in commands for receipt in command.receipts])
     numbers: dict[QueueKey, int | None] = {}
+    strange: set[QueueKey] = set()
     for key in {receipt.queue for command in commands for receipt in command.receipts}:
         queue = work.tx.queue_find(key)
         numbers[key] = None if queue is None else queue.number
+        if work.tx.queue_away(key) is not None or (queue is None and work.is_strange(key)):
+            strange.add(key)
 
     def find(receipt: Receipt) -> Job | None:
+        if receipt.queue in strange:
+            raise QueueMoving
         job = work.at_hand(receipt.id)
         return None if job is None or job.queue != numbers[receipt.queue] else job
 

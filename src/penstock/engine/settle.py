@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock.core import limits
-from penstock.core.errors import JobNotFound, PenstockError, StaleLease, WrongState
+from penstock.core.errors import JobNotFound, PenstockError, QueueMoving, StaleLease, WrongState
 from penstock.core.job import DeathReason, Job, JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.retry import after_failure
@@ -221,7 +221,11 @@ async def _settle(engine: Engine, work: Work, commands: Sequence[S], act: Callab
     for command in commands:
         outcomes: list[ItemOutcome] = []
         for index, hold in enumerate(command.holds):
-            job = await work.find(command.namespace, hold.ref)
+            try:
+                job = await work.find(command.namespace, hold.ref)
+            except QueueMoving as error:
+                outcomes.append(error)
+                continue
             problem = _why_not(job, hold)
             if job is not None and problem is None:
                 if job.started_at is None:

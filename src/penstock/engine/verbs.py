@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.core.errors import QueueMoving
+from penstock.core.queue import QueueKey
 from penstock.engine import (
     admin,
     afar,
@@ -18,6 +20,7 @@ from penstock.engine import (
     flows,
     hooks,
     keeper,
+    moving,
     names,
     produce,
     receipt,
@@ -67,6 +70,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     hooks.EnableWebhook: hooks.enable_webhook,
     hooks.NoteDeliveries: hooks.note_deliveries,
     buffer.Keep: buffer.keep,
+    buffer.KeepHere: buffer.keep_here,
     fast.Begin: fast.begin,
     fast.TakeBack: fast.take_back,
     fast.Abandon: fast.abandon,
@@ -84,13 +88,29 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     afar.HearEnds: afar.hear_ends,
     afar.NoteTold: afar.note_told,
     afar.OpenNeeds: afar.open_needs,
+    moving.PackCrons: moving.pack_crons,
+    moving.Arrive: moving.arrive,
+    moving.Unload: moving.unload,
+    moving.UnloadCrons: moving.unload_crons,
+    moving.CountJobs: moving.count_jobs,
+    moving.Examine: moving.examine,
+    moving.Clear: moving.clear,
+    moving.Retarget: moving.retarget,
     claim.Nudge: claim.nudge,
     sweep.Tick: sweep.tick,
+    # Last, so that everything of the batch that is about the queue is done before it stops, and after it goes on.
+    moving.Leave: moving.leave,
+    moving.Depart: moving.depart,
+    moving.Open: moving.open_,
+    moving.Stay: moving.stay,
+    moving.Flip: moving.flip,
 }
 
 
 async def apply(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None:
     """Apply a batch, verb by verb."""
+    if work.tx.away:
+        batch = _without_away(work, batch)
     by_verb = _by_verb(batch)
     claims = by_verb.pop(claim.Claim, [])
     if by_verb:
@@ -108,6 +128,8 @@ async def apply(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None
 
 async def apply_beside(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None:
     """Apply a batch next to another one, which looks after time and those who wait: they hear of it after the commit."""
+    if work.tx.away:
+        batch = _without_away(work, batch)
     await _before_sweep(engine, work, _by_verb(batch))
     await work.flush()
     await flows.follow_up(engine, work)
@@ -127,3 +149,19 @@ async def _before_sweep(engine: Engine, work: Work, by_verb: dict[type[AnyComman
         commands = by_verb.get(verb)
         if commands:
             await function(engine, work, commands)
+
+
+def _without_away(work: Work, batch: Sequence[AnyCommand]) -> list[AnyCommand]:
+    """Refuse what is about a queue that is on its way to another shard, and return the rest."""
+    rest: list[AnyCommand] = []
+    for command in batch:
+        if isinstance(command, produce.PushAcross):
+            keys = [key for key, _ in command.parts]
+        else:
+            queue = getattr(command, "queue", None)
+            keys = [queue] if isinstance(queue, QueueKey) else []
+        if any(work.tx.queue_away(key) is not None for key in keys):
+            work.refuse(command, QueueMoving())
+        else:
+            rest.append(command)
+    return rest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.core import ids, lifecycle
+from penstock.core.errors import QueueMoving
 from penstock.core.events import ERROR_KINDS, Event, EventKind, job_event, job_events, queue_event
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import Arrow, State
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.core.ids import IdSource
     from penstock.core.job import Job, Payload
     from penstock.core.lifecycle import Moment
-    from penstock.core.queue import Queue
+    from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import AnyCommand
     from penstock.engine.stats import Histogram
     from penstock.store.contract import Transaction
@@ -57,6 +58,7 @@ class Work:
         self.after_commit: list[Callable[[], object]] = []
         self.timings: list[tuple[Histogram, int]] = []  #: what to time, and how many commands of it there are
         self.pushed = self.pulled = self.completed = self.failed = 0
+        self._away = tx.away
         self._ids = source
         self._known: dict[int, tuple[Job, int, int]] = {}
         self._absent: set[int] = set()  #: ids that were looked for and are not there
@@ -82,6 +84,18 @@ class Work:
     def refuse(self, command: AnyCommand, error: Exception) -> None:
         """End a command with an error of its own; the rest of the batch is not touched by it."""
         self.refusals.append((command, error))
+
+    def refuse_strange(self, command: AnyCommand, queue: QueueKey) -> bool:
+        """Refuse a command about a queue that is not known here if that is so because another shard has it."""
+        strange = self.is_strange(queue)
+        if strange:
+            self.refuse(command, QueueMoving())
+        return strange
+
+    def is_strange(self, queue: QueueKey) -> bool:
+        """Tell whether a queue that is not known here may be on another shard."""
+        layout = self.tx.layout
+        return layout is not None and layout.has_moved and not layout.takes(queue)
 
     def keep_result(self, job: Job, result: bytes) -> None:
         """Keep what a worker answered, as long as the job is kept."""
@@ -119,7 +133,10 @@ class Work:
                 self._named[name] = self.meet(job)
 
     async def find(self, namespace: str, ref: JobRef) -> Job | None:
-        """Return a job of a namespace as this transaction has left it so far, or None."""
+        """Return a job of a namespace as this transaction has left it so far, or None.
+
+        Raises QueueMoving if its queue is on its way to another shard, or was.
+        """
         number = self.tx.namespace_number(namespace)
         if number is None:
             return None
@@ -132,6 +149,8 @@ class Work:
             if (number, ref) not in self._named:
                 await self.prefetch_named(((number, ref),))
             job = self._named[number, ref]
+        if self._away and job is not None:
+            self._check_here(job)
         return None if job is None or job.state == _NOWHERE or job.namespace != number else job
 
     async def known(self, job_id: int) -> Job | None:
@@ -139,12 +158,18 @@ class Work:
         if job_id not in self._known:
             await self.prefetch((job_id,))
         known = self._known.get(job_id)
+        if self._away and known is not None:
+            self._check_here(known[0])
         return None if known is None or known[0].state == _NOWHERE else known[0]
 
     def at_hand(self, job_id: int) -> Job | None:
         """Return a job that ``prefetch`` has looked for, as this transaction has left it so far, or None."""
         known = self._known.get(job_id)
         return None if known is None or known[0].state == _NOWHERE else known[0]
+
+    def _check_here(self, job: Job) -> None:
+        if job.queue in self._away:
+            raise QueueMoving
 
     def queue_of(self, job: Job) -> Queue:
         """Return the queue of a job."""

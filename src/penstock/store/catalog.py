@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from penstock.core import limits
 from penstock.core.errors import TooMany
 from penstock.core.lifecycle import STORED_STATES, State
-from penstock.core.queue import Counts, Queue, QueueKey
+from penstock.core.queue import Counts, Queue, QueueKey, Standing
 from penstock.store.contract import Horizon
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from penstock.core.cron import Cron
     from penstock.core.job import Job
+    from penstock.core.queue import Move
+    from penstock.core.sharding import Layout
 
 #: Number of jobs in each state, indexed by State.
 Tally = list[int]
@@ -27,8 +31,12 @@ class Catalog:
 
     def __init__(self) -> None:
         self.namespaces: dict[str, int] = {}
-        self.by_key: dict[QueueKey, Queue] = {}
-        self.by_number: dict[int, Queue] = {}
+        self.by_key: dict[QueueKey, Queue] = {}  #: those that are served here
+        self.by_number: dict[int, Queue] = {}  #: all
+        self.away: dict[int, Queue] = {}  #: those that are not, by number
+        self.frozen: dict[int, Queue] = {}  #: those of them that have jobs here
+        self.away_by_key: dict[QueueKey, Queue] = {}
+        self.layout: Layout | None = None
         self.tallies: dict[int, Tally] = {}
         self.total: Tally = empty_tally()
         self.horizon = Horizon()
@@ -39,14 +47,36 @@ class Catalog:
         """Know a queue."""
         if len(self.by_key) >= limits.queues_max:
             raise TooMany(f"There are already {limits.queues_max} queues. Obliterate some that are not used any more.")
-        self.by_key[queue.key] = queue
+        self._place(queue)
         self.by_number[queue.number] = queue
         self.tallies[queue.number] = empty_tally()
 
     def remove(self, queue: Queue) -> None:
         """Forget a queue."""
-        del self.by_key[queue.key], self.by_number[queue.number], self.tallies[queue.number]
+        self._displace(queue)
+        del self.by_number[queue.number], self.tallies[queue.number]
         self.buckets.pop(queue.number, None)
+
+    def set_move(self, queue: Queue, move: Move) -> None:
+        """Note where a queue stands now in its way from one shard to another."""
+        self._displace(queue)
+        queue.move = move
+        self._place(queue)
+
+    def _place(self, queue: Queue) -> None:
+        if queue.move.standing is Standing.HERE:
+            self.by_key[queue.key] = queue
+        else:
+            self.away[queue.number] = self.away_by_key[queue.key] = queue
+            if queue.move.standing is not Standing.GONE:
+                self.frozen[queue.number] = queue
+
+    def _displace(self, queue: Queue) -> None:
+        if queue.move.standing is Standing.HERE:
+            del self.by_key[queue.key]
+        else:
+            del self.away[queue.number], self.away_by_key[queue.key]
+            self.frozen.pop(queue.number, None)
 
     def apply(self, deltas: dict[int, Tally]) -> None:
         """Take over what a committed transaction changed."""
@@ -87,12 +117,37 @@ class CatalogReads(Generic[C]):
     """Base of stores: what they answer from memory."""
 
     catalog: C
+    when_moved: list[Callable[[], None]]
+
+    @property
+    def layout(self) -> Layout | None:
+        return self.catalog.layout
+
+    @property
+    def away(self) -> Mapping[int, Queue]:
+        return self.catalog.away
+
+    def queue_away(self, key: QueueKey) -> Queue | None:
+        return self.catalog.away_by_key.get(key)
+
+    def moved(self) -> None:
+        """Tell who wants to know that a queue or the layout is not what it was."""
+        for call in self.when_moved:
+            call()
+
+    def _is_seen(self, job: Job) -> bool:
+        """Tell whether what is here of a job is the truth: not if its queue has moved away, or is not here yet."""
+        queue = self.catalog.away.get(job.queue)
+        return queue is None or queue.move.standing.is_seen
 
     def queue_find(self, key: QueueKey) -> Queue | None:
-        return self.catalog.by_key.get(key)
+        catalog = self.catalog
+        found = catalog.by_key.get(key) or catalog.away_by_key.get(key)
+        return found if found is not None and found.move.standing.is_seen else None
 
     def queues(self) -> list[Queue]:
-        return list(self.catalog.by_key.values())
+        leaving = [queue for queue in self.catalog.frozen.values() if queue.move.standing.is_seen]
+        return [*self.catalog.by_key.values(), *leaving]
 
     def queue_by_number(self, number: int) -> Queue:
         return self.catalog.by_number[number]
@@ -104,10 +159,21 @@ class CatalogReads(Generic[C]):
         return as_counts(self.catalog.tallies[queue.number])
 
     def totals(self) -> Counts:
-        return as_counts(self.catalog.total)
+        total = self.catalog.total
+        for number, queue in self.catalog.frozen.items():
+            if not queue.move.standing.is_seen:  # it counts on the shard where it is
+                total = [all_ - its for all_, its in zip(total, self.catalog.tallies[number], strict=True)]
+        return as_counts(total)
 
     def cron_count(self) -> int:
         return self.catalog.crons
+
+
+def except_queues(statement: str, numbers: Mapping[int, Queue]) -> str:
+    """Return a statement that passes over the jobs of some queues, if there are any: those that are not served here."""
+    if not numbers:
+        return statement
+    return statement.replace(" where ", f" where queue not in ({', '.join(map(str, numbers))}) and ", 1)
 
 
 def empty_tally() -> Tally:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic
 
+from penstock.core.errors import QueueMoving
+from penstock.core.queue import Standing
 from penstock.store.catalog import C, Tally, as_counts, empty_tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.core.events import Event
-    from penstock.core.queue import Counts, Queue, QueueKey, QueueSettings
+    from penstock.core.queue import Counts, Move, Queue, QueueKey, QueueSettings
+    from penstock.core.sharding import Layout
 
 
 class Draft(Generic[C]):
@@ -27,11 +30,26 @@ class Draft(Generic[C]):
         self._deltas: dict[int, Tally] = {}
         self._undo: list[Callable[[], None]] = []
         self._removed: dict[int, Queue] = {}
+        self._moved = False  #: a queue or the layout is not what it was
 
     def _take_back(self) -> None:
         """Make the catalog what it was before."""
         for undo in reversed(self._undo):
             undo()
+
+    @property
+    def away(self) -> Mapping[int, Queue]:
+        return self._catalog.away
+
+    @property
+    def layout(self) -> Layout | None:
+        return self._catalog.layout
+
+    def queue_away(self, key: QueueKey) -> Queue | None:
+        return self._catalog.away_by_key.get(key)
+
+    def queue_touch(self, queue: Queue) -> None:
+        self._tally(queue.number)
 
     def queue_find(self, key: QueueKey) -> Queue | None:
         return self._catalog.by_key.get(key)
@@ -75,6 +93,33 @@ class Draft(Generic[C]):
             queue.settings, queue.created_at = before
 
         self._undo.append(undo)
+
+    def _check_home(self, key: QueueKey) -> None:
+        """Raise QueueMoving for a queue that must not be made here, because another shard has it or will have it."""
+        layout = self._catalog.layout
+        if key in self._catalog.away_by_key or (layout is not None and not layout.takes(key)):
+            raise QueueMoving
+
+    def _set_move(self, queue: Queue, move: Move) -> None:
+        before = queue.move
+        self._catalog.set_move(queue, move)
+        self._undo.append(lambda: self._catalog.set_move(queue, before))
+        self._moved = True
+
+    def _drop_gone(self) -> None:
+        for queue in list(self._catalog.away.values()):
+            if queue.move.standing is Standing.GONE:
+                self._drop_queue(queue)
+
+    def _set_layout(self, layout: Layout) -> None:
+        before = self._catalog.layout
+        self._catalog.layout = layout
+
+        def undo() -> None:
+            self._catalog.layout = before
+
+        self._undo.append(undo)
+        self._moved = True
 
     def _drop_queue(self, queue: Queue) -> None:
         tally = self._catalog.tallies[queue.number]

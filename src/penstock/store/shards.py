@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from penstock.core import limits
-from penstock.core.errors import StorageFailed
+from penstock.core.errors import QueueMoving, StorageFailed
 from penstock.core.ids import shard_of
-from penstock.core.queue import Counts
+from penstock.core.queue import Counts, Standing
 from penstock.core.sharding import shard_for
 from penstock.store.contract import Capabilities, StoreStatus
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.core.flow import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.queue import Queue, QueueKey
+    from penstock.core.sharding import Layout
     from penstock.core.webhook import Webhook
     from penstock.store.contract import LogEntry, Page, Place, Selection, Store
 
@@ -37,15 +38,139 @@ class ShardedStore:
     def __init__(self, shards: Sequence[Store]) -> None:
         self.shards = tuple(shards)
         self.capabilities: Capabilities = shards[0].capabilities
+        self.has_moved = False  #: the number in an id does not say for sure on which shard its job is
+        self._settled: int | None = None  #: over how many shards queues are spread; None while they are being moved
+        self._found: dict[int, int] = {}  #: shards of jobs that are not where their ids say; a hint
+        for shard in shards:
+            shard.when_moved.append(self._look_around)
+        self._look_around()
+
+    # Where things are.
+
+    @property
+    def layouts(self) -> list[Layout]:
+        """What the shards say of themselves, as far as they have been reached."""
+        return [shard.layout for shard in self.shards if shard.layout is not None]
+
+    def _look_around(self) -> None:
+        layouts = self.layouts
+        self.has_moved = any(each.has_moved for each in layouts)
+        same = {(each.shards, each.epoch, each.target) for each in layouts}
+        first = layouts[0] if len(same) == 1 else None
+        self._settled = first.shards if first is not None and first.target is None else None
+        if not layouts:
+            self._settled = len(self.shards)
+
+    @property
+    def is_moving(self) -> bool:
+        """Tell whether queues are on their way to other shards."""
+        return self._settled is None
+
+    def place_of(self, key: QueueKey) -> int:
+        """Return the number of the shard of a queue.
+
+        During a rebalance its old place decides. It has the queue, unless it says where that has moved to, or has done its part
+        of the rebalance: then the queue is at its new place.
+        """
+        if self._settled is not None:
+            return shard_for(key, self._settled)
+        layouts = self.layouts
+        epoch = max(each.epoch for each in layouts)
+        moving = [each for each in layouts if each.target is not None and each.epoch >= epoch - 1]
+        if not moving:
+            return shard_for(key, next(each.shards for each in layouts if each.epoch == epoch))
+        old = min(moving, key=lambda each: each.epoch)
+        place = shard_for(key, old.shards)
+        there = self.shards[place].layout
+        if there is not None and there.epoch > old.epoch:
+            return shard_for(key, there.shards)
+        away = self.shards[place].queue_away(key)
+        return place if away is None or not away.move.standing.has_left else away.move.peer
 
     def of_queue(self, key: QueueKey) -> Store:
         """Return the shard of a queue."""
-        return self.shards[shard_for(key, len(self.shards))]
+        return self.shards[self.place_of(key)]
 
-    def of_job(self, job_id: int) -> Store | None:
-        """Return the shard of a job; None if there is no such shard."""
-        number = shard_of(job_id)
-        return self.shards[number] if number < len(self.shards) else None
+    def guess(self, job_id: int) -> int | None:
+        """Return the number of the shard on which a job probably is; None if there is no such shard."""
+        number = self._found.get(job_id, shard_of(job_id)) if self._found else shard_of(job_id)
+        return number if number < len(self.shards) else None
+
+    async def locate(self, ids: Sequence[int]) -> dict[int, tuple[int, Standing]]:
+        """Find out on which shards jobs are, and how it stands with their queues. Those that are nowhere are left out.
+
+        They are looked for twice: one may be on its way from a shard that was asked too late to one that was asked too early.
+        Raises StorageFailed if a shard that may have them cannot be asked.
+        """
+        found: dict[int, tuple[int, Standing]] = {}
+        wanted, failure = list(ids), None
+        shards = self.shards[: max((each.needed for each in self.layouts), default=None)]  # a spare one has none
+        for _ in range(2):
+            answers = await asyncio.gather(*(shard.job_places(wanted) for shard in shards), return_exceptions=True)
+            for number, places in enumerate(answers):
+                if isinstance(places, StorageFailed):
+                    failure = places
+                elif isinstance(places, BaseException):
+                    raise places
+                else:
+                    for job_id, standing in places.items():
+                        if standing.is_seen:
+                            found[job_id] = number, standing
+                            self._note(job_id, number)
+                        elif standing is Standing.ARRIVING:  # it is here in a moment
+                            found.setdefault(job_id, (number, standing))
+            wanted = [job_id for job_id in ids if job_id not in found]
+            if not wanted:
+                return found
+        if failure is not None:
+            raise failure
+        return found
+
+    async def shards_of(self, ids: Sequence[int]) -> dict[int, int]:
+        """Return the shard of each job. One that is nowhere would be where its id says. Raises QueueMoving, StorageFailed."""
+        if not self.has_moved:
+            return {job_id: shard_of(job_id) for job_id in ids}
+        found = await self.locate(ids)
+        if any(not standing.is_seen for _, standing in found.values()):
+            raise QueueMoving
+        return {job_id: found[job_id][0] if job_id in found else shard_of(job_id) for job_id in ids}
+
+    @property
+    def spread(self) -> int:
+        """Over how many shards names are spread. Raises QueueMoving while the shards do not agree on it."""
+        numbers = {each.shards for each in self.layouts} or {len(self.shards)}
+        if len(numbers) > 1:
+            raise QueueMoving
+        return numbers.pop()
+
+    async def name_places(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
+        """Find out on which shards jobs with these names are. They are looked for twice, like in ``locate``.
+
+        Raises StorageFailed if not all were found, and a shard that may have them cannot be asked.
+        """
+        found: dict[str, int] = {}
+        for _ in range(2):
+            for shard in self.shards[: max((each.needed for each in self.layouts), default=None)]:
+                left = [name for name in names if name not in found]
+                if left:
+                    found.update(dict.fromkeys(await shard.name_find(namespace, left), shard.shard))
+        return found
+
+    def _note(self, job_id: int, number: int) -> None:
+        if number != shard_of(job_id):
+            if len(self._found) >= limits.moved_jobs_known_max:
+                self._found.clear()
+            self._found[job_id] = number
+
+    async def _holder(self, job_id: int) -> Store | None:
+        """Return the shard of a job; None if there is none."""
+        guess = self.guess(job_id)
+        if not self.has_moved:
+            return None if guess is None else self.shards[guess]
+        if guess is not None and (await self.shards[guess].job_places([job_id])).get(job_id, Standing.MOVED).is_seen:
+            return self.shards[guess]
+        found = (await self.locate([job_id])).get(job_id)
+        return None if found is None else self.shards[found[0]]
 
     @property
     def journals(self) -> tuple[Store, ...]:
@@ -84,12 +209,21 @@ class ShardedStore:
         return [queue for shard in self.shards for queue in shard.queues()]
 
     def queue_of(self, job: Job) -> Queue:
-        shard = self.of_job(job.id)
-        assert shard is not None
-        return shard.queue_of(job)
+        """Return the queue of a job that was just read."""
+        guess = self.guess(job.id)
+        assert guess is not None
+        return self.shards[guess].queue_of(job)
 
     def counts(self, queue: Queue) -> Counts:
-        return self.of_queue(queue.key).counts(queue)
+        return self._shard_with(queue).counts(queue)
+
+    def _shard_with(self, queue: Queue) -> Store:
+        """Return the shard that a queue was read from: it may have moved since."""
+        if self._settled is None:
+            for shard in self.shards:
+                if shard.queue_find(queue.key) is queue:
+                    return shard
+        return self.of_queue(queue.key)
 
     def totals(self) -> Counts:
         each = [shard.totals() for shard in self.shards]
@@ -99,14 +233,20 @@ class ShardedStore:
 
     async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
         if isinstance(ref, int):
-            shard = self.of_job(ref)
-            return None if shard is None else await shard.job_get(namespace, ref)
+            guess = self.guess(ref)
+            found = None if guess is None else await self.shards[guess].job_get(namespace, ref)
+            if found is None and self.has_moved:
+                place = (await self.locate([ref])).get(ref)
+                found = None if place is None else await self.shards[place[0]].job_get(namespace, ref)
+            return found
         return next(iter(await self.jobs_named(namespace, ref)), None)
 
     async def jobs_named(self, namespace: str, name: str) -> list[tuple[Job, Payload]]:
         """Read the jobs that carry a producer's own id: one per shard at most. Raises StorageFailed if there may be more."""
         answers = await self._ask(*(shard.job_get(namespace, name) for shard in self._up()))
         found = [each for each in answers if each is not None]
+        if self.has_moved and found:
+            await self.locate([job.id for job, _ in found])
         if not found and self.down():
             raise self._not_all()
         return found
@@ -120,26 +260,26 @@ class ShardedStore:
         return found
 
     async def job_select(self, selection: Selection) -> list[Place]:
-        return await self.of_queue(selection.queue.key).job_select(selection)
+        return await self._shard_with(selection.queue).job_select(selection)
 
     async def job_page(self, page: Page) -> list[Delivery]:
-        return await self.of_queue(page.queue.key).job_page(page)
+        return await self._shard_with(page.queue).job_page(page)
 
     async def priority_counts(self, queue: Queue) -> dict[int, int]:
-        return await self.of_queue(queue.key).priority_counts(queue)
+        return await self._shard_with(queue).priority_counts(queue)
 
     async def result_get(self, job_id: int) -> bytes | None:
-        shard = self.of_job(job_id)
+        shard = await self._holder(job_id)
         return None if shard is None else await shard.result_get(job_id)
 
     async def need_list(
         self, job_id: int, states: Sequence[Need] | None = None, limit: int = limits.list_jobs_max, offset: int = 0
     ) -> list[Dependency]:
-        shard = self.of_job(job_id)
+        shard = await self._holder(job_id)
         return [] if shard is None else await shard.need_list(job_id, states, limit, offset)
 
     async def log_get(self, job_id: int) -> list[LogEntry]:
-        shard = self.of_job(job_id)
+        shard = await self._holder(job_id)
         return [] if shard is None else await shard.log_get(job_id)
 
     # Crons and webhooks.
@@ -154,7 +294,8 @@ class ShardedStore:
 
     async def cron_list(self, namespace: str) -> list[Cron]:
         found = await self._ask(*(shard.cron_list(namespace) for shard in self._up()))
-        return sorted((cron for crons in found for cron in crons), key=lambda cron: cron.key.name)
+        by_name = {cron.key.name: cron for crons in found for cron in crons}  # one that is being moved is on two
+        return [by_name[name] for name in sorted(by_name)]
 
     def cron_count(self) -> int:
         return sum(shard.cron_count() for shard in self.shards)

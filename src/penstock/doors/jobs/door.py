@@ -111,6 +111,8 @@ class JobsDoor:
             if outcome is not None
         ]
         if errors and len(errors) == len(outcomes):
+            for outcome in outcomes:
+                _raise_ours(outcome)
             raise Refused(errors[0].error)
         return len(outcomes) - len(errors), errors
 
@@ -155,6 +157,16 @@ def holds(texts: Sequence[str], tokens: Sequence[str | None] | None) -> list[Hol
     if len(tokens) != len(texts):
         raise InvalidInput("tokens must have as many items as ids")
     return [hold(text, token) for text, token in zip(texts, tokens, strict=True)]
+
+
+#: Why a job cannot be settled that the contract has words for.
+ABOUT_THE_JOB = (JobNotFound, WrongState, StaleLease, JobQuarantined)
+
+
+def _raise_ours(outcome: PenstockError | None) -> None:
+    """Raise what has nothing to do with the job: its shard is down, or its queue is being moved."""
+    if outcome is not None and not isinstance(outcome, (*ABOUT_THE_JOB, InvalidInput)):
+        raise outcome
 
 
 def in_words(outcome: PenstockError, text: str, refusal: str) -> str:

@@ -100,31 +100,31 @@ class QueueHandlers(JobsDoor):
 
     async def drain(self, req: Request, queue: str) -> wire.CountReply:
         key = self.queue_key(req, queue)
-        return wire.CountReply(count=await admin.drain(self.engine.of(key), key))
+        return wire.CountReply(count=await admin.drain(self.engine, key))
 
     async def obliterate(self, req: Request, queue: str) -> wire.Ok:
         key = self.queue_key(req, queue)
-        await admin.obliterate(self.engine.of(key), key)
+        await admin.obliterate(self.engine, key)
         return wire.Ok()
 
     async def clean(self, req: Request, queue: str) -> wire.CleanReply:
         key = self.queue_key(req, queue)
         body = await CLEAN.read_optional(req)
         states = _states(body.state, sources(Arrow.DRAIN), sources(Arrow.CLEAN))
-        removed = await admin.clean(self.engine.of(key), key, body.grace, states, body.limit)
+        removed = await admin.clean(self.engine, key, body.grace, states, body.limit)
         return wire.CleanReply(count=len(removed), ids=[job_name(job) for job in removed])
 
     async def promote_jobs(self, req: Request, queue: str) -> wire.CountReply:
         key = self.queue_key(req, queue)
         body = await COUNT.read_optional(req)
-        return wire.CountReply(count=await admin.move_many(self.engine.of(key), key, Arrow.PROMOTE, limit=body.count))
+        return wire.CountReply(count=await admin.move_many(self.engine, key, Arrow.PROMOTE, limit=body.count))
 
     async def retry_completed(self, req: Request, queue: str) -> wire.CountReply:
         key = self.queue_key(req, queue)
         body = await RETRY_COMPLETED.read_optional(req)
         if body.id is not None:
             return wire.CountReply(count=await self._bring_back(key, body.id, Arrow.REPLAY))
-        return wire.CountReply(count=await admin.move_many(self.engine.of(key), key, Arrow.REPLAY))
+        return wire.CountReply(count=await admin.move_many(self.engine, key, Arrow.REPLAY))
 
     # Dead letters.
 
@@ -142,11 +142,11 @@ class QueueHandlers(JobsDoor):
         body = await DLQ_RETRY.read_optional(req)
         if body.job_id is not None:
             return wire.CountReply(count=await self._bring_back(key, body.job_id, Arrow.REVIVE))
-        return wire.CountReply(count=await admin.revive(self.engine.of(key), key, body.count))
+        return wire.CountReply(count=await admin.revive(self.engine, key, body.count))
 
     async def purge_dlq(self, req: Request, queue: str) -> wire.CountReply:
         key = self.queue_key(req, queue)
-        return wire.CountReply(count=await admin.purge(self.engine.of(key), key))
+        return wire.CountReply(count=await admin.purge(self.engine, key))
 
     async def _bring_back(self, key: QueueKey, text: str, arrow: Arrow) -> int:
         """Bring one job of a queue back to it; 0 if it is not there to be brought back."""

@@ -10,7 +10,7 @@ import msgspec
 from penstock.core import limits
 from penstock.core.clock import pause
 from penstock.core.errors import PenstockError
-from penstock.core.ids import ID_MAX, IdSource, to_uuid
+from penstock.core.ids import IdSource, to_uuid
 from penstock.doors.http.route import Plain, Route, Stream
 from penstock.doors.jobs import events
 from penstock.doors.jobs.door import JobsDoor
@@ -256,10 +256,13 @@ class EventStream:
 
 
 def _places(text: str, shards: int) -> list[int] | None:
-    """Read where a client was on each shard; 0 is the beginning of all. None for what cannot be such a place."""
+    """Read where a client was on each shard; 0 is the beginning of all. None for what cannot be such a place.
+
+    One that comes from fewer shards has seen nothing of those that were added since, so it is told all that happened there. One
+    that comes from more has seen what there was to see of those that were left away.
+    """
     parts = text.split("-") if text != "0" else ["0"] * shards
     if not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
         return None
-    if len(parts) != shards:  # of another history: there were more shards, or fewer
-        return [ID_MAX] * shards
-    return [int(part) for part in parts]
+    known = [int(part) for part in parts[:shards]]
+    return known + [0] * (shards - len(known))

@@ -22,7 +22,7 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.breaker import Breaker
-from penstock.core.errors import FastPathFailed, PenstockError, StorageFailed, TooMany
+from penstock.core.errors import FastPathFailed, PenstockError, QueueMoving, StorageFailed, TooMany
 from penstock.core.events import EventKind
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.queue import QueueKey
@@ -76,10 +76,53 @@ class Keep(Command[int]):
         self.records = records
 
 
+class KeepHere(Command[None]):
+    """Store the part of a record of another shard's log whose queues have moved here, unless it is stored already.
+
+    Who stores a log does it in order, so the number of the last record that concerned this shard says it all.
+    """
+
+    __slots__ = ("number", "promises", "wal")
+
+    grows = True
+
+    def __init__(self, wal: int, number: int, promises: Sequence[Promise]) -> None:
+        self.wal = wal
+        self.number = number
+        self.promises = promises
+
+
+async def keep_here(_engine: Engine, work: Work, commands: Sequence[KeepHere]) -> None:
+    """Apply a batch of records of other shards."""
+    tx = cast("FastTransaction", work.tx)
+    for command in commands:
+        if _any_away(work, command.promises):
+            work.refuse(command, QueueMoving())
+            continue
+        before = await tx.wal_stored(command.wal)
+        if command.number > before:
+            for promise in command.promises:
+                await _keep_promise(work, promise)
+            await work.flush()
+            await tx.wal_advance(command.wal, before, command.number)
+        work.answer(command, None)
+
+
+def _any_away(work: Work, promises: Sequence[Promise]) -> bool:
+    """Tell whether a promise is about a queue that another shard has."""
+    keys = {QueueKey(promise.namespace, promise.queue) for promise in promises}
+    return any(
+        work.tx.queue_away(key) is not None or (work.tx.queue_find(key) is None and work.is_strange(key)) for key in keys
+    )
+
+
 async def keep(_engine: Engine, work: Work, commands: Sequence[Keep]) -> None:
     """Apply a batch of records."""
     tx = cast("FastTransaction", work.tx)
     for command in commands:
+        if any(_any_away(work, _decode(record.body)) for record in command.records) if work.tx.away else False:
+            work.refuse(command, QueueMoving())
+            continue
         stored = before = await tx.wal_stored(command.wal)
         for number, body in command.records:
             if number != stored + 1:
@@ -115,6 +158,7 @@ class EnqueueBuffer:
         self._identity = identity
         self.wal: Wal | None = None  #: the log, once it is open
         self.buffers = buffers  #: the copies in Redis
+        self.route: Callable[[QueueKey], Engine] = lambda _queue: engine  #: which engine has a queue now
         self._unstored: deque[tuple[Record, dict[QueueKey, int]]] = deque()
         self._bytes = 0
         self._depths: dict[QueueKey, int] = {}
@@ -247,7 +291,7 @@ class EnqueueBuffer:
         try:
             while self.wal is not None and (some := self._next()) and self.breaker.allows():
                 try:
-                    stored = await self._engine.run(Keep(self.wal.number, [record for record, _ in some]))
+                    stored = await self._store(self.wal.number, [record for record, _ in some])
                 except PenstockError as error:
                     self.breaker.failed()
                     log.warning("the enqueue buffer could not be stored; it is tried again", error=str(error))
@@ -256,6 +300,24 @@ class EnqueueBuffer:
                 await self._stored(self.wal, stored)
         finally:
             self._flushing = None
+
+    async def _store(self, wal: int, records: Sequence[Record]) -> int:
+        """Store records, those of queues that have moved since on the shards they are on; return up to which number."""
+        layout = self._engine.store.layout
+        if layout is None or not layout.has_moved:
+            return await self._engine.run(Keep(wal, records))
+        stored = 0
+        for number, body in records:  # seldom, so one by one
+            elsewhere: dict[Engine, list[Promise]] = {}
+            for promise in _decode(body):
+                elsewhere.setdefault(self.route(QueueKey(promise.namespace, promise.queue)), []).append(promise)
+            here = elsewhere.pop(self._engine, [])
+            for engine, promises in elsewhere.items():
+                await engine.run(KeepHere(wal, number, promises))
+            stored = await self._engine.run(Keep(wal, [Record(number, _encode(here))]))
+            if stored < number:
+                break
+        return stored
 
     def _next(self) -> list[tuple[Record, dict[QueueKey, int]]]:
         some: list[tuple[Record, dict[QueueKey, int]]] = []
@@ -305,7 +367,7 @@ class EnqueueBuffer:
     async def adopt(self, wal: int) -> None:
         """Store what another server has promised and did not live to store."""
         while records := await self.buffers.read(wal, limits.buffer_flush_records):
-            stored = await self._engine.run(Keep(wal, records))
+            stored = await self._store(wal, records)
             await self.buffers.forget(wal, stored)
             if stored < records[-1].number:
                 log.warning("a part of the log of a server that is gone waits for its return", log=wal, stored=stored)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.core import limits
+from penstock.core.errors import QueueMoving
 from penstock.core.job import Delivery, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
@@ -12,6 +13,7 @@ from penstock.engine.command import Command
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from penstock.core.job import Job
     from penstock.core.queue import QueueKey, QueueSettings
     from penstock.engine.engine import Engine
     from penstock.engine.fast.handed import Handed
@@ -114,12 +116,20 @@ async def prefetch(_engine: Engine, work: Work, commands: Sequence[Prefetch]) ->
         work.answer(command, SetAside(jobs, work.tx.generation, epoch, first))
 
 
+async def _still_here(work: Work, job_id: int) -> Job | None:
+    """Return a job, unless its queue is on its way to another shard: there its lease ends, or its worker settles it."""
+    try:
+        return await work.known(job_id)
+    except QueueMoving:
+        return None
+
+
 async def take_back(_engine: Engine, work: Work, commands: Sequence[TakeBack]) -> None:
     """Apply a batch of returns."""
     await work.prefetch([job_id for command in commands for job_id, _ in command.holds])
     for command in commands:
         for job_id, token in command.holds:
-            job = await work.known(job_id)
+            job = await _still_here(work, job_id)
             if job is not None and job.state == State.ACTIVE and job.token == token and job.started_at is None:
                 work.move(job, Arrow.RELEASE)
         if command.queue_number is not None and command.epoch is not None:
@@ -132,7 +142,7 @@ async def begin(_engine: Engine, work: Work, commands: Sequence[Begin]) -> None:
     await work.prefetch([handed.job_id for command in commands for handed in command.handed.values()])
     for command in commands:
         for token, handed in command.handed.items():
-            job = await work.known(handed.job_id)
+            job = await _still_here(work, handed.job_id)
             if job is not None and job.state == State.ACTIVE and job.token == token and job.started_at is None:
                 if handed.owner is not None:
                     details = details_of(job)

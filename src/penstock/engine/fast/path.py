@@ -208,6 +208,13 @@ class FastPath:
         await self.lists.unlock(self.generation, number, holder)
         return True
 
+    async def clear(self, queue: Queue) -> None:
+        """Take everything back from the ready list of a queue, as far as that is possible: it moves to another shard."""
+        epoch = self.engine.hot.get(queue.number)
+        if epoch is not None:
+            with contextlib.suppress(FastPathFailed):
+                await self.take_back(queue.number, epoch)
+
     async def cool(self) -> None:
         """Take back what nobody wants any more."""
         idle = self.clock.steady_ms() - limits.fast_idle_ms

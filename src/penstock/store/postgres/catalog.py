@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.core.lifecycle import STORED_STATES
-from penstock.core.queue import Queue, QueueKey, QueueSettings
+from penstock.core.queue import Move, Queue, QueueKey, QueueSettings, Standing
+from penstock.core.sharding import Layout
 from penstock.store import catalog
 from penstock.store.catalog import empty_tally
 from penstock.store.contract import Horizon
@@ -20,7 +21,7 @@ from penstock.store.postgres import webhooks
 from penstock.store.postgres.news import News, bring_forward
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from asyncpg import Connection
 
@@ -39,6 +40,8 @@ class Catalog(catalog.Catalog):
     def __init__(self) -> None:
         super().__init__()
         self.version = -1
+        self.check: Callable[[Layout], None] = lambda _: None  #: raises StoreIncompatible
+        self.moved: Callable[[], None] = lambda: None
         self.webhooks: dict[int, Webhook] = {}
         self._looks: dict[int, Horizon] = {}  #: looks at what is due that are under way, and what came in meanwhile
 
@@ -58,18 +61,28 @@ class Catalog(catalog.Catalog):
     async def refresh(self, db: Connection) -> None:
         """Read what has changed among the queues since the last time, and all webhooks, of which there are few."""
         version = await db.fetchval("select version from catalog")
-        for number, namespace, key, created_at, settings, removed in await db.fetch(_CHANGED, self.version):
+        moved = False
+        for number, namespace, key, created_at, settings, removed, *way in await db.fetch(_CHANGED, self.version):
             known = self.by_number.get(number)
+            move = Move(Standing(way[0]), *way[1:])
+            moved = moved or move != (Move() if known is None else known.move)
             if removed:
                 if known is not None:
                     self.remove(known)
             elif known is not None:
                 known.settings, known.created_at = _decode_settings(settings), created_at
+                self.set_move(known, move)
             else:
                 self.namespaces[key[0]] = namespace
-                self.add(Queue(number, namespace, QueueKey(*key), created_at, _decode_settings(settings)))
+                self.add(Queue(number, namespace, QueueKey(*key), created_at, _decode_settings(settings), move))
         self.webhooks = {each.id: each for each in await webhooks.read(db)}
+        layout = await db.fetchrow(LAYOUT)
+        before, self.layout = self.layout, None if layout is None else Layout(*layout)
+        if self.layout is not None:
+            self.check(self.layout)
         self.version = version
+        if moved or self.layout != before:
+            self.moved()
 
     async def look_ahead(self, db: Connection) -> None:
         """Find out from the database what falls due next."""
@@ -112,9 +125,11 @@ class Catalog(catalog.Catalog):
 
 
 _CHANGED = (
-    "select q.number, q.namespace, array[n.name, q.name], q.created_at, q.settings, q.removed"
+    "select q.number, q.namespace, array[n.name, q.name], q.created_at, q.settings, q.removed,"
+    " q.standing, q.peer, q.attempt"
     " from queues q join namespaces n on n.number = q.namespace where q.version > $1"
 )
+LAYOUT: Final = "select shard, shards, epoch, target from layout"
 _COUNT = "select queue, state, count(*) from jobs group by queue, state"
 _NEXT_MOMENTS = """
 select (select min(run_at)      from jobs where state = 1),

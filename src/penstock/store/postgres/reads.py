@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.core import ids
+from penstock.core import ids, limits
 from penstock.core.flow import Need
 from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
-from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection
+from penstock.core.queue import Standing
+from penstock.store.contract import JournalBlock, LogEntry, Page, Parcel, Place, Selection
 from penstock.store.listing import Listing
 from penstock.store.postgres import rows
 
@@ -63,6 +64,17 @@ _NEEDS = (
     "select job, needs, state, name, result, error from dependencies where job = $1 and state = any ($2::smallint[])"
     " order by needs limit $3 offset $4"
 )
+_WEIGHTS = """
+select j.id, j.size + coalesce((select length(data) from results r where r.id = j.id), 0)
+       + coalesce((select sum(length(result)) from dependencies d where d.job = j.id), 0)::bigint
+from jobs j where j.id = any ($1::bigint[])
+"""
+_BODIES = f"{_BODY} where j.id = any ($1::bigint[])"
+_LOGS_OF = "select job, at, level, message from logs where job = any ($1::bigint[]) order by job, line"
+_NEEDS_OF_ALL = (
+    "select job, needs, state, name, result, error from dependencies where job = any ($1::bigint[]) order by job, needs"
+)
+_PLACES = "select j.id, q.standing from jobs j join queues q on q.number = j.queue where j.id = any ($1::bigint[])"
 #: The one character that PostgreSQL cannot keep in a text.
 ZERO: Final = "\0"
 decode_body = msgspec.msgpack.Decoder(tuple[dict[int, tuple[str, str]], list[list[object]]]).decode
@@ -80,6 +92,38 @@ async def named(db: Connection, namespace: str, names: Sequence[str]) -> dict[st
     """Find the ids of jobs by their producers' own ids."""
     possible = [name for name in names if ZERO not in name]
     return dict(await db.fetch(_IDS_BY_NAME, possible, namespace)) if possible else {}
+
+
+async def export(db: Connection, wanted: Sequence[int]) -> list[Parcel]:
+    """Read jobs with all that belongs to them, in the order of the ids, up to a number of bytes."""
+    sizes: dict[int, int] = dict(await db.fetch(_WEIGHTS, wanted))
+    chosen: list[int] = []
+    size = 0
+    for job_id in wanted:
+        if job_id in sizes:
+            chosen.append(job_id)
+            size += sizes[job_id]
+            if size >= limits.claim_batch_bytes_max:
+                break
+    bodies = {row[0]: rows.read_job_body(row) for row in await db.fetch(_BODIES, chosen)}
+    results = dict(await db.fetch("select id, data from results where id = any ($1::bigint[])", chosen))
+    lines: dict[int, list[LogEntry]] = {}
+    for job_id, at, level, message in await db.fetch(_LOGS_OF, chosen):
+        lines.setdefault(job_id, []).append(LogEntry(at, level, message.decode()))
+    needed: dict[int, list[Dependency]] = {}
+    for row in await db.fetch(_NEEDS_OF_ALL, chosen):
+        each = rows.read_dependency(row)
+        needed.setdefault(each.job, []).append(each)
+    return [
+        Parcel(*bodies[job_id], results.get(job_id), lines.get(job_id, ()), needed.get(job_id, ()))
+        for job_id in chosen
+        if job_id in bodies
+    ]
+
+
+async def places(db: Connection, wanted: Sequence[int]) -> dict[int, Standing]:
+    """Find out which jobs are here, and how it stands with their queues."""
+    return {job_id: Standing(standing) for job_id, standing in await db.fetch(_PLACES, wanted)}
 
 
 async def result(db: Connection, job_id: int) -> bytes | None:

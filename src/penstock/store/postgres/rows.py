@@ -88,6 +88,15 @@ with a as (delete from payloads where id = any ($1::bigint[])),
 delete from jobs j using unnest($1::bigint[], $3::bigint[]) as u (id, old_token)
 where j.id = u.id and j.state = $2 and j.token = u.old_token
 """
+#: The same, for jobs that are on another shard now.
+CLEAR_JOBS: Final = """
+with a as (delete from payloads where id = any ($1::bigint[])),
+  b as (delete from results where id = any ($1::bigint[])),
+  c as (delete from logs where job = any ($1::bigint[])),
+  d as (delete from dependencies where job = any ($1::bigint[])),
+  e as (delete from names where job = any ($1::bigint[]))
+delete from jobs where id = any ($1::bigint[])
+"""
 FORGET_NAMES: Final = (
     "delete from names n using unnest($1::int[], $2::text[]) as u (namespace, custom_id)"
     " where n.namespace = u.namespace and n.custom_id = u.custom_id"

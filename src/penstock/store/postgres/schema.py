@@ -419,6 +419,16 @@ begin
 end $$;
 """  # noqa: S608 - put together from constants of this file
 
+# Rebalancing: queues on their way from one shard to another.
+_REBALANCING = """
+alter table layout add column epoch  int not null default 0;          -- how many rebalances were finished
+alter table layout add column target int;                             -- shards there will be after the one under way
+alter table queues add column standing smallint not null default 0;   -- core.queue.Standing
+alter table queues add column peer     int not null default 0;        -- the shard at the other end of its way
+alter table queues add column attempt  bigint not null default 0;     -- tells one try to move it from the next
+alter table nodes  add column stores   int not null default 0;        -- how many stores the server knows
+"""
+
 #: Migration number n (counting from 1) takes a database from version n-1 to n. Never edit one that was released; append.
-MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _FAST_PATH, _QUOTAS, _ACROSS_SHARDS)
+MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _FAST_PATH, _QUOTAS, _ACROSS_SHARDS, _REBALANCING)
 SCHEMA_VERSION: Final = len(MIGRATIONS)

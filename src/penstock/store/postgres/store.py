@@ -25,7 +25,7 @@ from penstock.core.sharding import ALONE, Layout
 from penstock.store.catalog import CatalogReads
 from penstock.store.contract import Capabilities, Horizon, StoreStatus
 from penstock.store.postgres import crons, migrate, reads
-from penstock.store.postgres.catalog import Catalog
+from penstock.store.postgres.catalog import LAYOUT, Catalog
 from penstock.store.postgres.clock import ShardClock
 from penstock.store.postgres.connect import connect
 from penstock.store.postgres.errors import is_lost, translate
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from penstock.core.cron import Cron, CronKey
     from penstock.core.flow import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
-    from penstock.core.queue import Queue
+    from penstock.core.queue import Queue, Standing
     from penstock.core.webhook import Webhook
     from penstock.store import contract
-    from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection, Store, Take
+    from penstock.store.contract import JournalBlock, LogEntry, Page, Parcel, Place, Selection, Store, Take
 
 log = structlog.get_logger("penstock.store")
 
@@ -77,6 +77,8 @@ class PostgresStore(CatalogReads[Catalog]):
         self.node = 0
         self.servers = 1
         self.catalog = Catalog()
+        self.when_moved: list[Callable[[], None]] = []
+        self._new_layout: Layout | None = ALONE if layout == ALONE else None  #: what is written into a new database
         self.follower = Follower(self)
         self.fronts = Fronts()
         self.journal_next = 1
@@ -93,6 +95,7 @@ class PostgresStore(CatalogReads[Catalog]):
         self._readers: Pool | None = None
         self._quotas = QuotaCounter(url, self.clock)
         self._turns = Turns(LANES)
+        self._asking = asyncio.Lock()  #: the pulse is asked by several, and answers one at a time
 
     @classmethod
     async def open(
@@ -121,8 +124,7 @@ class PostgresStore(CatalogReads[Catalog]):
         first = await self._watched(writer=True)
         self._writers = [first]
         await migrate.check(first)
-        await first.execute("insert into layout (shard, shards) values ($1, $2) on conflict do nothing", *self._layout)
-        self._layout.check(Layout(*await first.fetchrow("select shard, shards from layout")))
+        await self._write_layout(first)
         while len(self._writers) < LANES:
             self._writers.append(await self._watched(writer=True))
         self._idle = list(self._writers)
@@ -133,6 +135,7 @@ class PostgresStore(CatalogReads[Catalog]):
             self._url, min_size=0, max_size=READERS, connect=lambda *_, **__: connect(self._url)
         )
         self.catalog = Catalog()
+        self.catalog.check, self.catalog.moved = self._layout.check, self.moved
         async with self._listener.transaction(isolation="repeatable_read", readonly=True):
             await self.catalog.load(self._listener)
             self.identity = str(await self._listener.fetchval("select identity from catalog"))
@@ -144,6 +147,29 @@ class PostgresStore(CatalogReads[Catalog]):
         self.follower.start(self._listener, block)
         await self.keep_node()
         self.follower.tell(missed, set(), webhooks=bool(missed))
+
+    async def layout_begin(self, layout: Layout) -> None:
+        self._new_layout = layout
+        async with self._turns.alone():
+            if self._writers and self.catalog.layout is None:
+                await self._write_layout(self._writers[0])
+                await self.catalog.refresh(self._writers[0])
+
+    async def layout_look(self) -> None:
+        async with self._turns.alone():
+            if self._writers:
+                await self.catalog.refresh(self._writers[0])
+
+    async def _write_layout(self, db: Connection) -> None:
+        if self._new_layout is not None:
+            await db.execute(_BEGIN_LAYOUT, *self._new_layout)
+        found = await db.fetchrow(LAYOUT)
+        if found is not None:
+            self._layout.check(Layout(*found))
+
+    async def stores_known(self) -> list[int]:
+        found = await self._ask(lambda db: db.fetch("select stores from nodes where until > clock_ms()"))
+        return [row[0] for row in found]
 
     async def _watched(self, *, writer: bool = False, quick: bool = False) -> Connection:
         """Open a connection whose end is noticed at once, even if nobody is using it."""
@@ -178,8 +204,9 @@ class PostgresStore(CatalogReads[Catalog]):
 
     async def keep_node(self) -> None:
         """Take a number for this server's ids, or show that it is still in use. Raises TooMany."""
+        known = self._layout.shards
         for _ in range(NODE_TRIES):
-            taken = await self._ask(lambda db: db.fetchrow(_TAKE_NODE, self.server, NODE_LEASE_MS, NODES_MAX))
+            taken = await self._ask(lambda db: db.fetchrow(_TAKE_NODE, self.server, NODE_LEASE_MS, NODES_MAX, known))
             if taken is not None:
                 break
         else:
@@ -206,17 +233,18 @@ class PostgresStore(CatalogReads[Catalog]):
 
     async def _ask(self, ask: Callable[[Connection], Awaitable[Any]]) -> Any:
         """Ask something that is answered at once. If it is not, the database is lost, and whoever waits for it is told."""
-        if self._pulse is None:
-            raise StorageFailed
-        try:
-            return await ask(self._pulse)
-        except Exception as error:
-            if is_lost(error):
-                self.lost(StorageFailed("it does not answer") if isinstance(error, TimeoutError) else error)
-            ours = translate(error)
-            if ours is None:
-                raise
-            raise ours from error
+        async with self._asking:
+            if self._pulse is None:
+                raise StorageFailed
+            try:
+                return await ask(self._pulse)
+            except Exception as error:
+                if is_lost(error):
+                    self.lost(StorageFailed("it does not answer") if isinstance(error, TimeoutError) else error)
+                ours = translate(error)
+                if ours is None:
+                    raise
+                raise ours from error
 
     async def refresh(self, db: Connection) -> None:
         """Read what has changed among the queues, while no transaction of ours is changing them."""
@@ -397,7 +425,14 @@ class PostgresStore(CatalogReads[Catalog]):
             raise ours from error
 
     async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
-        return await self._read(lambda db: reads.job(db, namespace, ref))  # type: ignore[no-any-return]
+        found: tuple[Job, Payload] | None = await self._read(lambda db: reads.job(db, namespace, ref))
+        return found if found is not None and self._is_seen(found[0]) else None
+
+    async def job_export(self, ids: Sequence[int]) -> list[Parcel]:
+        return await self._read(lambda db: reads.export(db, ids))  # type: ignore[no-any-return]
+
+    async def job_places(self, ids: Sequence[int]) -> dict[int, Standing]:
+        return await self._read(lambda db: reads.places(db, ids))  # type: ignore[no-any-return]
 
     async def name_find(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
         return await self._read(lambda db: reads.named(db, namespace, names))  # type: ignore[no-any-return]
@@ -439,6 +474,10 @@ class PostgresStore(CatalogReads[Catalog]):
         return await self._read(lambda db: reads.journal(db, seq, limit))  # type: ignore[no-any-return]
 
 
+_BEGIN_LAYOUT = (
+    "with made as (insert into layout (shard, shards, epoch, target) values ($1, $2, $3, $4) on conflict do nothing"
+    " returning 1) update catalog set version = version + (select count(*) from made)"
+)
 _LAST_BLOCK = "select block, seq, count, total from journal order by block desc limit 1"
 _ID_FLOOR = """
 select greatest(coalesce((select max(id_mark) from (select id_mark from journal order by block desc limit 1000) as recent), 0),
@@ -453,13 +492,13 @@ returning term
 """
 # The number of a server that has been silent for long is free again.
 _TAKE_NODE = """
-insert into nodes as o (node, server, until)
-select f.node, $1, clock_ms() + $2 from (
+insert into nodes as o (node, server, until, stores)
+select f.node, $1, clock_ms() + $2, $4 from (
   select coalesce((select node from nodes where server = $1),
                   (select min(n) from generate_series(0, $3 - 1) as n
                    where not exists (select from nodes where node = n and until > clock_ms()))) as node) as f
 where f.node is not null
-on conflict (node) do update set server = excluded.server, until = excluded.until
+on conflict (node) do update set server = excluded.server, until = excluded.until, stores = excluded.stores
 where o.server = excluded.server or o.until <= clock_ms()
 returning node,
           (select count(*) from nodes where until > clock_ms() and server <> $1) + 1,

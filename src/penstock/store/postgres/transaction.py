@@ -11,15 +11,16 @@ from penstock.core.errors import RowChanged, TooMany
 from penstock.core.flow import NeedCount
 from penstock.core.ids import EPOCH_MS, TIME_SHIFT, first_of
 from penstock.core.job import Payload
-from penstock.core.lifecycle import State
-from penstock.core.queue import Queue, QueueKey, QueueSettings
-from penstock.store.catalog import book
+from penstock.core.lifecycle import STORED_STATES, State
+from penstock.core.queue import SETTLED, Counts, Move, Queue, QueueKey, QueueSettings, Standing
+from penstock.store.catalog import as_counts, book, except_queues
 from penstock.store.contract import Horizon, JournalBlock
 from penstock.store.postgres import crons as cron_rows
 from penstock.store.postgres import news, reads, rows, webhooks
 from penstock.store.postgres.across import AcrossShards
 from penstock.store.postgres.catalog import encode_settings
 from penstock.store.postgres.errors import as_lost
+from penstock.store.postgres.news import News, bring_forward
 from penstock.store.postgres.schema import LOCK_QUEUE
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.core.cron import Cron, CronKey
     from penstock.core.flow import Dependency, End
     from penstock.core.job import Job
+    from penstock.core.sharding import Layout
     from penstock.core.webhook import Webhook
     from penstock.store.contract import LogEntry
     from penstock.store.postgres.rows import Changed
@@ -130,6 +132,8 @@ class PostgresTransaction(AcrossShards):
             number, _, block, _ = self._finished
             store.journal_next = max(store.journal_next, block.seq + len(block.events))
             self.block = store.follower.committed(number, block)
+        if self._moved:
+            store.moved()
 
     async def _finish(self) -> None:
         """Number the events, tell the others, and have it checked that nothing we went by has changed."""
@@ -160,13 +164,74 @@ class PostgresTransaction(AcrossShards):
         found = self._catalog.by_key.get(key)
         if found is not None:
             return found
+        self._check_home(key)
+        return await self._make_queue(key, QueueSettings(), None, SETTLED)
+
+    async def _make_queue(self, key: QueueKey, settings: QueueSettings, created_at: int | None, move: Move) -> Queue:
         version = await self._next_version()
         namespace = await self._open_namespace(key.namespace)
-        settings = QueueSettings()
-        number = await self._db.fetchval(_OPEN_QUEUE, namespace, key.name, encode_settings(settings), version)
-        queue = Queue(number, namespace, key, None, settings)
+        number = await self._db.fetchval(
+            _OPEN_QUEUE, namespace, key.name, created_at, encode_settings(settings), version, *move
+        )
+        queue = Queue(number, namespace, key, created_at, settings, move)
         self._add_queue(queue)
         return queue
+
+    async def queue_arrive(self, key: QueueKey, settings: QueueSettings, created_at: int | None, move: Move) -> Queue:
+        self._moved = self._webhooks_changed = True  # which has the other servers look at queues, too
+        return await self._make_queue(key, settings, created_at, move)
+
+    async def queue_move(self, queue: Queue, move: Move) -> None:
+        version = await self._next_version()
+        before = queue.move
+        await self._guarded(_MOVE_QUEUE, [*move, version, queue.number, before.standing, before.attempt], 1, "queues")
+        self._moved = self._webhooks_changed = True
+        self._set_move(queue, move)
+        await self._catalog.look_further(self._db)
+        bring_forward(self._booked, News(horizon=_moments(self._catalog.horizon)))
+
+    async def queues_forget(self) -> None:
+        version = await self._next_version()
+        await self._db.execute("update queues set removed = true, version = $1 where standing = $2", version, Standing.GONE)
+        self._drop_gone()
+
+    async def layout_save(self, layout: Layout) -> None:
+        await self._next_version()
+        await self._db.execute("update layout set shards = $1, epoch = $2, target = $3", *layout[1:])
+        self._webhooks_changed = True
+        self._set_layout(layout)
+
+    async def queue_count(self, queue: Queue) -> Counts:
+        return as_counts(list(await self._db.fetchrow(_COUNT_QUEUE, queue.number)))
+
+    async def queue_tied(self, queue: Queue) -> bool:
+        tied: bool = await self._db.fetchval(_TIED, queue.number)
+        return tied
+
+    async def queue_clear(self, queue: Queue, limit: int) -> int:
+        for state in STORED_STATES:
+            found = await self._db.fetch(_SOME_OF_QUEUE.format(int(state)), queue.number, limit)
+            if found:
+                ids = [row[0] for row in found]
+                await self._guarded(rows.CLEAR_JOBS, [ids], len(ids))
+                self._tally(queue.number)[state] -= len(ids)
+                return len(ids)
+        return 0
+
+    async def job_known(self, ids: Sequence[int]) -> set[int]:
+        return {row[0] for row in await self._db.fetch("select id from jobs where id = any ($1::bigint[])", ids)}
+
+    async def log_insert(self, logs: Sequence[tuple[int, Sequence[LogEntry]]]) -> None:
+        self.wrote = True
+        lines = [(job_id, line, each) for job_id, entries in logs for line, each in enumerate(entries, 1)]
+        await self._db.execute(
+            _INSERT_LOGS,
+            [job_id for job_id, _, _ in lines],
+            [line for _, line, _ in lines],
+            [each.at for _, _, each in lines],
+            [each.level for _, _, each in lines],
+            [each.message.encode() for _, _, each in lines],
+        )
 
     async def _open_namespace(self, name: str) -> int:
         number = self._catalog.namespaces.get(name)
@@ -599,7 +664,8 @@ class PostgresTransaction(AcrossShards):
         return True
 
     async def job_set_aside(self, now_ms: int, grace_ms: int, limit: int) -> list[Job]:
-        return rows.read_jobs(await self._db.fetch(rows.SET_ASIDE, now_ms, grace_ms, limit))
+        statement = except_queues(rows.SET_ASIDE, self._catalog.frozen)
+        return rows.read_jobs(await self._db.fetch(statement, now_ms, grace_ms, limit))
 
     async def wal_stored(self, wal: int) -> int:
         found: int | None = await self._db.fetchval("select stored from wals where wal = $1 for update", wal)
@@ -652,11 +718,16 @@ class PostgresTransaction(AcrossShards):
 
     async def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[Job], int | None]:
         """Read jobs whose moment has come, and find out when the next one comes: now, if there may be more of these."""
-        found = rows.read_jobs(await self._db.fetch(statement, now_ms, limit))
+        frozen = self._catalog.frozen
+        found = rows.read_jobs(await self._db.fetch(except_queues(statement, frozen), now_ms, limit))
         if len(found) >= limit:
             return found, now_ms
-        next_ms: int | None = await self._db.fetchval(next_statement, now_ms)
+        next_ms: int | None = await self._db.fetchval(except_queues(next_statement, frozen), now_ms)
         return found, next_ms
+
+
+def _moments(horizon: Horizon) -> tuple[int | None, int | None, int | None, int | None]:
+    return horizon.due_ms, horizon.expiry_ms, horizon.lapse_ms, horizon.cron_ms
 
 
 def _changed(status: str) -> int:
@@ -690,9 +761,27 @@ _OPEN_NAMESPACE = (
 )
 # A queue that was removed keeps its number: a job that another server pushed meanwhile would know no other.
 _OPEN_QUEUE = (
-    "insert into queues (namespace, name, created_at, settings, version) values ($1, $2, null, $3, $4)"
-    " on conflict (namespace, name) do update set removed = false, created_at = null, settings = $3, version = $4"
-    " returning number"
+    "insert into queues (namespace, name, created_at, settings, version, standing, peer, attempt)"
+    " values ($1, $2, $3, $4, $5, $6, $7, $8)"
+    " on conflict (namespace, name) do update set removed = false, created_at = $3, settings = $4, version = $5,"
+    " standing = $6, peer = $7, attempt = $8 returning number"
+)
+_MOVE_QUEUE = (
+    "update queues set standing = $1, peer = $2, attempt = $3, version = $4"
+    " where number = $5 and standing = $6 and attempt = $7 and not removed"
+)
+_COUNT_STATE = "(select count(*) from jobs where queue = $1 and state = {})"
+_COUNT_QUEUE = f"select {', '.join(_COUNT_STATE.format(int(state)) for state in STORED_STATES)}"
+_SOME_OF_QUEUE = "select id from jobs where queue = $1 and state = {} limit $2"
+# To jobs of other queues, on this shard or another.
+_TIED = (
+    "select exists (select from dependencies d join jobs a on a.id = d.job left join jobs b on b.id = d.needs"
+    " where d.state <= 1 and (a.queue = $1) is distinct from (b.queue = $1) and (a.queue = $1 or b.queue = $1))"
+    " or exists (select from relays r join jobs b on b.id = r.needed where b.queue = $1)"
+)
+_INSERT_LOGS = (
+    "insert into logs (job, line, at, level, message)"
+    " select * from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::bytea[])"
 )
 _SAVE_BUCKET = (
     "insert into buckets values ($1, $2, $3) on conflict (queue) do update set tokens = excluded.tokens, at = excluded.at"

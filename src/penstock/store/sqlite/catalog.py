@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.core.lifecycle import STORED_STATES, State
-from penstock.core.queue import Queue, QueueKey, QueueSettings
+from penstock.core.queue import Move, Queue, QueueKey, QueueSettings, Standing
+from penstock.core.sharding import Layout
 from penstock.store import catalog
 from penstock.store.catalog import empty_tally
 
@@ -26,10 +27,13 @@ class Catalog(catalog.Catalog):
         self.namespaces = {name: number for number, name in db.execute("select number, name from namespaces")}
         names = {number: name for name, number in self.namespaces.items()}
         self.crons = next(iter(db.execute("select count(*) from crons")))[0]
-        for number, namespace, name, created_at, settings in db.execute(
-            "select number, namespace, name, created_at, settings from queues"
+        for row in db.execute("select shard, shards, epoch, target from layout"):
+            self.layout = Layout(*row)
+        for number, namespace, name, created_at, settings, standing, peer, attempt in db.execute(
+            "select number, namespace, name, created_at, settings, standing, peer, attempt from queues"
         ):
-            self.add(Queue(number, namespace, QueueKey(names[namespace], name), created_at, _decode_settings(settings)))
+            key, move = QueueKey(names[namespace], name), Move(Standing(standing), peer, attempt)
+            self.add(Queue(number, namespace, key, created_at, _decode_settings(settings), move))
         self.recount(db)
         self.look_ahead(db)
 

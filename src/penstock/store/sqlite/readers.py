@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from penstock.core import ids
+from penstock.core import ids, limits
 from penstock.core.errors import StorageFailed
 from penstock.core.flow import Need
-from penstock.core.job import Delivery
+from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
-from penstock.store.contract import JournalBlock, LogEntry, Page, Place, Selection
+from penstock.store.contract import JournalBlock, LogEntry, Page, Parcel, Place, Selection
 from penstock.store.listing import Listing
 from penstock.store.sqlite import rows
 
@@ -73,6 +74,20 @@ select priority, count(*) from jobs where queue = ?1 and state = 1 group by prio
 _JOURNAL = (
     "select seq, at, body from journal where seq >= coalesce((select max(seq) from journal where seq <= ?1), 0)"
     " order by seq limit ?2"
+)
+
+
+_BODIES = (
+    f"select {rows.HEAD}, {rows.BODY}, coalesce((select length(data) from results r where r.id = j.id), 0)"  # noqa: S608
+    " from json_each(?) w cross join jobs j on j.id = w.value left join payloads p on p.id = j.id"
+)
+_RESULTS_OF = "select r.id, r.data from json_each(?) w cross join results r on r.id = w.value"
+_LOGS_OF = (
+    "select l.job, l.at, l.level, l.message from json_each(?) w cross join logs l on l.job = w.value order by l.job, l.line"
+)
+_NEEDS_OF = (
+    "select d.job, d.needs, d.state, d.name, d.result, d.error"
+    " from json_each(?) w cross join dependencies d on d.job = w.value order by d.job, d.needs"
 )
 
 
@@ -145,6 +160,47 @@ def select(db: apsw.Connection, wanted: Selection) -> list[Place]:
         "limit": wanted.limit,
     }
     return [Place(*row) for row in db.execute(_SELECT[wanted.state], bounds)]
+
+
+def export(db: apsw.Connection, wanted: Sequence[int]) -> list[Parcel]:
+    """Read jobs with all that belongs to them, in the order of the ids. Damaged ones are left out."""
+    try:
+        bodies = _bodies(db, wanted)
+    except UnicodeDecodeError:  # a bit flipped inside a text: one by one, so that only that job is left out
+        bodies = [body for job_id in wanted for body in _bodies_or_none(db, job_id)]
+    chosen = (msgspec.json.encode([job.id for job, _ in bodies]).decode(),)
+    results = dict(db.execute(_RESULTS_OF, chosen))
+    lines: dict[int, list[LogEntry]] = {}
+    for job_id, at, level, message in db.execute(_LOGS_OF, chosen):
+        lines.setdefault(job_id, []).append(LogEntry(at, level, message))
+    needed: dict[int, list[Dependency]] = {}
+    for row in db.execute(_NEEDS_OF, chosen):
+        each = rows.read_dependency(row)
+        needed.setdefault(each.job, []).append(each)
+    return [
+        Parcel(job, payload, results.get(job.id), lines.get(job.id, ()), needed.get(job.id, ())) for job, payload in bodies
+    ]
+
+
+def _bodies(db: apsw.Connection, wanted: Sequence[int]) -> list[tuple[Job, Payload]]:
+    """Read jobs up to a number of bytes, with what their workers answered."""
+    found: list[tuple[Job, Payload]] = []
+    size = 0
+    for *row, more in db.execute(_BODIES, (msgspec.json.encode(wanted).decode(),)):
+        with contextlib.suppress(rows.DamagedRow):
+            job, payload = rows.read_job_body(tuple(row))
+            found.append((job, payload))
+            size += job.size + more
+        if size >= limits.claim_batch_bytes_max:
+            break
+    return found
+
+
+def _bodies_or_none(db: apsw.Connection, job_id: int) -> list[tuple[Job, Payload]]:
+    try:
+        return _bodies(db, [job_id])
+    except UnicodeDecodeError:
+        return []
 
 
 def priority_counts(db: apsw.Connection, queue: int) -> dict[int, int]:

@@ -238,8 +238,17 @@ create table relays (
 create index relays_due on relays (shard, next_at) where next_at is not null;
 """
 
+# Rebalancing: queues on their way from one shard to another.
+_REBALANCING = """
+alter table layout add column epoch integer not null default 0;     -- how many rebalances were finished
+alter table layout add column target integer;                       -- shards there will be after the one under way
+alter table queues add column standing integer not null default 0;  -- core.queue.Standing
+alter table queues add column peer integer not null default 0;      -- the shard at the other end of its way
+alter table queues add column attempt integer not null default 0;   -- tells one try to move it from the next
+"""
+
 #: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.
-MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _ACROSS_SHARDS)
+MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _ACROSS_SHARDS, _REBALANCING)
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 
 

@@ -14,6 +14,7 @@ import structlog
 from penstock.core import limits
 from penstock.core.errors import JobQuarantined, OutcomeUnknown, PenstockError, StorageFailed, StorageFull, StoreIncompatible
 from penstock.core.limits import MEBIBYTE
+from penstock.core.queue import Standing
 from penstock.core.quota import Windows
 from penstock.core.sharding import ALONE, Layout
 from penstock.store.catalog import CatalogReads
@@ -24,6 +25,7 @@ from penstock.store.contract import (
     JournalBlock,
     LogEntry,
     Page,
+    Parcel,
     Place,
     Selection,
     StoreStatus,
@@ -67,6 +69,7 @@ WRITER_CACHE_KIB: Final = 32 * 1024
 READER_CACHE_KIB: Final = 4 * 1024
 #: Prepared statements kept per connection: a few dozen verbs, and inserts of each number of rows.
 STATEMENTS_CACHED: Final = 512
+_PLACES = "select j.id, q.standing from jobs j join queues q on q.number = j.queue where j.id = ?"
 
 
 class SqliteStore(CatalogReads[Catalog]):
@@ -107,6 +110,8 @@ class SqliteStore(CatalogReads[Catalog]):
         self._wal_fd = -1
         self._connected = False
         self._windows = Windows()
+        self.when_moved: list[Callable[[], None]] = []
+        self._new_layout: Layout | None = None  #: what is written into a new file
         self.suspects: set[int] = set()  #: jobs that were not what they had been read as
 
     # Opening and closing.
@@ -251,12 +256,11 @@ class SqliteStore(CatalogReads[Catalog]):
         )
 
     def _load(self) -> None:
-        for shard, shards in self._db.execute("select shard, shards from layout"):
-            self._layout.check(Layout(shard, shards))
-            break
-        else:
-            self._db.execute("insert into layout values (1, ?, ?)", self._layout)
         self.catalog = Catalog(self._db)
+        if self.catalog.layout is not None:
+            self._layout.check(self.catalog.layout)
+        elif self._new_layout is not None or self._layout == ALONE:
+            self._write_layout(self._new_layout or ALONE)
         self.webhooks = Webhooks(self._db)
         last = next(iter(self._db.execute("select seq, count, id_mark, total from journal order by seq desc limit 1")), None)
         seq, count, id_mark, total = last or (1, 0, 0, 0)
@@ -265,6 +269,23 @@ class SqliteStore(CatalogReads[Catalog]):
         (max_id,) = next(iter(self._db.execute("select coalesce(max(id), 0) from jobs")))
         self.id_floor: int = max(max_id, id_mark)
         self._count_quarantined()
+
+    def _write_layout(self, layout: Layout) -> None:
+        self._db.execute("insert into layout (one, shard, shards, epoch, target) values (1, ?, ?, ?, ?)", layout)
+        self.catalog.layout = layout
+
+    async def layout_begin(self, layout: Layout) -> None:
+        self._new_layout = layout
+        if self._connected and self.catalog.layout is None:
+            self._write_layout(layout)
+        self.moved()
+
+    async def layout_look(self) -> None:
+        """Nobody else is there."""
+
+    async def stores_known(self) -> list[int]:
+        """Nobody else is there."""
+        return []
 
     def _count_quarantined(self) -> None:
         (self._status.quarantined,) = next(iter(self._db.execute("select count(*) from quarantine")))
@@ -304,8 +325,10 @@ class SqliteStore(CatalogReads[Catalog]):
             self._stop_writes(f"fsync failed: {error}")
             raise OutcomeUnknown from error
 
-    def committed(self, *, recount: bool) -> None:
+    def committed(self, *, recount: bool, moved: bool) -> None:
         """Hear from a transaction that it is committed."""
+        if moved:
+            self.moved()
         if recount:
             self.catalog.recount(self._db)
             self._count_quarantined()
@@ -425,7 +448,9 @@ class SqliteStore(CatalogReads[Catalog]):
         )
         try:
             for row in self.db.execute(statement, (ref, number)):
-                return rows.read_job_body(row)
+                found = rows.read_job_body(row)
+                if self._is_seen(found[0]):
+                    return found
         except (rows.DamagedRow, UnicodeDecodeError):
             raise JobQuarantined from None
         return None
@@ -436,6 +461,13 @@ class SqliteStore(CatalogReads[Catalog]):
             "select custom_id, id from jobs where namespace = ? and custom_id = ?", [(number, name) for name in names]
         )
         return dict(found)
+
+    async def job_export(self, ids: Sequence[int]) -> list[Parcel]:
+        return await self.readers.run(lambda db: readers.export(db, ids))
+
+    async def job_places(self, ids: Sequence[int]) -> dict[int, Standing]:
+        found = self.db.executemany(_PLACES, [(job_id,) for job_id in ids])
+        return {job_id: Standing(standing) for job_id, standing in found}
 
     async def job_select(self, selection: Selection) -> list[Place]:
         return await self.readers.run(lambda db: readers.select(db, selection))

@@ -14,9 +14,9 @@ from penstock.core.errors import RowChanged, TooMany
 from penstock.core.events import EventKind
 from penstock.core.flow import NeedCount
 from penstock.core.job import Job, Payload
-from penstock.core.lifecycle import STORED_STATES
-from penstock.core.queue import Queue, QueueKey, QueueSettings
-from penstock.store.catalog import book
+from penstock.core.lifecycle import STORED_STATES, State
+from penstock.core.queue import SETTLED, Counts, Move, Queue, QueueKey, QueueSettings, Standing
+from penstock.store.catalog import as_counts, book, except_queues
 from penstock.store.contract import JournalBlock
 from penstock.store.sqlite import crons as cron_rows
 from penstock.store.sqlite import groups, rows
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
     from penstock.core.flow import Dependency, End
+    from penstock.core.sharding import Layout
     from penstock.core.webhook import Webhook
     from penstock.store.contract import LogEntry
     from penstock.store.sqlite.store import SqliteStore
@@ -74,6 +75,23 @@ _FIND_NEEDED = (
     " where d.name = ? and d.state = 1 and j.namespace = ? order by d.needs"
 )
 _ENDS = "select serial, job, state, buries, frees, inherited, error, result, after from ends order by serial limit ?"
+# Each over the index of its state.
+_OF_QUEUE = {
+    State.WAITING: "from jobs indexed by jobs_ready where queue = ? and state = 0",
+    State.DELAYED: "from jobs indexed by jobs_delayed where queue = ? and state = 1",
+    State.ACTIVE: "from jobs where queue = ? and state = 2",
+    State.COMPLETED: "from jobs indexed by jobs_finished where queue = ? and state >= 3 and state = 3",
+    State.DEAD: "from jobs indexed by jobs_finished where queue = ? and state >= 3 and state = 4",
+    State.WAITING_CHILDREN: "from jobs indexed by jobs_finished where queue = ? and state >= 3 and state = 5",
+}
+_COUNT_QUEUE = {state: f"select count(*) {where}" for state, where in _OF_QUEUE.items()}
+_SOME_OF_QUEUE = {state: f"select id {where} limit ?" for state, where in _OF_QUEUE.items()}
+# To jobs of other queues, on this shard or another.
+_TIED = (
+    "select exists (select 1 from dependencies d join jobs a on a.id = d.job left join jobs b on b.id = d.needs"
+    " where d.state <= 1 and (a.queue = ?1) is not (b.queue = ?1) and (a.queue = ?1 or b.queue = ?1))"
+    " or exists (select 1 from relays r join jobs b on b.id = r.needed where b.queue = ?1)"
+)
 _NEXT_DUE = "select min(run_at) from jobs where state = 1 and run_at > ?"
 _NEXT_LAPSE = "select min(lease_until) from jobs where state = 2 and lease_until > ?"
 _NEXT_EXPIRY = "select min(expires_at) from jobs where expires_at is not null and state in (0, 1, 5) and expires_at > ?"
@@ -139,7 +157,7 @@ class SqliteTransaction(AcrossShards):
         self._db.execute("commit")
         self._catalog.apply(self._deltas)
         self._catalog.crons += self._new_crons
-        self._store.committed(recount=self._recount)
+        self._store.committed(recount=self._recount, moved=self._moved)
 
     def _roll_back(self) -> None:
         if self._db.in_transaction:  # after some errors SQLite has rolled back by itself
@@ -153,16 +171,79 @@ class SqliteTransaction(AcrossShards):
         found = self._catalog.by_key.get(key)
         if found is not None:
             return found
+        self._check_home(key)
+        return self._make_queue(key, QueueSettings(), None, SETTLED)
+
+    def _make_queue(self, key: QueueKey, settings: QueueSettings, created_at: int | None, move: Move) -> Queue:
         self._begin()
         namespace = self._open_namespace(key.namespace)
-        settings = QueueSettings()
         self._db.execute(
-            "insert into queues (namespace, name, created_at, settings) values (?, ?, ?, ?)",
-            (namespace, key.name, None, encode_settings(settings)),
+            "insert into queues (namespace, name, created_at, settings, standing, peer, attempt) values (?, ?, ?, ?, ?, ?, ?)",
+            (namespace, key.name, created_at, encode_settings(settings), *move),
         )
-        queue = Queue(self._db.last_insert_rowid(), namespace, key, None, settings)
+        queue = Queue(self._db.last_insert_rowid(), namespace, key, created_at, settings, move)
         self._add_queue(queue)
         return queue
+
+    async def queue_arrive(self, key: QueueKey, settings: QueueSettings, created_at: int | None, move: Move) -> Queue:
+        self._moved = True
+        return self._make_queue(key, settings, created_at, move)
+
+    async def queue_move(self, queue: Queue, move: Move) -> None:
+        self._begin()
+        self._db.execute(
+            "update queues set standing = ?, peer = ?, attempt = ? where number = ? and standing = ? and attempt = ?",
+            (*move, queue.number, queue.move.standing, queue.move.attempt),
+        )
+        if self._db.changes() != 1:
+            raise RowChanged
+        self._set_move(queue, move)
+        self._catalog.look_ahead(self._db)
+
+    async def queues_forget(self) -> None:
+        self._begin()
+        self._db.execute("delete from queues where standing = ?", (Standing.GONE,))
+        self._drop_gone()
+
+    async def layout_save(self, layout: Layout) -> None:
+        self._begin()
+        self._db.execute("update layout set shards = ?, epoch = ?, target = ?", layout[1:])
+        self._set_layout(layout)
+
+    async def queue_count(self, queue: Queue) -> Counts:
+        found = {state: self._db.execute(_COUNT_QUEUE[state], (queue.number,)).get for state in STORED_STATES}
+        return as_counts([found[state] for state in STORED_STATES])
+
+    async def queue_tied(self, queue: Queue) -> bool:
+        self._begin()
+        return bool(self._db.execute(_TIED, (queue.number,)).get)
+
+    async def queue_clear(self, queue: Queue, limit: int) -> int:
+        self._begin()
+        for state in STORED_STATES:
+            ids = [job_id for (job_id,) in self._db.execute(_SOME_OF_QUEUE[state], (queue.number, limit))]
+            if ids:
+                self._db.executemany("delete from jobs where id = ?", [(job_id,) for job_id in ids])
+                self._forget(ids)
+                self._tally(queue.number)[state] -= len(ids)
+                return len(ids)
+        return 0
+
+    async def job_known(self, ids: Sequence[int]) -> set[int]:
+        self._begin()
+        found = self._db.executemany("select id from jobs where id = ?", [(job_id,) for job_id in ids])
+        return {job_id for (job_id,) in found}
+
+    async def log_insert(self, logs: Sequence[tuple[int, Sequence[LogEntry]]]) -> None:
+        self._begin()
+        self._db.executemany(
+            "insert into logs (job, line, at, level, message) values (?, ?, ?, ?, ?)",
+            [
+                (job_id, line, entry.at, entry.level, entry.message)
+                for job_id, entries in logs
+                for line, entry in enumerate(entries, 1)
+            ],
+        )
 
     def _open_namespace(self, name: str) -> int:
         number = self._catalog.namespaces.get(name)
@@ -566,10 +647,11 @@ class SqliteTransaction(AcrossShards):
     def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[Job], int | None]:
         """Read jobs whose moment has come, and find out when the next one comes: now, if there may be more of these."""
         self._begin()
-        rows_found = self._fetch(statement, (now_ms, limit))
+        frozen = self._catalog.frozen
+        rows_found = self._fetch(except_queues(statement, frozen), (now_ms, limit))
         if len(rows_found) >= limit:
             return self._sound(rows_found), now_ms
-        next_ms: int | None = next(iter(self._db.execute(next_statement, (now_ms,))))[0]
+        next_ms: int | None = next(iter(self._db.execute(except_queues(next_statement, frozen), (now_ms,))))[0]
         return self._sound(rows_found), next_ms
 
     def _heads(self, statement: str, parameters: Any, *, many: bool = False) -> list[Job]:

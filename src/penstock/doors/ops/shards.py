@@ -1,0 +1,116 @@
+"""Handlers for operators of several shards: where the queues are, and spreading them over another number of shards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.core.errors import RebalanceRefused
+from penstock.doors.http.body import Reader
+from penstock.doors.http.route import Route
+from penstock.engine.fleet import Fleet
+
+if TYPE_CHECKING:
+    from penstock.doors.http.request import Request
+    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.rebalance import Overview
+
+
+class _Out(msgspec.Struct, rename="camel"):
+    pass
+
+
+class ShardReply(_Out):
+    """One shard. ``shards``, ``epoch`` and ``target`` are what it says of itself; null if it was never reached."""
+
+    shard: int
+    up: bool
+    shards: int | None
+    epoch: int | None
+    target: int | None
+    spare: bool  #: it has no queues, and may be left away
+    queues: int
+    misplaced: int  #: queues that are to be moved away from it
+    moved: int  #: queues that were moved away from it, by the rebalance that is under way
+
+
+class ShardsReply(_Out):
+    """All shards, and how far a rebalance is."""
+
+    ok: bool
+    rebalancing: bool
+    target: int | None  #: over how many shards the queues are being spread
+    left: int  #: queues that are still to be moved
+    moving: list[str]  #: queues that are not served right now, because they are being moved
+    waiting: str | None  #: what it waits for, if this server is the one that moves queues
+    shards: list[ShardReply]
+
+
+class RebalanceBody(msgspec.Struct):
+    """Over how many shards to spread the queues; left out: over all that the servers know."""
+
+    to: int | None = None
+
+
+_BODY = Reader(RebalanceBody)
+
+
+class ShardHandlers:
+    """One method per route."""
+
+    def __init__(self, engine: AnyEngine) -> None:
+        self._engine = engine
+
+    async def status(self, _req: Request) -> ShardsReply:
+        engine = self._engine
+        if isinstance(engine, Fleet):
+            return _reply(engine.rebalancer.overview())
+        layout = engine.store.layout
+        alone = ShardReply(
+            shard=0,
+            up=engine.store.status().writable,
+            shards=None if layout is None else layout.shards,
+            epoch=None if layout is None else layout.epoch,
+            target=None,
+            spare=False,
+            queues=len(engine.store.queues()),
+            misplaced=0,
+            moved=0,
+        )
+        return ShardsReply(ok=True, rebalancing=False, target=None, left=0, moving=[], waiting=None, shards=[alone])
+
+    async def rebalance(self, req: Request) -> ShardsReply:
+        body = await _BODY.read_optional(req)
+        if not isinstance(self._engine, Fleet):
+            raise RebalanceRefused("There is one store. Restart all servers with more, each given with --store.")
+        return _reply(await self._engine.rebalancer.begin(body.to))
+
+    def routes(self) -> list[Route]:
+        """Return what operators may ask for."""
+        tag = "Monitoring"
+        return [
+            Route("GET", "/shards", self.status, "Where the queues are", tag, ShardsReply),
+            Route(
+                "POST",
+                "/shards/rebalance",
+                self.rebalance,
+                "Spread the queues over another number of shards",
+                tag,
+                ShardsReply,
+                body=_BODY,
+            ),
+        ]
+
+
+def _reply(overview: Overview) -> ShardsReply:
+    shards = [ShardReply(**msgspec.structs.asdict(view)) for view in overview.shards]
+    return ShardsReply(
+        ok=True,
+        rebalancing=overview.rebalancing,
+        target=overview.target,
+        left=overview.left,
+        moving=overview.moving,
+        waiting=overview.waiting,
+        shards=shards,
+    )
