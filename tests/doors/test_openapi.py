@@ -99,6 +99,8 @@ GET /events/queues/:q
 POST /enqueue
 GET /queues/:queue/mode
 PUT /queues/:queue/mode
+GET /shards
+POST /shards/rebalance
 GET /dequeue
 POST /ack
 POST /nack

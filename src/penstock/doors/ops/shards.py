@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.core.errors import RebalanceRefused
 from penstock.doors.http.body import Reader
+from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Route
 from penstock.engine.fleet import Fleet
 
@@ -99,6 +100,7 @@ class ShardHandlers:
                 tag,
                 ShardsReply,
                 body=_BODY,
+                also=((409, ErrorReply),),
             ),
         ]
 
