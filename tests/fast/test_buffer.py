@@ -6,6 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import asyncpg
 import msgspec
 import pytest
 
@@ -251,7 +252,58 @@ async def test_when_the_log_cannot_be_written_pushes_are_stored_directly(
         assert await state(engine, job) is State.WAITING
 
 
+async def test_a_database_that_knows_less_of_a_log_than_its_owner(shard: str, redis: OwnRedis, tmp_path: Path) -> None:
+    """Such as one that was restored: what is in the log is stored, and nobody waits for what is gone."""
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        await push_many(engine, 3)
+        await push(engine)
+        await flushed(engine)
+        await forget(shard, "update wals set stored = 0")
+        job = await push(engine)
+        await flushed(engine)
+        assert await state(engine, job) is State.WAITING
+
+
+async def test_a_database_that_knows_more_of_a_log_than_its_owner(shard: str, redis: OwnRedis, tmp_path: Path) -> None:
+    """Such as one whose owner got an old copy of its disk: its next numbers were used already."""
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        await push(engine)
+        await flushed(engine)
+    await forget(shard, "update wals set stored = 1000")
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        pushed = await push_many(engine, 3)
+        await flushed(engine)
+        assert [await state(engine, job) for job in pushed] == [State.WAITING] * 3
+
+
+async def forget(shard: str, statement: str) -> None:
+    db = await asyncpg.connect(shard, server_settings={"search_path": "penstock"})
+    assert await db.execute(statement) == "UPDATE 1"
+    await db.close()
+
+
 # The log by itself.
+
+
+async def test_a_file_that_cannot_be_made_harms_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wal, _ = Wal.open(tmp_path, ID)
+    monkeypatch.setattr(limits, "wal_file_bytes", 10)
+
+    def full(_self: Wal) -> tuple[int, Path]:
+        raise OSError("no more room")
+
+    monkeypatch.setattr(Wal, "_make_file", full)
+    await wal.append(b"x" * 50)[1]  # it is durable, whatever comes next
+    async with asyncio.timeout(10):
+        while wal.failure is None:
+            await asyncio.sleep(0)
+    with pytest.raises(StorageFailed):
+        wal.append(b"y")
+    await wal.close()
+    monkeypatch.undo()
+    wal, left = Wal.open(tmp_path, ID)
+    assert [record.body for record in left] == [b"x" * 50]
+    await wal.close()
 
 
 async def test_a_log_is_read_back(tmp_path: Path) -> None:
@@ -320,4 +372,6 @@ async def test_files_are_of_bounded_size_and_go_when_they_are_stored(
     assert 20 <= left[0].number <= 31
     wal.forget(50)
     assert len(list(tmp_path.glob("*.wal"))) == 1
+    wal.begin_anew()
+    assert wal.append(b"new")[0] == 1
     await wal.close()

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from penstock.core.errors import WrongState
 from penstock.core.events import EventKind
+from penstock.core.job import NewJob
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine import admin
+from penstock.engine.change import EditData
 from penstock.engine.claim import Claim
+from penstock.engine.produce import PushAcross
+from penstock.engine.receipt import AckById, NackById, Receipt
 from penstock.engine.settle import Ack, Hold
 from tests.fast.conftest import HOT_JOBS, engine_on
 from tests.support.engines import QUEUE, ack, claim, claim_all, fail, move, push, push_many, renew, state, stored
@@ -179,6 +184,131 @@ async def test_a_timeout_runs_from_when_a_job_is_handed_out(pair: Pair) -> None:
     assert found.started_at is not None
     assert found.deadline is not None
     assert found.lease_until == found.deadline
+
+
+async def test_a_server_that_serves_nobody_there_takes_everything_back(pair: Pair) -> None:
+    """It has handed out nothing of the hot queue, and may not even have heard that it is hot."""
+    a, b = pair
+    expected = await heat(a)
+    await take_fast(a)
+    await b.run(change(paused=True))
+    assert await claim(a) is None
+    await b.run(change(paused=False, rate_limit=1))
+    assert len([job for _ in range(5) for job in await claim_all(a, 10)]) <= 2
+    await b.run(change(rate_limit=None))
+    assert len(await claim_all(b, 200)) >= len(expected) - 4
+
+
+async def test_a_limit_holds_for_what_was_on_a_list(pair: Pair) -> None:
+    a, b = pair
+    await heat(a)
+    await take_fast(a)
+    await b.run(change(concurrency=20))
+    assert len(await claim_all(a, 100)) == 20 - HOT_JOBS - 1
+
+
+async def test_what_is_on_the_list_of_another_server_can_be_meant(pair: Pair) -> None:
+    a, b = pair
+    expected = await heat(a)
+    await take_fast(a)
+    await move(b, expected[1], Arrow.CANCEL)
+    await move(b, expected[3], Arrow.REPRIORITIZE, 7)
+    await b.run(EditData("default", expected[4].id, b'"new"'))
+    await move(b, expected[5], Arrow.DISCARD)
+    assert await state(b, expected[5]) is State.DEAD
+    first = await a.run(Claim(QUEUE))
+    assert [job.id for job, _ in first] == [expected[3].id]
+    rest = await a.run(Claim(QUEUE, 3))
+    assert [job.id for job, _ in rest] == ids([expected[2], expected[4], expected[6]])
+    assert rest[1].payload.data == b'"new"'
+
+
+@pytest.mark.parametrize("at", [0, 1])
+async def test_a_queue_is_emptied_with_what_is_on_its_list(pair: Pair, at: int) -> None:
+    expected = await heat(pair[0])
+    await take_fast(pair[0])
+    assert await admin.drain(pair[at], QUEUE) == len(expected) - 1
+    for engine in pair:
+        assert await claim(engine) is None
+
+
+@pytest.mark.parametrize("at", [0, 1])
+async def test_a_queue_is_obliterated_with_what_is_on_its_list(pair: Pair, at: int) -> None:
+    await heat(pair[0])
+    await take_fast(pair[0])
+    await admin.obliterate(pair[at], QUEUE)
+    for engine in pair:
+        assert await claim(engine) is None
+
+
+@pytest.mark.parametrize("at", [0, 1])
+async def test_words_without_a_token_about_a_job_on_a_list_are_not_believed(pair: Pair, at: int) -> None:
+    a, b = pair
+    expected = await heat(a)
+    (held,) = await take_fast(a)
+    (outcome,) = await pair[at].run(AckById([Receipt(QUEUE, expected[2].id)]))
+    assert isinstance(outcome, WrongState)
+    (outcome,) = await pair[at].run(NackById([Receipt(QUEUE, expected[3].id, "no")]))
+    assert isinstance(outcome, WrongState)
+    assert isinstance(await ack(pair[at], expected[4]), WrongState)
+    assert isinstance(await fail(pair[at], expected[5]), WrongState)
+    assert await b.run(AckById([Receipt(QUEUE, held.id)])) == [None]  # that one was handed out, by the other server
+    assert await state(b, held) is State.COMPLETED
+    assert ids([job for _ in range(6) for job in await claim_all(a, 1)]) == ids(expected[1:7])
+
+
+async def test_a_late_word_settles_a_job_that_is_on_a_list_again(pair: Pair) -> None:
+    a, _ = pair
+    expected = await heat(a)
+    (late,) = [job for job, _ in await a.run(Claim(QUEUE, lease_ms=1))]
+    await until_state(a, late, State.WAITING)
+    await push_many(a, 30, priority=5)
+    await claim_all(a, HOT_JOBS)
+    await take_fast(a)  # which fetches the late one, too: it stands right behind these
+    assert (await stored_token(a, late)) != late.token
+    assert await a.run(AckById([Receipt(QUEUE, late.id)])) == [None]
+    assert await state(a, late) is State.COMPLETED
+    assert late.id not in ids(await claim_all(a, len(expected)))
+
+
+async def stored_token(engine: Engine, job: Job) -> int | None:
+    found = await stored(engine, job)
+    return None if found is None else found.token
+
+
+async def until_state(engine: Engine, job: Job, wanted: State) -> None:
+    async with asyncio.timeout(20):
+        while (await state(engine, job)) is not wanted:
+            await push(engine, queue=QUEUE._replace(name="other"))  # time is told to pass with every batch
+            await asyncio.sleep(0.01)
+
+
+async def test_a_key_that_is_sent_again_renews_what_is_on_a_list(pair: Pair) -> None:
+    a, b = pair
+    await push_many(a, 20)
+    keyed = (await a.run(PushAcross([(QUEUE, [NewJob(b"old", job_id="idempotency:k")])], a.clock.now_ms())))[0][0]
+    await claim_all(a, HOT_JOBS)
+    await take_fast(a)
+    again = await b.run(PushAcross([(QUEUE, [NewJob(b"new", job_id="idempotency:k")])], b.clock.now_ms()))
+    assert again[0][0].id == keyed.id
+    taken = await a.run(Claim(QUEUE, 100))
+    assert {job.id: payload.data for job, payload in taken}[keyed.id] == b"new"
+
+
+async def test_cancelling_does_not_give_up_the_lists(pair: Pair) -> None:
+    a, b = pair
+    expected = await heat(a, 300)
+
+    async def work() -> list[Job]:
+        return [job for _ in range(60) for job in await claim_all(a, 1)]
+
+    async def cancel() -> None:
+        for job in expected[100:160:3]:
+            await move(b, job, Arrow.CANCEL)
+
+    taken, _ = await asyncio.gather(work(), cancel())
+    assert ids(taken) == ids(expected[: len(taken)])
+    assert fast(a).generation == fast(b).generation == 0
 
 
 async def test_a_paused_queue_gives_nothing(pair: Pair) -> None:

@@ -425,3 +425,14 @@ async def test_who_leaves_while_its_claim_is_being_committed_has_taken_nothing(
     claimed = await claim(a, wait_ms=20_000)
     assert claimed is not None
     assert (claimed.job.id, claimed.job.attempts) == (pushed.id, 0)
+
+
+async def test_many_new_queues_and_settings_at_both_servers_at_once(pair: Pair) -> None:
+    async def make(engine: Engine, number: int) -> None:
+        key = QueueKey("default", f"new{number}")
+        await push(engine, queue=key)
+        await engine.run(
+            admin.Configure(key, EventKind.CONCURRENCY_SET, lambda old: msgspec.structs.replace(old, concurrency=2))
+        )
+
+    await asyncio.gather(*(make(engine, number) for number in range(20) for engine in pair))

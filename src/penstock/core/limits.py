@@ -150,6 +150,8 @@ fast_margin_ms: Final = 5 * SECOND_MS  # by how much what is set aside outlasts 
 fast_note_ms: Final = SECOND_MS  # after which the database is told who has a job that was handed out
 fast_idle_ms: Final = 2 * SECOND_MS  # after which what is left on a list is taken back
 fast_grace_ms: Final = 3 * SECOND_MS  # for every server to say what it has handed out, when lists are given up
+fast_rest_ms: Final = 5 * SECOND_MS  # without lists after they failed; doubled for each further time
+fast_rest_ms_max: Final = MINUTE_MS
 fast_pause_ms: Final = 2  # before looking again, while another server fetches
 
 # The enqueue buffer.
@@ -159,6 +161,7 @@ buffer_record_bytes_max: Final = 64 * MEBIBYTE
 buffer_flush_bytes: Final = 8 * MEBIBYTE  # stored at once
 buffer_flush_records: Final = 1_000
 wal_file_bytes: Final = 16 * MEBIBYTE
+wal_known_ms: Final = YEAR_MS  # after it was last written to; a server that comes back later stores its log anew
 wal_search_bytes: Final = 65_536  # behind a damaged record, for another one
 
 # What spans shards.
@@ -187,6 +190,7 @@ moved_jobs_known_max: Final = 65_536  # jobs whose shard is remembered because i
 
 # How much is done at once, so that nothing holds the event loop for long.
 batch_commands_max: Final = 4_096
+row_changed_tries_max: Final = 20  # of a transaction that other servers got in the way of
 pending_commands_max: Final = 100_000
 slice_jobs_max: Final = 500
 select_jobs_max: Final = 20_000

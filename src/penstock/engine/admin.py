@@ -16,6 +16,7 @@ from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State, sources
 from penstock.engine.change import follow
 from penstock.engine.command import Command
+from penstock.engine.fast.commands import call_back
 from penstock.store.contract import Place, Selection
 
 if TYPE_CHECKING:
@@ -100,17 +101,19 @@ async def configure(_engine: Engine, work: Work, commands: Sequence[Configure]) 
         settings = command.change(queue.settings)
         await work.tx.queue_save(queue, settings, queue.created_at)
         work.tell(command.event, queue, None if command.note is None else command.note(settings))
+        work.reconfigured.add(queue.key)
         work.ready.add(queue.number)  # a resumed queue or a higher limit may have something for those who wait
         work.answer(command, None)
 
 
-async def slice_(_engine: Engine, work: Work, commands: Sequence[Slice]) -> None:
+async def slice_(engine: Engine, work: Work, commands: Sequence[Slice]) -> None:
     """Apply a batch of slices."""
     for command in commands:
         moved: list[Job] = []
         queue = work.tx.queue_find(command.queue)
         if queue is not None:
             await work.prefetch(command.ids)
+            await call_back(engine, work, [work.at_hand(job_id) for job_id in command.ids])
             for job_id in command.ids:
                 job = await work.find(command.queue.namespace, job_id)
                 if job is not None and job.queue == queue.number and job.state in command.states:
@@ -188,6 +191,9 @@ async def _old_jobs(
     Each place is passed once, and a job that a worker has had since is not among them: what is brought back and finished again
     meanwhile is not brought back for ever.
     """
+    fast = engine.of(queue).fast
+    if fast is not None:
+        await fast.clear(queue)
     up_to_id = engine.highest_id()
     for state in states:
         after = Place(0, 0)

@@ -22,6 +22,7 @@ from penstock.core.ids import shard_of, time_of
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
+from penstock.engine.fast.commands import call_back
 from penstock.engine.flows import await_, drop_needs, look_at
 from penstock.engine.keeper import Keeper
 
@@ -213,10 +214,11 @@ async def note_told(_engine: Engine, work: Work, commands: Sequence[NoteTold]) -
         work.answer(command, min((at - work.now_ms for _, at in again), default=None))
 
 
-async def cancel_idle(_engine: Engine, work: Work, commands: Sequence[CancelIdle]) -> None:
+async def cancel_idle(engine: Engine, work: Work, commands: Sequence[CancelIdle]) -> None:
     """Apply a batch of cancelled children whose parents live elsewhere."""
     for command in commands:
         await work.prefetch(command.jobs)
+        await call_back(engine, work, [work.at_hand(job_id) for job_id in command.jobs])
         told = await work.tx.relay_asked(command.jobs, shard_of(command.spared))
         idle = 0
         gone: set[int] = set()

@@ -215,10 +215,7 @@ class Batcher:
     ) -> None:
         since, started = self._since if beside is None else beside.since, self._clock.stopwatch()
         try:
-            try:
-                work = await self._transact(batch, alone=alone, beside=beside)
-            except RowChanged:
-                work = await self._transact(batch, alone=True, beside=beside)
+            work = await self._transact_at_last(batch, alone=alone, beside=beside)
         except Exception as error:  # noqa: BLE001 - whatever it was, it ends in the answers of this batch
             if last_try:
                 self._blame(batch[0], error)
@@ -229,10 +226,19 @@ class Batcher:
         if self._durability is not Durability.ALWAYS or self._store.capabilities.commit_is_durable:
             self.vouched = self._store.journal_next
         self._pending[:0] = work.deferred
-        if work.tx.heated and self.before_answers is not None:
+        if self.before_answers is not None and (work.tx.heated or work.reconfigured):
             await self.before_answers(work)
         self._announce(work)
         self._deliver(work, since)
+
+    async def _transact_at_last(self, batch: list[AnyCommand], *, alone: bool, beside: Beside | None) -> Work:
+        """Try it again as long as others get in the way: many servers may be changing the same at the same time."""
+        for _ in range(limits.row_changed_tries_max - 1):
+            try:
+                return await self._transact(batch, alone=alone, beside=beside)
+            except RowChanged:
+                alone = True
+        return await self._transact(batch, alone=True, beside=beside)
 
     async def _transact(self, batch: list[AnyCommand], *, alone: bool, beside: Beside | None) -> Work:
         async with self._store.transaction(self._ids.mark, alone=alone) as tx:

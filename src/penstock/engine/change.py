@@ -9,6 +9,7 @@ from penstock.core.errors import InvalidInput, JobNotFound, JobQuarantined, Pens
 from penstock.core.job import DeathReason, Payload, details_of, put_details, unique_key_is_over
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
+from penstock.engine.fast.commands import call_back
 from penstock.store.contract import LogEntry
 
 if TYPE_CHECKING:
@@ -76,12 +77,13 @@ class ClearLog(Command[None]):
         self.keep = keep
 
 
-async def move_job(_engine: Engine, work: Work, commands: Sequence[MoveJob]) -> None:
+async def move_job(engine: Engine, work: Work, commands: Sequence[MoveJob]) -> None:
     """Apply a batch of single moves."""
     await work.prefetch([command.ref for command in commands])
     for command in commands:
         try:
             job = await _existing(work, command)
+            await call_back(engine, work, [job])
             await follow(work, job, command.arrow, command.value)
         except PenstockError as error:
             work.refuse(command, error)
@@ -116,11 +118,12 @@ async def _check_unique(work: Work, job: Job) -> None:
         raise WrongState(State(job.state).label, "Another live job has this job's uniqueKey.")
 
 
-async def edit_data(_engine: Engine, work: Work, commands: Sequence[EditData]) -> None:
+async def edit_data(engine: Engine, work: Work, commands: Sequence[EditData]) -> None:
     """Apply a batch of edits."""
     for command in commands:
         try:
             job = await _existing(work, command)
+            await call_back(engine, work, [job])
             old = (await work.tx.payload_load([job.id])).get(job.id)
             if old is None:
                 raise JobQuarantined

@@ -16,6 +16,7 @@ from penstock.core.flow import Afar, Dependency, End, Need, after_failure, blame
 from penstock.core.job import DeathReason, JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
+from penstock.engine.fast.commands import call_back
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -337,7 +338,7 @@ async def drop_needs(work: Work, job_id: int, needed: int) -> None:
     await _settle(work, dropped)
 
 
-async def cancel_children(_engine: Engine, work: Work, commands: Sequence[CancelChildren]) -> None:
+async def cancel_children(engine: Engine, work: Work, commands: Sequence[CancelChildren]) -> None:
     """Apply a batch of cancelled children."""
     for command in commands:
         job = await work.find(command.namespace, command.ref)
@@ -349,6 +350,7 @@ async def cancel_children(_engine: Engine, work: Work, commands: Sequence[Cancel
         ]
         await work.prefetch([each.needs for each in needs])
         children = {each.needs: await work.known(each.needs) for each in needs}
+        await call_back(engine, work, children.values())
         # One that is gone has ended, and that may be about to be told: then it is not too late for its result.
         ending = await work.tx.end_pending([each for each, child in children.items() if child is None])
         dropped: list[tuple[Dependency, End]] = []

@@ -23,6 +23,7 @@ from penstock.core.job import (
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine import flows
 from penstock.engine.command import Command, Lane
+from penstock.engine.fast.commands import call_back
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,12 +167,12 @@ async def push_across(engine: Engine, work: Work, commands: Sequence[PushAcross]
             pushed.append(made)
         work.answer(command, pushed)
     if repeats:
-        await _renew(work, repeats)
+        await _renew(engine, work, repeats)
     await work.flush()
     work.timings.append((engine.stats.push_time, len(commands)))
 
 
-async def push_again(_engine: Engine, work: Work, commands: Sequence[PushAgain]) -> None:
+async def push_again(engine: Engine, work: Work, commands: Sequence[PushAgain]) -> None:
     """Apply a batch of pushes under names that are taken."""
     repeats: list[tuple[Job, NewJob]] = []
     for command in commands:
@@ -188,7 +189,7 @@ async def push_again(_engine: Engine, work: Work, commands: Sequence[PushAgain])
             ]
         work.answer(command, found)
     if repeats:
-        await _renew(work, repeats)
+        await _renew(engine, work, repeats)
 
 
 _Permitted = TypeVar("_Permitted", Push, PushAcross)
@@ -217,13 +218,15 @@ def _counted_from(new: NewJob, late_ms: int) -> NewJob:
     return msgspec.structs.replace(new, delay=max(0, new.delay - late_ms)) if new.delay else new
 
 
-async def _renew(work: Work, repeats: Sequence[tuple[Job, NewJob]]) -> None:
+async def _renew(engine: Engine, work: Work, repeats: Sequence[tuple[Job, NewJob]]) -> None:
     """Let jobs that were handed to nobody yet take over what the pushes say that named them again, in order."""
     await work.flush_and_meet()  # some may have been made in this very batch
+    await call_back(engine, work, [job for job, _ in repeats])
     some: list[tuple[Job, NewJob]] = []
     size = 0
     for job, new in repeats:
-        if job.token != NEVER_LEASED or job.state not in (State.WAITING, State.DELAYED):
+        untouched = job.token == NEVER_LEASED or (job.started_at is None and not job.attempts and not job.stalls)
+        if not untouched or job.state not in (State.WAITING, State.DELAYED):
             continue
         some.append((job, new))
         size += job.size

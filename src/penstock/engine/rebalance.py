@@ -262,7 +262,7 @@ class Rebalancer(Keeper):
         if queue.move.standing is Standing.HERE:
             attempt = random_name()
             if source.fast is not None:
-                await source.fast.clear(queue)
+                await source.fast.clear(queue.key)
             try:
                 queue = await source.run(Leave(key, target.store.shard, attempt))
                 log.info("queue leaves", queue=key, shard=source.store.shard)

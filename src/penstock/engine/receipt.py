@@ -14,6 +14,7 @@ from penstock.core.errors import JobNotFound, QueueMoving, WrongState
 from penstock.core.job import JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command, Lane
+from penstock.engine.fast.commands import call_back
 from penstock.engine.repeat import repeat
 from penstock.engine.settle import complete_all, count_failure
 
@@ -70,7 +71,7 @@ class NackById(ById):
 
 async def ack_by_id(engine: Engine, work: Work, commands: Sequence[AckById]) -> None:
     """Apply a batch of acknowledgements."""
-    find = await _finder(work, commands)
+    find = await _finder(engine, work, commands)
     done: dict[int, Job] = {}
     for command in commands:
         outcomes: list[ItemOutcome] = []
@@ -105,7 +106,7 @@ async def ack_by_id(engine: Engine, work: Work, commands: Sequence[AckById]) -> 
 
 async def nack_by_id(engine: Engine, work: Work, commands: Sequence[NackById]) -> None:
     """Apply a batch of failures."""
-    find = await _finder(work, commands)
+    find = await _finder(engine, work, commands)
     for command in commands:
         outcomes: list[ItemOutcome] = []
         for receipt in command.receipts:
@@ -134,12 +135,14 @@ def _fail(engine: Engine, work: Work, job: Job, error: str | None) -> ItemOutcom
     return None
 
 
-async def _finder(work: Work, commands: Sequence[ById]) -> Callable[[Receipt], Job | None]:
+async def _finder(engine: Engine, work: Work, commands: Sequence[ById]) -> Callable[[Receipt], Job | None]:
     """Read all jobs that are meant; the returned function gives each, if it is on the queue that is meant.
 
     It raises QueueMoving if that queue is on another shard.
     """
-    await work.prefetch([receipt.id for command in commands for receipt in command.receipts])
+    ids = [receipt.id for command in commands for receipt in command.receipts]
+    await work.prefetch(ids)
+    await call_back(engine, work, [work.at_hand(job_id) for job_id in ids] if engine.fast is not None else ())
     numbers: dict[QueueKey, int | None] = {}
     strange: set[QueueKey] = set()
     for key in {receipt.queue for command in commands for receipt in command.receipts}:

@@ -14,6 +14,7 @@ from penstock.core.job import DeathReason, Job, JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.retry import after_failure
 from penstock.engine.command import Command, Lane
+from penstock.engine.fast.commands import call_back
 from penstock.engine.repeat import repeat
 
 if TYPE_CHECKING:
@@ -226,6 +227,8 @@ async def _settle(engine: Engine, work: Work, commands: Sequence[S], act: Callab
             except QueueMoving as error:
                 outcomes.append(error)
                 continue
+            if hold.token is None and job is not None and job.started_at is None:
+                await call_back(engine, work, [job])
             problem = _why_not(job, hold)
             if job is not None and problem is None:
                 if job.started_at is None:

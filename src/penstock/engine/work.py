@@ -47,6 +47,7 @@ class Work:
         self.refusals: list[tuple[AnyCommand, Exception]] = []
         self.deferred: list[AnyCommand] = []  #: commands that did not fit and come first in the next batch
         self.readied: list[Sequence[Job]] = []  #: jobs that are ready now and were not before
+        self.reconfigured: set[QueueKey] = set()  #: queues whose settings were changed
         self.ready: set[int] = set()  #: numbers of the queues in which something may have become claimable
         self.ended: list[tuple[Job, Arrow]] = []  #: live jobs that completed, died or vanished, and how
         self.followed = 0  #: how many of these were looked into for the jobs that need them

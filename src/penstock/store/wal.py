@@ -26,7 +26,7 @@ import structlog
 from penstock.core import limits
 from penstock.core.errors import OutcomeUnknown, StorageFailed, StoreIncompatible
 from penstock.core.ids import random_name
-from penstock.store.disk import DirectoryLock
+from penstock.store.disk import DirectoryLock, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,19 +122,37 @@ class Wal:
                 self.last = max(self.last, int(path.stem) - 1)
 
     def _begin_file(self) -> None:
+        self._use_file(*self._make_file())
+
+    def _make_file(self) -> tuple[int, Path]:
+        """Make the next file, durably. Until it is used, the old one stays the one that is written to."""
+        self.number = self.number or random_name()
+        path = self._directory / f"{self.durable + 1:020d}.wal"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, _HEAD.pack(_MAGIC, self.number, self._identity.encode()))
+            os.fsync(fd)
+            sync_directory(self._directory)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd, path
+
+    def _use_file(self, fd: int, path: Path) -> None:
         if self._fd >= 0:
             os.close(self._fd)
-        self.number = self.number or random_name()
-        path = self._directory / f"{self.last + 1:020d}.wal"
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        os.write(self._fd, _HEAD.pack(_MAGIC, self.number, self._identity.encode()))
-        os.fsync(self._fd)
-        directory = os.open(self._directory, os.O_RDONLY)
-        os.fsync(directory)
-        os.close(directory)
-        self._size = _HEAD.size
+        self._fd, self._size = fd, _HEAD.size
         self._files = [each for each in self._files if each[0] != path]
-        self._files.append((path, self.last))
+        self._files.append((path, self.durable))
+
+    def begin_anew(self) -> None:
+        """Become another log, with nothing in it: what this one has is stored, and its numbers were used before."""
+        for path, _ in self._files:
+            path.unlink(missing_ok=True)
+        self._files = []
+        self.number = 0
+        self.last = self.durable = 0
+        self._begin_file()
 
     def append(self, body: bytes) -> tuple[int, asyncio.Future[None]]:
         """Write a record; return its number, and a future that is done when it is durable.
@@ -159,24 +177,30 @@ class Wal:
                 try:
                     await asyncio.to_thread(self._put, b"".join([record for record, _ in waiting]))
                 except OSError as error:
-                    self.failure = str(error)
-                    log.error(
-                        "the log of the enqueue buffer cannot be written; what comes is stored directly", error=str(error)
-                    )
-                    for _, durable in waiting + self._waiting:
-                        if not durable.done():
-                            durable.set_exception(OutcomeUnknown("The log failed: the message may or may not be stored."))
-                    self._waiting = []
+                    self._fail(error, waiting)
                     return
                 self.durable += len(waiting)
                 self._files[-1] = (self._files[-1][0], self.durable)
                 for _, durable in waiting:
                     if not durable.done():
                         durable.set_result(None)
-                if self._size > limits.wal_file_bytes and not self._waiting:
-                    self._begin_file()
+                if self._size > limits.wal_file_bytes:
+                    try:
+                        self._use_file(*await asyncio.to_thread(self._make_file))
+                    except OSError as error:
+                        self._fail(error, [])
+                        return
         finally:
             self._writing = None
+
+    def _fail(self, error: OSError, waiting: list[tuple[bytes, asyncio.Future[None]]]) -> None:
+        """Take nothing any more until the next start: what was being written may or may not be there."""
+        self.failure = str(error)
+        log.error("the log of the enqueue buffer cannot be written; what comes is stored directly", error=str(error))
+        for _, durable in waiting + self._waiting:
+            if not durable.done():
+                durable.set_exception(OutcomeUnknown("The log failed: the message may or may not be stored."))
+        self._waiting = []
 
     def _put(self, data: bytes) -> None:
         view = memoryview(data)
@@ -186,9 +210,7 @@ class Wal:
         self._size += len(data)
 
     def forget(self, number: int) -> None:
-        """Forget everything up to a number: it is stored."""
-        if number >= self.last and not self._waiting and self._writing is None and self._size > _HEAD.size:
-            self._begin_file()
+        """Forget everything up to a number: it is stored. A file goes when all of it is; the last one stays."""
         while len(self._files) > 1 and self._files[0][1] <= number:
             path, _ = self._files.pop(0)
             path.unlink(missing_ok=True)

@@ -189,8 +189,11 @@ class QueueHandlers(JobsDoor):
         body = await MODE.read(req)
         key = self.queue_key(req, queue)
         buffered = body.mode == "buffered"
-        if buffered and self.engine.of(key).buffer is None:
+        buffer = self.engine.of(key).buffer
+        if buffered and buffer is None:
             raise Refused("This server has no enqueue buffer. Start it with --store postgresql://… and --redis URL.")
+        if buffered and buffer is not None and buffer.wal is None:
+            raise Refused("The log of this server's enqueue buffer cannot be opened. Look at its own log, and at --data.")
         command = Configure(
             key,
             EventKind.CONFIG_MODE_CHANGED,

@@ -65,15 +65,20 @@ _decode = msgspec.msgpack.Decoder(list[Promise]).decode
 
 
 class Keep(Command[int]):
-    """Store records of a log, those that are not stored yet; answers up to which number it is stored now."""
+    """Store records of a log, those that are not stored yet; answers up to which number it is stored now.
 
-    __slots__ = ("records", "wal")
+    ``is_all``: everything in front of the first of them was stored once, as its owner knows. Should the database know less,
+    because it is one that was restored, there is nothing to wait for.
+    """
+
+    __slots__ = ("is_all", "records", "wal")
 
     grows = True
 
-    def __init__(self, wal: int, records: Sequence[Record]) -> None:
+    def __init__(self, wal: int, records: Sequence[Record], *, is_all: bool = False) -> None:
         self.wal = wal
         self.records = records
+        self.is_all = is_all
 
 
 class KeepHere(Command[None]):
@@ -124,6 +129,8 @@ async def keep(_engine: Engine, work: Work, commands: Sequence[Keep]) -> None:
             work.refuse(command, QueueMoving())
             continue
         stored = before = await tx.wal_stored(command.wal)
+        if command.is_all and command.records:
+            stored = max(stored, command.records[0].number - 1)
         for number, body in command.records:
             if number != stored + 1:
                 if number <= stored:
@@ -170,30 +177,38 @@ class EnqueueBuffer:
         self._copying: asyncio.Task[None] | None = None
         self._stored_up_to = 0
         self._warned = False
+        self._opened: tuple[Wal, list[Record]] | None = None
         self._closed = False
 
     async def open(self) -> None:
         """Open the log, and begin to store what is in it from an earlier life. Raises StoreLocked, StoreIncompatible.
 
-        Nothing happens as long as the shard has never been reached: then it is not known whose log it is.
+        Nothing happens as long as the shard cannot be asked how far that is stored already; then it is tried again.
         """
-        if self.wal is None and self._identity():
-            try:
-                self.wal, left = await asyncio.to_thread(Wal.open, self._directory, self._identity())
-            except OSError as error:
-                if not self._warned:
-                    self._warned = True
-                    log.warning(
-                        "there is no enqueue buffer: its log cannot be opened; pushes are stored directly", error=str(error)
-                    )
-                return
-            for record in left:
+        if self.wal is not None or not self._identity():
+            return
+        try:
+            if self._opened is None:
+                self._opened = await asyncio.to_thread(Wal.open, self._directory, self._identity())
+            wal, left = self._opened
+            stored = await self._engine.run(Keep(wal.number, []))
+            if stored > wal.last:  # this is an old copy of the log, and its next numbers were used already
+                log.warning("the log of the enqueue buffer is older than what is stored of it: a new one is begun")
+                await asyncio.to_thread(wal.begin_anew)
+        except (OSError, StorageFailed) as error:
+            if not self._warned:
+                self._warned = True
+                log.warning("there is no enqueue buffer for now: pushes are stored directly", error=str(error))
+            return
+        for record in left:
+            if record.number > stored:
                 counts: dict[QueueKey, int] = {}
                 for promise in _decode(record.body):
                     self._count(counts, QueueKey(promise.namespace, promise.queue), len(promise.jobs))
                 self._bytes += len(record.body)
                 self._unstored.append((record, counts))
-            self.flush()
+        self.wal = wal
+        self.flush()
 
     def depth(self, queue: QueueKey) -> int:
         """Return how many jobs of a queue are promised and not stored."""
@@ -255,7 +270,13 @@ class EnqueueBuffer:
         self.jobs += jobs
 
     def _logged(self, record: Record, durable: asyncio.Future[None]) -> None:
-        if durable.exception() is None:
+        if durable.exception() is not None:  # whether it is there is found out at the next start
+            for each in self._unstored:
+                if each[0].number == record.number:
+                    self._unstored.remove(each)
+                    self._settle(each[1], len(record.body))
+                    break
+        else:
             self.flush()
             self._uncopied.append(record)
             if self._copying is None:
@@ -291,7 +312,10 @@ class EnqueueBuffer:
         try:
             while self.wal is not None and (some := self._next()) and self.breaker.allows():
                 try:
-                    stored = await self._store(self.wal.number, [record for record, _ in some])
+                    records = [record for record, _ in some]
+                    stored = await self._store(self.wal.number, records, is_all=True)
+                    if stored < records[0].number:
+                        raise StorageFailed("nothing of it was stored")
                 except PenstockError as error:
                     self.breaker.failed()
                     log.warning("the enqueue buffer could not be stored; it is tried again", error=str(error))
@@ -301,11 +325,11 @@ class EnqueueBuffer:
         finally:
             self._flushing = None
 
-    async def _store(self, wal: int, records: Sequence[Record]) -> int:
+    async def _store(self, wal: int, records: Sequence[Record], *, is_all: bool = False) -> int:
         """Store records, those of queues that have moved since on the shards they are on; return up to which number."""
         layout = self._engine.store.layout
         if layout is None or not layout.has_moved:
-            return await self._engine.run(Keep(wal, records))
+            return await self._engine.run(Keep(wal, records, is_all=is_all))
         stored = 0
         for number, body in records:  # seldom, so one by one
             elsewhere: dict[Engine, list[Promise]] = {}
@@ -314,7 +338,7 @@ class EnqueueBuffer:
             here = elsewhere.pop(self._engine, [])
             for engine, promises in elsewhere.items():
                 await engine.run(KeepHere(wal, number, promises))
-            stored = await self._engine.run(Keep(wal, [Record(number, _encode(here))]))
+            stored = await self._engine.run(Keep(wal, [Record(number, _encode(here))], is_all=is_all))
             if stored < number:
                 break
         return stored
@@ -381,8 +405,8 @@ class EnqueueBuffer:
         await self.flusher.stop()
         under_way = [task for task in (self._flushing, self._copying) if task is not None]
         await asyncio.gather(*under_way, return_exceptions=True)
-        if self.wal is not None:
-            await self.wal.close()
+        if self._opened is not None:
+            await self._opened[0].close()
 
 
 class Flusher(Keeper):

@@ -11,7 +11,7 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey, QueueSettings
@@ -87,6 +87,21 @@ class Reclaim(Command[int]):
     """Release some of what was set aside for generations that were given up a while ago; answers how many."""
 
     __slots__ = ()
+
+
+async def call_back(engine: Engine, work: Work, jobs: Iterable[Job | None]) -> None:
+    """Somebody means jobs without having been given them: those that are on a ready list get their places in line back."""
+    if engine.fast is None:
+        return
+    aside: dict[int, list[Job]] = {}
+    for job in jobs:
+        if job is not None and job.state == State.ACTIVE and job.started_at is None and job.token not in engine.handed:
+            aside.setdefault(job.queue, []).append(job)
+    for queue, some in aside.items():
+        on_list = await engine.fast.pull_out(work.tx.generation, queue, some)
+        for job in some:
+            if job.id in on_list:
+                work.move(job, Arrow.RELEASE)
 
 
 async def prefetch(_engine: Engine, work: Work, commands: Sequence[Prefetch]) -> None:

@@ -40,6 +40,9 @@ class HandedOut:
     def __len__(self) -> int:
         return len(self._by_token)
 
+    def __contains__(self, token: int) -> bool:
+        return token in self._by_token
+
     def add(self, token: int, handed: Handed) -> None:
         """Remember a job that was handed out."""
         self._by_token[token] = handed

@@ -35,17 +35,16 @@ class Line:
         self.lease_ms = 0
         self.epoch: int | None = path.engine.hot.get(queue.number)
         self.depth = 0  #: jobs on the list, as far as we know
-        self.touched_at = path.clock.steady_ms()  #: when a caller came last
         self._waiting: list[Claim] = []
         self._serving: asyncio.Task[None] | None = None
         self._fetching: asyncio.Task[bool] | None = None
+        self._fills = 0
         self._rate = 0.0  #: jobs handed out by this server per ms, lately
-        self._counted_at = self.touched_at
+        self._counted_at = path.clock.steady_ms()
         self._counted = 0
 
     def join(self, claim: Claim) -> None:
         """Line up."""
-        self.touched_at = self._path.clock.steady_ms()
         self._waiting.append(claim)
         if self._serving is None:
             self._serving = asyncio.get_running_loop().create_task(self._serve(), name="penstock-fast-line")
@@ -104,8 +103,8 @@ class Line:
             caller, share = shares[-1]
             missing = min(caller.count, limits.claim_jobs_max) - len(share)
             # Nobody gets less than they want because of where the list happens to end.
-            if missing and await self._fetch_now(missing, is_empty=not self.depth):
-                share += (await self._pop(missing, lease_ms))[0]
+            if missing:
+                share += await self._top_up(missing, lease_ms)
         self._give(shares)
         served = {caller for caller, _ in shares}
         unserved = [claim for claim in claims if claim not in served and not claim.future.done()]
@@ -116,6 +115,17 @@ class Line:
         elif self.depth < self._enough() // 2:
             self._fetch_soon()
         return unserved
+
+    async def _top_up(self, missing: int, lease_ms: int) -> list[Delivery]:
+        """Get some more for a caller who has some already, and keeps them if that fails."""
+        try:
+            if await self._fetch_now(missing, is_empty=not self.depth):
+                return (await self._pop(missing, lease_ms))[0]
+        except FastPathFailed:
+            self._path.failed()
+        except PenstockError:  # the database is in trouble: whoever comes next is told
+            pass
+        return []
 
     async def _pop(self, count: int, lease_ms: int) -> tuple[list[Delivery], bool]:
         """Take jobs from the list, and tell whether a better one is in the database."""
@@ -220,8 +230,12 @@ class Line:
             length = await path.lists.fill(path.generation, self.number, plan, found.jobs, first=found.first, now_ms=now)
         if length is None:  # given up, or taken back, meanwhile
             await path.engine.run(TakeBack([(job.id, job.token) for job, _ in found.jobs]))
-            raise FastPathFailed("The ready list was given up meanwhile.")
+            self.epoch = None
+            return True
         self.depth = length
+        self._fills += 1
+        if self._fills > 1:
+            path.worked()
         return True
 
 

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from penstock.core import limits
+from penstock.core.breaker import Breaker
 from penstock.core.errors import FastPathFailed, PenstockError
 from penstock.core.ids import random_name
-from penstock.engine.admin import Configure, Forget, Slice
-from penstock.engine.change import EditData, MoveJob
 from penstock.engine.claim import Claim, lease_ms_of
 from penstock.engine.fast.commands import Abandon, Begin, Reclaim, TakeBack, may_be_hot
 from penstock.engine.fast.line import Line
-from penstock.engine.flows import CancelChildren
 from penstock.engine.keeper import Keeper
 from penstock.store.redis.lists import place_of
 
@@ -32,9 +30,6 @@ if TYPE_CHECKING:
     from penstock.store.redis.lists import ReadyLists
 
 log = structlog.get_logger("penstock.fast")
-
-#: Before one of these, what is set aside is taken back: it may be about these very jobs.
-_WANTS_ALL_BACK = (Configure, Forget, Slice, MoveJob, EditData, CancelChildren)
 
 
 class FastPath:
@@ -52,6 +47,9 @@ class FastPath:
         self._lines: dict[QueueKey, Line] = {}
         self._heat: dict[QueueKey, tuple[int, int]] = {}  #: when counting began, and how many were claimed since
         self._giving_up: asyncio.Task[None] | None = None
+        self._unlocking: set[asyncio.Task[None]] = set()
+        #: Longer than the grace, so that what was set aside has time to come back, however often lists fail.
+        self._rest = Breaker(engine.clock, rest_ms=limits.fast_rest_ms, rest_ms_max=limits.fast_rest_ms_max)
 
     # Claims.
 
@@ -59,15 +57,12 @@ class FastPath:
         """Return a way of running commands in which claims at hot queues are served from lists."""
 
         def fast(command: Command[Any]) -> asyncio.Future[Any]:
-            if self._lines:
-                if type(command) is Claim:
-                    line = self._lines.get(command.queue)
-                    if line is not None and self._suits(line, command):
-                        command.future = asyncio.get_running_loop().create_future()
-                        line.join(command)
-                        return command.future
-                elif isinstance(command, _WANTS_ALL_BACK):
-                    return asyncio.ensure_future(self._when_taken_back(command, run))
+            if self._lines and type(command) is Claim:
+                line = self._lines.get(command.queue)
+                if line is not None and self._suits(line, command):
+                    command.future = asyncio.get_running_loop().create_future()
+                    line.join(command)
+                    return command.future
             return run(command)
 
         return fast
@@ -92,7 +87,7 @@ class FastPath:
 
     def serve(self, work: Work, queue: Queue, newcomers: Sequence[Claim]) -> bool:
         """Take over callers of a queue that has a ready list, once the work is committed; False: they are not for us."""
-        if queue.number not in work.tx.hot or not self.lists.link.breaker.allows():
+        if queue.number not in work.tx.hot or self.rests:
             return False
         work.after_commit.append(partial(self._take_over, queue, list(newcomers)))
         return True
@@ -128,7 +123,7 @@ class FastPath:
             count >= self._hot_jobs
             and work.tx.counts(queue).waiting >= self._hot_jobs
             and may_be_hot(queue.settings)
-            and self.lists.link.breaker.allows()
+            and not self.rests
         ):
             work.after_commit.append(partial(self._line, queue))
 
@@ -144,6 +139,10 @@ class FastPath:
             if each is line:
                 del self._lines[key]
                 self._heat.pop(key, None)
+
+    def worked(self) -> None:
+        """A list was filled, and some of what was on one before was handed out since: all is well."""
+        self._rest.worked()
 
     def count(self, given: int) -> None:
         """Count jobs that were handed out."""
@@ -163,7 +162,12 @@ class FastPath:
     # Order.
 
     async def offer(self, work: Work) -> None:
-        """Before a commit is answered that made jobs ready in hot queues: have nothing behind them handed out."""
+        """Before a commit is answered that made jobs ready in hot queues: have nothing behind them handed out.
+
+        What is on the list of a queue whose settings were changed is taken back.
+        """
+        for key in work.reconfigured:  # from the answer on, it may be paused, or limited
+            await self.clear(key, soon=True)  # this holds up the very lane in which it is done
         best: dict[int, str] = {}
         hot = set(work.tx.heated)
         for jobs in work.readied:
@@ -180,40 +184,56 @@ class FastPath:
 
     # Taking back.
 
-    async def _when_taken_back(self, command: Command[Any], run: Callable[[Command[Any]], asyncio.Future[Any]]) -> Any:
-        key = getattr(command, "queue", None)
-        lines = [line for each, line in self._lines.items() if key is None or each == key]
-        if isinstance(command, Configure):
-            answer = await run(command)  # from now on nothing more is set aside, unless it still may
-            await self._take_back_all(lines)
-            return answer
-        await self._take_back_all(lines)
-        return await run(command)
-
-    async def _take_back_all(self, lines: Sequence[Line]) -> None:
+    async def pull_out(self, generation: int, queue: int, jobs: Sequence[Job]) -> set[int]:
+        """Take some jobs off a ready list; return the ids of those that were on it. If Redis fails, somebody may have them."""
         try:
-            for line in lines:
-                await self.take_back(line.number, line.epoch)
+            return await self.lists.remove(generation, queue, jobs)
         except FastPathFailed:
             self.failed()
+            return set()
 
-    async def take_back(self, number: int, epoch: int | None, filled_before_ms: int | None = None) -> bool:
-        """Take everything from a ready list, unless it was filled since; tell whether it was done."""
+    async def clear(self, key: QueueKey, *, soon: bool = False) -> None:
+        """Take everything back from the ready list of a queue, whichever server has filled it, as far as Redis answers.
+
+        ``soon``: see ``take_back``.
+        """
+        queue = self.engine.store.queue_find(key)
+        if queue is not None:
+            try:
+                await self.take_back(queue.number, self.engine.hot.get(queue.number), soon=soon)
+            except FastPathFailed:
+                self.failed()
+
+    async def take_back(
+        self, number: int, epoch: int | None, filled_before_ms: int | None = None, *, soon: bool = False
+    ) -> bool:
+        """Take everything from a ready list, unless it was filled since; tell whether it was done.
+
+        Nothing of it is handed out any more when this returns. ``soon``: it need not be in line again by then.
+        """
         holder = self.new_holder()
         before = self.clock.steady_ms() + limits.HOUR_MS if filled_before_ms is None else filled_before_ms
-        jobs = await self.lists.drain(self.generation, number, holder, before)
+        generation = self.generation
+        jobs = await self.lists.drain(generation, number, holder, before)
         if jobs is None:
             return False
-        await self.engine.run(TakeBack([(job.id, job.token) for job, _ in jobs], number, epoch))
-        await self.lists.unlock(self.generation, number, holder)
+        taken = self.engine.run(TakeBack([(job.id, job.token) for job, _ in jobs], number, epoch))
+        if soon:
+            taken.add_done_callback(lambda _: self._unlock_soon(generation, number, holder))
+        else:
+            await taken
+            await self.lists.unlock(generation, number, holder)
         return True
 
-    async def clear(self, queue: Queue) -> None:
-        """Take everything back from the ready list of a queue, as far as that is possible: it moves to another shard."""
-        epoch = self.engine.hot.get(queue.number)
-        if epoch is not None:
-            with contextlib.suppress(FastPathFailed):
-                await self.take_back(queue.number, epoch)
+    def _unlock_soon(self, generation: int, number: int, holder: str) -> None:
+        task = asyncio.get_running_loop().create_task(self.lists.unlock(generation, number, holder))
+        self._unlocking.add(task)
+        task.add_done_callback(self._unlocked)
+
+    def _unlocked(self, task: asyncio.Task[None]) -> None:
+        self._unlocking.discard(task)
+        if not task.cancelled():
+            task.exception()  # a lock that is not given back runs out
 
     async def cool(self) -> None:
         """Take back what nobody wants any more."""
@@ -228,8 +248,15 @@ class FastPath:
 
     # Trouble.
 
+    @property
+    def rests(self) -> bool:
+        """Tell whether ready lists are done without right now, because there was trouble with them."""
+        return self._rest.is_open or self.lists.link.breaker.is_open
+
     def failed(self) -> None:
         """Redis is in trouble, or has lost something: nobody can be sure of what it has."""
+        if not self._rest.is_open:
+            self._rest.failed()
         for line in list(self._lines.values()):
             self.forget(line)
         if self._giving_up is None:
@@ -255,12 +282,11 @@ class FastPath:
             self.daemon.hurry()
 
     async def close(self) -> None:
-        """Bring back what is set aside here, and say who has the rest."""
+        """Say who has what was handed out. What is on lists is for the other servers, or comes back by itself."""
         await self.daemon.stop()
         for line in list(self._lines.values()):
             await line.close()
         with contextlib.suppress(PenstockError):
-            await self._take_back_all(list(self._lines.values()))
             await self.daemon.note(limits.HOUR_MS)
         if self._giving_up is not None:
             await asyncio.gather(self._giving_up, return_exceptions=True)

@@ -673,6 +673,8 @@ class PostgresTransaction(AcrossShards):
 
     async def wal_advance(self, wal: int, before: int, number: int) -> None:
         await self._guarded(_ADVANCE_WAL, [wal, before, number, self.now_ms], 1, "logs")
+        if not before:  # a new one, so let the very old ones go
+            await self._db.execute("delete from wals where at < $1", self.now_ms - limits.wal_known_ms)
 
     # The journal.
 

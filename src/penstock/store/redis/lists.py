@@ -41,7 +41,7 @@ return {1, redis.call('zcard', KEYS[2]), tonumber(redis.call('hget', KEYS[4], 'o
 """
 # Add jobs, and forget the offers that were made before they were fetched: these are among them, or gone.
 _FILL = """
-if redis.call('get', KEYS[5]) ~= ARGV[2] then return false end
+if redis.call('get', KEYS[5]) ~= ARGV[2] then return -1 end
 if ARGV[3] == '1' then redis.call('set', KEYS[1], ARGV[1], 'ex', ARGV[5])
 elseif redis.call('get', KEYS[1]) ~= ARGV[1] then return false end
 for i = 7, #ARGV, 2 do
@@ -100,7 +100,7 @@ return 1
 """
 # Take everything out and keep the lock, whoever had it: what is being fetched for this list now is refused.
 _DRAIN = (
-    _ALIVE
+    _ALIVE.replace("return false", "return {2}")
     + """
 local since = tonumber(redis.call('hget', KEYS[4], 'filled') or '0')
 if since > tonumber(ARGV[4]) then return {0} end
@@ -111,6 +111,17 @@ table.insert(bodies, 1, 1)
 return bodies
 """
 )
+# Take some jobs out that are meant by somebody: which of them were there.
+_REMOVE = """
+local found = {}
+for _, member in ipairs(ARGV) do
+  if redis.call('zrem', KEYS[2], member) == 1 then
+    redis.call('hdel', KEYS[3], member)
+    found[#found + 1] = member
+  end
+end
+return found
+"""
 _UNLOCK = "if redis.call('get', KEYS[5]) == ARGV[1] then redis.call('del', KEYS[5]) end return 1"
 
 
@@ -157,6 +168,7 @@ class ReadyLists:
         self._offer = link.script(_OFFER)
         self._drain = link.script(_DRAIN)
         self._unlock = link.script(_UNLOCK)
+        self._remove = link.script(_REMOVE)
 
     @property
     def link(self) -> RedisLink:
@@ -175,16 +187,19 @@ class ReadyLists:
     async def fill(
         self, generation: int, queue: int, plan: Plan, jobs: Sequence[Delivery], *, first: bool, now_ms: int
     ) -> int | None:
-        """Add jobs and give the lock back; return how many there are now, None if they were refused and nothing was added.
+        """Add jobs and give the lock back; return how many there are now, None if it was taken from us: nothing was added.
 
-        ``first``: nothing of this generation is in Redis yet, so that it may begin.
+        ``first``: nothing of this generation is in Redis yet, so that it may begin. Raises FastPathFailed if Redis has lost
+        the lists.
         """
         run_id = await self._run_id()
         parts: list[str | bytes | int] = [run_id, plan.holder, int(first), plan.offers, KEEP_S, now_ms]
         for job, payload in jobs:
-            parts += (f"{place_of(job)}{job.id:016x}", _encode(_Entry(job, payload.data, payload.options)))
+            parts += (_member(job), _encode(_Entry(job, payload.data, payload.options)))
         length: int | None = await self._run(self._fill, generation, queue, parts)
-        return length
+        if length is None:
+            raise FastPathFailed("Redis has lost the ready lists.")
+        return None if length < 0 else length
 
     async def pop(self, generation: int, queue: int, count: int) -> Taken:
         """Take up to ``count`` jobs from the front."""
@@ -201,10 +216,13 @@ class ReadyLists:
     async def drain(self, generation: int, queue: int, holder: str, filled_before_ms: int) -> list[Delivery] | None:
         """Take everything out and the lock with it; None if the list was filled since then."""
         answer = await self._run(self._drain, generation, queue, [await self._run_id(), holder, LOCK_MS, filled_before_ms])
-        if answer is None:
-            raise FastPathFailed("Redis has lost the ready lists.")
-        done, *bodies = answer
+        done, *bodies = answer  # 2: there is no list, and there was none or it is lost; who is served from it finds out
         return [_read(body) for body in bodies] if done else None
+
+    async def remove(self, generation: int, queue: int, jobs: Sequence[Job]) -> set[int]:
+        """Take some jobs off a list; return the ids of those that were on it, so that nobody has had them."""
+        members = {_member(job).encode(): job.id for job in jobs}
+        return {members[each] for each in await self._run(self._remove, generation, queue, list(members))}
 
     async def unlock(self, generation: int, queue: int, holder: str) -> None:
         """Give a lock back."""
@@ -215,6 +233,10 @@ class ReadyLists:
 
     async def _run(self, script: Script, generation: int, queue: int, args: Sequence[str | bytes | int]) -> Any:
         return await self._link.run(lambda: script(keys=self._keys(generation, queue), args=args))
+
+
+def _member(job: Job) -> str:
+    return f"{place_of(job)}{job.id:016x}"
 
 
 def _read(body: bytes) -> Delivery:
