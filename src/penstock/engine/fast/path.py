@@ -203,6 +203,8 @@ class FastPath:
                 await self.take_back(queue.number, self.engine.hot.get(queue.number), soon=soon)
             except FastPathFailed:
                 self.failed()
+            except PenstockError as error:  # the database is in trouble: their leases will run out
+                log.warning("what was on a ready list could not be taken back", queue=key, error=str(error))
 
     async def take_back(
         self, number: int, epoch: int | None, filled_before_ms: int | None = None, *, soon: bool = False
