@@ -358,8 +358,6 @@ def load(flags: Mapping[str, str], env: Mapping[str, str], file: Path | None = N
             raise ConfigInvalid(f"{name} (from {origin}) is {shown}: {error}.") from None
     config = Config(**values, origins={name: origin for name, (_, origin) in texts.items()})
     _check_listeners(config)
-    if config.redis and not any(store.startswith("postgres") for store in config.stores):
-        raise ConfigInvalid("redis is a fast path for databases. Name them with --store postgresql://…, or leave redis out.")
     if (config.tls_cert_file is None) != (config.tls_key_file is None):
         raise ConfigInvalid("TLS needs both tls_cert_file and tls_key_file. Set the other one too, or neither.")
     return config

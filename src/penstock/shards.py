@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
 from penstock.core.errors import StorageFailed, StoreIncompatible
 from penstock.core.sharding import Layout, check_together
 from penstock.engine.engine import Engine
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from penstock.engine.fleet import AnyEngine
     from penstock.store.contract import Store
 
+
+log = structlog.get_logger("penstock")
 
 #: How often stores are asked who they are when some say what the others do not.
 _LOOKS: Final = 3
@@ -104,6 +108,11 @@ def make_engine(config: Config, shards: list[Store], clock: Clock) -> AnyEngine:
 async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> RedisLink | None:
     """Give engines the fast path over Redis, if there is to be one and their stores can have it; return the way to Redis."""
     if not config.redis:
+        return None
+    if not any(isinstance(each.store, PostgresStore) for each in engine.engines):
+        log.warning(
+            "redis is not used: it is a fast path for databases (--store postgresql://…), and these stores are files"
+        )
         return None
     link = RedisLink(config.redis, clock)
     for each in engine.engines:
