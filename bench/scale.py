@@ -10,6 +10,7 @@ import asyncio
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -39,14 +40,15 @@ def server_on(url: str, *more: str) -> Iterator[int]:
     port = free_port()
     command = [sys.executable, "-m", "penstock", "serve", "--store", url, "--http", f"127.0.0.1:{port}", "--tcp", "off"]
     quiet = ["--metrics", "off", "--log-level", "error"]
-    process = subprocess.Popen([*command, *quiet, *more], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    process.stdout.readline()
-    try:
-        yield port
-    finally:
-        process.terminate()
-        process.wait()
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as data:
+        process = subprocess.Popen([*command, *quiet, *more, "--data", data], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield port
+        finally:
+            process.terminate()
+            process.wait()
 
 
 async def naive(url: str, seconds: float) -> float:

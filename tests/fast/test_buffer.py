@@ -162,12 +162,23 @@ async def test_another_server_keeps_it_if_that_one_stays_away(
         assert await state(a, promised[0]) is State.COMPLETED
 
 
+def keep_logs(patch: pytest.MonkeyPatch) -> None:
+    """Have nothing removed from logs, as if servers had crashed before they got to it."""
+    close = Wal.close
+
+    async def keep(wal: Wal, *, is_stored: bool = False) -> None:
+        await close(wal)
+
+    patch.setattr(Wal, "close", keep)
+    patch.setattr(Wal, "forget", lambda _self, _number: None)
+
+
 async def test_what_was_removed_since_is_not_brought_back(
     shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if the log was not shortened: how far it is stored is known by the database."""
     async with engine_on(shard, redis.url, tmp_path) as engine:
-        monkeypatch.setattr(Wal, "forget", lambda _self, _number: None)
+        keep_logs(monkeypatch)
         promised = await engine.run(Push(QUEUE, [NewJob(b"1", flags=2)] * 5))  # gone when acknowledged
         await flushed(engine)
         for job in await claim_all(engine):
@@ -264,8 +275,11 @@ async def test_a_database_that_knows_less_of_a_log_than_its_owner(shard: str, re
         assert await state(engine, job) is State.WAITING
 
 
-async def test_a_database_that_knows_more_of_a_log_than_its_owner(shard: str, redis: OwnRedis, tmp_path: Path) -> None:
+async def test_a_database_that_knows_more_of_a_log_than_its_owner(
+    shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Such as one whose owner got an old copy of its disk: its next numbers were used already."""
+    keep_logs(monkeypatch)
     async with engine_on(shard, redis.url, tmp_path) as engine:
         await push(engine)
         await flushed(engine)

@@ -144,6 +144,7 @@ fast_rate_ms: Final = SECOND_MS  # over which it is counted how much is wanted
 fast_ahead_ms: Final = 250  # for how long what is on a list should last
 fast_jobs_min: Final = 50  # set aside at once
 fast_jobs_max: Final = 1_000  # on a list, but for what comes in between
+fast_batch_jobs_max: Final = 64  # wanted at once; a transaction that hands out more costs less than a list
 fast_queues_max: Final = 10_000  # that are looked at for being hot
 fast_lease_ms_max: Final = 10 * MINUTE_MS  # a claim that asks for longer is served by the database
 fast_margin_ms: Final = 5 * SECOND_MS  # by how much what is set aside outlasts the lease its worker gets

@@ -215,13 +215,16 @@ class Wal:
             path, _ = self._files.pop(0)
             path.unlink(missing_ok=True)
 
-    async def close(self) -> None:
-        """Finish what was begun, and let go."""
+    async def close(self, *, is_stored: bool = False) -> None:
+        """Finish what was begun, and let go. ``is_stored``: nothing in it is needed any more."""
         if self._writing is not None:
             await asyncio.gather(self._writing, return_exceptions=True)
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        if is_stored:
+            for path, _ in self._files:
+                path.unlink(missing_ok=True)
         self._lock.release()
 
 

@@ -406,7 +406,8 @@ class EnqueueBuffer:
         under_way = [task for task in (self._flushing, self._copying) if task is not None]
         await asyncio.gather(*under_way, return_exceptions=True)
         if self._opened is not None:
-            await self._opened[0].close()
+            wal = self._opened[0]
+            await wal.close(is_stored=self.wal is wal and not self._unstored and wal.failure is None)
 
 
 class Flusher(Keeper):

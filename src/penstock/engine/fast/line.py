@@ -92,6 +92,10 @@ class Line:
         wanted = min(sum(claim.count for claim in claims), limits.claim_jobs_max)
         if not wanted:
             return []
+        if wanted > limits.fast_batch_jobs_max:
+            await self._path.take_back(self.number, self.epoch)
+            self._leave_to_the_database(claims)
+            return []
         if self.epoch is None and not await self._fetch_now(wanted, is_empty=True):  # there is no list yet
             self._leave_to_the_database(claims)
             return []

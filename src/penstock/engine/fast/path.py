@@ -111,6 +111,9 @@ class FastPath:
 
     def warm(self, work: Work, queue: Queue, claimed: int) -> None:
         """Hear how many jobs were claimed the slow way; a queue that gives many and has more gets a ready list."""
+        if claimed > limits.fast_batch_jobs_max:
+            self._heat.pop(queue.key, None)
+            return
         steady = work.steady_ms
         since, count = self._heat.get(queue.key, (steady, 0))
         count += claimed
