@@ -18,7 +18,8 @@ from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
 from penstock.engine.admin import Configure
 from penstock.engine.engine import Engine
-from penstock.engine.fast.buffer import EnqueueBuffer, Keep
+from penstock.engine.fast.buffer import EnqueueBuffer
+from penstock.engine.fast.promises import Keep
 from penstock.engine.produce import Push, PushAcross
 from penstock.store.postgres import PostgresStore
 from penstock.store.redis import Buffers, RedisLink

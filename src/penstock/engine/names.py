@@ -84,8 +84,8 @@ class ForgetNames(Command[None]):
 class ListNames(Command[list[Reservation]]):
     """Answer a page of the reservations that are at home here, in the order of namespace and name.
 
-    With PutNames and ForgetNames this is how they get another home when the number of shards changes. Until all of them have,
-    nobody may push under a name.
+    With PutNames and ForgetNames they can be given another home. A rebalance does not do that: since one, names are looked for
+    on all shards, and what is left at an old home is removed like any reservation that no job stands for.
     """
 
     __slots__ = ("after",)

@@ -76,10 +76,9 @@ async def ack_by_id(engine: Engine, work: Work, commands: Sequence[AckById]) -> 
     for command in commands:
         outcomes: list[ItemOutcome] = []
         for receipt in command.receipts:
-            try:
-                job = find(receipt)
-            except QueueMoving as error:
-                outcomes.append(error)
+            job = find(receipt)
+            if isinstance(job, QueueMoving):
+                outcomes.append(job)
                 continue
             if job is None or job.state == _COMPLETED or job.id in done:
                 outcomes.append(None)
@@ -90,8 +89,7 @@ async def ack_by_id(engine: Engine, work: Work, commands: Sequence[AckById]) -> 
                     work.move(job, Arrow.PROMOTE)
                 work.move(job, Arrow.CLAIM)
             if job.state == _ACTIVE:
-                if job.started_at is None:
-                    engine.handed.begin(work, job)
+                engine.handed.begin(work, job)
                 done[job.id] = job
                 outcomes.append(None)
             else:
@@ -110,20 +108,19 @@ async def nack_by_id(engine: Engine, work: Work, commands: Sequence[NackById]) -
     for command in commands:
         outcomes: list[ItemOutcome] = []
         for receipt in command.receipts:
-            try:
-                job = find(receipt)
-            except QueueMoving as error:
-                outcomes.append(error)
-                continue
-            missing = JobNotFound(f"There is no message {receipt.id} in this topic.") if job is None else None
-            outcomes.append(missing if job is None else _fail(engine, work, job, receipt.error))
+            job = find(receipt)
+            if job is None:
+                outcomes.append(JobNotFound(f"There is no message {receipt.id} in this topic."))
+            elif isinstance(job, QueueMoving):
+                outcomes.append(job)
+            else:
+                outcomes.append(_fail(engine, work, job, receipt.error))
         work.answer(command, outcomes)
 
 
 def _fail(engine: Engine, work: Work, job: Job, error: str | None) -> ItemOutcome:
     if job.state == _ACTIVE:
-        if job.started_at is None:
-            engine.handed.begin(work, job)
+        engine.handed.begin(work, job)
         count_failure(work, job, error)
     elif _was_lost(job):
         details = details_of(job)
@@ -135,10 +132,10 @@ def _fail(engine: Engine, work: Work, job: Job, error: str | None) -> ItemOutcom
     return None
 
 
-async def _finder(engine: Engine, work: Work, commands: Sequence[ById]) -> Callable[[Receipt], Job | None]:
+async def _finder(engine: Engine, work: Work, commands: Sequence[ById]) -> Callable[[Receipt], Job | QueueMoving | None]:
     """Read all jobs that are meant; the returned function gives each, if it is on the queue that is meant.
 
-    It raises QueueMoving if that queue is on another shard.
+    QueueMoving: that queue is on another shard.
     """
     ids = [receipt.id for command in commands for receipt in command.receipts]
     await work.prefetch(ids)
@@ -151,9 +148,9 @@ async def _finder(engine: Engine, work: Work, commands: Sequence[ById]) -> Calla
         if work.tx.queue_away(key) is not None or (queue is None and work.is_strange(key)):
             strange.add(key)
 
-    def find(receipt: Receipt) -> Job | None:
+    def find(receipt: Receipt) -> Job | QueueMoving | None:
         if receipt.queue in strange:
-            raise QueueMoving
+            return QueueMoving()
         job = work.at_hand(receipt.id)
         return None if job is None or job.queue != numbers[receipt.queue] else job
 

@@ -231,8 +231,7 @@ async def _settle(engine: Engine, work: Work, commands: Sequence[S], act: Callab
                 await call_back(engine, work, [job])
             problem = _why_not(job, hold)
             if job is not None and problem is None:
-                if job.started_at is None:
-                    engine.handed.begin(work, job)
+                engine.handed.begin(work, job)
                 act(command, index, job)
             outcomes.append(problem)
         work.answer(command, outcomes)

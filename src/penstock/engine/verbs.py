@@ -27,8 +27,8 @@ from penstock.engine import (
     settle,
     sweep,
 )
-from penstock.engine.fast import buffer
 from penstock.engine.fast import commands as fast
+from penstock.engine.fast import promises
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -69,8 +69,8 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     hooks.RemoveWebhook: hooks.remove_webhook,
     hooks.EnableWebhook: hooks.enable_webhook,
     hooks.NoteDeliveries: hooks.note_deliveries,
-    buffer.Keep: buffer.keep,
-    buffer.KeepHere: buffer.keep_here,
+    promises.Keep: promises.keep,
+    promises.KeepHere: promises.keep_here,
     fast.Begin: fast.begin,
     fast.TakeBack: fast.take_back,
     fast.Abandon: fast.abandon,

@@ -15,20 +15,18 @@ import asyncio
 import contextlib
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import structlog
 
 from penstock.core import limits
 from penstock.core.breaker import Breaker
-from penstock.core.errors import FastPathFailed, PenstockError, QueueMoving, StorageFailed, TooMany
-from penstock.core.events import EventKind
+from penstock.core.errors import FastPathFailed, PenstockError, StorageFailed, TooMany
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.queue import QueueKey
-from penstock.engine.command import Command
+from penstock.engine.fast.promises import Keep, KeepHere, Promise, decode, encode
 from penstock.engine.keeper import Keeper
-from penstock.engine.produce import Push, PushAcross, any_special, build, start_apart
+from penstock.engine.produce import Push, PushAcross, any_special, build
 from penstock.store.wal import Record, Wal
 
 if TYPE_CHECKING:
@@ -36,9 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.job import Job
+    from penstock.engine.command import Command
     from penstock.engine.engine import Engine
-    from penstock.engine.work import Work
-    from penstock.store.contract import FastTransaction
     from penstock.store.redis.buffers import Buffers
 
 log = structlog.get_logger("penstock.buffer")
@@ -48,112 +45,6 @@ FAILURES: Final = 3
 REST_MS: Final = 1_000
 #: A server that has not reached the database for this long may have lost the number its ids are made with (ms).
 OUT_OF_REACH_MS: Final = 40_000
-
-
-class Promise(msgspec.Struct, array_like=True, gc=False):
-    """One record of the log: jobs for one queue, with the ids they were answered with."""
-
-    namespace: str
-    queue: str
-    at: int  #: wall clock, ms
-    ids: list[int]
-    jobs: list[NewJob]
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Promise]).decode
-
-
-class Keep(Command[int]):
-    """Store records of a log, those that are not stored yet; answers up to which number it is stored now.
-
-    ``is_all``: everything in front of the first of them was stored once, as its owner knows. Should the database know less,
-    because it is one that was restored, there is nothing to wait for.
-    """
-
-    __slots__ = ("is_all", "records", "wal")
-
-    grows = True
-
-    def __init__(self, wal: int, records: Sequence[Record], *, is_all: bool = False) -> None:
-        self.wal = wal
-        self.records = records
-        self.is_all = is_all
-
-
-class KeepHere(Command[None]):
-    """Store the part of a record of another shard's log whose queues have moved here, unless it is stored already.
-
-    Who stores a log does it in order, so the number of the last record that concerned this shard says it all.
-    """
-
-    __slots__ = ("number", "promises", "wal")
-
-    grows = True
-
-    def __init__(self, wal: int, number: int, promises: Sequence[Promise]) -> None:
-        self.wal = wal
-        self.number = number
-        self.promises = promises
-
-
-async def keep_here(_engine: Engine, work: Work, commands: Sequence[KeepHere]) -> None:
-    """Apply a batch of records of other shards."""
-    tx = cast("FastTransaction", work.tx)
-    for command in commands:
-        if _any_away(work, command.promises):
-            work.refuse(command, QueueMoving())
-            continue
-        before = await tx.wal_stored(command.wal)
-        if command.number > before:
-            for promise in command.promises:
-                await _keep_promise(work, promise)
-            await work.flush()
-            await tx.wal_advance(command.wal, before, command.number)
-        work.answer(command, None)
-
-
-def _any_away(work: Work, promises: Sequence[Promise]) -> bool:
-    """Tell whether a promise is about a queue that another shard has."""
-    keys = {QueueKey(promise.namespace, promise.queue) for promise in promises}
-    return any(
-        work.tx.queue_away(key) is not None or (work.tx.queue_find(key) is None and work.is_strange(key)) for key in keys
-    )
-
-
-async def keep(_engine: Engine, work: Work, commands: Sequence[Keep]) -> None:
-    """Apply a batch of records."""
-    tx = cast("FastTransaction", work.tx)
-    for command in commands:
-        if any(_any_away(work, _decode(record.body)) for record in command.records) if work.tx.away else False:
-            work.refuse(command, QueueMoving())
-            continue
-        stored = before = await tx.wal_stored(command.wal)
-        if command.is_all and command.records:
-            stored = max(stored, command.records[0].number - 1)
-        for number, body in command.records:
-            if number != stored + 1:
-                if number <= stored:
-                    continue
-                break  # something is missing in between: that is for who has it
-            for promise in _decode(body):
-                await _keep_promise(work, promise)
-            stored = number
-        if stored > before:
-            await work.flush()
-            await tx.wal_advance(command.wal, before, stored)
-        work.answer(command, stored)
-
-
-async def _keep_promise(work: Work, promise: Promise) -> None:
-    key = QueueKey(promise.namespace, promise.queue)
-    queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
-    if queue.created_at is None:
-        await work.tx.queue_save(queue, queue.settings, work.now_ms)
-        work.tell(EventKind.QUEUE_CREATED, queue)
-    made = build(queue, promise.ids, promise.jobs, promise.at)
-    start_apart(work, made, promise.jobs)
-    work.pushed += len(made)
 
 
 class EnqueueBuffer:
@@ -203,7 +94,7 @@ class EnqueueBuffer:
         for record in left:
             if record.number > stored:
                 counts: dict[QueueKey, int] = {}
-                for promise in _decode(record.body):
+                for promise in decode(record.body):
                     self._count(counts, QueueKey(promise.namespace, promise.queue), len(promise.jobs))
                 self._bytes += len(record.body)
                 self._unstored.append((record, counts))
@@ -249,7 +140,7 @@ class EnqueueBuffer:
         self._check_room(count)
         now = engine.clock.now_ms()
         promises = [Promise(*key, now, engine.ids.take(len(jobs), now), list(jobs)) for key, jobs in parts]
-        body = _encode(promises)
+        body = encode(promises)
         if len(body) > limits.buffer_record_bytes_max:
             raise TooMany("The batch is too large for the enqueue buffer. Send it in smaller pieces.")
         assert self.wal is not None  # see _takes
@@ -333,12 +224,12 @@ class EnqueueBuffer:
         stored = 0
         for number, body in records:  # seldom, so one by one
             elsewhere: dict[Engine, list[Promise]] = {}
-            for promise in _decode(body):
+            for promise in decode(body):
                 elsewhere.setdefault(self.route(QueueKey(promise.namespace, promise.queue)), []).append(promise)
             here = elsewhere.pop(self._engine, [])
             for engine, promises in elsewhere.items():
                 await engine.run(KeepHere(wal, number, promises))
-            stored = await self._engine.run(Keep(wal, [Record(number, _encode(here))], is_all=is_all))
+            stored = await self._engine.run(Keep(wal, [Record(number, encode(here))], is_all=is_all))
             if stored < number:
                 break
         return stored

@@ -61,7 +61,9 @@ class HandedOut:
         self._by_token.pop(token, None)
 
     def begin(self, work: Work, job: Job) -> None:
-        """A worker speaks of a job that was set aside: write down that it has it, since when, and for how long."""
+        """A worker speaks of a job it has. If that was set aside, write down that it has it, since when, and for how long."""
+        if job.started_at is not None:
+            return
         handed = self._by_token.get(job.token)
         if handed is None:  # handed out by another server: since it was set aside is the closest we know
             made = time_of(job.token)

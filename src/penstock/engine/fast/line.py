@@ -1,4 +1,4 @@
-"""The callers of one hot queue, served from its ready list; and the prefetcher that keeps the list filled."""
+"""The callers of one hot queue, served from its ready list."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 import structlog
 
 from penstock.core import limits
-from penstock.core.clock import pause, settle
+from penstock.core.clock import settle
 from penstock.core.errors import FastPathFailed, PenstockError
-from penstock.engine.fast.commands import Prefetch, TakeBack
+from penstock.engine.fast.commands import TakeBack
 from penstock.engine.fast.handed import At, Handed
+from penstock.engine.fast.prefetcher import Prefetcher
 
 if TYPE_CHECKING:
     from penstock.core.job import Delivery
-    from penstock.core.queue import Queue, QueueKey
+    from penstock.core.queue import Queue
     from penstock.engine.claim import Claim
     from penstock.engine.fast.path import FastPath
 
@@ -23,25 +24,15 @@ log = structlog.get_logger("penstock.fast")
 
 
 class Line:
-    """Callers line up; whatever they want together is taken from the list at once.
-
-    ``lease_ms``: the longest lease that was asked for; what is set aside must last for it.
-    """
+    """Callers line up; whatever they want together is taken from the list at once."""
 
     def __init__(self, path: FastPath, queue: Queue) -> None:
         self._path = path
-        self._key: QueueKey = queue.key
+        self.key = queue.key
         self.number = queue.number
-        self.lease_ms = 0
-        self.epoch: int | None = path.engine.hot.get(queue.number)
-        self.depth = 0  #: jobs on the list, as far as we know
+        self.prefetcher = Prefetcher(path, queue)
         self._waiting: list[Claim] = []
         self._serving: asyncio.Task[None] | None = None
-        self._fetching: asyncio.Task[bool] | None = None
-        self._fills = 0
-        self._rate = 0.0  #: jobs handed out by this server per ms, lately
-        self._counted_at = path.clock.steady_ms()
-        self._counted = 0
 
     def join(self, claim: Claim) -> None:
         """Line up."""
@@ -51,8 +42,9 @@ class Line:
 
     async def close(self) -> None:
         """Wait until those who are in line are served, and for what is being fetched."""
-        tasks = [task for task in (self._serving, self._fetching) if task is not None]
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._serving is not None:
+            await asyncio.gather(self._serving, return_exceptions=True)
+        await self.prefetcher.close()
 
     async def _serve(self) -> None:
         try:
@@ -93,10 +85,11 @@ class Line:
         if not wanted:
             return []
         if wanted > limits.fast_batch_jobs_max:
-            await self._path.take_back(self.number, self.epoch)
+            await self._path.take_back(self.number, self.prefetcher.epoch)
             self._leave_to_the_database(claims)
             return []
-        if self.epoch is None and not await self._fetch_now(wanted, is_empty=True):  # there is no list yet
+        prefetcher = self.prefetcher
+        if prefetcher.epoch is None and not await prefetcher.fetch_now(wanted, is_empty=True):  # there is no list yet
             self._leave_to_the_database(claims)
             return []
         lease_ms = max(claim.lease_ms for claim in claims if claim.lease_ms is not None)
@@ -113,17 +106,17 @@ class Line:
         served = {caller for caller, _ in shares}
         unserved = [claim for claim in claims if claim not in served and not claim.future.done()]
         if unserved and not shares:
-            if not await self._fetch_now(wanted, is_empty=not self.depth):
+            if not await prefetcher.fetch_now(wanted, is_empty=not prefetcher.depth):
                 self._leave_to_the_database(unserved)
                 return []
-        elif self.depth < self._enough() // 2:
-            self._fetch_soon()
+        elif prefetcher.is_low:
+            prefetcher.fetch_soon()
         return unserved
 
     async def _top_up(self, missing: int, lease_ms: int) -> list[Delivery]:
         """Get some more for a caller who has some already, and keeps them if that fails."""
         try:
-            if await self._fetch_now(missing, is_empty=not self.depth):
+            if await self.prefetcher.fetch_now(missing, is_empty=not self.prefetcher.depth):
                 return (await self._pop(missing, lease_ms))[0]
         except FastPathFailed:
             self._path.failed()
@@ -134,7 +127,7 @@ class Line:
     async def _pop(self, count: int, lease_ms: int) -> tuple[list[Delivery], bool]:
         """Take jobs from the list, and tell whether a better one is in the database."""
         taken = await self._path.lists.pop(self._path.generation, self.number, count)
-        self.depth = taken.left
+        self.prefetcher.depth = taken.left
         return self._deliverable(taken.jobs, lease_ms), taken.overtaken
 
     def _deliverable(self, jobs: list[Delivery], lease_ms: int) -> list[Delivery]:
@@ -163,84 +156,12 @@ class Line:
                 continue
             given += len(share)
             for job, _ in share:
-                lease_ms = path.lease_of(self._key, claim, job)
+                lease_ms = path.lease_of(self.key, claim, job)
                 path.handed.add(job.token, Handed(job.id, at, lease_ms, claim.owner))
                 job.started_at, job.lease_ms = at.now_ms, lease_ms  # what its worker is told
             claim.future.set_result(share)
         path.count(given)
-        self._count(given)
-
-    # Fetching.
-
-    def _count(self, given: int) -> None:
-        """Keep track of how much is wanted."""
-        self._counted += given
-        steady = self._path.clock.steady_ms()
-        if steady - self._counted_at >= limits.fast_rate_ms:
-            rate = self._counted / (steady - self._counted_at)
-            self._rate = rate if not self._rate else (self._rate + rate) / 2
-            self._counted, self._counted_at = 0, steady
-
-    def _enough(self) -> int:
-        """Return how many should be on the list: what is wanted within a moment."""
-        rate = max(self._rate, self._counted / limits.fast_rate_ms)
-        return max(limits.fast_jobs_min, min(limits.fast_jobs_max, int(rate * limits.fast_ahead_ms)))
-
-    def _fetch_soon(self) -> None:
-        if self._fetching is None:
-            self._fetching = asyncio.get_running_loop().create_task(self._fetch(0, is_empty=False), name="penstock-prefetch")
-            self._fetching.add_done_callback(self._fetched)
-
-    def _fetched(self, task: asyncio.Task[bool]) -> None:
-        self._fetching = None
-        if not task.cancelled() and isinstance(task.exception(), FastPathFailed):
-            self._path.failed()
-
-    async def _fetch_now(self, wanted: int, *, is_empty: bool) -> bool:
-        """Fetch, or wait for who fetches; tell whether to look at the list again."""
-        if self._fetching is not None:
-            await asyncio.wait([self._fetching])
-            return True
-        return await self._fetch(wanted, is_empty=is_empty)
-
-    async def _fetch(self, wanted: int, *, is_empty: bool) -> bool:
-        """Have jobs set aside, at least as many as are wanted, and put them on the list.
-
-        False: there is nothing on it, and nothing to put there.
-        """
-        path = self._path
-        holder = path.new_holder()
-        plan = await path.lists.plan(path.generation, self.number, holder)
-        if plan is None:  # another server is at it
-            await pause(path.clock, limits.fast_pause_ms)
-            return await self._fetch(wanted, is_empty=is_empty) if self.epoch is None else True
-        if is_empty and plan.length:  # and it just was
-            await path.lists.unlock(path.generation, self.number, holder)
-            return True
-        count = max(self._enough() - plan.length, limits.fast_jobs_min, wanted)
-        command = Prefetch(self._key, count, self.lease_ms + limits.fast_margin_ms, is_empty=is_empty)
-        try:
-            found = await path.engine.run(command)
-        except PenstockError:
-            await path.lists.unlock(path.generation, self.number, holder)
-            raise
-        self.epoch = found.epoch
-        if not found.jobs and is_empty:
-            await path.lists.unlock(path.generation, self.number, holder)
-            return False
-        length = None
-        if found.generation == path.generation:
-            now = path.clock.steady_ms()
-            length = await path.lists.fill(path.generation, self.number, plan, found.jobs, first=found.first, now_ms=now)
-        if length is None:  # given up, or taken back, meanwhile
-            await path.engine.run(TakeBack([(job.id, job.token) for job, _ in found.jobs]))
-            self.epoch = None
-            return True
-        self.depth = length
-        self._fills += 1
-        if self._fills > 1:
-            path.worked()
-        return True
+        self.prefetcher.count(given)
 
 
 def _shares(claims: list[Claim], jobs: list[Delivery]) -> list[tuple[Claim, list[Delivery]]]:

@@ -14,9 +14,9 @@ from penstock.core.breaker import Breaker
 from penstock.core.errors import FastPathFailed, PenstockError
 from penstock.core.ids import random_name
 from penstock.engine.claim import Claim, lease_ms_of
-from penstock.engine.fast.commands import Abandon, Begin, Reclaim, TakeBack, may_be_hot
+from penstock.engine.fast.commands import Abandon, TakeBack, may_be_hot
+from penstock.engine.fast.lease_daemon import LeaseDaemon
 from penstock.engine.fast.line import Line
-from penstock.engine.keeper import Keeper
 from penstock.store.redis.lists import place_of
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class FastPath:
         claim.lease_ms = lease_ms_of(queue, claim)
         if not 0 < claim.lease_ms <= limits.fast_lease_ms_max:
             return False
-        line.lease_ms = max(line.lease_ms, claim.lease_ms)
+        line.prefetcher.last_for(claim.lease_ms)
         return True
 
     def lease_of(self, key: QueueKey, claim: Claim, job: Job) -> int:
@@ -101,7 +101,6 @@ class FastPath:
             if self._suits(line, claim):
                 line.join(claim)
             else:
-                claim.direct = True
                 self.put_back(claim)
 
     def put_back(self, claim: Claim) -> None:
@@ -138,10 +137,9 @@ class FastPath:
 
     def forget(self, line: Line) -> None:
         """A queue is not hot any more."""
-        for key, each in list(self._lines.items()):
-            if each is line:
-                del self._lines[key]
-                self._heat.pop(key, None)
+        if self._lines.get(line.key) is line:
+            del self._lines[line.key]
+            self._heat.pop(line.key, None)
 
     def worked(self) -> None:
         """A list was filled, and some of what was on one before was handed out since: all is well."""
@@ -160,7 +158,7 @@ class FastPath:
     def depth(self, key: QueueKey) -> int:
         """Return how many jobs are on the ready list of a queue, as far as this server knows."""
         line = self._lines.get(key)
-        return 0 if line is None else line.depth
+        return 0 if line is None else line.prefetcher.depth
 
     # Order.
 
@@ -295,41 +293,3 @@ class FastPath:
             await self.daemon.note(limits.HOUR_MS)
         if self._giving_up is not None:
             await asyncio.gather(self._giving_up, return_exceptions=True)
-
-
-class LeaseDaemon(Keeper):
-    """Writes down who has what was handed out, takes back what nobody wants, and releases what was lost with a generation."""
-
-    every_ms = 500
-
-    def __init__(self, path: FastPath) -> None:
-        super().__init__(path.engine)
-        self._path = path
-        self._hurried: asyncio.Task[None] | None = None
-
-    async def run_once(self) -> None:
-        """Do one round."""
-        await self.note(-limits.fast_note_ms)
-        engine = self._engine
-        if engine.store.status().error is not None:
-            return
-        if engine.leads:
-            while self.goes_on() and await engine.run(Reclaim()) >= limits.slice_jobs_max:
-                pass
-        try:
-            await self._path.cool()
-        except FastPathFailed:
-            self._path.failed()
-
-    def hurry(self) -> None:
-        """Say at once what was handed out: the lists it came from are given up."""
-        if len(self._path.handed):
-            self._hurried = asyncio.get_running_loop().create_task(self.note(limits.HOUR_MS), name="penstock-hurry")
-
-    async def note(self, beyond_ms: int) -> None:
-        """Write down everything that was handed out by now, or as many ms ago."""
-        handed = self._path.handed
-        while some := handed.older_than(self._engine.clock.steady_ms() + beyond_ms, limits.slice_jobs_max):
-            await self._engine.run(Begin(some))
-            for token in some:
-                handed.forget(token)

@@ -1,0 +1,52 @@
+"""Leases of what is on ready lists, or was handed out from them: who has what, until when, and what nobody has."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+from penstock.core.errors import FastPathFailed
+from penstock.engine.fast.commands import Begin, Reclaim
+from penstock.engine.keeper import Keeper
+
+if TYPE_CHECKING:
+    from penstock.engine.fast.path import FastPath
+
+
+class LeaseDaemon(Keeper):
+    """Writes down who has what was handed out, takes back what nobody wants, and releases what was lost with a generation."""
+
+    every_ms = 500
+
+    def __init__(self, path: FastPath) -> None:
+        super().__init__(path.engine)
+        self._path = path
+        self._hurried: asyncio.Task[None] | None = None
+
+    async def run_once(self) -> None:
+        """Do one round."""
+        await self.note(-limits.fast_note_ms)
+        engine = self._engine
+        if engine.store.status().error is not None:
+            return
+        if engine.leads:
+            while self.goes_on() and await engine.run(Reclaim()) >= limits.slice_jobs_max:
+                pass
+        try:
+            await self._path.cool()
+        except FastPathFailed:
+            self._path.failed()
+
+    def hurry(self) -> None:
+        """Say at once what was handed out: the lists it came from are given up."""
+        if len(self._path.handed):
+            self._hurried = asyncio.get_running_loop().create_task(self.note(limits.HOUR_MS), name="penstock-hurry")
+
+    async def note(self, beyond_ms: int) -> None:
+        """Write down everything that was handed out by now, or as many ms ago."""
+        handed = self._path.handed
+        while some := handed.older_than(self._engine.clock.steady_ms() + beyond_ms, limits.slice_jobs_max):
+            await self._engine.run(Begin(some))
+            for token in some:
+                handed.forget(token)
