@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import ssl
@@ -9,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
+from websockets.asyncio.client import connect  # the other one reads and writes in two threads, which TLS here cannot bear
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import CloseCode
-from websockets.sync.client import connect
 
 from penstock import listeners
 from penstock.config import load
@@ -78,22 +79,24 @@ def test_metrics_are_served_with_tls(secured: Secured) -> None:
         assert "penstock_" in client.get(f"https://localhost:{secured.metrics_port}/metrics").text
 
 
-def test_websockets_are_served_with_tls(secured: Secured) -> None:
-    with connect(f"wss://localhost:{secured.port}/ws", ssl=secured.trust()) as opened:
-        opened.send(json.dumps({"cmd": "Ping", "reqId": 1}))
-        assert json.loads(opened.recv(timeout=20))["ok"] is True
+@pytest.mark.anyio
+async def test_websockets_are_served_with_tls(secured: Secured) -> None:
+    async with connect(f"wss://localhost:{secured.port}/ws", ssl=secured.trust()) as opened, asyncio.timeout(20):
+        await opened.send(json.dumps({"cmd": "Ping", "reqId": 1}))
+        assert json.loads(await opened.recv())["ok"] is True
 
 
-def test_nothing_is_written_past_the_encryption_when_a_websocket_is_closed_or_refused(secured: Secured) -> None:
-    with connect(f"wss://localhost:{secured.port}/ws", ssl=secured.trust()) as opened:
-        opened.send("x" * (limits.message_bytes_max + 1))
-        assert "too large" in json.loads(opened.recv(timeout=20))["error"]
+@pytest.mark.anyio
+async def test_nothing_is_written_past_the_encryption_when_a_websocket_is_closed_or_refused(secured: Secured) -> None:
+    async with connect(f"wss://localhost:{secured.port}/ws", ssl=secured.trust()) as opened, asyncio.timeout(20):
+        await opened.send("x" * (limits.message_bytes_max + 1))
+        assert "too large" in json.loads(await opened.recv())["error"]
         with pytest.raises(ConnectionClosed) as closed:
-            opened.recv(timeout=20)
+            await opened.recv()
     assert closed.value.rcvd is not None, "a close frame arrived"
     assert closed.value.rcvd.code == CloseCode.NO_STATUS_RCVD, "without a code: that is how the server underneath closes"
     with pytest.raises(InvalidStatus) as refused:
-        connect(f"wss://localhost:{secured.port}/nothing", ssl=secured.trust())
+        await connect(f"wss://localhost:{secured.port}/nothing", ssl=secured.trust())
     assert refused.value.response.status_code == 404
 
 
