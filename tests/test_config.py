@@ -46,7 +46,8 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
         "worker_overload_threshold_ms": "10", "jwt_secret": "x", "jwt_key_file": "key.pem", "jwt_jwks": "https://id.example/keys",
         "jwt_leeway_ms": "5", "jwt_required_claims": "exp,sub", "jwt_audience": "queue", "jwt_issuer": "https://id.example",
         "namespace_quotas": "acme:5,a:b:7,*:9", "tls_cert_file": "cert.pem", "tls_key_file": "tls.pem",
-        "batches": "127.0.0.1:8080", "redis": "sentinel://a:1,b:2/main", "redis_hot_jobs": "5",
+        "batches": "127.0.0.1:8080", "topics": "127.0.0.1:8081", "topics_lease_ms": "1000",
+        "redis": "sentinel://a:1,b:2/main", "redis_hot_jobs": "5",
     }  # fmt: skip
     assert set(good) == set(SETTINGS)
     from_flags = load(good, {})
