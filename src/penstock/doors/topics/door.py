@@ -78,7 +78,7 @@ class TopicsDoor:
         for stream in list(self._open):
             stream.end()
 
-    async def stray(self, req: Request) -> Plain:
+    async def stray(self, req: Request, **_params: str) -> Plain:
         """Answer what has no route at the listener of this door alone, in the words of the original."""
         parts = req.scope.path.split("/")[1:]
         known = (len(parts) == 1 and parts[0]) or (len(parts) == 2 and parts[0] in ("publish", "subscribe") and parts[1])
@@ -104,4 +104,6 @@ class TopicsDoor:
 
 
 def _queue(req: Request, topic: str) -> QueueKey:
+    if not topic:
+        raise RouteNotFound
     return QueueKey(namespace_in(req.scope.headers), check_topic(topic))
