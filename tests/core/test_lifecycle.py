@@ -58,6 +58,9 @@ EXPECTED: dict[Arrow, dict[State, State]] = {
     Arrow.RENEW: {State.ACTIVE: State.ACTIVE},
     Arrow.PROGRESS: {State.ACTIVE: State.ACTIVE},
     Arrow.RELEASE: {State.ACTIVE: State.WAITING},
+    Arrow.RETURN: {State.ACTIVE: State.WAITING},
+    Arrow.SEND_BACK: {State.ACTIVE: State.WAITING},
+    Arrow.SNOOZE: {State.ACTIVE: State.DELAYED},
     Arrow.POSTPONE: {State.ACTIVE: State.DELAYED},
     Arrow.COMPLETE: {State.ACTIVE: State.COMPLETED},
     Arrow.COMPLETE_REMOVE: {State.ACTIVE: State.NOWHERE},
@@ -125,6 +128,34 @@ def test_what_is_set_aside_has_a_lease_and_is_not_started() -> None:
     lifecycle.move(job, Arrow.START, Moment(), 2_000)
     assert (job.token, job.lease_ms, job.lease_until, job.started_at) == (1_000, 2_000, STEADY + 2_000, NOW)
     assert job.deadline == STEADY + 5_000
+
+
+def test_whoever_returns_stands_in_front_of_all_others() -> None:
+    first, second = job_in(State.ACTIVE, position=5), job_in(State.ACTIVE, position=6)
+    moment = Moment()
+    lifecycle.move(first, Arrow.RETURN, moment)
+    lifecycle.move(second, Arrow.RETURN, moment)
+    assert second.position < first.position < 0
+    assert first.attempts == 0
+
+
+def test_whoever_is_sent_back_stands_behind_all_others_even_if_it_came_in_front() -> None:
+    job = job_in(State.ACTIVE, position=-5, flags=JobFlag.LIFO)
+    lifecycle.move(job, Arrow.SEND_BACK, Moment())
+    assert job.position == 1_000
+    assert not job.has(JobFlag.LIFO)
+
+
+def test_whoever_snoozes_comes_back_in_front_the_one_put_off_last_first() -> None:
+    first, second = job_in(State.ACTIVE), job_in(State.ACTIVE)
+    moment = Moment()
+    for job in (first, second):
+        lifecycle.move(job, Arrow.SNOOZE, moment, NOW + 1_000)
+        assert job.run_at == NOW + 1_000
+    assert first.position < second.position, "which tells who was put off first"
+    for job in (first, second):
+        lifecycle.move(job, Arrow.DUE, moment)
+    assert second.position < first.position < 0
 
 
 def test_a_claim_without_a_length_does_not_run_out() -> None:

@@ -26,6 +26,7 @@ class JobFlag:
     DROP_DEPENDENCY: Final = 256  #: if it fails, the jobs that need it need it no more
     REPEATS: Final = 512  #: comes again when it is done; how is said in its options, see repeat.py
     AWAITED_AFAR: Final = 1_024  #: jobs of other shards need it (then it is AWAITED, too)
+    UNCOUNTED: Final = 2_048  #: a lease that runs out gives it back untouched, however often that happens
     AWAITS: Final = AWAITED | AWAITED_AFAR  #: what others have put on it, not its producer
 
 
@@ -116,6 +117,7 @@ class Details(msgspec.Struct, omit_defaults=True, gc=False):
     reason: str | None = None  #: why it is dead: see DeathReason
     progress_message: str | None = None
     parent: str | None = None  #: the job it is a child of, if that was said after its push
+    dacks: int = 0  #: how often a subscriber has put it off
     auto_retries: int = 0  #: how often the dead-letter rule has brought it back
     stack: list[str] | None = None  #: where it failed last, line by line
     unique_until: int | None = None  #: wall clock when its unique key is free for others, though it still lives

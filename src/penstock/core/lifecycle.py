@@ -68,6 +68,9 @@ class Arrow(StrEnum):
     RENEW = "renew"
     PROGRESS = "progress"
     RELEASE = "release"
+    RETURN = "return"
+    SEND_BACK = "send-back"
+    SNOOZE = "snooze"
     POSTPONE = "postpone"
     COMPLETE = "complete"
     COMPLETE_REMOVE = "complete-remove"
@@ -127,6 +130,23 @@ def line_up_again(job: Job, moment: Moment, _value: int) -> None:
     """Join the line with a fresh place: at the back, or at the front for last-in-first-out."""
     place = moment.serial()
     job.position = -place if job.flags & JobFlag.LIFO else place
+
+
+def stand_in_front(job: Job, moment: Moment, _value: int) -> None:
+    """Stand in front of everybody with the same priority, those who did the same before included."""
+    job.position = -moment.serial()
+
+
+def stand_at_the_back(job: Job, moment: Moment, _value: int) -> None:
+    """Stand behind everybody with the same priority, last-in-first-out or not."""
+    job.flags &= ~JobFlag.LIFO
+    job.position = moment.serial()
+
+
+def come_back_in_front(job: Job, moment: Moment, _value: int) -> None:
+    """Once it is due, stand in front of everybody with the same priority; of several due at once, the one put off last."""
+    job.flags |= JobFlag.LIFO
+    job.position = moment.serial()
 
 
 def ready_now(job: Job, moment: Moment, _value: int) -> None:
@@ -292,6 +312,12 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
             events=(Kind.JOB_PROGRESS,)),
     **_rows(Arrow.RELEASE,      (_ACTIVE,),                   _WAITING,    end_lease,
             events=(Kind.JOB_RELEASED,)),
+    **_rows(Arrow.RETURN,       (_ACTIVE,),                   _WAITING,    end_lease, stand_in_front, ready_now,
+            events=(Kind.JOB_RELEASED,)),
+    **_rows(Arrow.SEND_BACK,    (_ACTIVE,),                   _WAITING,    end_lease, stand_at_the_back, ready_now,
+            events=(Kind.JOB_RELEASED,)),
+    **_rows(Arrow.SNOOZE,       (_ACTIVE,),                   _DELAYED,    end_lease, come_back_in_front, ready_at,
+            events=(Kind.JOB_DELAYED,)),
     **_rows(Arrow.POSTPONE,     (_ACTIVE,),                   _DELAYED,    ready_at, end_lease,
             events=(Kind.JOB_DELAYED,)),
     **_rows(Arrow.COMPLETE,     (_ACTIVE,),                   _COMPLETED,  end_lease, finish,
@@ -341,9 +367,9 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
 def move(job: Job, arrow: Arrow, moment: Moment, value: int = 0) -> Transition:
     """Take a job along an arrow and return the row that says what happened.
 
-    ``value`` is the one number some arrows need: a due time (schedule, postpone, reschedule, retry, replace-later), the length
-    of a lease (claim, prefetch, start, renew), a priority, a progress, a size. Raises WrongState, and changes nothing, where
-    the table has no such arrow.
+    ``value`` is the one number some arrows need: a due time (schedule, postpone, snooze, reschedule, retry, replace-later), the
+    length of a lease (claim, prefetch, start, renew), a priority, a progress, a size. Raises WrongState, and changes nothing,
+    where the table has no such arrow.
     """
     transition = TABLE.get((job.state, arrow))
     if transition is None:

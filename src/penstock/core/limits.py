@@ -84,6 +84,15 @@ keepalive_s: Final = 60  # silence after which the system asks whether the other
 gone_s: Final = 120  # without a sign of the other side, after which the system gives it up
 links_looked_at_max: Final = 10_000  # sockets, when one is looked for
 
+# What a subscriber of a topic may do.
+subscribers_max: Final = 20_000
+subscription_wait_ms: Final = HOUR_MS  # for a message; then it lines up again
+stream_command_bytes_max: Final = 1_024  # of one command in a stream
+stream_commands_max: Final = 64  # that were sent ahead; more are not read until these are done
+stream_look_bytes: Final = 256 * 1024  # sent to a reader before it is looked whether it takes them
+stream_unread_bytes_max: Final = MEBIBYTE  # that a reader has not taken; then it gets nothing more
+stream_look_ms: Final = 20  # between two looks whether it has
+
 # What the server keeps.
 queues_max: Final = 1_000_000
 logs_per_job_max: Final = 100

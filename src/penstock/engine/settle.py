@@ -102,6 +102,21 @@ class Release(Settlement):
     __slots__ = ()
 
 
+class PutBack(Settlement):
+    """Subscribers give jobs back, and say where to: no attempt is counted.
+
+    ``arrow`` is RETURN (to the front), SEND_BACK (to the back) or SNOOZE (to the front, ``delay_ms`` from now, and that is
+    counted).
+    """
+
+    __slots__ = ("arrow", "delay_ms")
+
+    def __init__(self, namespace: str, holds: Sequence[Hold], arrow: Arrow, delay_ms: int = 0) -> None:
+        super().__init__(namespace, holds)
+        self.arrow = arrow
+        self.delay_ms = delay_ms
+
+
 class Progress(Settlement):
     """How far a worker is, from 0 to 100. Whoever reports progress is alive, so this renews the lease too."""
 
@@ -202,6 +217,26 @@ async def renew(engine: Engine, work: Work, commands: Sequence[Renew]) -> None:
 async def release(engine: Engine, work: Work, commands: Sequence[Release]) -> None:
     """Apply a batch of releases."""
     await _settle(engine, work, commands, lambda _command, _index, job: work.move(job, Arrow.RELEASE))
+
+
+async def put_back(engine: Engine, work: Work, commands: Sequence[PutBack]) -> None:
+    """Apply a batch of jobs that are given back. Those that go to the front together keep their order among themselves."""
+    to_front: list[Job] = []
+
+    def put(command: PutBack, _index: int, job: Job) -> None:
+        if command.arrow is Arrow.RETURN:
+            to_front.append(job)
+            return
+        if command.arrow is Arrow.SNOOZE:
+            details = details_of(job)
+            details.dacks += 1
+            put_details(job, details)
+        work.move(job, command.arrow, work.now_ms + command.delay_ms)
+
+    await _settle(engine, work, commands, put)
+    for job in sorted({job.id: job for job in to_front}.values(), key=lambda each: each.position, reverse=True):
+        if job.state == State.ACTIVE:  # it may have been settled otherwise in this very batch
+            work.move(job, Arrow.RETURN)
 
 
 async def progress(engine: Engine, work: Work, commands: Sequence[Progress]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.core import limits
-from penstock.core.job import details_of, put_details
+from penstock.core.job import JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow
 from penstock.core.retry import after_lapse
 from penstock.engine import crons, flows
@@ -162,7 +162,8 @@ async def _lapse(engine: Engine, work: Work) -> None:
         engine.timer.judged()
     for found in lapsed:
         job = work.meet(found)
-        if job.started_at is None:  # it was set aside for a ready list, and as far as is known nobody has had it
+        # One that nobody has started was set aside for a ready list, and as far as is known nobody has had it.
+        if job.started_at is None or job.flags & JobFlag.UNCOUNTED:
             work.move(job, Arrow.RELEASE)
             continue
         stall = engine.store.queue_by_number(job.queue).settings.stall
@@ -177,6 +178,8 @@ async def _lapse(engine: Engine, work: Work) -> None:
 
 
 async def _fall_due(work: Work) -> None:
-    for job in await work.tx.job_due(work.now_ms, limits.sweep_jobs_max):
-        work.move(work.meet(job), Arrow.DUE)
+    due = [work.meet(job) for job in await work.tx.job_due(work.now_ms, limits.sweep_jobs_max)]
+    due.sort(key=lambda job: (job.run_at, job.position))  # of one millisecond, whoever was put off first is due first
+    for job in due:
+        work.move(job, Arrow.DUE)
     await work.flush()

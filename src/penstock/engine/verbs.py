@@ -53,6 +53,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     settle.Ack: settle.ack,
     settle.Fail: settle.fail,
     settle.Release: settle.release,
+    settle.PutBack: settle.put_back,
     receipt.AckById: receipt.ack_by_id,
     receipt.NackById: receipt.nack_by_id,
     change.MoveJob: change.move_job,

@@ -1,0 +1,265 @@
+"""Subscribers: each holds at most one message, says what became of it, and gets the next.
+
+A held message is leased, and this server renews the lease for as long as the subscriber is connected, so a subscriber may take
+all the time it needs. When the server dies, its leases run out, and what its subscribers held comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from penstock.core import limits
+from penstock.core.errors import JobNotFound, PenstockError, TooMany, WrongState
+from penstock.core.job import details_of
+from penstock.core.lifecycle import Arrow
+from penstock.doors.opaque import unwrap
+from penstock.engine.claim import Claim, abandon
+from penstock.engine.settle import Ack, Hold, PutBack, Renew
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.clock import Alarm
+    from penstock.core.job import Delivery
+    from penstock.core.queue import QueueKey
+    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.settle import Settlement
+
+log = structlog.get_logger("penstock.topics")
+
+
+class Word(Enum):
+    """What a subscriber says about the message it holds."""
+
+    ACK = "ACK"  #: done: it is removed
+    NACK = "NACK"  #: not done: to the front of the topic
+    BACK = "BACK"  #: not done: to the back
+    DACK = "DACK"  #: not done: to the front, after a delay
+
+
+_ARROWS = {Word.NACK: Arrow.RETURN, Word.BACK: Arrow.SEND_BACK, Word.DACK: Arrow.SNOOZE}
+
+
+class Occupied(WrongState):
+    """A message is held already. Say what became of it before asking for the next."""
+
+    def __init__(self) -> None:
+        super().__init__("active", self.__doc__)
+
+
+class NothingHeld(WrongState):
+    """No message is held, so there is nothing to give back."""
+
+    def __init__(self) -> None:
+        super().__init__("nowhere", self.__doc__)
+
+
+class Message(NamedTuple):
+    """What a subscriber gets."""
+
+    data: bytes
+    dack_count: int = 0  #: how often it was put off
+
+
+class Subscribers:
+    """All subscribers of this server. ``lease_ms``: how long what they hold outlives the server."""
+
+    def __init__(self, engine: AnyEngine, lease_ms: int) -> None:
+        self.engine = engine
+        self.lease_ms = lease_ms
+        self.closed = False
+        self._open: set[Subscriber] = set()
+        self._alarm: Alarm | None = None
+        self._renewing: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def subscribe(self, queue: QueueKey) -> Subscriber:
+        """Return a new subscriber; whoever asks closes it. Raises TooMany."""
+        if self.closed or len(self._open) >= limits.subscribers_max:
+            raise TooMany("Too many subscribers. Retry later, or at another server.")
+        subscriber = Subscriber(self, queue)
+        self._open.add(subscriber)
+        self._book()
+        return subscriber
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """Forget a subscriber."""
+        self._open.discard(subscriber)
+
+    def stop(self) -> None:
+        """Let nobody wait any longer, because the server stops: everybody who waits for a message is told there is none."""
+        self.closed = True
+        for subscriber in self._open:
+            subscriber.stop_waiting()
+
+    async def close(self) -> None:
+        """Give back what is held. To be called when nobody speaks to the subscribers any more."""
+        self.stop()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        await asyncio.gather(*(subscriber.close() for subscriber in list(self._open)))
+        if self._renewing is not None:
+            await self._renewing
+
+    # Leases.
+
+    def _book(self) -> None:
+        if self._alarm is None and self._open and not self.closed:
+            clock = self.engine.clock
+            self._alarm = clock.call_at(clock.steady_ms() + self.lease_ms // 3, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        if self._renewing is None:
+            self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="penstock-topics-leases")
+        self._book()
+
+    async def _renew(self) -> None:
+        """Renew the leases of all messages that have been held for a while. What could not be renewed is tried again."""
+        try:
+            before = self.engine.clock.steady_ms() - self.lease_ms // 3
+            holds: dict[str, list[Hold]] = {}
+            for subscriber in self._open:
+                if subscriber.hold is not None and subscriber.held_since <= before:
+                    holds.setdefault(subscriber.queue.namespace, []).append(subscriber.hold)
+            for namespace, all_of_it in holds.items():
+                for start in range(0, len(all_of_it), limits.ids_max):
+                    some = all_of_it[start : start + limits.ids_max]
+                    await self.engine.run(Renew(namespace, some, [self.lease_ms] * len(some)))
+        except PenstockError as error:
+            log.warning("leases of held messages could not be renewed", error=str(error))
+        finally:
+            self._renewing = None
+
+
+class Subscriber:
+    """One of them. Its methods are called one after the other, but for ``close``, which may come at any time."""
+
+    def __init__(self, subscribers: Subscribers, queue: QueueKey) -> None:
+        self.queue = queue
+        self.hold: Hold | None = None  #: of the message in hand
+        self.held_since = 0  #: steady ms
+        self._subscribers = subscribers
+        self._engine = subscribers.engine
+        self._claim: Claim | None = None  #: the wait for the next message
+        self._closed = False
+
+    async def next(self) -> Message | None:
+        """Wait for the next message, and hold it. None: there will be none, because the server stops, or it was closed.
+
+        Raises Occupied if one is held already.
+        """
+        if self.hold is not None:
+            raise Occupied
+        while not self._closed and not self._subscribers.closed:
+            delivery = await self._wait(self._ask())
+            if delivery is not None:
+                return self._take(delivery)
+        return None
+
+    async def settle(self, word: Word, delay_ms: int = 0) -> None:
+        """Say what became of the message in hand; ``delay_ms`` is for DACK. An ACK for nothing changes nothing.
+
+        Raises NothingHeld; StaleLease, WrongState or JobNotFound if it was taken away meanwhile, though an ACK for a message
+        that was removed is fine; or why nothing was done, and then the message is still held.
+        """
+        command = self._settlement(word, delay_ms)
+        if command is not None:
+            outcomes = await self._engine.run(command)
+            self._settled(word, outcomes)
+
+    async def settle_and_next(self, word: Word, delay_ms: int = 0) -> Message | None:
+        """``settle``, then ``next``, together if that makes no difference."""
+        if word is not Word.ACK or self.hold is None or self._closed or self._subscribers.closed:
+            await self.settle(word, delay_ms)
+            return await self.next()
+        settling = self._engine.run(Ack(self.queue.namespace, [self.hold], (None,)))
+        claim = self._ask()
+        try:
+            outcomes = await settling
+            self._settled(word, outcomes)
+        except BaseException:
+            self._abandon(claim)
+            raise
+        delivery = await self._wait(claim)
+        return await self.next() if delivery is None else self._take(delivery)
+
+    def stop_waiting(self) -> None:
+        """Let ``next`` return without a message, if it waits."""
+        if self._claim is not None:
+            self._abandon(self._claim)
+
+    async def close(self) -> None:
+        """Stop waiting, and give back to the front what is in hand. Never raises: if that fails, its lease runs out."""
+        self._closed = True
+        self.stop_waiting()
+        hold, self.hold = self.hold, None
+        self._subscribers.leave(self)
+        if hold is not None:
+            try:
+                await self._engine.run(PutBack(self.queue.namespace, [hold], Arrow.RETURN))
+            except PenstockError as error:
+                log.warning("a held message could not be given back; its lease will run out", error=str(error))
+
+    # Claims.
+
+    def _ask(self) -> Claim:
+        claim = self._claim = Claim(self.queue, wait_ms=limits.subscription_wait_ms, lease_ms=self._subscribers.lease_ms)
+        try:
+            self._engine.run(claim)
+        except PenstockError:
+            self._claim = None
+            raise
+        return claim
+
+    async def _wait(self, claim: Claim) -> Delivery | None:
+        """Wait for what was asked for; None if there is nothing, or nobody wants it any more."""
+        try:
+            deliveries = await asyncio.shield(claim.future)
+        except asyncio.CancelledError:
+            if claim.gone:  # it is the claim that was given up
+                return None
+            self._abandon(claim)  # it is whoever waits that was
+            raise
+        finally:
+            if self._claim is claim:
+                self._claim = None
+        if claim.gone or not deliveries:  # what was claimed all the same is given back by whoever gave up the claim
+            return None
+        return deliveries[0]
+
+    def _abandon(self, claim: Claim) -> None:
+        if not claim.gone:
+            abandon(self._engine.of(self.queue), claim)
+        if self._claim is claim:
+            self._claim = None
+
+    def _take(self, delivery: Delivery) -> Message:
+        job, payload = delivery
+        self.hold = Hold(job.id, job.token)
+        self.held_since = self._engine.clock.steady_ms()
+        data, _ = unwrap(payload)
+        return Message(data, 0 if job.details is None else details_of(job).dacks)
+
+    # Settlements.
+
+    def _settlement(self, word: Word, delay_ms: int) -> Settlement | None:
+        if self.hold is None:
+            if word is Word.ACK:
+                return None
+            raise NothingHeld
+        if word is Word.ACK:
+            return Ack(self.queue.namespace, [self.hold], (None,))
+        return PutBack(self.queue.namespace, [self.hold], _ARROWS[word], delay_ms)
+
+    def _settled(self, word: Word, outcomes: Sequence[PenstockError | None]) -> None:
+        self.hold = None
+        problem = outcomes[0]
+        if problem is not None and not (word is Word.ACK and isinstance(problem, JobNotFound)):
+            raise problem
