@@ -15,19 +15,19 @@ def run(url, topic, rounds, **more):
     publish(url, topic, b"call me back", **more)
     with Subscription(url, topic, **more) as subscription:
         subscription.send("INIT")
-        put_off_at = None
-        while True:
-            message = subscription.receive()
-            if put_off_at is not None:
+        patience, put_off_at = 1, 0.0
+        while (message := subscription.receive(timeout=patience)) is not None:
+            if message.dack_count:
                 print(f"came back after {time.monotonic() - put_off_at:.1f} s", flush=True)
-            if message.dack_count >= rounds:
-                break
-            seconds = 2**message.dack_count
-            print(f"try {message.dack_count + 1} failed, again in {seconds} s", flush=True)
-            put_off_at = time.monotonic()
-            subscription.send(f"DACK {seconds}")  # others get their turn meanwhile: a message that waits holds up nobody
-        print(f"try {message.dack_count + 1} succeeded", flush=True)
-        subscription.send("ACK")
+            if message.dack_count < rounds:
+                seconds = 2**message.dack_count
+                print(f"try {message.dack_count + 1} failed, again in {seconds} s", flush=True)
+                patience, put_off_at = seconds + 1, time.monotonic()
+                subscription.send(f"DACK {seconds}")  # other messages get their turn meanwhile
+            else:
+                print(f"try {message.dack_count + 1} succeeded", flush=True)
+                patience = 1
+                subscription.send("ACK")
 
 
 if __name__ == "__main__":

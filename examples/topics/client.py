@@ -111,26 +111,15 @@ class Subscription:
             raise Refused(said["error"])
         return Message(base64.b64decode(said.get("msg", "")), said.get("dackCount", 0))
 
-    def leave(self):
-        """Say that this was all, and wait until the server has dealt with it. What is in hand goes back to the front."""
-        self._http.end_stream(self._stream)
-        self._flush()
-        while not self._ended:
-            self._hear(ANSWER_S)
-
     def hang_up(self):
-        """Close the connection without a word, as a crash would. What is in hand goes back to the front."""
+        """Leave. What is in hand goes back to the front; what was said a moment ago may go unheard, and then that does too."""
         self._socket.close()
 
     def __enter__(self):
         return self
 
-    def __exit__(self, kind, *_):
-        try:
-            if kind is None and not self._ended:
-                self.leave()
-        finally:
-            self.hang_up()
+    def __exit__(self, *_):
+        self.hang_up()
 
     def _flush(self):
         self._socket.settimeout(ANSWER_S)

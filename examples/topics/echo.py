@@ -1,4 +1,4 @@
-"""The simplest use of a topic: publish some words, and get them back in the same order.
+"""The simplest use of a topic: publish some words, and get them back in the same order, until none comes for a second.
 
 python examples/topics/echo.py hello world
 """
@@ -10,16 +10,14 @@ from client import NoServer, Subscription, publish
 
 
 def run(url, topic, words, **more):
-    """Publish the words, then print as many messages as there are words."""
+    """Publish the words, then print what comes."""
     for word in words:
         publish(url, topic, word.encode(), **more)
     with Subscription(url, topic, **more) as subscription:
         subscription.send("INIT")
-        for each, _ in enumerate(words):
-            if each:
-                subscription.send("ACK")  # done with the one before: the next one, please
-            print(subscription.receive().data.decode(), flush=True)
-        subscription.send("ACK")
+        while (message := subscription.receive(timeout=1)) is not None:
+            print(message.data.decode(), flush=True)
+            subscription.send("ACK")  # done with this one: the next one, please
 
 
 if __name__ == "__main__":

@@ -41,9 +41,11 @@ class Crew:
         """Be a worker until everything is done."""
         with self.connect() as subscription:
             subscription.send("INIT")
-            while not self.all_done.is_set():
-                message = subscription.receive(timeout=0.1)
+            while True:
+                message = subscription.receive(timeout=0.5)
                 if message is None:
+                    if self.all_done.is_set():
+                        return
                     continue
                 try:
                     self.work(message.data)

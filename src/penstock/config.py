@@ -55,6 +55,8 @@ class Config(msgspec.Struct, frozen=True):
     tcp: Listener | None = Listener("127.0.0.1", 6789)
     metrics: Listener | None = Listener("127.0.0.1", 9090)
     batches: Listener | None = None
+    topics: Listener | None = None
+    topics_lease_ms: int = 10_000
     durability: Durability = Durability.ALWAYS
     sync_interval_ms: int = 100
     auth_tokens: tuple[str, ...] = ()
@@ -273,6 +275,14 @@ SETTINGS: dict[str, Setting] = {
     "batches": Setting(
         _listener, ("PENSTOCK_BATCHES",), "where the batches door listens on its own, as mqueue does (8080 there), or off"
     ),
+    "topics": Setting(
+        _listener, ("PENSTOCK_TOPICS",), "where the topics door listens on its own, as miniqueue does (8080 there), or off"
+    ),
+    "topics_lease_ms": Setting(
+        _number(300, limits.HOUR_MS),
+        ("PENSTOCK_TOPICS_LEASE_MS",),
+        "how long after the death of a server the messages come back that its subscribers held",
+    ),
     "durability": Setting(
         _durability, ("PENSTOCK_DURABILITY",), "what an answer means: always (on disk), interval, or never"
     ),
@@ -449,7 +459,7 @@ def _text_of(name: str, value: object, file: Path) -> str:
 
 
 def _check_listeners(config: Config) -> None:
-    listeners = [config.http, *(each for each in (config.tcp, config.metrics, config.batches) if each is not None)]
+    listeners = [each for name in SETTINGS if isinstance(each := getattr(config, name), Listener)]
     for listener in listeners:
         if listeners.count(listener) > 1:
             raise ConfigInvalid(f"Two listeners share the address {listener}. Give each its own, or switch one off.")

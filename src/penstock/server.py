@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
@@ -44,6 +44,8 @@ from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptim
 from penstock.doors.ops.metrics import Metrics
 from penstock.doors.ops.shards import ShardHandlers
 from penstock.doors.rights import with_rights
+from penstock.doors.topics.door import TopicsDoor
+from penstock.doors.topics.subscriber import Subscribers
 from penstock.gates import gate_of, meter
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
@@ -86,6 +88,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     for name, listener, app in (
         ("metrics", config.metrics, doors.metrics_app),
         ("batches", config.batches, doors.batches_app),
+        ("topics", config.topics, doors.topics_app),
     ):
         if listener is not None and listeners.wanted(config, name, listener):
             apps.append((listener, app()))
@@ -106,6 +109,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     ended_by_itself = not stop.done()
     log.info("stopping", reason=reason)
     doors.readiness.ready = False
+    doors.subscribers.stop()
     engine.stop_waiting()
     engine.feed.pass_on(EventKind.SERVER_SHUTDOWN, {"reason": reason}, clock.now_ms())
     await doors.end_streams()
@@ -147,6 +151,8 @@ class Doors:
         tally = Tally()
         metrics.add(BatchesMetrics(tally, engine))
         self._batches = BatchesDoor(engine, tally)
+        self.subscribers = Subscribers(engine, config.topics_lease_ms)
+        self._topics = TopicsDoor(engine, self.subscribers, self._links, self._window)
         jobs, queues = JobHandlers(engine), QueueHandlers(engine)
         crons, webhooks = CronHandlers(engine), WebhookHandlers(engine, guard)
         workers = WorkerHandlers(engine, self.workers)
@@ -183,11 +189,13 @@ class Doors:
                 *workers.routes(),
                 *self._streams.routes(),
                 *self._batches.routes(),
+                *self._topics.routes(),
                 *self.ops.routes(metrics_auth=config.metrics_auth),
                 *ShardHandlers(engine).routes(),
             ]
         )
         self._routes += OpenApi(list(self._routes)).routes()
+        self._topics.reserved = frozenset(route.path.split("/")[1] for route in self._routes)
         thresholds = Thresholds(
             config.queue_idle_threshold_ms, config.queue_size_threshold, config.memory_warning_mb, config.storage_warning_mb
         )
@@ -217,9 +225,14 @@ class Doors:
         """Return what answers on the listener of the batches door."""
         return self._app(with_rights(self._batches.own_routes()), self._window, websocket=False, plain_errors=True)
 
+    def topics_app(self) -> HttpApp:
+        """Return what answers on the listener of the topics door."""
+        return self._app(with_rights(self._topics.own_routes()), self._window, websocket=False, stray=self._topics.stray)
+
     async def end_streams(self) -> None:
         """End the connections that stay: the listener would not wait for them."""
-        await asyncio.gather(self._sockets.close(), self._streams.close())
+        self._topics.end_streams()
+        await asyncio.gather(self._sockets.close(), self._streams.close(), self.subscribers.close())
 
     def _new_window(self) -> SlidingWindow | None:
         config = self._config
@@ -232,9 +245,7 @@ class Doors:
             cleanup_ms=config.rate_limit_cleanup_ms,
         )
 
-    def _app(
-        self, routes: list[Route], window: SlidingWindow | None, *, websocket: bool, plain_errors: bool = False
-    ) -> HttpApp:
+    def _app(self, routes: list[Route], window: SlidingWindow | None, *, websocket: bool, **said_otherwise: Any) -> HttpApp:
         config = self._config
         return HttpApp(
             routes,
@@ -244,7 +255,7 @@ class Doors:
             address=ClientAddress(config.trusted_proxies),
             links=self._links,
             websocket=self._sockets.serve if websocket else None,
-            plain_errors=plain_errors,
+            **said_otherwise,
         )
 
 

@@ -107,6 +107,9 @@ POST /nack
 GET /dlq
 POST /dlq/delete
 GET /topics
+POST /publish/:topic
+POST /subscribe/:topic
+DELETE /:topic
 """
 
 

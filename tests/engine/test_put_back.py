@@ -88,7 +88,9 @@ async def test_only_who_holds_it_can_give_it_back(engine: Engine, clock: ManualC
     for arrow in (Arrow.RETURN, Arrow.SEND_BACK, Arrow.SNOOZE):
         (outcome,) = await engine.run(PutBack(QUEUE.namespace, [stale], arrow))
         assert isinstance(outcome, StaleLease)
-    assert (await stored(engine, new)).token == new.token
+    found = await stored(engine, new)
+    assert found is not None
+    assert found.token == new.token
     (outcome,) = await engine.run(PutBack(QUEUE.namespace, [Hold(12345)], Arrow.RETURN))
     assert isinstance(outcome, JobNotFound)
 
@@ -100,5 +102,6 @@ async def test_a_lease_that_runs_out_is_not_counted_against_a_message(engine: En
         assert (await claim_job(engine, lease_ms=1_000)).id == first.id
         await clock.advance(1_000)
     job = await stored(engine, first)
+    assert job is not None
     assert (State(job.state), job.attempts, job.stalls) == (State.WAITING, 0, 0)
     assert await order(engine) == [first.id, second.id], "at its old place"

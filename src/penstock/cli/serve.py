@@ -35,6 +35,7 @@ def _option(name: str, metavar: str | None = None, **more: Any) -> Callable[[F],
 @_option("tcp", "HOST:PORT|off")
 @_option("metrics", "HOST:PORT|off")
 @_option("batches", "HOST:PORT|off")
+@_option("topics", "HOST:PORT|off")
 @_option("tls-cert-file", "FILE")
 @_option("tls-key-file", "FILE")
 @_option("dev-cert", is_flag=True)
@@ -75,6 +76,8 @@ def _greet(config: configuration.Config) -> None:
         click.echo(f"  TCP      {config.tcp}")
     if config.batches is not None:
         click.echo(f"  batches  {scheme}://{config.batches}")
+    if config.topics is not None:
+        click.echo(f"  topics   {scheme}://{config.topics}")
     click.echo(f"  metrics  {base}/prometheus")
     if config.metrics is not None:
         click.echo(f"           {scheme}://{config.metrics}/metrics  (off with --metrics off)")

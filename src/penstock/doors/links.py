@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 _OPEN: Final = Path("/proc/self/fd")
 #: All sockets are looked through at most this often.
 LOOK_EVERY_MS: Final = 1_000
+#: Where the system says, among what it knows of a TCP connection, how many bytes the other side has acknowledged.
+_BYTES_ACKED_AT: Final = 120
+_BYTES_ACKED: Final = struct.Struct("=Q")
 
 
 def keep_alive(link: socket.socket) -> None:
@@ -71,10 +75,7 @@ class Links:
         ``client`` is spelled ``address:port``. ``over``: nothing can be sent after that. Only for a connection on which nobody
         else sends at the moment, and which is closed afterwards.
         """
-        link = self._find(client)
-        if link is None:
-            await self._look_soon()
-            link = self._find(client)
+        link = await self._get(client)
         if link is None:
             return False
         with link:  # a copy: it must not outlive this, or the connection would not end
@@ -85,6 +86,27 @@ class Links:
             except OSError:
                 return False
             return whole
+
+    async def taken(self, client: str) -> int | None:
+        """Return how many bytes of its connection a client has taken so far; None if the system does not tell."""
+        link = await self._get(client)
+        if link is None:
+            return None
+        with link:
+            try:
+                info = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.size + _BYTES_ACKED_AT)
+                (taken,) = _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_AT)
+            except (OSError, struct.error):
+                return None
+            return int(taken)
+
+    async def _get(self, client: str) -> socket.socket | None:
+        """Return a copy of the socket of a client."""
+        link = self._find(client)
+        if link is None:
+            await self._look_soon()
+            link = self._find(client)
+        return link
 
     def _find(self, client: str) -> socket.socket | None:
         number = self._numbers.get(client)

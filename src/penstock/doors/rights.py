@@ -50,7 +50,12 @@ ROUTES: Final[dict[Right, tuple[str, ...]]] = {
         "GET /dlq",
         "GET /topics",
     ),
-    Right.PRODUCE: ("POST /queues/{queue}/jobs", "POST /queues/{queue}/jobs/bulk", "POST /enqueue"),
+    Right.PRODUCE: (
+        "POST /queues/{queue}/jobs",
+        "POST /queues/{queue}/jobs/bulk",
+        "POST /enqueue",
+        "POST /publish/{topic}",
+    ),
     Right.TAKE: (
         "GET /queues/{queue}/jobs",
         "POST /queues/{queue}/jobs/pull-batch",
@@ -58,6 +63,7 @@ ROUTES: Final[dict[Right, tuple[str, ...]]] = {
         "DELETE /workers/{id}",
         "POST /workers/{id}/heartbeat",
         "GET /dequeue",
+        "POST /subscribe/{topic}",  # and SETTLE, which its handler asks for
     ),
     Right.SETTLE: (
         "POST /jobs/{id}/ack",
@@ -105,6 +111,7 @@ ROUTES: Final[dict[Right, tuple[str, ...]]] = {
         "POST /webhooks",
         "DELETE /webhooks/{id}",
         "PUT /webhooks/{id}/enabled",
+        "DELETE /{topic}",
         "POST /gc",
         "POST /shards/rebalance",
         "GET /heapstats",

@@ -233,6 +233,13 @@ async def obliterate(engine: AnyEngine, queue: QueueKey) -> int:
     return count
 
 
+async def empty(engine: AnyEngine, queue: QueueKey) -> int:
+    """Remove everything in a queue, whoever holds it; the queue and its settings stay."""
+    count = await move_many(engine, queue, Arrow.OBLITERATE, states=_ALONG_THEIR_WAY)
+    await engine.run(Announce(queue, EventKind.QUEUE_DRAINED, count))
+    return count
+
+
 async def revive(engine: AnyEngine, queue: QueueKey, limit: int | None = None) -> int:
     """Bring dead jobs back to the queue: all of them, or the ``limit`` oldest."""
     count = await move_many(engine, queue, Arrow.REVIVE, limit=limit)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.access.gate import Gate
     from penstock.access.rate_limit import ClientAddress, SlidingWindow
+    from penstock.doors.http.route import Handler
     from penstock.doors.links import Links
 
 log = structlog.get_logger("penstock.http")
@@ -56,7 +57,7 @@ class HttpApp:
     ``gate`` is asked who it is and whether they may, ``window`` limits how often a client may ask (None: not at all),
     ``allow_origin`` is the web page that may call from a browser (empty: none). ``websocket`` serves WebSockets (None: there
     are none); what it raises before it accepts the connection is the answer to the handshake, said through ``links``.
-    ``plain_errors``: what has no route is answered with a line of text.
+    ``plain_errors``: what has no route is answered with a line of text. ``stray`` answers it, if that is said otherwise.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class HttpApp:
         links: Links,
         websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
         plain_errors: bool = False,
+        stray: Handler = _not_found,
     ) -> None:
         self._router = Router(routes)
         self._gate = gate
@@ -78,6 +80,7 @@ class HttpApp:
         self._links = links
         self._websocket = websocket
         self._plain_errors = plain_errors
+        self._stray = stray
         self._guarded = window is not None or not gate.is_open
         self._origin: Headers = [("access-control-allow-origin", allow_origin)] if allow_origin else []
         self._json: Headers = [("content-type", JSON), *self._origin]
@@ -103,7 +106,7 @@ class HttpApp:
             route, params = self._router.find("GET" if method == "HEAD" else method, scope.path)
             if self._guarded:
                 await self._check(scope, route, request)
-            handler = _not_found if route is None else route.handler
+            handler = self._stray if route is None else route.handler
             if method == "HEAD" and route is not None and route.right is Right.TAKE:
                 handler = _head_refused
             answer = await handler(request, **params)

@@ -159,7 +159,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "tags": [route.tag],
         "operationId": _operation_id(route),
         "parameters": parameters,
-        "responses": {"200": _reply(route)}
+        "responses": {str(route.status): _reply(route)}
         | {status: _error(text, plain=route.plain_errors) for status, text in _ERRORS.items()}
         | {str(status): _shape(shape) for status, shape in route.also},
     }
@@ -168,6 +168,8 @@ def _operation(route: Route) -> dict[str, Any]:
             "required": route.body_required,
             "content": {JSON: {"schema": _schema(route.body.shape)}},
         }
+    if route.takes:
+        operation["requestBody"] = {"content": {route.takes: {"schema": {"type": "string", "format": "binary"}}}}
     if route.public or route.probe:
         operation["security"] = [{}]
     else:

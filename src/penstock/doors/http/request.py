@@ -10,6 +10,8 @@ from penstock.core import limits
 from penstock.core.errors import BodyTooLarge, InvalidInput, LengthRequired, TooMany
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from granian._granian import RSGIHTTPProtocol as HTTPProtocol
     from granian.rsgi import Scope
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 
 _INCOMPLETE: Final = "The request body is incomplete"
+_EMPTY_MAX: Final = 16
 
 
 class Bodies:
@@ -87,6 +90,16 @@ class Request:
         if ends != 1:  # the server underneath ends a good body with one empty chunk and a broken one with two
             raise InvalidInput(_INCOMPLETE)
         return b"".join(chunks)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Read the body as it comes, without an end in sight. It is over when the client ends it, or is gone."""
+        empty = 0
+        async for chunk in self._proto:
+            if chunk:
+                empty = 0
+                yield bytes(chunk)
+            elif (empty := empty + 1) > _EMPTY_MAX:  # of a lost connection, nothing comes again and again
+                return
 
     @staticmethod
     def _check_size(size: int) -> None:

@@ -58,6 +58,8 @@ class Route(NamedTuple):
     listed: Any = None  #: a good answer is a JSON array of these instead
     listed_too: Any = None  #: a good answer may also be a JSON array of these
     plain_errors: bool = False  #: errors are answered as a line of text instead of JSON
+    status: int = 200  #: of a good answer without a shape
+    takes: str = ""  #: the media type of a body that is taken as it is
     also: tuple[tuple[int, type[msgspec.Struct]], ...] = ()  #: other statuses that have a shape of their own
 
     @property

@@ -16,8 +16,9 @@ from penstock.doors.jobs import jobs as j
 from penstock.doors.jobs import queues as q
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.call import Entry
-from penstock.doors.jobs.door import check_namespace, hold
+from penstock.doors.jobs.door import hold
 from penstock.doors.jobs.views import STATE_NAMES, job_ref
+from penstock.doors.namespaces import check_namespace
 from penstock.engine.change import ClearLog
 from penstock.engine.settle import Release
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -18,11 +17,11 @@ from penstock.core.errors import (
     StaleLease,
     WrongState,
 )
-from penstock.core.job import DEFAULT_NAMESPACE, Delivery
 from penstock.core.queue import QueueKey
 from penstock.doors.http.errors import Refused
 from penstock.doors.jobs.views import job_ref, token_value
 from penstock.doors.jobs.wire import ItemError
+from penstock.doors.namespaces import NAME, check_namespace, namespace_in
 from penstock.engine.change import MoveJob
 from penstock.engine.claim import Claim, abandon
 from penstock.engine.settle import Hold
@@ -30,9 +29,7 @@ from penstock.engine.settle import Hold
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Sequence
 
-    from granian._granian import RSGIHeaders
-
-    from penstock.core.job import Job, Payload
+    from penstock.core.job import Delivery, Job, Payload
     from penstock.core.lifecycle import Arrow
     from penstock.core.queue import Queue
     from penstock.doors.http.request import Request
@@ -44,7 +41,6 @@ T = TypeVar("T")
 
 #: What the contract has words for. Anything else is about the server: trying again may help, or the outcome is unknown.
 _OF_THE_JOB = (JobNotFound, JobQuarantined, StaleLease, WrongState, InvalidInput)
-_NAME = re.compile(r"[A-Za-z0-9_.:-]+\Z")
 
 
 class JobsDoor:
@@ -188,26 +184,11 @@ async def in_other_words(answer: Awaitable[T], refusal: str) -> T:
         raise Refused(refusal) from None
 
 
-def namespace_in(headers: RSGIHeaders) -> str:
-    """Return the namespace that headers choose: the default one without X-Namespace."""
-    name: str | None = headers.get("x-namespace")
-    if name is None and "x-namespace" not in headers:  # it is there, but unreadable, if it is not ASCII
-        return DEFAULT_NAMESPACE
-    return check_namespace(name)
-
-
-def check_namespace(name: str | None) -> str:
-    """Return what can be the name of a namespace; raises InvalidInput for anything else."""
-    if name is None or not 0 < len(name) <= limits.namespace_chars_max or _NAME.match(name) is None:
-        raise InvalidInput("X-Namespace contains invalid characters or is too long")
-    return name
-
-
 def check_queue_name(name: str) -> None:
     """Raise InvalidInput for what cannot be the name of a queue."""
     if not name:
         raise InvalidInput("Queue name is required")
     if len(name) > limits.name_chars_max:
         raise InvalidInput(f"Queue name too long (max {limits.name_chars_max} characters)")
-    if _NAME.match(name) is None:
+    if NAME.match(name) is None:
         raise InvalidInput("Queue name contains invalid characters")

@@ -19,10 +19,11 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, OriginRefused, PenstockError, RouteNotFound, TooMany
 from penstock.doors.jobs import events
 from penstock.doors.jobs.call import TextMessage
-from penstock.doors.jobs.door import check_queue_name, namespace_in
+from penstock.doors.jobs.door import check_queue_name
 from penstock.doors.jobs.hub import Hub, Reader
 from penstock.doors.jobs.outbox import Outbox
 from penstock.doors.jobs.subscription import Subscription
+from penstock.doors.namespaces import namespace_in
 from penstock.outbound.letter import data_of
 
 if TYPE_CHECKING:

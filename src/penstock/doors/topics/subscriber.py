@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from penstock.core import limits
-from penstock.core.errors import JobNotFound, PenstockError, TooMany, WrongState
+from penstock.core.errors import JobNotFound, PenstockError, TooMany
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
 from penstock.doors.opaque import unwrap
@@ -44,18 +44,26 @@ class Word(Enum):
 _ARROWS = {Word.NACK: Arrow.RETURN, Word.BACK: Arrow.SEND_BACK, Word.DACK: Arrow.SNOOZE}
 
 
-class Occupied(WrongState):
-    """A message is held already. Say what became of it before asking for the next."""
-
-    def __init__(self) -> None:
-        super().__init__("active", self.__doc__)
-
-
-class NothingHeld(WrongState):
+class NothingHeld(PenstockError):
     """No message is held, so there is nothing to give back."""
 
-    def __init__(self) -> None:
-        super().__init__("nowhere", self.__doc__)
+    code = "wrong_state"
+
+
+class Occupied(PenstockError):
+    """A message is held already. Say what became of it before asking for the next."""
+
+    code = "wrong_state"
+
+
+class NextFailed(PenstockError):
+    """The next message could not be had. What was said about the one before it is done."""
+
+    def __init__(self, reason: PenstockError) -> None:
+        why = "" if isinstance(reason, Occupied) else f": {reason}"
+        super().__init__(f"error getting next value for consumer{why}")
+        self.code = reason.code
+        self.reason = reason
 
 
 class Message(NamedTuple):
@@ -153,10 +161,10 @@ class Subscriber:
     async def next(self) -> Message | None:
         """Wait for the next message, and hold it. None: there will be none, because the server stops, or it was closed.
 
-        Raises Occupied if one is held already.
+        Raises NextFailed, for example because one is held already.
         """
         if self.hold is not None:
-            raise Occupied
+            raise NextFailed(Occupied())
         while not self._closed and not self._subscribers.closed:
             delivery = await self._wait(self._ask())
             if delivery is not None:
@@ -182,13 +190,17 @@ class Subscriber:
         settling = self._engine.run(Ack(self.queue.namespace, [self.hold], (None,)))
         claim = self._ask()
         try:
-            outcomes = await settling
-            self._settled(word, outcomes)
+            self._settled(word, await settling)
         except BaseException:
             self._abandon(claim)
             raise
         delivery = await self._wait(claim)
         return await self.next() if delivery is None else self._take(delivery)
+
+    def end(self) -> None:
+        """Ask for nothing any more. ``close`` is still to come."""
+        self._closed = True
+        self.stop_waiting()
 
     def stop_waiting(self) -> None:
         """Let ``next`` return without a message, if it waits."""
@@ -197,8 +209,7 @@ class Subscriber:
 
     async def close(self) -> None:
         """Stop waiting, and give back to the front what is in hand. Never raises: if that fails, its lease runs out."""
-        self._closed = True
-        self.stop_waiting()
+        self.end()
         hold, self.hold = self.hold, None
         self._subscribers.leave(self)
         if hold is not None:
@@ -213,9 +224,9 @@ class Subscriber:
         claim = self._claim = Claim(self.queue, wait_ms=limits.subscription_wait_ms, lease_ms=self._subscribers.lease_ms)
         try:
             self._engine.run(claim)
-        except PenstockError:
+        except PenstockError as error:
             self._claim = None
-            raise
+            raise NextFailed(error) from None
         return claim
 
     async def _wait(self, claim: Claim) -> Delivery | None:
@@ -227,6 +238,8 @@ class Subscriber:
                 return None
             self._abandon(claim)  # it is whoever waits that was
             raise
+        except PenstockError as error:
+            raise NextFailed(error) from None
         finally:
             if self._claim is claim:
                 self._claim = None

@@ -1,0 +1,107 @@
+"""Handlers of the topics door over HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.access.identity import Right
+from penstock.core.errors import RouteNotFound
+from penstock.core.queue import QueueKey
+from penstock.doors.http.route import Plain, Route, Stream
+from penstock.doors.namespaces import namespace_in
+from penstock.doors.topics.flow import Flows
+from penstock.doors.topics.stream import SubscriptionStream
+from penstock.doors.topics.topic import check_topic, new_message
+from penstock.engine import admin
+from penstock.engine.produce import Push
+
+if TYPE_CHECKING:
+    from penstock.access.rate_limit import SlidingWindow
+    from penstock.doors.http.request import Request
+    from penstock.doors.links import Links
+    from penstock.doors.topics.subscriber import Subscribers
+    from penstock.engine.fleet import AnyEngine
+
+BYTES: Final = "application/octet-stream"
+LINES: Final = "application/x-ndjson"
+_CREATED: Final = Plain(b"", status=201)
+_DONE: Final = Plain(b"")
+
+
+class TopicsDoor:
+    """One method per route. ``window`` limits how many commands may come from one address (None: no limit)."""
+
+    def __init__(
+        self, engine: AnyEngine, subscribers: Subscribers, links: Links, window: SlidingWindow | None = None
+    ) -> None:
+        self._engine = engine
+        self._subscribers = subscribers
+        self._window = window
+        self._flows = Flows(engine.clock, links)
+        self._open: set[SubscriptionStream] = set()
+        #: First parts of other routes of the main listener: no topic is deleted because a path of theirs was cut short.
+        self.reserved: frozenset[str] = frozenset()
+
+    async def publish(self, req: Request, topic: str) -> Plain:
+        queue = _queue(req, topic)
+        await self._engine.run(Push(queue, [new_message(await req.body())]))
+        return _CREATED
+
+    async def subscribe(self, req: Request, topic: str) -> Stream:
+        queue = _queue(req, topic)
+        req.allow(queue.namespace, Right.SETTLE)
+        subscriber = self._subscribers.subscribe(queue)
+        flow = self._flows.enter(req.scope.client)
+        window, client = self._window, req.scope.client.rpartition(":")[0].strip("[]")
+        check_pace = None if window is None else lambda: window.check(client)
+        stream = SubscriptionStream(req, subscriber, flow, self._engine.clock, check_pace)
+        self._open.add(stream)
+
+        def done() -> None:
+            self._open.discard(stream)
+            self._flows.leave(flow)
+            self._subscribers.leave(subscriber)
+
+        return Stream(LINES, stream.run, done)
+
+    async def delete(self, req: Request, topic: str) -> Plain:
+        await admin.empty(self._engine, _queue(req, topic))
+        return _DONE
+
+    async def delete_at_main(self, req: Request, topic: str) -> Plain:
+        if topic in self.reserved:
+            raise RouteNotFound
+        return await self.delete(req, topic)
+
+    def end_streams(self) -> None:
+        """Have all streams end soon: what is held goes back."""
+        for stream in list(self._open):
+            stream.end()
+
+    async def stray(self, req: Request) -> Plain:
+        """Answer what has no route at the listener of this door alone, in the words of the original."""
+        parts = req.scope.path.split("/")[1:]
+        known = (len(parts) == 1 and parts[0]) or (len(parts) == 2 and parts[0] in ("publish", "subscribe") and parts[1])
+        return Plain(b"", status=405) if known else Plain(b"404 page not found\n", status=404)
+
+    def routes(self) -> list[Route]:
+        """Return what may be asked for at the main listener."""
+        return [
+            route._replace(handler=self.delete_at_main) if route.method == "DELETE" else route for route in self.own_routes()
+        ]
+
+    def own_routes(self) -> list[Route]:
+        """Return what may be asked for at the listener of this door alone."""
+        tag = "Topics"
+        return [
+            route._replace(namespaced=True)
+            for route in (
+                Route("POST", "/publish/{topic}", self.publish, "Publish a message", tag, status=201, takes=BYTES),
+                Route("POST", "/subscribe/{topic}", self.subscribe, "Subscribe to a topic", tag, media=LINES, takes=BYTES),
+                Route("DELETE", "/{topic}", self.delete, "Remove all messages of a topic", tag),
+            )
+        ]
+
+
+def _queue(req: Request, topic: str) -> QueueKey:
+    return QueueKey(namespace_in(req.scope.headers), check_topic(topic))
