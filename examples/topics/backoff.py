@@ -7,7 +7,7 @@ import argparse
 import sys
 import time
 
-from client import NoServer, Subscription, publish
+from client import NoServer, Refused, Subscription, publish
 
 
 def run(url, topic, rounds, **more):
@@ -41,5 +41,5 @@ if __name__ == "__main__":
     given = options.parse_args()
     try:
         run(given.url, given.topic, given.rounds, cafile=given.cacert)
-    except NoServer as error:
+    except (NoServer, Refused) as error:
         sys.exit(str(error))

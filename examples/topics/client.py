@@ -49,7 +49,7 @@ class Refused(Exception):
 
 def publish(url, topic, data, *, namespace="default", cafile=None):
     """Bring a message. When this returns, it is on the server's disk. ``cafile``: a certificate to trust, as of --dev-cert."""
-    request = Request(f"{url}/publish/{quote(topic, safe='')}", data, _headers(namespace), method="POST")
+    request = Request(f"{url.rstrip('/')}/publish/{quote(topic, safe='')}", data, _headers(namespace), method="POST")
     context = ssl.create_default_context(cafile=cafile) if url.startswith("https") else None
     try:
         urlopen(request, timeout=ANSWER_S, context=context).close()
@@ -72,7 +72,7 @@ class Subscription:
     def __init__(self, url, topic, *, namespace="default", cafile=None):
         server = urlsplit(url)
         try:
-            self._socket = socket.create_connection((server.hostname, server.port), ANSWER_S)
+            self._socket = socket.create_connection((server.hostname, server.port or server.scheme), ANSWER_S)
         except OSError as error:
             raise NoServer(url, error) from error
         if server.scheme == "https":

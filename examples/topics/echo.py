@@ -6,7 +6,7 @@ python examples/topics/echo.py hello world
 import argparse
 import sys
 
-from client import NoServer, Subscription, publish
+from client import NoServer, Refused, Subscription, publish
 
 
 def run(url, topic, words, **more):
@@ -29,5 +29,5 @@ if __name__ == "__main__":
     given = options.parse_args()
     try:
         run(given.url, given.topic, given.words, cafile=given.cacert)
-    except NoServer as error:
+    except (NoServer, Refused) as error:
         sys.exit(str(error))

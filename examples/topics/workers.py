@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from client import NoServer, Subscription, publish
+from client import NoServer, Refused, Subscription, publish
 
 
 class Died(Exception):
@@ -105,7 +105,9 @@ if __name__ == "__main__":
     given = options.parse_args()
     try:
         sys.exit(
-            0 if run(given.url, given.topic, given.workers, given.messages, cafile=given.cacert) else "something was lost"
+            0
+            if run(given.url, given.topic, given.workers, given.messages, cafile=given.cacert)
+            else "not everything was done"
         )
-    except NoServer as error:
+    except (NoServer, Refused) as error:
         sys.exit(str(error))

@@ -68,6 +68,13 @@ def test_backoff(server: ServerProcess) -> None:
     assert left(server, "backoff") == 0
 
 
+def test_a_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ServerProcess(tmp_path / "data", env={"AUTH_TOKENS": "secret"}) as server:
+        assert example("echo", "--url", server.url, fine=False).startswith("401: ")
+        monkeypatch.setenv("TOKEN", "secret")
+        assert example("echo", "--url", f"{server.url}/") == "hello\nworld\n"
+
+
 def test_without_a_server_they_say_what_to_do() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     for name in ("echo", "workers", "backoff"):
