@@ -46,10 +46,13 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
         "worker_overload_threshold_ms": "10", "jwt_secret": "x", "jwt_key_file": "key.pem", "jwt_jwks": "https://id.example/keys",
         "jwt_leeway_ms": "5", "jwt_required_claims": "exp,sub", "jwt_audience": "queue", "jwt_issuer": "https://id.example",
         "namespace_quotas": "acme:5,a:b:7,*:9", "tls_cert_file": "cert.pem", "tls_key_file": "tls.pem",
+        "dev_cert": "yes",
         "batches": "127.0.0.1:8080", "topics": "127.0.0.1:8081", "topics_lease_ms": "1000",
         "redis": "sentinel://a:1,b:2/main", "redis_hot_jobs": "5",
     }  # fmt: skip
     assert set(good) == set(SETTINGS)
+    assert load({"dev_cert": good.pop("dev_cert")}, {}).dev_cert  # goes with no other certificate
+    assert load({}, {"PENSTOCK_DEV_CERT": "1"}).dev_cert
     from_flags = load(good, {})
     file = tmp_path / "all.yaml"
     file.write_text("\n".join(f"{name}: '{text}'" for name, text in good.items()))
@@ -98,6 +101,12 @@ def test_the_variables_of_the_contract() -> None:
 def test_bad_values_name_the_setting_and_where_it_came_from(env: dict[str, str], error: str) -> None:
     with pytest.raises(ConfigInvalid, match=error):
         load({}, env)
+
+
+@pytest.mark.parametrize("listener", ["tcp", "metrics", "batches", "topics"])
+def test_no_listener_lets_other_machines_in_without_tokens(listener: str) -> None:
+    with pytest.raises(ConfigInvalid, match=r"0\.0\.0\.0:1234 would let everybody who can reach this machine in"):
+        load({listener: "0.0.0.0:1234"}, {})
 
 
 def test_other_machines_may_be_let_in_with_tokens_or_on_purpose() -> None:

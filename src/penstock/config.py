@@ -70,6 +70,7 @@ class Config(msgspec.Struct, frozen=True):
     namespace_quotas: tuple[tuple[str, int], ...] = ()
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
+    dev_cert: bool = False
     metrics_auth: bool = False
     insecure: bool = False
     cors_allow_origin: str = "*"
@@ -108,6 +109,8 @@ class Setting(NamedTuple):
     read: Callable[[str], Any]
     env: tuple[str, ...]
     help: str
+    #: How its flag is called, where that is not the name of the setting.
+    flag: str = ""
 
 
 def _listener(text: str) -> Listener | None:
@@ -254,6 +257,7 @@ SETTINGS: dict[str, Setting] = {
         _stores,
         ("PENSTOCK_STORES",),
         "databases (postgresql://…) or directories (sqlite:DIR) to keep the queues in instead of data; --store once for each",
+        "--store",
     ),
     "redis": Setting(
         _redis,
@@ -300,10 +304,21 @@ SETTINGS: dict[str, Setting] = {
     "namespace_quotas": Setting(
         _quotas, ("NAMESPACE_QUOTAS",), "jobs per minute as namespace:number, separated by commas; * is each of the others"
     ),
-    "tls_cert_file": Setting(Path, ("TLS_CERT_FILE",), "PEM file with the certificate, and its chain, of all listeners"),
-    "tls_key_file": Setting(Path, ("TLS_KEY_FILE",), "PEM file with the certificate's private key, without a passphrase"),
+    "tls_cert_file": Setting(
+        Path, ("TLS_CERT_FILE",), "PEM file with the certificate, and its chain, of all listeners", "--cert"
+    ),
+    "tls_key_file": Setting(
+        Path, ("TLS_KEY_FILE",), "PEM file with the certificate's private key, without a passphrase", "--key"
+    ),
+    "dev_cert": Setting(
+        _yes_or_no,
+        ("PENSTOCK_DEV_CERT",),
+        "TLS with a certificate for this machine only, made in the data directory if need be",
+    ),
     "metrics_auth": Setting(_yes_or_no, ("METRICS_AUTH",), "ask for a token at /prometheus too"),
-    "insecure": Setting(_yes_or_no, ("PENSTOCK_INSECURE",), "allow listening to other machines without tokens"),
+    "insecure": Setting(
+        _yes_or_no, ("PENSTOCK_INSECURE",), "allow listening to other machines without tokens, or with --dev-cert"
+    ),
     "cors_allow_origin": Setting(
         _origin, ("CORS_ALLOW_ORIGIN",), "web pages that may call the doors: * for all, an origin, or none"
     ),
@@ -358,7 +373,7 @@ def load(flags: Mapping[str, str], env: Mapping[str, str], file: Path | None = N
     if file is not None:
         texts.update(_from_file(file))
     texts.update(_from_env(env))
-    texts.update({name: (text, f"--{name.replace('_', '-')}") for name, text in flags.items()})
+    texts.update({name: (text, flag_of(name)) for name, text in flags.items()})
     values: dict[str, Any] = {}
     for name, (text, origin) in texts.items():
         try:
@@ -368,9 +383,13 @@ def load(flags: Mapping[str, str], env: Mapping[str, str], file: Path | None = N
             raise ConfigInvalid(f"{name} (from {origin}) is {shown}: {error}.") from None
     config = Config(**values, origins={name: origin for name, (_, origin) in texts.items()})
     _check_listeners(config)
-    if (config.tls_cert_file is None) != (config.tls_key_file is None):
-        raise ConfigInvalid("TLS needs both tls_cert_file and tls_key_file. Set the other one too, or neither.")
+    _check_tls(config)
     return config
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a setting. Not every setting has one at the command line."""
+    return SETTINGS[name].flag or f"--{name.replace('_', '-')}"
 
 
 def _from_env(env: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -440,7 +459,7 @@ def _text_of(name: str, value: object, file: Path) -> str:
 
 
 def _check_listeners(config: Config) -> None:
-    listeners = [config.http, *(each for each in (config.tcp, config.metrics, config.batches) if each is not None)]
+    listeners = [each for name in SETTINGS if isinstance(each := getattr(config, name), Listener)]
     for listener in listeners:
         if listeners.count(listener) > 1:
             raise ConfigInvalid(f"Two listeners share the address {listener}. Give each its own, or switch one off.")
@@ -449,6 +468,29 @@ def _check_listeners(config: Config) -> None:
         raise ConfigInvalid(
             f"Listening on {', '.join(exposed)} would let everybody who can reach this machine in. Set AUTH_TOKENS or "
             "JWT_SECRET, listen on 127.0.0.1, or say --insecure if that is what you want."
+        )
+    if exposed and config.dev_cert and not config.insecure:
+        # Clients on other machines would switch the check off, and then anybody in between can read along, tokens and all.
+        raise ConfigInvalid(
+            f"Listening on {', '.join(exposed)} with a development certificate: it is for this machine, others have no reason "
+            "to trust it. Bring a certificate of your own with --cert and --key, listen on 127.0.0.1, or say --insecure if "
+            "that is what you want."
+        )
+
+
+def _check_tls(config: Config) -> None:
+    files = ("tls_cert_file", "tls_key_file")
+    given = [f"{name} (from {config.origins[name]})" for name in files if getattr(config, name) is not None]
+    if len(given) == 1:
+        (missing,) = (name for name in files if getattr(config, name) is None)
+        raise ConfigInvalid(
+            f"TLS needs both a certificate and its key, and there is only {given[0]}. Set {missing} too, with "
+            f"{flag_of(missing)} or ${SETTINGS[missing].env[0]}, or neither."
+        )
+    if given and config.dev_cert:
+        raise ConfigInvalid(
+            f"There is a certificate in {' and '.join(given)}, and dev_cert (from {config.origins['dev_cert']}) asks for "
+            "another one. Choose one of them."
         )
 
 

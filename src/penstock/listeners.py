@@ -35,29 +35,34 @@ def check_tls(config: Config) -> ssl.SSLContext | None:
     cert, key = config.tls_cert_file, config.tls_key_file
     if cert is None or key is None:
         return None
-    for name, file in (("tls_cert_file", cert), ("tls_key_file", key)):
+    the_cert, the_key = _told(config, "tls_cert_file"), _told(config, "tls_key_file")
+    for told, file in ((the_cert, cert), (the_key, key)):
         try:
             text = file.read_bytes()
         except OSError as error:
-            raise ConfigInvalid(f"{name} ({file}) cannot be read: {error.strerror}.") from None
+            raise ConfigInvalid(f"{told} cannot be read: {error.strerror}.") from None
         if b"-----BEGIN " not in text:
-            raise ConfigInvalid(f"{name} ({file}) is not a PEM file. Convert it with openssl.")
+            raise ConfigInvalid(f"{told} is not a PEM file. Convert it with openssl.")
         if b"ENCRYPTED" in text:
-            raise ConfigInvalid(f"{name} ({file}) has a passphrase. Remove it with: openssl pkey -in FILE -out NEW.")
+            raise ConfigInvalid(f"{told} has a passphrase. Remove it with: openssl pkey -in FILE -out NEW.")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(cert, key)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise ConfigInvalid(
-                f"tls_key_file ({key}) is not the key of the certificate in tls_cert_file ({cert})."
-            ) from None
+            raise ConfigInvalid(f"{the_key} is not the key of the certificate in {the_cert}.") from None
         raise ConfigInvalid(
-            f"tls_cert_file ({cert}) and tls_key_file ({key}) cannot be used: {error.reason or error}. Expected a certificate "
+            f"{the_cert} and {the_key} cannot be used: {error.reason or error}. Expected a certificate "
             "and its private key in PEM form."
         ) from None
     return context
+
+
+def _told(config: Config, name: str) -> str:
+    """Name a file by what its user wrote: the flag if it was one, otherwise the setting."""
+    origin = config.origins.get(name, "")
+    return f"{origin if origin.startswith('--') else name} ({getattr(config, name)})"
 
 
 def listen(app: HttpApp, listener: Listener, config: Config) -> Granian:

@@ -16,6 +16,7 @@ from penstock.access.rate_limit import ClientAddress, SlidingWindow
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.core.events import EventKind
+from penstock.dev_cert import with_dev_cert
 from penstock.doors.batches.door import BatchesDoor
 from penstock.doors.batches.tally import BatchesMetrics, Tally
 from penstock.doors.http.app import HttpApp
@@ -71,6 +72,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     """
     stop = _on_signals()
     clock = SystemClock()
+    config = with_dev_cert(config, clock)
     tls = listeners.check_tls(config)
     guard = Guard(config.webhook_allowed_hosts)
     gate = gate_of(config, clock, guard)

@@ -32,7 +32,7 @@ def settings() -> str:
     lines = ["| setting | default | environment | flag | what it is for |", "|---|---|---|---|---|"]
     for name, setting in config.SETTINGS.items():
         env = ", ".join(f"`{variable}`" for variable in setting.env) or "–"
-        flag = f"`--{name.replace('_', '-')}`" if name in flags else "–"
+        flag = f"`{config.flag_of(name)}`" if name in flags else "–"
         lines.append(f"| `{name}` | {default_of(name)} | {env} | {flag} | {setting.help} |")
     return "\n".join(lines)
 

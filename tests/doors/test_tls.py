@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import socket
 import ssl
+import subprocess
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -165,8 +167,60 @@ def test_a_server_with_a_wrong_key_does_not_start(tmp_path: Path) -> None:
 
 
 def test_a_certificate_needs_its_key() -> None:
-    with pytest.raises(ConfigInvalid, match="both"):
+    with pytest.raises(ConfigInvalid) as caught:
         load({}, {"TLS_CERT_FILE": "x"})
+    assert str(caught.value) == (
+        "TLS needs both a certificate and its key, and there is only tls_cert_file (from $TLS_CERT_FILE). Set tls_key_file "
+        "too, with --key or $TLS_KEY_FILE, or neither."
+    )
+    with pytest.raises(ConfigInvalid, match=r"only tls_key_file \(from --key\)\. Set tls_cert_file too, with --cert or"):
+        load({"tls_key_file": "x"}, {})
+
+
+def test_who_gave_the_files_by_flags_is_answered_in_flags(tmp_path: Path) -> None:
+    cert, _ = certificate(tmp_path)
+    _, other = certificate(tmp_path, "other", ec_key(1))
+    with pytest.raises(
+        AssertionError, match=f"--key \\({other}\\) is not the key of the certificate in --cert \\({cert}\\)"
+    ):
+        ServerProcess(tmp_path / "data", "--cert", str(cert), "--key", str(other)).start()
+
+
+def test_the_flags_are_the_settings(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    with ServerProcess(tmp_path / "data", "--cert", str(cert), "--key", str(key)) as running:
+        assert curl("--cacert", cert, f"https://localhost:{running.port}/ping").endswith(" 2")
+
+
+@pytest.mark.parametrize(("version", "shown"), [("--http2", "2"), ("--http1.1", "1.1")])
+def test_a_development_certificate_is_made_told_and_trusted(tmp_path: Path, version: str, shown: str) -> None:
+    running = ServerProcess(tmp_path / "data", "--dev-cert").start()
+    assert running.process is not None
+    assert running.process.stdout is not None
+    said = list(itertools.takewhile(lambda line: not line.startswith("  data"), running.process.stdout))
+    (advice,) = (line.split() for line in said if "curl" in line)
+    cert = running.data / "dev-cert.pem"
+    assert advice == ["curl", "--cacert", str(cert), f"https://127.0.0.1:{running.port}/health"]
+    for host in ("localhost", "127.0.0.1"):
+        assert curl(version, "--cacert", cert, f"https://{host}:{running.port}/ping").endswith(f" {shown}")
+    with TcpClient(running.tcp_port) as client:
+        trust = ssl.create_default_context(cafile=str(cert))
+        trust.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python 3.13 has it
+        client.socket = trust.wrap_socket(client.socket, server_hostname="localhost")
+        client.push("secret")
+    with pytest.raises(subprocess.CalledProcessError):
+        curl(f"https://localhost:{running.port}/ping")  # it is not trusted by itself
+    before = cert.read_bytes()
+    assert running.stop() == 0
+    assert "there was none" in running.log()
+    with running:
+        assert cert.read_bytes() == before, "the next start uses it again"
+
+
+def curl(*args: object) -> str:
+    """Return what curl got, and the version of HTTP it was spoken in."""
+    command = ["curl", "--silent", "--fail", "--noproxy", "*", "--max-time", "20", "--write-out", " %{http_version}"]
+    return subprocess.run([*command, *map(str, args)], capture_output=True, text=True, check=True, timeout=30).stdout
 
 
 def test_a_key_in_the_older_form_works(tmp_path: Path) -> None:

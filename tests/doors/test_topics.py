@@ -195,7 +195,7 @@ def test_an_ack_for_nothing_is_about_nobody_elses_message(topic: Topic) -> None:
 def test_nothing_to_give_back_ends_the_stream(topic: Topic, command: str) -> None:
     topic.publish(b"1")
     stream = topic.subscribe(body=f'"{command}" "INIT"')
-    assert stream.rest() == [{"error": f"error {command.split()[0]}ing message"}]
+    assert stream.rest() == [{"error": f"error {command.split(maxsplit=1)[0]}ing message"}]
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,7 @@ def test_whoever_is_connected_keeps_its_message_however_long_it_takes(tmp_path: 
         assert clock.get("DACK 2") == b"3"
         assert clock.get("ACK") == b"2", "two seconds, many leases, later"
         clock.say("ACK")
+        settled(client, active=1, waiting=0)
         holder.say("ACK")
         settled(client, active=0, waiting=0)
         publish(client, b"4")

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import resource
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,29 +21,33 @@ from penstock.config import without_password
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _option(name: str, metavar: str) -> Callable[[F], F]:
-    return click.option(f"--{name}", metavar=metavar, help=configuration.SETTINGS[name.replace("-", "_")].help)
+def _option(name: str, metavar: str | None = None, **more: Any) -> Callable[[F], F]:
+    setting = name.replace("-", "_")
+    help_text = configuration.SETTINGS[setting].help
+    return click.option(configuration.flag_of(setting), setting, metavar=metavar, help=help_text, **more)
 
 
 @click.command()
 @_option("data", "DIR")
-@click.option("--store", "stores", metavar="URL", multiple=True, help=configuration.SETTINGS["stores"].help)
+@_option("stores", "URL", multiple=True)
 @_option("redis", "URL")
 @_option("http", "HOST:PORT")
 @_option("tcp", "HOST:PORT|off")
 @_option("metrics", "HOST:PORT|off")
 @_option("batches", "HOST:PORT|off")
 @_option("topics", "HOST:PORT|off")
+@_option("tls-cert-file", "FILE")
+@_option("tls-key-file", "FILE")
+@_option("dev-cert", is_flag=True)
 @_option("durability", "always|interval|never")
 @_option("log-level", "LEVEL")
 @_option("log-format", "auto|plain|json")
 @click.option("--config", "config_file", metavar="FILE", type=click.Path(path_type=Path), help="YAML file with settings")
-@click.option("--insecure", is_flag=True, help=configuration.SETTINGS["insecure"].help)
-@click.option("--accept-loss", is_flag=True, help=configuration.SETTINGS["accept_loss"].help)
-def serve(config_file: Path | None, stores: tuple[str, ...], insecure: bool, accept_loss: bool, **flags: str | None) -> None:
+@_option("insecure", is_flag=True)
+@_option("accept-loss", is_flag=True)
+def serve(config_file: Path | None, stores: tuple[str, ...], **flags: str | bool | None) -> None:
     """Run the server until it is told to stop (Ctrl-C or SIGTERM)."""
-    given = {name: text for name, text in flags.items() if text is not None}
-    given |= {name: "yes" for name, on in (("insecure", insecure), ("accept_loss", accept_loss)) if on}
+    given = {name: "yes" if text is True else text for name, text in flags.items() if text is not None and text is not False}
     if stores:
         given["stores"] = ",".join(stores)
     config = configuration.load(given, os.environ, config_file)
@@ -76,7 +81,16 @@ def _greet(config: configuration.Config) -> None:
     click.echo(f"  metrics  {base}/prometheus")
     if config.metrics is not None:
         click.echo(f"           {scheme}://{config.metrics}/metrics  (off with --metrics off)")
+    if config.dev_cert:
+        _tell_dev_cert(config)
     if config.stores:
         click.echo(f"  data     {', '.join(map(without_password, config.stores))}")
     else:
         click.echo(f"  data     {config.data}  (durability: {config.durability})")
+
+
+def _tell_dev_cert(config: configuration.Config) -> None:
+    host = str(config.http) if config.http.host in ("localhost", "127.0.0.1", "::1") else f"localhost:{config.http.port}"
+    file = shlex.quote(str(config.tls_cert_file))
+    click.echo(f"  TLS      {config.tls_cert_file}  (a development certificate, for this machine only; trust it like this:)")
+    click.echo(f"           curl --cacert {file} https://{host}/health")

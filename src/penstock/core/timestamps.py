@@ -51,3 +51,17 @@ def to_rfc3339(ms: int) -> str:
     '2025-12-25T10:00:00.001Z'
     """
     return f"{(_EPOCH_UTC + timedelta(milliseconds=ms)).isoformat(timespec='milliseconds')}Z"
+
+
+def to_moment(ms: int) -> datetime:
+    """Return wall-clock milliseconds as the date and time, in UTC, that other libraries ask for."""
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def from_moment(moment: datetime) -> int:
+    """Return the wall-clock milliseconds of a date and time that knows its zone.
+
+    >>> from_moment(to_moment(1766656800001))
+    1766656800001
+    """
+    return (moment - _EPOCH) // _MILLISECOND
