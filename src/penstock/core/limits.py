@@ -88,7 +88,6 @@ links_looked_at_max: Final = 10_000  # sockets, when one is looked for
 subscribers_max: Final = 20_000
 subscription_wait_ms: Final = HOUR_MS  # for a message; then it lines up again
 stream_command_bytes_max: Final = 1_024  # of one command in a stream
-stream_commands_max: Final = 64  # that were sent ahead; more are not read until these are done
 stream_look_bytes: Final = 256 * 1024  # sent to a reader before it is looked whether it takes them
 stream_unread_bytes_max: Final = MEBIBYTE  # that a reader has not taken; then it gets nothing more
 stream_look_ms: Final = 20  # between two looks whether it has

@@ -124,7 +124,7 @@ class Subscribers:
 
     def _ring(self) -> None:
         self._alarm = None
-        if self._renewing is None:
+        if self._renewing is None and not self.closed:
             self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="penstock-topics-leases")
         self._book()
 

@@ -1,0 +1,78 @@
+"""A client of HTTP/2 that reads only when it is told to, over a library that we did not write."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Self
+
+import h2.config
+import h2.connection
+import h2.events
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+PATIENCE_S = 30
+
+
+class Http2Client:
+    """One connection. ``events`` of the library are kept per stream, until somebody asks for them."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        self._http = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        self._http.initiate_connection()
+        self.data: dict[int, bytes] = {}
+        self.ended: set[int] = set()
+        self.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._socket.close()
+
+    def flush(self) -> None:
+        self._socket.sendall(self._http.data_to_send())
+
+    def post(self, path: str) -> int:
+        """Begin a request that has no end yet; return its stream."""
+        stream = self._http.get_next_available_stream_id()
+        head = [(":method", "POST"), (":path", path), (":authority", "localhost"), (":scheme", "http")]
+        self._http.send_headers(stream, head)
+        self.data[stream] = b""
+        self.flush()
+        return stream
+
+    def send(self, stream: int, data: bytes) -> None:
+        self._http.send_data(stream, data)
+        self.flush()
+
+    def reset(self, stream: int) -> None:
+        self._http.reset_stream(stream)
+        self.flush()
+
+    def read(self, *, grant: bool = True) -> bool:
+        """Read once from the socket; False if it is over. ``grant``: let the server send as much again."""
+        received = self._socket.recv(65_536)
+        for event in self._http.receive_data(received):
+            if isinstance(event, h2.events.DataReceived) and event.stream_id is not None and event.data is not None:
+                self.data[event.stream_id] += event.data
+                if grant and event.flow_controlled_length:
+                    self._http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            elif isinstance(event, h2.events.StreamEnded) and event.stream_id is not None:
+                self.ended.add(event.stream_id)
+        self.flush()
+        return bool(received)
+
+    def grant(self, stream: int, size: int) -> None:
+        """Let the server send so many bytes more."""
+        self._http.increment_flow_control_window(size)
+        self._http.increment_flow_control_window(size, stream)
+        self.flush()
+
+    def lines(self, stream: int, count: int) -> list[bytes]:
+        """Read until so many lines have come in all."""
+        while self.data[stream].count(b"\n") < count:
+            assert self.read()
+        return self.data[stream].split(b"\n")[:count]
