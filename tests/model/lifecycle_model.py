@@ -61,6 +61,9 @@ class ModelJob:
     policy: str | None = None
     needs: dict[int, Need] = field(default_factory=dict)
     unique_until: int | None = None
+    uncounted: bool = False
+    dacks: int = 0
+    put_off: tuple[int, int] | None = None  #: when, as compared to ids of jobs
 
 
 @dataclass
@@ -183,6 +186,9 @@ class Model:
         self.pass_time(0)  # its time-to-live may have ended while it was worked on
 
     def lapse(self, job: ModelJob) -> None:
+        if job.uncounted:
+            self._leave(job, "waiting")
+            return
         job.attempts += 1
         job.stalls += 1
         too_slow = job.deadline is not None and job.deadline <= self.now
@@ -200,8 +206,27 @@ class Model:
         job.run_at = self.now + delay
         self.pass_time(0)
 
+    def to_front(self, jobs: list[ModelJob]) -> None:
+        for job in sorted(jobs, key=lambda each: each.place, reverse=True):
+            self._places += 1
+            job.place = -self._places
+            self._leave(job, "waiting")
+        self.pass_time(0)
+
+    def to_back(self, job: ModelJob) -> None:
+        job.lifo = False
+        job.place = self._next_place(job)
+        self._leave(job, "waiting")
+        self.pass_time(0)
+
+    def snooze(self, job: ModelJob, delay: int) -> None:
+        self._places += 1
+        job.lifo, job.put_off, job.dacks = True, (max(self.jobs), self._places), job.dacks + 1
+        self.postpone(job, delay)
+
     def promote(self, job: ModelJob) -> None:
         job.state = "waiting"
+        job.put_off = None
         job.place = self._next_place(job)
 
     def start_over(self, job: ModelJob) -> None:
@@ -280,7 +305,7 @@ class Model:
         for job in self.in_state("active"):
             if job.lease_until is not None and job.lease_until <= self.now:
                 self.lapse(job)
-        for job in sorted(self.in_state("delayed"), key=lambda job: (job.run_at, job.id)):
+        for job in sorted(self.in_state("delayed"), key=lambda job: (job.run_at, job.put_off or (job.id, 0))):
             if job.run_at <= self.now:
                 self.promote(job)
         self.follow_up()

@@ -17,7 +17,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.durability import Durability
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.events import EventKind
-from penstock.core.job import Dedup, JobFlag, NewJob
+from penstock.core.job import Dedup, JobFlag, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine import admin
 from penstock.engine.admin import Configure
@@ -25,7 +25,7 @@ from penstock.engine.change import EditData, MoveJob
 from penstock.engine.claim import Claim
 from penstock.engine.engine import Engine
 from penstock.engine.produce import Push
-from penstock.engine.settle import Ack, Fail, Hold, Progress, Release, Renew
+from penstock.engine.settle import Ack, Fail, Hold, Progress, PutBack, Release, Renew
 from penstock.store.contract import Page
 from penstock.store.sqlite import SqliteStore
 from tests.model.lifecycle_model import Model, ModelJob, Need
@@ -64,7 +64,9 @@ options = st.fixed_dictionaries(
         "unique_key": st.sampled_from(["u1", "u2"]),
         "job_id": st.sampled_from(["c1", "c2"]),
         "group_id": st.sampled_from(["g1", "g2"]),
-        "flags": st.sampled_from([0, JobFlag.LIFO, JobFlag.REMOVE_ON_COMPLETE, JobFlag.REMOVE_ON_FAIL, *POLICY_FLAGS]),
+        "flags": st.sampled_from(
+            [0, JobFlag.LIFO, JobFlag.REMOVE_ON_COMPLETE, JobFlag.REMOVE_ON_FAIL, JobFlag.UNCOUNTED, *POLICY_FLAGS]
+        ),
         "dedup": st.builds(Dedup, st.sampled_from([None, 400, 8_000]), st.booleans(), st.booleans()),
     },
 )
@@ -168,6 +170,7 @@ class QueueMachine(RuleBasedStateMachine):
             custom=options.get("job_id"),
             remove_on_complete=bool(flags & JobFlag.REMOVE_ON_COMPLETE),
             remove_on_fail=bool(flags & JobFlag.REMOVE_ON_FAIL),
+            uncounted=bool(flags & JobFlag.UNCOUNTED),
             data=data,
             policy=POLICY_FLAGS.get(flags),
             unique_until=dedup.ttl and now + dedup.ttl,
@@ -238,6 +241,28 @@ class QueueMachine(RuleBasedStateMachine):
         if job is not None:
             assert self.submit(Release("default", [Hold(job.id)])) == [None]
             self.model.release(job)
+
+    @rule(numbers=st.lists(pick, min_size=1, max_size=3))
+    def to_front(self, numbers: list[int]) -> None:
+        jobs = {job.id: job for number in numbers if (job := self.some(number, "active")) is not None}
+        if jobs:
+            holds = [Hold(job_id) for job_id in jobs]
+            assert self.submit(PutBack("default", holds, Arrow.RETURN)) == [None] * len(jobs)
+            self.model.to_front(list(jobs.values()))
+
+    @rule(number=pick)
+    def to_back(self, number: int) -> None:
+        job = self.some(number, "active")
+        if job is not None:
+            assert self.submit(PutBack("default", [Hold(job.id)], Arrow.SEND_BACK)) == [None]
+            self.model.to_back(job)
+
+    @rule(number=pick, delay=st.sampled_from([0, 100, 1_000]))
+    def snooze(self, number: int, delay: int) -> None:
+        job = self.some(number, "active")
+        if job is not None:
+            assert self.submit(PutBack("default", [Hold(job.id)], Arrow.SNOOZE, delay)) == [None]
+            self.model.snooze(job, delay)
 
     @rule(number=pick, progress=st.integers(0, 100))
     def progress(self, number: int, progress: int) -> None:
@@ -419,6 +444,7 @@ class QueueMachine(RuleBasedStateMachine):
                 expected.deadline,
             )
             assert payload.data == expected.data
+            assert details_of(job).dacks == expected.dacks
             if expected.state == "delayed":
                 assert job.run_at == expected.run_at
             if expected.needs:

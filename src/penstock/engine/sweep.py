@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.clock import Alarm
+    from penstock.core.job import Job
     from penstock.engine.engine import Engine
     from penstock.engine.work import Work
 
@@ -179,7 +180,12 @@ async def _lapse(engine: Engine, work: Work) -> None:
 
 async def _fall_due(work: Work) -> None:
     due = [work.meet(job) for job in await work.tx.job_due(work.now_ms, limits.sweep_jobs_max)]
-    due.sort(key=lambda job: (job.run_at, job.position))  # of one millisecond, whoever was put off first is due first
-    for job in due:
+    for job in sorted(due, key=_order_of_due):
         work.move(job, Arrow.DUE)
     await work.flush()
+
+
+def _order_of_due(job: Job) -> tuple[int, int]:
+    """Of one millisecond, whoever was pushed first is due first, or put off first: see ``lifecycle.come_back_in_front``."""
+    put_off = job.flags & JobFlag.LIFO and job.position > 0
+    return job.run_at, job.position if put_off else job.id
