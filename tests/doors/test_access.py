@@ -23,6 +23,7 @@ from penstock.gates import meter
 from penstock.outbound.fetch import Fetcher, NotFetched
 from penstock.outbound.guard import Guard
 from tests.doors.listen import ear, stream
+from tests.support.curl import CurlStream, needs_curl
 from tests.support.issuer import SECRET, confused, forged, jwk, jwks, public_pem, rsa_key, token
 from tests.support.receiver import Receiver
 from tests.support.server import ServerProcess
@@ -374,6 +375,31 @@ def test_an_event_stream_needs_the_right_to_look(client: httpx2.Client) -> None:
     assert client.get("/events", headers=bearer(token(scopes=["default:write"]))).status_code == 403
     with stream(client, headers=bearer(token(scopes=["default:read"]))):
         pass
+
+
+@needs_curl
+def test_a_subscription_ends_with_its_token_and_gives_its_message_back(
+    guarded: ServerProcess, client: httpx2.Client
+) -> None:
+    for message in (b"1", b"2"):
+        assert client.post("/publish/ends", content=message, headers=bearer("static")).status_code == 201
+    shown = bearer(token(exp=soon()))["Authorization"]
+    with CurlStream(f"{guarded.url}/subscribe/ends", "-H", f"Authorization: {shown}") as subscriber:
+        assert subscriber.get("INIT") == b"1"
+        while client.get("/queues/ends/counts", headers=bearer("static")).json()["counts"]["active"]:
+            pass
+        assert subscriber.rest() == []
+    with CurlStream(f"{guarded.url}/subscribe/ends", "-H", "Authorization: Bearer static") as subscriber:
+        assert subscriber.get("INIT") == b"1"
+
+
+@pytest.mark.parametrize(
+    ("scope", "may"), [("t:consume", True), ("t:produce", False), ("t:read", False), ("u:consume", False)]
+)
+def test_a_subscription_needs_the_rights_of_a_consumer(client: httpx2.Client, scope: str, may: bool) -> None:
+    answer = client.post("/subscribe/any", content=b"", headers=bearer(token(scopes=[scope]), "t"))
+    assert (answer.status_code == 200) is may
+    assert may or answer.status_code == 403
 
 
 # Key sets.

@@ -59,9 +59,7 @@ async def test_nothing_to_give_back(subscribers: Subscribers) -> None:
             await subscriber.settle(word)
 
 
-async def test_a_lease_lasts_as_long_as_the_subscriber(
-    engine: Engine, subscribers: Subscribers, clock: ManualClock
-) -> None:
+async def test_a_lease_lasts_as_long_as_the_subscriber(engine: Engine, subscribers: Subscribers, clock: ManualClock) -> None:
     (job,) = await publish(engine, b"1")
     subscriber = subscribers.subscribe(TOPIC)
     await subscriber.next()
