@@ -56,11 +56,11 @@ class Http2Client:
         """Read once from the socket; False if it is over. ``grant``: let the server send as much again."""
         received = self._socket.recv(65_536)
         for event in self._http.receive_data(received):
-            if isinstance(event, h2.events.DataReceived) and event.stream_id is not None and event.data is not None:
+            if isinstance(event, h2.events.DataReceived):
                 self.data[event.stream_id] += event.data
                 if grant and event.flow_controlled_length:
                     self._http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-            elif isinstance(event, h2.events.StreamEnded) and event.stream_id is not None:
+            elif isinstance(event, h2.events.StreamEnded):
                 self.ended.add(event.stream_id)
         self.flush()
         return bool(received)
