@@ -89,7 +89,7 @@ def test_a_message_may_be_as_large_as_a_payload_and_no_larger(topic: Topic) -> N
     largest = b"x" * limits.payload_bytes_max
     topic.publish(largest)
     response = topic.http.post(f"/publish/{topic.name}", content=largest + b"x")
-    assert response.status_code == 400
+    assert response.status_code == 413
     assert "too large" in response.json()["error"]
     assert topic.subscribe().get("INIT") == largest
 

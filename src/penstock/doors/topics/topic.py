@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, PayloadTooLarge
+from penstock.core.errors import BodyTooLarge, InvalidInput
 from penstock.core.job import JobFlag, NewJob
 from penstock.doors.opaque import wrap
 
@@ -26,8 +26,8 @@ def check_topic(name: str) -> str:
 
 
 def new_message(data: bytes) -> NewJob:
-    """Turn bytes into what the engine pushes. Raises PayloadTooLarge."""
+    """Turn bytes into what the engine pushes. Raises BodyTooLarge."""
     if len(data) > limits.payload_bytes_max:
-        raise PayloadTooLarge(f"Message too large: {len(data)} bytes (max {limits.payload_bytes_max})")
+        raise BodyTooLarge(f"Message too large: {len(data)} bytes (max {limits.payload_bytes_max})")
     stored, options = wrap(data)
     return NewJob(stored, options, flags=_FLAGS)
