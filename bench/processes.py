@@ -38,7 +38,7 @@ class Penstock:
         started = time.perf_counter()
         command = [
             sys.executable, "-m", "penstock", "serve", "--data", str(self.data), "--http", f"127.0.0.1:{self.port}",
-            "--tcp", "off", "--metrics", "off", "--durability", self.durability, "--log-level", "error",
+            "--tcp", "off", "--resp", "off", "--metrics", "off", "--durability", self.durability, "--log-level", "error",
         ]  # fmt: skip
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None

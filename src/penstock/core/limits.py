@@ -85,6 +85,7 @@ gone_s: Final = 120  # without a sign of the other side, after which the system 
 links_looked_at_max: Final = 10_000  # sockets, when one is looked for
 
 # What a connection of the Redis protocol may be.
+resp_connections_max: Final = 10_000
 resp_args_max: Final = 1_024  # words of a command, with its name
 resp_line_bytes_max: Final = 65_536  # of a command that is typed as a line
 resp_turn_commands: Final = 1_000  # taken from a connection at once

@@ -37,20 +37,24 @@ def ping(session: Session, command: Command) -> bytes:
 
 
 def echo(_session: Session, command: Command) -> bytes:
+    """Answer what was said."""
     return replies.bulk(command[1])
 
 
 def choose_database(_session: Session, command: Command) -> bytes:
+    """Answer SELECT: clients choose the database 0 without being asked."""
     words.whole(command[1], "index", 0, 2**31)
     return OK if command[1] == b"0" else replies.error("ERR DB index is out of range: there is 0. AUTH chooses a namespace.")
 
 
 def info(session: Session, _command: Command) -> bytes:
+    """Answer what clients look at before they begin."""
     lines = {"redis_version": f"penstock_v{__version__}", "redis_mode": "standalone", "loading": 0, **session.figures()}
     return replies.bulk("".join(f"{name}:{value}\r\n" for name, value in lines.items()).encode())
 
 
 def settle_nothing(_session: Session, command: Command) -> bytes:
+    """Refuse a word that is about a message, when there is none. Raises InvalidInput."""
     raise InvalidInput(f"{words.shown(command[0]).upper()} is for subscribers: send SUBSCRIBE topic first")
 
 
@@ -73,7 +77,9 @@ def client(session: Session, command: Command) -> bytes:
     if what in (b"NO-EVICT", b"NO-TOUCH") and len(rest) == 1 and rest[0].upper() in (b"ON", b"OFF"):
         return OK
     if (what == b"INFO" and not rest) or what == b"LIST":
-        line = f"id={number} addr={session.client} name={session.name} db=0 resp={session.protocol} user={session.namespace}\n"
+        line = (
+            f"id={number} addr={session.client} name={session.name} db=0 resp={session.protocol} user={session.namespace}\n"
+        )
         return replies.bulk(line.encode())
     raise InvalidInput(
         f"unknown subcommand '{words.shown(command[1])}' of CLIENT, or wrong number of arguments. "
@@ -122,6 +128,7 @@ def _docs(entry: Entry) -> Value:
 
 
 async def topics(session: Session, _command: Command) -> bytes:
+    """Answer the names of the namespace's topics, sorted: as one line, or as a list where clients can tell."""
     store, namespace = session.engine.store, session.namespace
     names = sorted(queue.key.name for queue in store.queues() if queue.key.namespace == namespace and queue.created_at)
     if session.protocol >= 3:
@@ -130,6 +137,7 @@ async def topics(session: Session, _command: Command) -> bytes:
 
 
 async def auth(session: Session, command: Command) -> bytes:
+    """Let a client in."""
     return await _show(session, command[-1], command[1] if len(command) == 3 else None) or OK
 
 
@@ -181,6 +189,7 @@ async def _show(session: Session, token: bytes, user: bytes | None) -> bytes | N
 
 
 async def reset(session: Session, _command: Command) -> bytes:
+    """Begin anew: what the client holds goes back."""
     await session.close()
     session.forget()
     return b"+RESET\r\n"

@@ -66,6 +66,12 @@ class Parser:
             self._chunks.append(data)
             self.kept += len(data)
 
+    def clear(self) -> None:
+        """Forget what is here."""
+        self._data, self._at, self.kept, self._wanted, self._left = b"", 0, 0, 0, 0
+        self._chunks.clear()
+        self._words = []
+
     def take(self, count: int) -> list[Command]:
         """Return the next commands, ``count`` at most; none if none is complete.
 
@@ -82,7 +88,7 @@ class Parser:
             self._read(commands, count)
         except ProtocolError as error:
             self._broken = error
-            self._data, self._at, self.kept = b"", 0, 0
+            self.clear()
             if not commands:
                 raise
         return commands

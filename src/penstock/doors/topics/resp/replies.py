@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import (
-    Forbidden,
-    InvalidInput,
-    PenstockError,
-    Unauthorized,
-)
+from penstock.core.errors import Forbidden, InvalidInput, PenstockError, ProtocolError, Unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -70,6 +65,11 @@ def refusal(problem: PenstockError) -> bytes:
     return error(f"{code_of(problem)} {problem}")
 
 
+def broken(problem: ProtocolError) -> bytes:
+    """Spell what is wrong with the protocol; nothing, if whoever is there speaks another."""
+    return b"" if problem.silent else error(f"ERR Protocol error: {problem}")
+
+
 def code_of(problem: PenstockError) -> str:
     """Return the first word of an error."""
     if isinstance(problem, InvalidInput):
@@ -86,8 +86,8 @@ def wrong_arity(name: str) -> bytes:
 
 NOAUTH: Final = error("NOAUTH Authentication required.")
 NOAUTH_HELLO: Final = error(
-    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can "
-    "be used to authenticate the client and select the RESP protocol version at the same time"
+    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option "
+    "can be used to authenticate the client and select the RESP protocol version at the same time"
 )
 NOPROTO: Final = error("NOPROTO unsupported protocol version")
 WRONGPASS: Final = "WRONGPASS invalid username-password pair or user is disabled."

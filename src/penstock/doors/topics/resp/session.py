@@ -13,12 +13,12 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.core.queue import QueueKey
-from penstock.doors.jobs.door import check_namespace
+from penstock.doors.namespaces import check_namespace
 from penstock.doors.topics.resp import answers, replies, words
 from penstock.doors.topics.resp.pushes import Pushes, failed_to_publish, new_job
 from penstock.doors.topics.resp.subscription import Subscription
 from penstock.doors.topics.resp.table import COMMANDS, Kind
-from penstock.doors.topics.resp.works import Held, Wait, Works, new_claim, new_settling, spelled
+from penstock.doors.topics.resp.works import Held, Wait, Works, new_pull, new_settling
 from penstock.doors.topics.topic import check_topic, new_message
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from penstock.core.job import NewJob
     from penstock.doors.topics.resp.parser import Command
     from penstock.doors.topics.resp.table import Entry
+    from penstock.doors.topics.resp.works import Pull
     from penstock.doors.topics.subscriber import Subscribers
-    from penstock.engine.claim import Claim
     from penstock.engine.fleet import AnyEngine
 
 
-class Goodbye(Exception):  # noqa: N818 - it is no error
+class Goodbye(Exception):
     """The conversation is over."""
 
 
@@ -44,7 +44,10 @@ class Link(Protocol):
 
     number: int  #: tells it from all others of this server
     gone: bool  #: the client sends no more
-    ahead: int  #: bytes it has sent that were not looked at yet
+
+    @property
+    def ahead(self) -> int:
+        """Return how many bytes have arrived that were not looked at yet."""
 
     def write(self, data: bytes) -> None:
         """Send something."""
@@ -57,6 +60,9 @@ class Link(Protocol):
 
     def drop(self) -> None:
         """Take the command that was peeked at."""
+
+    def put_back(self, commands: Sequence[Command]) -> None:
+        """Have commands looked at again that were taken."""
 
     async def stir(self) -> None:
         """Wait until something has arrived, or the client is gone, or ``wake`` is called."""
@@ -153,7 +159,11 @@ class Session:
         """Do some commands, and answer them. Raises Goodbye."""
         self._allowed.clear()
         try:
-            for command in commands:
+            for place, command in enumerate(commands):
+                if command[0].upper() == b"SUBSCRIBE":  # what comes behind it is said to the subscription
+                    self.link.put_back(commands[place + 1 :])
+                    await self._one(command)
+                    break
                 await self._one(command)
             await self.flush()
         except Goodbye:
@@ -225,26 +235,24 @@ class Session:
         pushes.add(key, job, publish=publish)
 
     async def _pull(self, command: Command) -> None:
-        claim, works = new_claim(self._key_of(command[1]), command), self._open
-        if claim.wait_ms:
+        pull, works = new_pull(self._key_of(command[1]), command), self._open
+        if pull.claim.wait_ms:
             await self.flush()
-            self._slots.append(await self._pulled(claim))
+            self._slots.append(await self._wait(pull))
             return
-        if not isinstance(works, Works) or not works.takes_claim(claim):
+        if not isinstance(works, Works) or not works.takes_pull(pull):
             works = await self._new_works()
-        works.add_claim(claim)
+        works.add_pull(pull)
 
-    async def _pulled(self, claim: Claim) -> bytes:
+    async def _wait(self, pull: Pull) -> bytes:
         """Wait for jobs, as long as the client is there."""
         if self.link.gone:
-            claim.wait_ms = 0
-        self._waiting = Wait(self.engine, claim)
+            pull.claim.wait_ms = 0
+        self._waiting = Wait(self.engine, pull.claim)
         try:
-            deliveries = await self._waiting.answer()
+            return self.held.take(pull, await self._waiting.answer())
         finally:
             self._waiting = None
-        self.held.add(deliveries)
-        return spelled(deliveries)
 
     async def _new_works(self) -> Works:
         await self.flush()
@@ -262,7 +270,7 @@ class Session:
             return
         over = await Subscription(self, self._key_of(command[1])).run()
         if not over.goes_on:
-            self._slots += [over.last] if over.last else []
+            self._slots.append(over.last)
             raise Goodbye
         self._slots.append(await answers.reset(self, command))
 

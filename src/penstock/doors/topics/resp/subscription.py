@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, PenstockError
+from penstock.core.errors import InvalidInput, PenstockError, ProtocolError
 from penstock.doors.topics.resp import answers, replies, words
 from penstock.doors.topics.resp.replies import OK, bulk, error
-from penstock.doors.topics.subscriber import Word
+from penstock.doors.topics.subscriber import NextFailed, Word
 
 if TYPE_CHECKING:
     from penstock.core.queue import QueueKey
@@ -26,7 +26,7 @@ _ASIDE: Final = frozenset((b"PING", b"QUIT", b"RESET"))
 _DACK_S: Final = 1
 
 
-class Over(Exception):  # noqa: N818 - it is no error
+class Over(Exception):
     """The subscription is over; the connection is closed with some last words, unless it is to go on without it."""
 
     def __init__(self, last: bytes = b"", *, goes_on: bool = False) -> None:
@@ -59,33 +59,50 @@ class Subscription:
                 message = await self._settle(subscriber, word, delay_ms)
         except Over as over:
             return over
+        except NextFailed as problem:
+            return Over(error(f"failed to get next value: {problem.reason}"))
+        except ProtocolError as problem:
+            return Over(replies.broken(problem))
         finally:
             await subscriber.close()
 
     async def _first(self, subscriber: Subscriber) -> Message:
         self._settled = True
-        return await self._wait(subscriber, asyncio.ensure_future(subscriber.next()), None)
+        answer = asyncio.ensure_future(subscriber.next())
+        await self._wait(subscriber, answer)
+        return self._given(answer.result())
 
     async def _settle(self, subscriber: Subscriber, word: Word, delay_ms: int) -> Message:
         """Do what was said, say so, and wait for the next message."""
+        if subscriber.hold is None:  # the server stops, and has put it back already: it must not say that this is done
+            raise Over
         self._settled = False
         answer = asyncio.ensure_future(subscriber.settle_and_next(word, delay_ms, self._confirm))
-        return await self._wait(subscriber, answer, word)
+        await self._wait(subscriber, answer)
+        try:
+            return self._given(answer.result())
+        except NextFailed:
+            raise
+        except PenstockError as problem:
+            raise Over(error(f"failed to {_NAMES[word]}: {problem}")) from None
 
     def _confirm(self) -> None:
         self._settled = True
         self._link.write(OK)
         self._link.wake()
 
-    async def _wait(self, subscriber: Subscriber, answer: asyncio.Future[Message | None], word: Word | None) -> Message:
+    def _given(self, message: Message | None) -> Message:
+        if message is None or self._link.gone:  # the server stops, or there is nobody to get it: it goes back
+            raise Over
+        return message
+
+    async def _wait(self, subscriber: Subscriber, answer: asyncio.Future[Message | None]) -> None:
         """Wait for a message. Meanwhile the client may ask whether we are there, or leave; everything else waits, too."""
         answer.add_done_callback(lambda _: self._link.wake())
         try:
             while not answer.done():
                 if self._settled:  # until then, what the client has said is being done, whether it waits for that or not
                     self._listen()
-                    if self._link.gone:
-                        raise Over
                 await self._link.stir()
         except BaseException:
             await subscriber.close()
@@ -93,14 +110,6 @@ class Subscription:
             if not answer.cancelled():
                 answer.exception()  # nobody waits for it any more
             raise
-        try:
-            message = answer.result()
-        except PenstockError as problem:
-            what = "get next value" if word is None or self._settled else _NAMES[word]
-            raise Over(error(f"failed to {what}: {problem}")) from None
-        if message is None or self._link.gone:  # the server stops, or there is nobody to get it: it goes back
-            raise Over
-        return message
 
     def _listen(self) -> None:
         """Look at what the client says while it waits for a message. What is about the message has to wait for it."""
@@ -109,9 +118,11 @@ class Subscription:
                 _read(command)  # what is wrong is wrong at once
                 if self._link.ahead > limits.resp_ahead_bytes:
                     raise Over(error("too much was sent ahead"))
-                return
+                break
             self._link.drop()
             self._answer(command)
+        if self._link.gone:
+            raise Over
 
     async def _said(self) -> tuple[Word, int]:
         """Return what the client says about its message, and for how long it is put off, in ms."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from penstock.core import limits
@@ -41,7 +42,7 @@ class Entry:
         wrong_arity: str = "",
     ) -> None:
         self.syntax = syntax
-        self.name = syntax.split()[0]
+        self.name = syntax.split(maxsplit=1)[0]
         self.fewest = fewest
         self.most = most
         self.kind = kind
@@ -57,21 +58,25 @@ class Entry:
         return self.fewest if self.fewest == self.most else -self.fewest
 
 
-def _topics(syntax: str, fewest: int, most: int, kind: Kind, summary: str, wrong_arity: str = "") -> Entry:
-    return Entry(syntax, fewest, most, kind, summary, group="pubsub", wrong_arity=wrong_arity)
-
-
-def _jobs(syntax: str, fewest: int, most: int, kind: Kind, summary: str) -> Entry:
-    return Entry(syntax, fewest, most, kind, summary, group="list")
-
-
+_topics: Final = partial(Entry, group="pubsub")
+_jobs: Final = partial(Entry, group="list")
 _ALL: Final = (
     # Topics.
     _topics(
-        "PUBLISH topic message", 3, 3, Kind.PUBLISH, "Put a message on a topic", "invalid number of args, want: 3"
+        "PUBLISH topic message",
+        3,
+        3,
+        Kind.PUBLISH,
+        "Put a message on a topic",
+        wrong_arity="invalid number of args, want: 3",
     ),
     _topics(
-        "SUBSCRIBE topic", 2, 2, Kind.AFTER, "Get the messages of a topic, one at a time", "invalid number of args, want: 2"
+        "SUBSCRIBE topic",
+        2,
+        2,
+        Kind.AFTER,
+        "Get the messages of a topic, one at a time",
+        wrong_arity="invalid number of args, want: 2",
     ),
     _topics("ACK", 1, 1, Kind.NOW, "As a subscriber: the message is done; the next one follows"),
     _topics("NACK", 1, 1, Kind.NOW, "As a subscriber: put the message back to the front of the topic"),
@@ -80,7 +85,9 @@ _ALL: Final = (
     _topics("TOPICS", 1, _MANY, Kind.AFTER, "List the topics of the namespace"),
     # Jobs.
     _jobs("PUSH queue payload [PRIORITY n] [DELAY ms] [ID id]", 3, 9, Kind.PUSH, "Put a job on a queue; answers its id"),
-    _jobs("PULL queue [COUNT n] [WAIT ms]", 2, 6, Kind.PULL, "Take jobs; answers the id, token and payload of each"),
+    _jobs(
+        "PULL queue [COUNT n] [WAIT ms] [DETACH]", 2, 7, Kind.PULL, "Take jobs; answers the id, token and payload of each"
+    ),
     _jobs("DONE id [token]", 2, 3, Kind.DONE, "A job that was pulled is done"),
     _jobs("FAIL id [token] [error]", 2, 4, Kind.FAIL, "A job that was pulled has failed: it is retried, or dead"),
     # The connection.

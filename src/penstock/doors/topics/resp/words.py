@@ -31,15 +31,21 @@ def whole(word: bytes, what: str, low: int, high: int) -> int:
     return number
 
 
-def options(words: Sequence[bytes], known: Sequence[bytes]) -> dict[bytes, bytes]:
-    """Read pairs of a name and a value, in any order, each once at most. Raises InvalidInput."""
+def options(words: Sequence[bytes], known: Sequence[bytes], flags: Sequence[bytes] = ()) -> dict[bytes, bytes]:
+    """Read options in any order, each once at most: names with a value, and ``flags``, which have none.
+
+    Raises InvalidInput.
+    """
     found: dict[bytes, bytes] = {}
-    for place in range(0, len(words), 2):
+    place = 0
+    while place < len(words):
         name = words[place].upper()
-        if name not in known or name in found or place + 1 == len(words):
-            expected = ", ".join(each.decode() for each in known)
-            raise InvalidInput(f"syntax error near '{shown(words[place])}': expected {expected}, each once and with a value")
-        found[name] = words[place + 1]
+        step = 1 if name in flags else 2
+        if (step == 2 and name not in known) or name in found or place + step > len(words):
+            expected = ", ".join([f"{each.decode()} with a value" for each in known] + [each.decode() for each in flags])
+            raise InvalidInput(f"syntax error near '{shown(words[place])}': expected {expected}, each once at most")
+        found[name] = words[place + step - 1]
+        place += step
     return found
 
 

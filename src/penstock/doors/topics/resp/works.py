@@ -29,18 +29,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _OPTIONS = (b"COUNT", b"WAIT")
+_FLAGS = (b"DETACH",)
 
 
-def new_claim(key: QueueKey, command: Sequence[bytes]) -> Claim:
-    """Read what a PULL asks for. Raises InvalidInput."""
+class Pull(NamedTuple):
+    """What a PULL asks for. ``detached``: the jobs stay the worker's when its connection ends."""
+
+    claim: Claim
+    detached: bool = False
+
+
+def new_pull(key: QueueKey, command: Sequence[bytes]) -> Pull:
+    """Read a PULL. Raises InvalidInput."""
     if len(command) == 2:
-        return Claim(key)
-    given = words.options(command[2:], _OPTIONS)
-    return Claim(
+        return Pull(Claim(key))
+    given = words.options(command[2:], _OPTIONS, _FLAGS)
+    claim = Claim(
         key,
         words.whole(given.get(b"COUNT", b"1"), "COUNT", 1, limits.claim_jobs_max),
         wait_ms=words.whole(given.get(b"WAIT", b"0"), "WAIT", 0, limits.claim_wait_ms_max),
     )
+    return Pull(claim, b"DETACH" in given)
 
 
 class Settling(NamedTuple):
@@ -78,12 +87,17 @@ class Held:
     def __bool__(self) -> bool:
         return bool(self._tokens)
 
-    def add(self, deliveries: Sequence[Delivery]) -> None:
-        """Take note of what was handed out."""
-        for job, _ in deliveries:
-            self._tokens[job.custom_id or job.id] = job.token
-        while len(self._tokens) > limits.connection_jobs_max:
-            del self._tokens[next(iter(self._tokens))]
+    def take(self, pull: Pull, deliveries: Sequence[Delivery]) -> bytes:
+        """Take note of what a pull got, and spell it: of each job its id, its token and its payload."""
+        if not pull.detached:
+            for job, _ in deliveries:
+                self._tokens[job.custom_id or job.id] = job.token
+            while len(self._tokens) > limits.connection_jobs_max:
+                del self._tokens[next(iter(self._tokens))]
+        return array(
+            b"*3\r\n%b%b%b" % (bulk(job_name(job).encode()), bulk(to_uuid(job.token).encode()), bulk(unwrap(payload)[0]))
+            for job, payload in deliveries
+        )
 
     def drop(self, ref: int | str) -> None:
         """Take note that a job is settled."""
@@ -108,27 +122,27 @@ class Works:
         self._namespace = namespace
         self._slots = slots  #: where the replies go
         self._held = held
-        self._claims: list[tuple[Claim, int]] = []
+        self._pulls: list[tuple[Pull, int]] = []
         self._jobs = 0  #: that are asked for
         self._settlings: list[tuple[Settling, int]] = []
 
-    def takes_claim(self, claim: Claim) -> bool:
+    def takes_pull(self, pull: Pull) -> bool:
         """Tell whether a pull can be done together with these."""
         fenced = not self._settlings or self._settlings[0][0].fenced
-        room = len(self._claims) < limits.resp_turn_pulls and self._jobs + claim.count <= limits.claim_jobs_max
-        return fenced and (room or not self._claims)
+        room = len(self._pulls) < limits.resp_turn_pulls and self._jobs + pull.claim.count <= limits.claim_jobs_max
+        return fenced and (room or not self._pulls)
 
     def takes_settling(self, settling: Settling) -> bool:
         """Tell whether a settlement can be done together with these."""
-        if self._claims and not settling.fenced:
+        if self._pulls and not settling.fenced:
             return False
         first = self._settlings[0][0] if self._settlings else settling
         return (first.failed, first.fenced) == (settling.failed, settling.fenced)
 
-    def add_claim(self, claim: Claim) -> None:
+    def add_pull(self, pull: Pull) -> None:
         """Take a pull; its reply goes to the end of the slots."""
-        self._claims.append((claim, len(self._slots)))
-        self._jobs += claim.count
+        self._pulls.append((pull, len(self._slots)))
+        self._jobs += pull.claim.count
         self._slots.append(b"")
 
     def add_settling(self, settling: Settling) -> None:
@@ -139,7 +153,7 @@ class Works:
     async def finish(self) -> None:
         """Do them, and fill the slots."""
         settlements = [(command, _submit(self._engine, command)) for command in self._commands()]
-        claims = [_submit(self._engine, claim) for claim, _ in self._claims]
+        claims = [_submit(self._engine, pull.claim) for pull, _ in self._pulls]
         outcomes: list[ItemOutcome] = []
         for settlement, answer in settlements:
             try:
@@ -152,9 +166,9 @@ class Works:
                 self._slots[place] = OK
             else:
                 self._slots[place] = error(f"{code_of(outcome)} {in_words(outcome, settling.text, NOT_ACTIVE)}")
-        for (_, place), deliveries in zip(self._claims, claims, strict=True):
+        for (pull, place), answer_of_it in zip(self._pulls, claims, strict=True):
             try:
-                self._slots[place] = self._pulled(await deliveries)
+                self._slots[place] = self._held.take(pull, await answer_of_it)
             except PenstockError as problem:
                 self._slots[place] = refusal(problem)
 
@@ -166,15 +180,9 @@ class Works:
                 parts.append((settling, []))
             parts[-1][1].append(settling.hold)
         return [
-            Fail(self._namespace, holds, first.error)
-            if first.failed
-            else Ack(self._namespace, holds, [None] * len(holds))
+            Fail(self._namespace, holds, first.error) if first.failed else Ack(self._namespace, holds, [None] * len(holds))
             for first, holds in parts
         ]
-
-    def _pulled(self, deliveries: Sequence[Delivery]) -> bytes:
-        self._held.add(deliveries)
-        return spelled(deliveries)
 
 
 def _submit(engine: AnyEngine, command: Command[T]) -> Awaitable[T]:
@@ -185,14 +193,6 @@ def _submit(engine: AnyEngine, command: Command[T]) -> Awaitable[T]:
         refused: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         refused.set_exception(problem)
         return refused
-
-
-def spelled(deliveries: Sequence[Delivery]) -> bytes:
-    """Spell jobs: each its id, its token and its payload."""
-    return array(
-        b"*3\r\n%b%b%b" % (bulk(job_name(job).encode()), bulk(to_uuid(job.token).encode()), bulk(unwrap(payload)[0]))
-        for job, payload in deliveries
-    )
 
 
 class Wait:
