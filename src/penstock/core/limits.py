@@ -89,7 +89,6 @@ resp_connections_max: Final = 10_000
 resp_args_max: Final = 1_024  # words of a command, with its name
 resp_line_bytes_max: Final = 65_536  # of a command that is typed as a line
 resp_turn_commands: Final = 1_000  # taken from a connection at once
-resp_turn_pulls: Final = 64  # under way at the same time
 resp_ahead_bytes: Final = 65_536  # sent ahead while a subscriber waits for a message
 resp_client_name_chars_max: Final = 256
 stranger_args_max: Final = 10  # from a client that has not shown its token yet

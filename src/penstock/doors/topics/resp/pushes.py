@@ -10,11 +10,11 @@ from penstock.core.job import NewJob
 from penstock.doors.jobs.views import job_name
 from penstock.doors.opaque import wrap
 from penstock.doors.topics.resp import words
+from penstock.doors.topics.resp.asking import ask
 from penstock.doors.topics.resp.replies import OK, bulk, error, refusal
 from penstock.engine.produce import Push
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Sequence
 
     from penstock.core.job import Job
@@ -69,12 +69,9 @@ class Pushes:
 
     async def finish(self) -> None:
         """Do them, and fill the slots."""
-        under_way = [(lot, self._submit(key, lot[0])) for key, lot in self._lots.items()]
-        for key, (lot, answer) in zip(self._lots, under_way, strict=True):
-            jobs, places, publish = lot
+        under_way = [ask(self._engine, Push(key, lot[0])) for key, lot in self._lots.items()]
+        for (key, (jobs, places, publish)), answer in zip(self._lots.items(), under_way, strict=True):
             try:
-                if isinstance(answer, PenstockError):
-                    raise answer
                 done: Sequence[Job | PenstockError] = await answer
             except (OutcomeUnknown, PartlyDone) as problem:
                 done = [problem] * len(jobs)
@@ -82,18 +79,12 @@ class Pushes:
                 done = [problem] if len(jobs) == 1 else await self._one_by_one(key, jobs)
             self._fill(done, places, publish)
 
-    def _submit(self, key: QueueKey, jobs: Sequence[NewJob]) -> asyncio.Future[list[Job]] | PenstockError:
-        try:
-            return self._engine.run(Push(key, jobs))
-        except PenstockError as problem:
-            return problem
-
     async def _one_by_one(self, key: QueueKey, jobs: Sequence[NewJob]) -> list[Job | PenstockError]:
         """Together they were refused: one of them may be why, and is no reason to refuse the others."""
         done: list[Job | PenstockError] = []
-        for answer in [self._submit(key, [job]) for job in jobs]:
+        for answer in [ask(self._engine, Push(key, [job])) for job in jobs]:
             try:
-                done.append(answer if isinstance(answer, PenstockError) else (await answer)[0])
+                done += await answer
             except PenstockError as problem:
                 done.append(problem)
         return done

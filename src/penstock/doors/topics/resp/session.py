@@ -15,10 +15,11 @@ from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.core.queue import QueueKey
 from penstock.doors.namespaces import check_namespace
 from penstock.doors.topics.resp import answers, replies, words
+from penstock.doors.topics.resp.pulls import Held, Wait, new_pull
 from penstock.doors.topics.resp.pushes import Pushes, failed_to_publish, new_job
 from penstock.doors.topics.resp.subscription import Subscription
 from penstock.doors.topics.resp.table import COMMANDS, Kind
-from penstock.doors.topics.resp.works import Held, Wait, Works, new_pull, new_settling
+from penstock.doors.topics.resp.works import Works, new_settling
 from penstock.doors.topics.topic import check_topic, new_message
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.job import NewJob
     from penstock.doors.topics.resp.parser import Command
+    from penstock.doors.topics.resp.pulls import Pull
     from penstock.doors.topics.resp.table import Entry
-    from penstock.doors.topics.resp.works import Pull
     from penstock.doors.topics.subscriber import Subscribers
     from penstock.engine.fleet import AnyEngine
 
@@ -236,7 +237,7 @@ class Session:
 
     async def _pull(self, command: Command) -> None:
         pull, works = new_pull(self._key_of(command[1]), command), self._open
-        if pull.claim.wait_ms:
+        if pull.wait_ms and not self.link.gone:
             await self.flush()
             self._slots.append(await self._wait(pull))
             return
@@ -246,9 +247,7 @@ class Session:
 
     async def _wait(self, pull: Pull) -> bytes:
         """Wait for jobs, as long as the client is there."""
-        if self.link.gone:
-            pull.claim.wait_ms = 0
-        self._waiting = Wait(self.engine, pull.claim)
+        self._waiting = Wait(self.engine, pull)
         try:
             return self.held.take(pull, await self._waiting.answer())
         finally:
