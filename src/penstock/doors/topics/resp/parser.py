@@ -21,7 +21,7 @@ _ARRAY: Final = ord("*")
 _BULK: Final = ord("$")
 #: A kind, a number and the end of the line: more than this is no length.
 _HEADER_BYTES_MAX: Final = 24
-_BLANKS: Final = re.compile(rb"[\r\n]+")
+_BLANKS: Final = re.compile(rb"(?:\r?\n)+")
 #: What is announced most of the time, so that it need not be read digit by digit.
 _LENGTHS: Final = {str(number).encode(): number for number in range(1_024)}
 
@@ -158,8 +158,6 @@ class Parser:
                 stop = end + 2 + length
                 if stop + 2 > size:
                     wanted = stop + 2 - at
-                    if data[stop : stop + 1] not in b"\r":
-                        raise ProtocolError("a bulk string is longer than announced")
                     break
                 if data[stop : stop + 2] != _CRLF:
                     raise ProtocolError("a bulk string is longer than announced")

@@ -18,7 +18,7 @@ from penstock.engine.claim import Claim, abandon
 from penstock.engine.settle import Hold, Release
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Sequence
 
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey
@@ -32,7 +32,7 @@ class Pull(NamedTuple):
     """What a PULL asks for. ``detached``: the jobs stay the worker's when its connection ends."""
 
     queue: QueueKey
-    count: int = 1
+    jobs: int = 1
     wait_ms: int = 0
     detached: bool = False
 
@@ -97,12 +97,12 @@ class Pulls:
         self._held = held
         self._pulls: list[tuple[Pull, int]] = []
         self._wanted = 0
-        self._first: Awaitable[Sequence[Delivery]]
+        self._first: asyncio.Future[list[Delivery]]
 
     def add(self, pull: Pull, place: int) -> None:
         """Take one more; its reply goes to a place."""
         self._pulls.append((pull, place))
-        self._wanted += pull.count
+        self._wanted += pull.jobs
 
     def begin(self) -> None:
         """Ask."""
@@ -119,7 +119,7 @@ class Pulls:
             problem = error
         given = 0
         for pull, place in self._pulls:
-            share = deliveries[given : given + pull.count]
+            share = deliveries[given : given + pull.jobs]
             given += len(share)
             slots[place] = self._held.take(pull, share) if share or problem is None else refusal(problem)
 
@@ -139,7 +139,7 @@ class Wait:
 
     def __init__(self, engine: AnyEngine, pull: Pull) -> None:
         self._engine = engine
-        self._claim = Claim(pull.queue, pull.count, wait_ms=pull.wait_ms)
+        self._claim = Claim(pull.queue, pull.jobs, wait_ms=pull.wait_ms)
 
     async def answer(self) -> Sequence[Delivery]:
         """Return what it got. Raises why there is nothing to be had."""

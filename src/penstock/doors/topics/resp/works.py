@@ -62,7 +62,7 @@ class Works:
     def takes_pull(self, pull: Pull) -> bool:
         """Tell whether a pull can be done together with these."""
         fenced = not self._settlings or self._settlings[0][0].fenced
-        return fenced and (self._jobs + pull.count <= limits.claim_jobs_max or not self._jobs)
+        return fenced and (self._jobs + pull.jobs <= limits.claim_jobs_max or not self._jobs)
 
     def takes_settling(self, settling: Settling) -> bool:
         """Tell whether a settlement can be done together with these."""
@@ -77,7 +77,7 @@ class Works:
         if pulls is None:
             pulls = self._pulls[pull.queue] = Pulls(self._engine, pull.queue, self._held)
         pulls.add(pull, len(self._slots))
-        self._jobs += pull.count
+        self._jobs += pull.jobs
         self._slots.append(b"")
 
     def add_settling(self, settling: Settling) -> None:
