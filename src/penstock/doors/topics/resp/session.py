@@ -97,8 +97,7 @@ class Session:
         self._slots: list[bytes] = []  #: replies that were not sent yet, in order
         self._open: Pushes | Works | None = None  #: what is being gathered
         self._allowed: set[bytes] = set()  #: commands the client may use, as of this turn
-        self._topic = b""
-        self._key = QueueKey("", "")
+        self._key = QueueKey("", "")  #: the queue of the topic that was named last
         self._waiting: Wait | None = None
         self.forget()
 
@@ -109,7 +108,7 @@ class Session:
         self.protocol = 2
         self.name = ""
         self.is_stock = False  #: it is a library made for Redis, and expects what Redis answers
-        self._topic = b""
+        self._topic: bytes | None = None
 
     async def close(self) -> None:
         """Give back what the client holds."""
@@ -136,7 +135,7 @@ class Session:
         identity = await self.gate.identify(token.decode("utf-8", "replace"))
         if namespace != self.namespace and self.held:
             raise InvalidInput("Choose the namespace before anything else is done on this connection")
-        self.namespace, self.identity, self._topic = namespace, identity, b""
+        self.namespace, self.identity, self._topic = namespace, identity, None
 
     def check_pace(self) -> None:
         """Count a command. Raises RateLimited if the client's address asks too often."""
