@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
@@ -217,7 +217,7 @@ def test_over_tls(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
     env = {"TLS_CERT_FILE": str(cert), "TLS_KEY_FILE": str(key)}
     with ServerProcess(tmp_path / "data", env=env) as server:
-        encrypted = redis.Redis("localhost", server.resp_port, ssl=True, ssl_ca_certs=str(cert))
+        encrypted: Any = redis.Redis("localhost", server.resp_port, ssl=True, ssl_ca_certs=str(cert))
         with encrypted:
             assert encrypted.ping() is True
             assert encrypted.execute_command("PUBLISH", "t", "x" * 1_000_000) == b"OK"

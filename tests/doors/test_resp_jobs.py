@@ -164,7 +164,8 @@ def test_a_pipeline_is_answered_in_order(client: RespClient, count: int) -> None
 
 
 def test_errors_in_the_middle_harm_nobody_else(client: RespClient, api: Api) -> None:
-    commands, expected = b"", []
+    commands = b""
+    expected: list[type] = []
     for n in range(300):
         commands += wire("PUSH", client.topic, n)
         expected.append(bytes)

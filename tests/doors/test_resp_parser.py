@@ -72,7 +72,7 @@ def test_mutated_commands_get_nothing_but_the_declared_error() -> None:
         (rb'"\xzz"', [b"xzz"]),
         (b"a\0b", [b"a\0b"]),
         (b"", []),
-        (b'"" \'\'', [b"", b""]),
+        (b"\"\" ''", [b"", b""]),
     ],
 )
 def test_lines_are_cut_into_words_as_redis_does(line: bytes, found: list[bytes]) -> None:

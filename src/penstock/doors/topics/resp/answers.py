@@ -117,7 +117,8 @@ def _named(names: Sequence[bytes]) -> list[Entry | None]:
 
 
 def _arity(entry: Entry) -> Value:
-    return [entry.name.lower(), entry.arity, [], 0, 0, 0]
+    # Flags; where keys are, of which there are none; categories, tips, specifications of keys, subcommands.
+    return [entry.name.lower(), entry.arity, [], 0, 0, 0, [], [], [], []]
 
 
 def _docs(entry: Entry) -> Value:

@@ -79,6 +79,7 @@ class Connection(asyncio.Protocol):
         self._stirred: asyncio.Future[None] | None = None  #: what the task waits for
         self._counted_bytes = 0  #: what the listener knows of
         self._taken_bytes = 0  #: of the commands that are being worked on
+        self._hungry = False  #: it can use whatever arrives
         self._writable = True
         self._reading = True
         self._lost = False
@@ -128,7 +129,7 @@ class Connection(asyncio.Protocol):
         except TooMany as error:
             self._refuse(replies.refusal(error))
             return
-        if self._stirred is None and self._parser.kept > limits.connection_frames_bytes:
+        if not self._hungry and self._parser.kept > limits.connection_frames_bytes:
             self._read(on=False)  # there is enough to do
         self.wake()
 
@@ -222,7 +223,9 @@ class Connection(asyncio.Protocol):
         if self._is_partial and self._alarm is None and not self.gone:
             self._watch()
         self._read(on=True)
+        self._hungry = True
         await self._wait()
+        self._hungry = False
 
     def wake(self) -> None:
         """End that wait."""
@@ -327,7 +330,7 @@ class Connection(asyncio.Protocol):
 
     def _look(self) -> None:
         self._alarm = None
-        if self.gone or self._stirred is None or not self._is_partial:
+        if self.gone or not self._hungry or not self._is_partial:
             return
         if self._listener.clock.steady_ms() - self._heard_at >= limits.frame_idle_ms_max:
             self._transport.abort()
