@@ -9,13 +9,15 @@ import pytest
 import redis
 
 from penstock.access.gate import Gate
-from penstock.access.identity import Right
+from penstock.access.identity import EVERYTHING, Identity, Right
 from penstock.core import limits
+from penstock.core.lifecycle import State
 from penstock.doors.rights import RESP
 from penstock.doors.topics.resp.answers import AFTER, NOW
 from penstock.doors.topics.resp.listener import RespListener
 from penstock.doors.topics.resp.table import COMMANDS, Kind
 from penstock.doors.topics.subscriber import Subscribers
+from tests.support.engines import QUEUE, push, state
 from tests.support.issuer import SECRET, certificate, token
 from tests.support.resp import END, RespClient, unique, wire
 from tests.support.server import ServerProcess
@@ -199,6 +201,31 @@ def test_a_token_of_another_namespace_sees_nothing(stranger: RespClient, guarded
 
 def test_a_token_that_has_expired_says_so(stranger: RespClient) -> None:
     assert stranger.refused("AUTH", token(exp=1)) == "WRONGPASS The token has expired. Get a new one."
+
+
+@pytest.mark.anyio
+async def test_a_subscription_ends_with_its_token_and_gives_its_message_back(engine: Engine, clock: ManualClock) -> None:
+    class Office(Gate):
+        async def identify(self, shown: str) -> Identity:
+            return Identity(shown, {"*": int(EVERYTHING)}, clock.now_ms() + int(shown))
+
+    subscribers = Subscribers(engine, 10_000)
+    listener = RespListener(subscribers, Office(clock, ["x"]))
+    await listener.start("127.0.0.1", 0)
+    job = await push(engine, data=b"1")
+    for message in (b"$1\r\n1\r\n", b""):
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(wire("AUTH", "5000") + wire("SUBSCRIBE", QUEUE.name if message else "empty") + wire("PING") * (not message))
+        assert await reader.readexactly(5) == b"+OK\r\n"
+        assert await reader.readexactly(7) == (message or b"+pong\r\n")
+        await clock.advance(4_999)
+        assert await state(engine, job) is (State.ACTIVE if message else State.WAITING)
+        await clock.advance(1)
+        assert await reader.read() == b"-NOAUTH The token has expired. Get a new one, and connect again.\r\n"
+        assert await state(engine, job) is State.WAITING
+        writer.close()
+    await listener.stop()
+    await subscribers.close()
 
 
 # How often, and how safely.

@@ -12,6 +12,7 @@ from penstock.doors.topics.resp.replies import OK, bulk, error
 from penstock.doors.topics.subscriber import NextFailed, Word
 
 if TYPE_CHECKING:
+    from penstock.core.clock import Alarm
     from penstock.core.queue import QueueKey
     from penstock.doors.topics.resp.parser import Command
     from penstock.doors.topics.resp.session import Session
@@ -43,6 +44,7 @@ class Subscription:
         self._link = session.link
         self._key = key
         self._settled = False  #: what the client said last about a message has been done
+        self._expired = False  #: its token has
 
     async def run(self) -> Over:
         """Deliver messages until it is over. The message in hand goes back to the front then."""
@@ -50,6 +52,7 @@ class Subscription:
             subscriber = self._session.subscribers.subscribe(self._key)
         except PenstockError as problem:
             return Over(error(f"failed to get next value: {problem}"))
+        alarm = self._end_with_token()
         try:
             message = await self._first(subscriber)
             while True:
@@ -64,7 +67,21 @@ class Subscription:
         except ProtocolError as problem:
             return Over(replies.broken(problem))
         finally:
+            if alarm is not None:
+                alarm.cancel()
             await subscriber.close()
+
+    def _end_with_token(self) -> Alarm | None:
+        """Have it end when the client's token does."""
+        identity, clock = self._session.identity, self._session.engine.clock
+        if identity is None or identity.expires_ms is None:
+            return None
+        left_ms = max(0, identity.expires_ms - clock.now_ms())
+        return clock.call_at(clock.steady_ms() + left_ms, self._expire)
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._link.wake()
 
     async def _first(self, subscriber: Subscriber) -> Message:
         self._settled = True
@@ -113,6 +130,7 @@ class Subscription:
 
     def _listen(self) -> None:
         """Look at what the client says while it waits for a message. What is about the message has to wait for it."""
+        self._check_token()
         while (command := self._link.peek()) is not None:
             if command[0].upper() not in _ASIDE:
                 _read(command)  # what is wrong is wrong at once
@@ -127,6 +145,7 @@ class Subscription:
     async def _said(self) -> tuple[Word, int]:
         """Return what the client says about its message, and for how long it is put off, in ms."""
         while True:
+            self._check_token()
             command = self._link.peek()
             if command is None:
                 if self._link.gone:
@@ -138,6 +157,10 @@ class Subscription:
                 self._answer(command)
             elif self._in_time():
                 return _read(command)
+
+    def _check_token(self) -> None:
+        if self._expired:
+            raise Over(error("NOAUTH The token has expired. Get a new one, and connect again."))
 
     def _answer(self, command: Command) -> None:
         """Answer what is not about the message."""
