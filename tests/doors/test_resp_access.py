@@ -215,7 +215,8 @@ async def test_a_subscription_ends_with_its_token_and_gives_its_message_back(eng
     job = await push(engine, data=b"1")
     for message in (b"$1\r\n1\r\n", b""):
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-        writer.write(wire("AUTH", "5000") + wire("SUBSCRIBE", QUEUE.name if message else "empty") + wire("PING") * (not message))
+        topic, ping = (QUEUE.name, b"") if message else ("empty", wire("PING"))
+        writer.write(wire("AUTH", "5000") + wire("SUBSCRIBE", topic) + ping)
         assert await reader.readexactly(5) == b"+OK\r\n"
         assert await reader.readexactly(7) == (message or b"+pong\r\n")
         await clock.advance(4_999)

@@ -76,7 +76,7 @@ def _greet(config: configuration.Config) -> None:
     if config.tcp is not None:
         click.echo(f"  TCP      {config.tcp}")
     if config.resp is not None:
-        click.echo(f"  Redis    {config.resp}")
+        click.echo(f"  RESP     {config.resp}")
     if config.batches is not None:
         click.echo(f"  batches  {scheme}://{config.batches}")
     if config.topics is not None:
