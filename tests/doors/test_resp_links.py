@@ -18,9 +18,11 @@ from penstock.core.lifecycle import State
 from penstock.doors.topics.resp.listener import RespListener
 from penstock.doors.topics.subscriber import Subscribers
 from penstock.engine.produce import Push
+from tests.fuzz.mutate import Mutator
+from tests.fuzz.resp import CORPUS, WORDS
 from tests.support.engines import QUEUE, push, state
 from tests.support.receiver import until
-from tests.support.resp import END, RespClient, wire
+from tests.support.resp import END, RespClient, unique, wire
 from tests.support.server import ServerProcess, free_port
 
 if TYPE_CHECKING:
@@ -78,6 +80,19 @@ def test_the_other_way_round_nothing_happens_either(server: ServerProcess) -> No
         assert b"+OK" not in http.recv(65_536)
     with RespClient(server.resp_port, "evil") as client:
         assert client.pull() == []
+
+
+def test_broken_input_over_real_sockets_harms_nobody(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server, RespClient(server.resp_port, unique()) as sound:
+        mutator = Mutator(11, CORPUS, WORDS)
+        for number, data in enumerate(mutator.inputs(400)):
+            with RespClient(server.resp_port) as broken, contextlib.suppress(ConnectionError):
+                broken.socket.sendall(data)
+                broken.socket.shutdown(socket.SHUT_WR)
+                broken.rest()
+            sound.publish(number)
+        assert [job[2] for job in sound.pull("COUNT", 1_000)] == [str(number) for number in range(400)]
+        assert "failed unexpectedly" not in server.log()
 
 
 def test_half_a_command_harms_nobody(client: RespClient, server: ServerProcess) -> None:

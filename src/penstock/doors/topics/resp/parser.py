@@ -105,11 +105,15 @@ class Parser:
         words, left, room = self._words, self._left, self._room
         size, find, length_of, blanks_at = len(data), data.find, _LENGTHS.get, _BLANKS.match
         wanted = 1  # more than is here
+        again, name, args = b"", b"", 0  # how the command before this one began: most pipelines repeat one
         while len(commands) < count:
             if not left:
                 if at >= size:
                     break
-                if data[at] != _ARRAY:
+                if args and data.startswith(again, at):
+                    words, left, room = [name], args - 1, limits.body_bytes_max - len(name)
+                    at += len(again)
+                elif data[at] != _ARRAY:
                     end = find(b"\n", at)
                     if (size if end < 0 else end) - at > bounds.line_bytes_max:
                         raise ProtocolError("too big inline request")
@@ -124,21 +128,22 @@ class Parser:
                     elif blanks := blanks_at(data, at):  # a million empty lines should take no time
                         at = blanks.end()
                     continue
-                end = find(_CRLF, at + 1, at + _HEADER_BYTES_MAX)
-                if end < 0:
-                    if size - at >= _HEADER_BYTES_MAX:
-                        raise ProtocolError("too big mbulk count string")
-                    wanted = size - at + 1
-                    break
-                number = length_of(data[at + 1 : end], -1)
-                if number < 0:
-                    number = _number(data[at + 1 : end], "invalid multibulk length")
-                if number > bounds.args_max:
-                    raise ProtocolError(f"{bounds.whose} multibulk length")
-                at = end + 2
-                if number <= 0:  # an empty command is none
-                    continue
-                words, left, room = [], number, limits.body_bytes_max
+                else:
+                    end = find(_CRLF, at + 1, at + _HEADER_BYTES_MAX)
+                    if end < 0:
+                        if size - at >= _HEADER_BYTES_MAX:
+                            raise ProtocolError("too big mbulk count string")
+                        wanted = size - at + 1
+                        break
+                    number = length_of(data[at + 1 : end], -1)
+                    if number < 0:
+                        number = _number(data[at + 1 : end], "invalid multibulk length")
+                    if number > bounds.args_max:
+                        raise ProtocolError(f"{bounds.whose} multibulk length")
+                    at = end + 2
+                    if number <= 0:  # an empty command is none
+                        continue
+                    words, left, room = [], number, limits.body_bytes_max
             while left:
                 if at < size and data[at] != _BULK:
                     raise ProtocolError(f"expected '$', got {_shown(data[at])}")
@@ -168,6 +173,9 @@ class Parser:
             if left:
                 break
             commands.append(words)
+            if (words[0] != name or len(words) != args) and len(words[0]) <= limits.command_name_chars_max:
+                name, args = words[0], len(words)
+                again = b"*%d\r\n$%d\r\n%b\r\n" % (args, len(name), name)
             words = []
         self._words, self._left, self._room = words, left, room
         if at >= size:

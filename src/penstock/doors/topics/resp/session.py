@@ -160,11 +160,12 @@ class Session:
         self._allowed.clear()
         try:
             for place, command in enumerate(commands):
-                if command[0].upper() == b"SUBSCRIBE":  # what comes behind it is said to the subscription
+                name = command[0].upper()
+                if name == b"SUBSCRIBE":  # what comes behind it is said to the subscription
                     self.link.put_back(commands[place + 1 :])
-                    await self._one(command)
+                    await self._one(name, command)
                     break
-                await self._one(command)
+                await self._one(name, command)
             await self.flush()
         except Goodbye:
             self._send()
@@ -183,8 +184,7 @@ class Session:
         self.link.write(b"".join(self._slots))
         self._slots.clear()
 
-    async def _one(self, command: Command) -> None:
-        name = command[0].upper()
+    async def _one(self, name: bytes, command: Command) -> None:
         entry = COMMANDS.get(name)
         try:
             if self._window is not None:
@@ -228,7 +228,8 @@ class Session:
             await self._after(entry, command)
 
     async def _push(self, topic: bytes, job: NewJob, *, publish: bool) -> None:
-        key, pushes = self._key_of(topic), self._open
+        key = self._key if topic == self._topic else self._key_of(topic)
+        pushes = self._open
         if not isinstance(pushes, Pushes) or not pushes.takes(key, job):
             await self.flush()
             self._open = pushes = Pushes(self.engine, self._slots)
