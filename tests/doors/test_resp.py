@@ -264,6 +264,14 @@ def test_sending_no_more_is_hanging_up_but_what_was_said_counts(client: RespClie
     assert other.subscribe() == b"b"
 
 
+def test_hanging_up_right_behind_a_subscription_is_noticed(client: RespClient, other: RespClient) -> None:
+    client.socket.sendall(wire("SUBSCRIBE", client.topic) + wire("ACK"))
+    client.socket.shutdown(socket.SHUT_WR)
+    assert client.read() is END
+    other.publish("m")
+    assert other.subscribe() == b"m"
+
+
 def test_what_is_said_ahead_is_done_in_order(client: RespClient) -> None:
     client.publish(*range(4))
     client.socket.sendall(wire("SUBSCRIBE", client.topic) + wire("ACK") * 2 + wire("BACK") + b"ACK\r\n")

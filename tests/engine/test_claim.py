@@ -149,6 +149,14 @@ async def test_a_caller_that_hangs_up_while_being_served_gives_the_job_back_at_n
     assert (again.id, again.attempts) == (job.id, 0)
 
 
+async def test_one_that_leaves_before_it_is_in_line_does_not_line_up(engine: Engine) -> None:
+    command = Claim(QUEUE, wait_ms=60_000)
+    answer = engine.run(command)
+    abandon(engine, command)
+    assert await answer == []
+    assert engine.room.size == 0
+
+
 async def test_a_paused_queue_gives_nothing_until_it_is_resumed(engine: Engine) -> None:
     job = await push(engine)
     await configure(engine, paused=True)

@@ -92,7 +92,7 @@ class WaitingRoom:
         """Join the line until served, tired of waiting, or gone."""
         if claim.future.done():
             return
-        if self._closed:
+        if self._closed or claim.gone:  # it may have left before it was in line
             claim.future.set_result([])
             return
         if self.size >= limits.waiters_max:

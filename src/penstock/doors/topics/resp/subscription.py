@@ -123,6 +123,7 @@ class Subscription:
                 await self._link.stir()
         except BaseException:
             await subscriber.close()
+            answer.cancel()  # what it is given all the same goes back
             await asyncio.wait([answer])
             if not answer.cancelled():
                 answer.exception()  # nobody waits for it any more
