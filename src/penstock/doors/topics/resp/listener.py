@@ -87,6 +87,7 @@ class Connection(asyncio.Protocol):
         self._alarm: Alarm | None = None
         self._hurry: Alarm | None = None  #: goes off when a stranger has had time enough
         self.number = next(listener.numbers)
+        self._last = b""  #: what is said in the end
         self.gone = False  #: nothing more is taken; it closes when the last command is answered
 
     # What the event loop tells.
@@ -177,8 +178,8 @@ class Connection(asyncio.Protocol):
             self._refuse(replies.NOAUTH)
 
     def _refuse(self, last: bytes) -> None:
-        """Say why, and close."""
-        self.write(last)
+        """Close, and say why once what is under way is answered: until then, it would look like an answer to that."""
+        self._last = last
         self._parser.clear()
         self.finish()
 
@@ -258,7 +259,14 @@ class Connection(asyncio.Protocol):
             self._next.clear()
             self._taken_bytes = 0
             self._account()
+            await self._end()
+
+    async def _end(self) -> None:
+        """Everything is answered: give back what the client held, and close."""
+        try:
             await self._session.close()
+        finally:
+            self.write(self._last)
             self._transport.close()
             if self._lost:
                 self._listener.leave(self)

@@ -124,14 +124,21 @@ class Pulls:
             slots[place] = self._held.take(pull, share) if share or problem is None else refusal(problem)
 
     async def _ask_again(self, deliveries: list[Delivery]) -> None:
-        """Of large jobs the engine hands out some at a time. Of very large ones, who comes last is told there is nothing."""
-        while deliveries and len(deliveries) < self._wanted:
+        """Some of the jobs in front may have expired: then there is more for those who come last.
+
+        The engine hands out so many bytes at once and no more; beyond that, who comes last is told there is nothing.
+        """
+        while len(self._pulls) > 1 and deliveries and len(deliveries) < self._wanted and self._may_be_more():
             if sum(job.size for job, _ in deliveries) >= limits.claim_batch_bytes_max:
                 return
             more = await self._engine.run(Claim(self._queue, self._wanted - len(deliveries)))
             if not more:
                 return
             deliveries += more
+
+    def _may_be_more(self) -> bool:
+        queue = self._engine.store.queue_find(self._queue)
+        return queue is not None and self._engine.of(self._queue).may_have_waiting(queue)
 
 
 class Wait:
