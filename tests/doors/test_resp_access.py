@@ -241,6 +241,20 @@ def test_commands_count_against_the_rate_limit(tmp_path: Path) -> None:
         assert client.refused("ACK") == "RATE_LIMITED Rate limit exceeded"  # it still has its message
 
 
+def test_a_quota_lets_through_what_it_allows_of_a_pipeline(tmp_path: Path) -> None:
+    with (
+        ServerProcess(tmp_path / "data", env={"NAMESPACE_QUOTAS": "acme:10"}) as server,
+        RespClient(server.resp_port) as client,
+    ):
+        client.ok("AUTH", "acme", "x")
+        client.socket.sendall(wire("PUBLISH", client.topic, "m") * 15 + wire("PUSH", client.topic, "m"))
+        replies = client.many(16)
+        assert replies.count(b"OK") == 10
+        assert all(str(reply).startswith("failed to publish: ") for reply in replies[:15] if reply != b"OK")
+        assert str(replies[15]).startswith("QUOTA_EXCEEDED ")
+        assert len(client.pull("COUNT", 100)) == 10
+
+
 def test_over_tls(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
     env = {"TLS_CERT_FILE": str(cert), "TLS_KEY_FILE": str(key)}
