@@ -420,7 +420,7 @@ def test_there_is_a_limit_of_connections_and_a_shutdown_ends_them_all(tmp_path: 
             pass
         assert answer(refused.value) == (503, "Too many WebSocket connections", "1")
         with running.client() as client:
-            assert client.get("/health").json()["connections"] == {"tcp": 0, "ws": 1_000, "sse": 0}
+            assert client.get("/health").json()["connections"] == {"tcp": 0, "ws": 1_000, "sse": 0, "resp": 0}
         sockets[0].send(json.dumps({"cmd": "Subscribe", "events": ["server:shutdown"]}))
         assert json.loads(sockets[0].recv(timeout=20))["ok"] is True
         codes: list[int] = []
