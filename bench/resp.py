@@ -29,9 +29,11 @@ class Batch(NamedTuple):
 if TYPE_CHECKING:
     Script = Generator[Batch, list[Any], None]
 
-_STATUS = re.compile(rb"\+(OK)\r\n|-[^\r]*\r\n")
+_STATUS = re.compile(rb"^\+(OK)\r\n|^-[^\r]*\r\n", re.MULTILINE)
 #: The id and the token of a job, both empty for a queue that is empty or an error; our payload has no line ends.
-_JOB = re.compile(rb"\$\d+\r\n([^\r]+)\r\n\$\d+\r\n([^\r]+)\r\n\$\d+\r\n[^\r]*\r\n|\*(?:0|-1)\r\n|_\r\n|-[^\r]*\r\n")
+_JOB = re.compile(
+    rb"^\$\d+\r\n([^\r]+)\r\n\$\d+\r\n([^\r]+)\r\n\$\d+\r\n[^\r]*\r\n|^\*(?:0|-1)\r\n|^_\r\n|^-[^\r]*\r\n", re.MULTILINE
+)
 
 
 def command(*words: bytes) -> bytes:
