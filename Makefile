@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 RUN_ARGS ?=
 CLUSTER_ARGS ?=
+BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup bench-scale run cluster check test test-fast bench docs lock format clean
@@ -45,8 +46,8 @@ test: setup ## all tests, and those of the doors once more on PostgreSQL, on two
 test-fast: setup ## the tests that take no time
 	$(BIN)/pytest -n auto -m "not slow"
 
-bench: setup ## measure pushes, bulk pushes, pull and ack, memory, against the goals
-	$(BIN)/python -m bench
+bench: setup ## measure pushes, bulk pushes, pull and ack, topics, memory, against the goals; BENCH_ARGS=topics for a part
+	$(BIN)/python -m bench $(BENCH_ARGS)
 
 bench-scale: setup ## the same on PostgreSQL: against a client that does it by hand, a long queue, two servers
 	$(BIN)/python -m bench.scale
