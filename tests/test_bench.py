@@ -15,6 +15,8 @@ from h2.events import DataReceived, Event, RequestReceived, SettingsAcknowledged
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tests.support.server import ServerProcess
+
 pytestmark = pytest.mark.anyio
 LONG = 60.0
 
@@ -152,6 +154,15 @@ async def test_failures_of_a_subscription_are_errors(line: bytes | None) -> None
     talk.answer()
     talk.end()
     assert talk.counter.errors == 1
+
+
+async def test_messages_go_through_a_real_server(server: ServerProcess) -> None:
+    async def measure(script: str, jobs_max: int) -> dict[str, float]:
+        return await http2.run(port=server.port, script=script, topic="bench", streams=12, seconds=LONG, jobs_max=jobs_max)
+
+    for script, count in (("publish", 100), ("consume", 50), ("consume", 30)):
+        measured = await measure(script, count)
+        assert (measured["jobs"], measured["errors"]) == (count, 0)
 
 
 class Redis:
