@@ -23,7 +23,7 @@ END_STREAM, ACK, END_HEADERS = 1, 1, 4
 #: Two bytes and one of length, kind, flags, stream.
 _HEAD = struct.Struct(">HBBBL")
 _WINDOW_MAX = 2**31 - 1
-#: A server that is silent for so many seconds after the end has lost something, or had too few messages.
+#: A server that is silent for so many seconds after the end has lost something, or the topic had too few messages.
 _PATIENCE = 10.0
 _TABLE_SIZE_UPDATES = bytes(range(0x20, 0x40))
 
