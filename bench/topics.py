@@ -62,6 +62,7 @@ def topics(rounds: int, seconds: float) -> list[Goal]:
             server.load("bulk", seconds=seconds, queue="c")  # more than all consumers take, however fast the machine is
             measure(number, consumers(server, seconds))
     measured.say("what (durability always, 200-byte payloads)")
+    say("  A latency is that of all commands that were sent together.")
     return [
         Goal("RESP publish in pipelines of 64 / single push over HTTP", measured.ratio(PUBLISH_PIPELINED, PUSH), 4),
         Goal("consume + ack over 12 streams / pull + ack of the jobs door", measured.ratio(CONSUME, PULL_ACK), 0.8),
