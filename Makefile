@@ -8,7 +8,7 @@ CLUSTER_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench-scale run cluster check test test-fast bench docs lock format clean
+.PHONY: help setup bench-scale run cluster check test test-fast fuzz bench docs lock format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ test: setup ## all tests, and those of the doors once more on PostgreSQL, on two
 
 test-fast: setup ## the tests that take no time
 	$(BIN)/pytest -n auto -m "not slow"
+
+fuzz: setup ## a million broken inputs for the parser of the Redis protocol
+	$(BIN)/python -m tests.fuzz.resp --inputs 1000000
 
 bench: setup ## measure pushes, bulk pushes, pull and ack, topics, memory, against the goals; BENCH_ARGS=topics for a part
 	$(BIN)/python -m bench $(BENCH_ARGS)

@@ -38,7 +38,20 @@ create index naive_ready on naive (topic, priority, id) where not taken;
 def server_on(url: str, *more: str) -> Iterator[int]:
     """Run a server, with more flags; the value is its port."""
     port = free_port()
-    command = [sys.executable, "-m", "penstock", "serve", "--store", url, "--http", f"127.0.0.1:{port}", "--tcp", "off"]
+    command = [
+        sys.executable,
+        "-m",
+        "penstock",
+        "serve",
+        "--store",
+        url,
+        "--http",
+        f"127.0.0.1:{port}",
+        "--tcp",
+        "off",
+        "--resp",
+        "off",
+    ]
     quiet = ["--metrics", "off", "--log-level", "error"]
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as data:
         process = subprocess.Popen([*command, *quiet, *more, "--data", data], stdout=subprocess.PIPE, text=True)

@@ -145,7 +145,7 @@ async def start_server(
     with log.open("w", encoding="utf-8") as stderr:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "penstock", "serve", *stores, "--redis", redis.url, "--data", home / f"server-{number}",
-            "--http", f"{HOST}:{http}", "--tcp", f"{HOST}:{tcp}", "--metrics", "off",
+            "--http", f"{HOST}:{http}", "--tcp", f"{HOST}:{tcp}", "--resp", "off", "--metrics", "off",
             env=env, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=stderr, start_new_session=True,
         )  # fmt: skip
     server = Server(number, f"http://{HOST}:{http}", f"{HOST}:{tcp}", log, process)

@@ -232,3 +232,16 @@ async def test_failures_over_resp_are_errors(redis: tuple[Redis, int]) -> None:
         port=port, script="publish", topic="other", connections=1, pipeline=3, seconds=LONG, jobs_max=1
     )
     assert measured["errors"] == 3
+
+
+async def test_jobs_go_through_the_redis_protocol_of_a_real_server(server: ServerProcess) -> None:
+    async def measure(script: str, pipeline: int, **more: int) -> dict[str, float]:
+        return await resp.run(
+            port=server.resp_port, script=script, topic="bench-resp", connections=2, pipeline=pipeline, seconds=LONG, **more
+        )
+
+    for pipeline, batches in ((1, 10), (8, 5)):
+        published = await measure("publish", pipeline, jobs_max=batches)
+        done = await measure("pull_done", pipeline)
+        assert (published["jobs"], done["jobs"]) == (pipeline * batches, pipeline * batches)
+        assert not published["errors"] + done["errors"]

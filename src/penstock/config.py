@@ -53,6 +53,7 @@ class Config(msgspec.Struct, frozen=True):
     redis_hot_jobs: int = 200
     http: Listener = Listener("127.0.0.1", 6790)
     tcp: Listener | None = Listener("127.0.0.1", 6789)
+    resp: Listener | None = Listener("127.0.0.1", 6380)
     metrics: Listener | None = Listener("127.0.0.1", 9090)
     batches: Listener | None = None
     topics: Listener | None = None
@@ -271,6 +272,7 @@ SETTINGS: dict[str, Setting] = {
     "tcp": Setting(
         _listener, ("PENSTOCK_TCP",), "where the jobs door's TCP protocol listens, or off (TCP_PORT and HOST work too)"
     ),
+    "resp": Setting(_listener, ("PENSTOCK_RESP",), "where the topics door speaks the Redis protocol, or off"),
     "metrics": Setting(_listener, ("PENSTOCK_METRICS",), "where Prometheus finds metrics besides /prometheus, or off"),
     "batches": Setting(
         _listener, ("PENSTOCK_BATCHES",), "where the batches door listens on its own, as mqueue does (8080 there), or off"

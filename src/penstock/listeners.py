@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import ssl
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from granian.constants import Interfaces, SSLProtocols
@@ -19,7 +19,7 @@ from penstock.core.errors import ConfigInvalid
 if TYPE_CHECKING:
     from penstock.config import Config, Listener
     from penstock.doors.http.app import HttpApp
-    from penstock.doors.jobs.tcp import TcpListener
+    from penstock.doors.listening import ConnectionListener
 
 log = structlog.get_logger("penstock")
 
@@ -121,16 +121,18 @@ def wanted(config: Config, name: str, listener: Listener) -> bool:
     return True
 
 
-async def start_tcp(tcp: TcpListener, config: Config, tls: ssl.SSLContext | None) -> bool:
-    """Start the TCP listener if it is wanted and possible, and tell whether it runs."""
-    if config.tcp is None or not wanted(config, "tcp", config.tcp):
+async def start(
+    name: str, opened: ConnectionListener[Any], listener: Listener | None, config: Config, tls: ssl.SSLContext | None
+) -> bool:
+    """Start a listener of our own if it is wanted and possible, and tell whether it runs. ``name`` is its setting."""
+    if listener is None or not wanted(config, name, listener):
         return False
     try:
-        await tcp.start(_address(config.tcp), config.tcp.port, backlog=BACKLOG, tls=tls)
+        await opened.start(_address(listener), listener.port, backlog=BACKLOG, tls=tls)
     except OSError as error:  # somebody was faster
-        if "tcp" in config.origins:
-            raise ConfigInvalid(f"Cannot listen on {config.tcp}: {error.strerror}.") from None
-        log.warning("going on without a listener", listener="tcp", reason=str(error))
+        if name in config.origins:
+            raise ConfigInvalid(f"Cannot listen on {listener}: {error.strerror}.") from None
+        log.warning("going on without a listener", listener=name, reason=str(error))
         return False
     return True
 

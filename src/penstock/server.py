@@ -45,6 +45,7 @@ from penstock.doors.ops.metrics import Metrics
 from penstock.doors.ops.shards import ShardHandlers
 from penstock.doors.rights import with_rights
 from penstock.doors.topics.door import TopicsDoor
+from penstock.doors.topics.resp.listener import RespListener
 from penstock.doors.topics.subscriber import Subscribers
 from penstock.gates import gate_of, meter
 from penstock.outbound.guard import Guard
@@ -99,8 +100,9 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     for (listener, _), task in zip(apps, running, strict=True):
         await listeners.until_listening(listener, task)
         keep_listener_alive(listener.port)
-    if not await listeners.start_tcp(doors.tcp, config, tls):
-        config = msgspec.structs.replace(config, tcp=None)
+    for name, listener, own in (("tcp", config.tcp, doors.tcp), ("resp", config.resp, doors.resp)):
+        if not await listeners.start(name, own, listener, config, tls):
+            config = msgspec.structs.replace(config, **{name: None})
     _tell_ready(config, engine, doors)
     on_ready(config)
 
@@ -117,7 +119,9 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
         server.stop()  # type: ignore[no-untyped-call]
     reserve = min(CLOSE_RESERVE_MS, config.shutdown_timeout_ms // 5)
     timeout = (config.shutdown_timeout_ms - reserve) / 1000
-    _, unfinished = await asyncio.wait([*running, asyncio.create_task(doors.tcp.stop())], timeout=timeout)
+    _, unfinished = await asyncio.wait(
+        [*running, asyncio.create_task(doors.tcp.stop()), asyncio.create_task(doors.resp.stop())], timeout=timeout
+    )
     if unfinished:
         log.warning("some requests did not finish in time")
     await asyncio.gather(*(office.stop() for office in doors.post_offices))
@@ -179,6 +183,7 @@ class Doors:
             links=self._links,
             allow_origin=config.cors_allow_origin,
         )
+        self.resp = RespListener(self.subscribers, self._gate, window=self._window)
         self.tcp = TcpListener(table, self._gate, engine.clock, window=self._window)
         self._routes = with_rights(
             [
@@ -203,7 +208,12 @@ class Doors:
 
     def connections(self) -> Connections:
         """Count the connections that stay."""
-        return Connections(tcp=len(self.tcp.connections), ws=len(self._sockets), sse=len(self._streams))
+        return Connections(
+            tcp=len(self.tcp.connections),
+            ws=len(self._sockets),
+            sse=len(self._streams),
+            resp=len(self.resp.connections),
+        )
 
     def app(self) -> HttpApp:
         """Return what answers on the main listener."""
@@ -266,6 +276,7 @@ def _tell_ready(config: Config, engine: AnyEngine, doors: Doors) -> None:
         version=__version__,
         http=str(config.http),
         tcp=str(config.tcp or "off"),
+        resp=str(config.resp or "off"),
         data=str(config.data),
         durability=config.durability.value,
     )

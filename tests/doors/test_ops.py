@@ -25,7 +25,7 @@ def test_health(api: Api) -> None:
     assert health["status"] == "healthy"
     assert health["version"] == __version__
     assert set(health["queues"]) == {"waiting", "active", "delayed", "completed", "dlq"}
-    assert set(health["connections"]) == {"tcp", "ws", "sse"}  # other tests may have some open
+    assert set(health["connections"]) == {"tcp", "ws", "sse", "resp"}  # other tests may have some open
     assert 10 < health["memory"]["rss"] < 1_000
     assert set(health["memory"]) == {"heapUsed", "heapTotal", "rss"}
     assert health["uptime"] >= 0

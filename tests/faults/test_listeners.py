@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def serve(data: Path, *args: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "penstock", "serve", "--data", str(data), "--tcp", "off", *args]
+    command = [sys.executable, "-m", "penstock", "serve", "--data", str(data), "--tcp", "off", "--resp", "off", *args]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -83,7 +83,11 @@ def test_a_default_port_that_is_taken_is_warned_of_and_the_server_goes_on(tmp_pa
         env = {name: value for name, value in os.environ.items() if name not in ("TCP_PORT", "PENSTOCK_TCP", "HOST")}
         process = stack.enter_context(
             subprocess.Popen(
-                [*command, "--metrics", "off"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                [*command, "--metrics", "off", "--resp", "off"],
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             )
         )
         assert process.stdout is not None
@@ -101,11 +105,13 @@ def test_a_default_port_that_is_taken_is_warned_of_and_the_server_goes_on(tmp_pa
     )
 
 
-def test_the_greeting_says_where_tcp_listens(tmp_path: Path) -> None:
+def test_the_greeting_says_where_our_own_protocols_listen(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         assert server.process is not None
         assert server.process.stdout is not None
-        assert f"  TCP      127.0.0.1:{server.tcp_port}\n" in [server.process.stdout.readline() for _ in range(4)]
+        said = [server.process.stdout.readline() for _ in range(5)]
+        assert f"  TCP      127.0.0.1:{server.tcp_port}\n" in said
+        assert f"  RESP     127.0.0.1:{server.resp_port}\n" in said
 
 
 def test_the_greeting_says_where_the_metrics_are_and_how_to_do_without(tmp_path: Path) -> None:
@@ -113,7 +119,7 @@ def test_the_greeting_says_where_the_metrics_are_and_how_to_do_without(tmp_path:
     with ServerProcess(tmp_path / "data", "--metrics", f"127.0.0.1:{port}") as server:
         assert server.process is not None
         assert server.process.stdout is not None
-        said = [server.process.stdout.readline() for _ in range(5)]
+        said = [server.process.stdout.readline() for _ in range(6)]
         assert f"           http://127.0.0.1:{port}/metrics  (off with --metrics off)\n" in said
         assert "penstock_" in httpx2.get(f"http://127.0.0.1:{port}/metrics").text
 
@@ -123,4 +129,4 @@ def test_nothing_is_offered_that_is_not_there(args: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "penstock", *args, "--help"]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
     assert "four" not in said
-    assert "--resp" not in said
+    assert "--messages" not in said

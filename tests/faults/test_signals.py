@@ -147,6 +147,8 @@ def test_a_port_in_use_is_explained(tmp_path: Path, server: ServerProcess) -> No
         str(tmp_path / "data"),
         "--tcp",
         "off",
+        "--resp",
+        "off",
         "--http",
         f"127.0.0.1:{server.port}",
         "--metrics",

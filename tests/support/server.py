@@ -37,7 +37,18 @@ def free_port() -> int:
 
 def serve_command(data: Path) -> list[str]:
     """Return the command of a server on a directory that needs no port of its own but one."""
-    options = ["--data", str(data), "--tcp", "off", "--http", f"127.0.0.1:{free_port()}", "--metrics", "off"]
+    options = [
+        "--data",
+        str(data),
+        "--tcp",
+        "off",
+        "--resp",
+        "off",
+        "--http",
+        f"127.0.0.1:{free_port()}",
+        "--metrics",
+        "off",
+    ]
     return [sys.executable, "-m", "penstock", "serve", *options]
 
 
@@ -52,6 +63,7 @@ class ServerProcess:
         launcher: Sequence[str] = PENSTOCK,
         port: int | None = None,
         tcp_port: int | None = None,
+        resp_port: int | None = None,
     ) -> None:
         self.data = data
         self.args = args
@@ -62,6 +74,7 @@ class ServerProcess:
         self.launcher = launcher
         self.port = port or free_port()
         self.tcp_port = tcp_port or free_port()
+        self.resp_port = resp_port or free_port()
         self.process: subprocess.Popen[str] | None = None
         self.log_path = data.parent / f"{data.name}.log"
 
@@ -85,7 +98,7 @@ class ServerProcess:
         self.data.parent.mkdir(parents=True, exist_ok=True)
         command = [
             sys.executable, *self.launcher, "serve", "--data", str(self.data), "--http", f"127.0.0.1:{self.port}",
-            "--tcp", f"127.0.0.1:{self.tcp_port}", "--metrics", "off", *self.args,
+            "--tcp", f"127.0.0.1:{self.tcp_port}", "--resp", f"127.0.0.1:{self.resp_port}", "--metrics", "off", *self.args,
         ]  # fmt: skip
         with self.log_path.open("a") as log:
             self.process = subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=log, text=True)

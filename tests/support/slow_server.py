@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock import listeners
 from penstock.cli import main
@@ -13,18 +13,20 @@ from tests.support.receiver import until
 if TYPE_CHECKING:
     import ssl
 
-    from penstock.config import Config
-    from penstock.doors.jobs.tcp import TcpListener
+    from penstock.config import Config, Listener
+    from penstock.doors.listening import ConnectionListener
 
-real_start_tcp = listeners.start_tcp
+real_start = listeners.start
 
 
-async def start_tcp(tcp: TcpListener, config: Config, tls: ssl.SSLContext | None) -> bool:
+async def start(
+    name: str, opened: ConnectionListener[Any], listener: Listener | None, config: Config, tls: ssl.SSLContext | None
+) -> bool:
     await until(Path(os.environ["START_FILE"]).exists)
-    return await real_start_tcp(tcp, config, tls)
+    return await real_start(name, opened, listener, config, tls)
 
 
-listeners.start_tcp = start_tcp
+listeners.start = start
 
 if __name__ == "__main__":
     main()

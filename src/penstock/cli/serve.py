@@ -33,6 +33,7 @@ def _option(name: str, metavar: str | None = None, **more: Any) -> Callable[[F],
 @_option("redis", "URL")
 @_option("http", "HOST:PORT")
 @_option("tcp", "HOST:PORT|off")
+@_option("resp", "HOST:PORT|off")
 @_option("metrics", "HOST:PORT|off")
 @_option("batches", "HOST:PORT|off")
 @_option("topics", "HOST:PORT|off")
@@ -74,6 +75,8 @@ def _greet(config: configuration.Config) -> None:
     click.echo(f"  API      {base}/docs")
     if config.tcp is not None:
         click.echo(f"  TCP      {config.tcp}")
+    if config.resp is not None:
+        click.echo(f"  RESP     {config.resp}")
     if config.batches is not None:
         click.echo(f"  batches  {scheme}://{config.batches}")
     if config.topics is not None:

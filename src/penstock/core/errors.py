@@ -49,6 +49,16 @@ class FrameTooLarge(InvalidInput):
     code = "frame_too_large"
 
 
+class ProtocolError(InvalidInput):
+    """What arrived is not the protocol that is spoken here. Nothing behind it can be understood."""
+
+    code = "protocol_error"
+
+    def __init__(self, message: str | None = None, *, silent: bool = False) -> None:
+        super().__init__(message)
+        self.silent = silent  #: whoever sent it is not to be told: it speaks another protocol
+
+
 class LengthRequired(PenstockError):
     """Send a Content-Length: over HTTP/2 a body without one cannot be told from one that was cut off."""
 

@@ -84,6 +84,16 @@ keepalive_s: Final = 60  # silence after which the system asks whether the other
 gone_s: Final = 120  # without a sign of the other side, after which the system gives it up
 links_looked_at_max: Final = 10_000  # sockets, when one is looked for
 
+# What a connection of the Redis protocol may be.
+resp_connections_max: Final = 10_000
+resp_args_max: Final = 1_024  # words of a command, with its name
+resp_line_bytes_max: Final = 65_536  # of a command that is typed as a line
+resp_turn_commands: Final = 1_000  # taken from a connection at once
+resp_ahead_bytes: Final = 65_536  # sent ahead while a subscriber waits for a message
+resp_client_name_chars_max: Final = 256
+stranger_args_max: Final = 10  # from a client that has not shown its token yet
+stranger_bulk_bytes_max: Final = 16_384
+
 # What a subscriber of a topic may do.
 subscribers_max: Final = 20_000
 subscription_wait_ms: Final = HOUR_MS  # for a message; then it lines up again

@@ -140,6 +140,14 @@ COMMANDS: Final[dict[Right, tuple[str, ...]]] = {
         *("Cron", "CronDelete", "AddWebhook", "RemoveWebhook", "ListWebhooks", "SetWebhookEnabled", "CompactMemory"),
     ),
 }
+#: Commands of the Redis protocol. One that is listed twice needs both.
+RESP: Final[dict[Right, tuple[str, ...]]] = {
+    Right.NONE: ("AUTH", "HELLO", "QUIT", "RESET", "PING", "ECHO", "SELECT", "CLIENT", "COMMAND"),
+    Right.LOOK: ("TOPICS", "INFO"),
+    Right.PRODUCE: ("PUBLISH", "PUSH"),
+    Right.TAKE: ("SUBSCRIBE", "PULL"),
+    Right.SETTLE: ("SUBSCRIBE", "ACK", "NACK", "BACK", "DACK", "DONE", "FAIL"),
+}
 EVERYWHERE: Final = frozenset(("Stats", "Metrics", "Prometheus", "StorageStatus", "CompactMemory"))
 
 _ROUTES: Final = {name: right for right, names in ROUTES.items() for name in names}
@@ -154,3 +162,8 @@ def with_rights(routes: Iterable[Route]) -> list[Route]:
 def command_right(name: str) -> tuple[Right, bool]:
     """Return what a command needs, and whether for the whole server."""
     return _COMMANDS.get(name, Right.ADMIN), name in EVERYWHERE
+
+
+def resp_rights(name: str) -> tuple[Right, ...]:
+    """Return what a command of the Redis protocol needs."""
+    return tuple(right for right, names in RESP.items() if name in names) or (Right.ADMIN,)

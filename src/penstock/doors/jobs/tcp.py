@@ -17,10 +17,9 @@ from penstock.core.errors import InvalidInput, PenstockError, TooMany, Unauthori
 from penstock.doors.jobs import frames
 from penstock.doors.jobs.session import Session
 from penstock.doors.links import keep_alive
+from penstock.doors.listening import ConnectionListener
 
 if TYPE_CHECKING:
-    import ssl
-
     from penstock.access.gate import Gate
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.clock import Alarm, Clock
@@ -29,11 +28,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.tcp")
 
 
-class TcpListener:
-    """Accepts connections. ``start`` it, and ``stop`` it before the engine is closed.
-
-    ``window`` limits how many commands may come from one address (None: no limit).
-    """
+class TcpListener(ConnectionListener["Connection"]):
+    """Accepts connections. ``window`` limits how many commands may come from one address (None: no limit)."""
 
     def __init__(
         self,
@@ -44,55 +40,14 @@ class TcpListener:
         window: SlidingWindow | None = None,
         connections_max: int = limits.tcp_connections_max,
     ) -> None:
+        super().__init__("TCP", connections_max)
         self.table = table
         self.gate = gate
         self.clock = clock
         self.window = window
-        self.connections: set[Connection] = set()
-        self.bytes = 0  #: of all frames that arrive or are being worked on, beyond what every connection may keep
-        self._connections_max = connections_max
-        self._server: asyncio.Server | None = None
-        self._all_closed = asyncio.Event()
-        self._all_closed.set()
 
-    async def start(self, host: str, port: int, *, backlog: int = 1_024, tls: ssl.SSLContext | None = None) -> None:
-        """Begin to accept, with ``tls`` if it is given. Raises OSError if somebody else listens there."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=backlog, ssl=tls)
-
-    @property
-    def port(self) -> int:
-        """Return where it listens."""
-        assert self._server is not None
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
-
-    async def stop(self) -> None:
-        """Accept nothing more, answer what is under way, and let everybody go."""
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self.connections):
-            connection.stop()
-        await self._all_closed.wait()
-
-    def enter(self, connection: Connection) -> None:
-        """Count a connection in. Raises TooMany."""
-        if len(self.connections) >= self._connections_max:
-            raise TooMany("Too many TCP connections")
-        self.connections.add(connection)
-        self._all_closed.clear()
-
-    def leave(self, connection: Connection) -> None:
-        """Count a connection out."""
-        self.connections.discard(connection)
-        if not self.connections:
-            self._all_closed.set()
-
-    def hold(self, size: int) -> None:
-        """Make room for frames, or give it back. Raises TooMany if there is none."""
-        if size > 0 and self.bytes + size > limits.frames_bytes_max:
-            raise TooMany("Too many large requests at once. Retry in a moment.")
-        self.bytes += size
+    def connection(self) -> Connection:
+        return Connection(self)
 
 
 class Connection(asyncio.Protocol):

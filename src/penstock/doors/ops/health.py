@@ -67,6 +67,7 @@ class Connections(_Out):
     tcp: int = 0
     ws: int = 0
     sse: int = 0
+    resp: int = 0
 
 
 class HealthReply(_Out):

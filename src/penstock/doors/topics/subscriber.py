@@ -21,7 +21,7 @@ from penstock.engine.claim import Claim, abandon
 from penstock.engine.settle import Ack, Hold, PutBack, Renew
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.core.clock import Alarm
     from penstock.core.job import Delivery
@@ -182,10 +182,13 @@ class Subscriber:
             outcomes = await self._engine.run(command)
             self._settled(word, outcomes)
 
-    async def settle_and_next(self, word: Word, delay_ms: int = 0) -> Message | None:
-        """``settle``, then ``next``, together if that makes no difference."""
+    async def settle_and_next(
+        self, word: Word, delay_ms: int = 0, when_settled: Callable[[], None] = lambda: None
+    ) -> Message | None:
+        """``settle``, then ``next``, together if that makes no difference. ``when_settled`` is called between the two."""
         if word is not Word.ACK or self.hold is None or self._closed or self._subscribers.closed:
             await self.settle(word, delay_ms)
+            when_settled()
             return await self.next()
         settling = self._engine.run(Ack(self.queue.namespace, [self.hold], (None,)))
         claim = self._ask()
@@ -194,6 +197,7 @@ class Subscriber:
         except BaseException:
             self._abandon(claim)
             raise
+        when_settled()
         delivery = await self._wait(claim)
         return await self.next() if delivery is None else self._take(delivery)
 

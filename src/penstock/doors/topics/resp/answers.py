@@ -1,0 +1,211 @@
+"""Commands that are about the connection or the server, not about jobs: most of them are what stock clients of Redis send."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock import __version__
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, Unauthorized
+from penstock.doors.topics.resp import replies, words
+from penstock.doors.topics.resp.replies import OK
+from penstock.doors.topics.resp.table import COMMANDS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from penstock.doors.topics.resp.parser import Command
+    from penstock.doors.topics.resp.replies import Value
+    from penstock.doors.topics.resp.session import Session
+    from penstock.doors.topics.resp.table import Entry
+
+    Now = Callable[[Session, Command], bytes]
+    After = Callable[[Session, Command], Awaitable[bytes]]
+
+#: Names of connections and of libraries may not hold what would break a line of CLIENT LIST.
+_SPACES: Final = frozenset(map(chr, range(33)))
+
+
+# What is answered at once.
+
+
+def ping(session: Session, command: Command) -> bytes:
+    """Answer as miniqueue does, unless the client is a library that insists on what Redis answers."""
+    if not session.is_stock:
+        return b"+pong\r\n"
+    return b"+PONG\r\n" if len(command) == 1 else replies.bulk(command[1])
+
+
+def echo(_session: Session, command: Command) -> bytes:
+    """Answer what was said."""
+    return replies.bulk(command[1])
+
+
+def choose_database(_session: Session, command: Command) -> bytes:
+    """Answer SELECT: clients choose the database 0 without being asked."""
+    words.whole(command[1], "index", 0, 2**31)
+    return OK if command[1] == b"0" else replies.error("ERR DB index is out of range: there is 0. AUTH chooses a namespace.")
+
+
+def info(session: Session, _command: Command) -> bytes:
+    """Answer what clients look at before they begin."""
+    lines = {"redis_version": f"penstock_v{__version__}", "redis_mode": "standalone", "loading": 0, **session.figures()}
+    return replies.bulk("".join(f"{name}:{value}\r\n" for name, value in lines.items()).encode())
+
+
+def settle_nothing(_session: Session, command: Command) -> bytes:
+    """Refuse a word that is about a message, when there is none. Raises InvalidInput."""
+    raise InvalidInput(f"{words.shown(command[0]).upper()} is for subscribers: send SUBSCRIBE topic first")
+
+
+def client(session: Session, command: Command) -> bytes:
+    """Answer what clients say about themselves, and ask."""
+    session.is_stock = True
+    what, rest = command[1].upper(), command[2:]
+    number = session.link.number
+    if what == b"SETINFO" and len(rest) == 2:
+        if rest[0].upper() not in (b"LIB-NAME", b"LIB-VER"):
+            raise InvalidInput(f"Unrecognized option '{words.shown(rest[0])}'")
+        return OK
+    if what == b"SETNAME" and len(rest) == 1:
+        session.name = _client_name(rest[0])
+        return OK
+    if what == b"GETNAME" and not rest:
+        return replies.value(session.name or None, session.protocol)
+    if what == b"ID" and not rest:
+        return replies.value(number, session.protocol)
+    if what in (b"NO-EVICT", b"NO-TOUCH") and len(rest) == 1 and rest[0].upper() in (b"ON", b"OFF"):
+        return OK
+    if (what == b"INFO" and not rest) or what == b"LIST":
+        line = (
+            f"id={number} addr={session.client} name={session.name} db=0 resp={session.protocol} user={session.namespace}\n"
+        )
+        return replies.bulk(line.encode())
+    raise InvalidInput(
+        f"unknown subcommand '{words.shown(command[1])}' of CLIENT, or wrong number of arguments. "
+        "There are SETINFO, SETNAME, GETNAME, ID, INFO, LIST, NO-EVICT and NO-TOUCH."
+    )
+
+
+def _client_name(word: bytes) -> str:
+    if not word:
+        return ""
+    name = words.text(word, "name", limits.resp_client_name_chars_max)
+    if _SPACES & set(name):
+        raise InvalidInput("Client names cannot contain spaces, newlines or special characters.")
+    return name
+
+
+def describe(session: Session, command: Command) -> bytes:
+    """Answer COMMAND: what there is, for clients that complete words."""
+    what, rest = (command[1].upper(), command[2:]) if len(command) > 1 else (b"INFO", [])
+    if what == b"COUNT" and not rest:
+        return replies.value(len(COMMANDS), session.protocol)
+    if what == b"LIST" and not rest:
+        return replies.value([entry.name.lower() for entry in COMMANDS.values()], session.protocol)
+    if what == b"INFO":
+        found: list[Value] = [None if entry is None else _arity(entry) for entry in _named(rest)]
+        return replies.value(found, session.protocol)
+    if what == b"DOCS":
+        docs: dict[str, Value] = {entry.name.lower(): _docs(entry) for entry in _named(rest) if entry is not None}
+        return replies.mapping(docs, session.protocol)
+    raise InvalidInput(f"unknown subcommand '{words.shown(what)}' of COMMAND. There are COUNT, DOCS, INFO and LIST.")
+
+
+def _named(names: Sequence[bytes]) -> list[Entry | None]:
+    return [COMMANDS.get(name.upper()) for name in names] if names else list(COMMANDS.values())
+
+
+def _arity(entry: Entry) -> Value:
+    # Flags; where keys are, of which there are none; categories, tips, specifications of keys, subcommands.
+    return [entry.name.lower(), entry.arity, [], 0, 0, 0, [], [], [], []]
+
+
+def _docs(entry: Entry) -> Value:
+    return {"summary": f"{entry.summary}: {entry.syntax}", "since": __version__, "group": entry.group}
+
+
+# What waits until everything before it is answered.
+
+
+async def topics(session: Session, _command: Command) -> bytes:
+    """Answer the names of the namespace's topics, sorted: as one line, or as a list where clients can tell."""
+    store, namespace = session.engine.store, session.namespace
+    names = sorted(queue.key.name for queue in store.queues() if queue.key.namespace == namespace and queue.created_at)
+    if session.protocol >= 3:
+        return replies.array(replies.bulk(name.encode()) for name in names)
+    return replies.simple(f"[{' '.join(names)}]")
+
+
+async def auth(session: Session, command: Command) -> bytes:
+    """Let a client in."""
+    return await _show(session, command[-1], command[1] if len(command) == 3 else None) or OK
+
+
+async def hello(session: Session, command: Command) -> bytes:
+    """Answer what the server is, in the protocol that was asked for."""
+    protocol, place, name = session.protocol, 2, session.name
+    if len(command) > 1:
+        protocol = words.whole(command[1], "Protocol version", -(2**31), 2**31)
+        if protocol not in (2, 3):
+            return replies.NOPROTO
+    shown: tuple[bytes, bytes] | None = None
+    while place < len(command):
+        option, left = command[place].upper(), len(command) - place - 1
+        if option == b"AUTH" and left >= 2:
+            shown = (command[place + 1], command[place + 2])
+            place += 3
+        elif option == b"SETNAME" and left >= 1:
+            name = _client_name(command[place + 1])
+            place += 2
+        else:
+            raise InvalidInput(f"Syntax error in HELLO option '{words.shown(command[place])}'")
+    if shown is not None:
+        refused = await _show(session, shown[1], shown[0])
+        if refused:
+            return refused
+    if session.identity is None:
+        return replies.NOAUTH_HELLO
+    session.protocol, session.name, session.is_stock = protocol, name, True
+    about: dict[str, Value] = {
+        "server": "penstock",
+        "version": __version__,
+        "proto": protocol,
+        "id": session.link.number,
+        "mode": "standalone",
+        "role": "master",
+        "modules": [],
+    }
+    return replies.mapping(about, protocol)
+
+
+async def _show(session: Session, token: bytes, user: bytes | None) -> bytes | None:
+    """Show a token; return why it is refused, in the words of Redis if there is no more to be said."""
+    try:
+        await session.show(token, user)
+    except Unauthorized as error:
+        plain = str(error) == str(Unauthorized())
+        return replies.error(replies.WRONGPASS if plain else f"WRONGPASS {error}")
+    return None
+
+
+async def reset(session: Session, _command: Command) -> bytes:
+    """Begin anew: what the client holds goes back."""
+    await session.close()
+    session.forget()
+    return b"+RESET\r\n"
+
+
+NOW: Final[dict[str, Now]] = {
+    "PING": ping,
+    "ECHO": echo,
+    "SELECT": choose_database,
+    "INFO": info,
+    "CLIENT": client,
+    "COMMAND": describe,
+    "ACK": settle_nothing,
+    "NACK": settle_nothing,
+    "BACK": settle_nothing,
+    "DACK": settle_nothing,
+}
+AFTER: Final[dict[str, After]] = {"TOPICS": topics, "AUTH": auth, "HELLO": hello, "RESET": reset}

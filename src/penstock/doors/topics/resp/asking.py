@@ -1,0 +1,24 @@
+"""Asking the engine for several things at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.core.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.engine.command import Command
+    from penstock.engine.fleet import AnyEngine
+
+T = TypeVar("T")
+
+
+def ask(engine: AnyEngine, command: Command[T]) -> asyncio.Future[T]:
+    """Run a command. What keeps it from being queued is its answer too, so that others can be asked for before that is seen."""
+    try:
+        return engine.run(command)
+    except PenstockError as problem:
+        refused: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        refused.set_exception(problem)
+        return refused

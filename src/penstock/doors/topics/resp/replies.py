@@ -1,0 +1,93 @@
+"""How replies are spelled in the Redis protocol: RESP2, and RESP3 for what that has words for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import Forbidden, InvalidInput, PenstockError, ProtocolError, Unauthorized
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    #: What the descriptions of the server and of its commands are made of.
+    Value = bytes | str | int | None | list["Value"] | dict[str, "Value"]
+
+OK: Final = b"+OK\r\n"
+EMPTY: Final = b"*0\r\n"
+#: A line of an error must not be the place to put a payload.
+_ERROR_CHARS_MAX: Final = 512
+
+
+def simple(text: str) -> bytes:
+    """Spell a short text without line breaks."""
+    return b"+" + text.encode() + b"\r\n"
+
+
+def bulk(data: bytes) -> bytes:
+    """Spell bytes."""
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def array(items: Iterable[bytes]) -> bytes:
+    """Spell a list of what is spelled already."""
+    spelled = list(items)
+    return b"*%d\r\n%b" % (len(spelled), b"".join(spelled))
+
+
+def mapping(pairs: Mapping[str, Value], protocol: int) -> bytes:
+    """Spell names and values: RESP2 has no word for a map, so it is a list there."""
+    kind, size = (b"%", len(pairs)) if protocol >= 3 else (b"*", 2 * len(pairs))
+    spelled = b"".join(bulk(name.encode()) + value(each, protocol) for name, each in pairs.items())
+    return b"%b%d\r\n%b" % (kind, size, spelled)
+
+
+def value(item: Value, protocol: int) -> bytes:
+    """Spell anything."""
+    if item is None:
+        return b"_\r\n" if protocol >= 3 else b"$-1\r\n"
+    if isinstance(item, int):
+        return b":%d\r\n" % item
+    if isinstance(item, list):
+        return array(value(each, protocol) for each in item)
+    if isinstance(item, dict):
+        return mapping(item, protocol)
+    return bulk(item.encode() if isinstance(item, str) else item)
+
+
+def error(text: str) -> bytes:
+    """Spell an error; its first word is its code, if it has one. Whatever it quotes, it stays one line."""
+    line = " ".join(text[:_ERROR_CHARS_MAX].split())
+    return b"-" + line.encode("utf-8", "replace") + b"\r\n"
+
+
+def refusal(problem: PenstockError) -> bytes:
+    """Spell why something was refused, with a code in front as Redis has them, or with ours."""
+    return error(f"{code_of(problem)} {problem}")
+
+
+def broken(problem: ProtocolError) -> bytes:
+    """Spell what is wrong with the protocol; nothing, if whoever is there speaks another."""
+    return b"" if problem.silent else error(f"ERR Protocol error: {problem}")
+
+
+def code_of(problem: PenstockError) -> str:
+    """Return the first word of an error."""
+    if isinstance(problem, InvalidInput):
+        return "ERR"
+    if isinstance(problem, Unauthorized):
+        return "NOAUTH"
+    return "NOPERM" if isinstance(problem, Forbidden) else problem.code.upper()
+
+
+def wrong_arity(name: str) -> bytes:
+    """Spell that a command has too few or too many words, as Redis does."""
+    return error(f"ERR wrong number of arguments for '{name.lower()}' command")
+
+
+NOAUTH: Final = error("NOAUTH Authentication required.")
+NOAUTH_HELLO: Final = error(
+    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option "
+    "can be used to authenticate the client and select the RESP protocol version at the same time"
+)
+NOPROTO: Final = error("NOPROTO unsupported protocol version")
+WRONGPASS: Final = "WRONGPASS invalid username-password pair or user is disabled."
