@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 RUN_ARGS ?=
 CLUSTER_ARGS ?=
+BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup bench-scale run cluster check test test-fast fuzz bench docs lock format clean
@@ -48,8 +49,8 @@ test-fast: setup ## the tests that take no time
 fuzz: setup ## a million broken inputs for the parser of the Redis protocol
 	$(BIN)/python -m tests.fuzz.resp --inputs 1000000
 
-bench: setup ## measure pushes, bulk pushes, pull and ack, memory, against the goals
-	$(BIN)/python -m bench
+bench: setup ## measure pushes, bulk pushes, pull and ack, topics, memory, against the goals; BENCH_ARGS=topics for a part
+	$(BIN)/python -m bench $(BENCH_ARGS)
 
 bench-scale: setup ## the same on PostgreSQL: against a client that does it by hand, a long queue, two servers
 	$(BIN)/python -m bench.scale

@@ -10,41 +10,22 @@ import platform
 import statistics
 import sys
 from collections import defaultdict
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
+from bench.goals import Goal, Rounds, say
 from bench.processes import baseline, load, penstock
+from bench.topics import topics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CONNECTIONS = 32
 MILLION = 1_000_000
 
 
-class Goal(NamedTuple):
-    """A ratio, or a figure, and what it should be."""
-
-    what: str
-    value: float
-    goal: float
-    unit: str = "x"
-    at_most: bool = False
-
-    @property
-    def met(self) -> bool:
-        return self.value <= self.goal if self.at_most else self.value >= self.goal
-
-    def __str__(self) -> str:
-        sign = "<=" if self.at_most else ">="
-        mark = "ok  " if self.met else "MISS"
-        return f"  {mark}  {self.what:<58} {self.value:8.2f} {self.unit:<3} (goal {sign} {self.goal:g} {self.unit})"
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
-
-
 def throughput(rounds: int, seconds: float) -> list[Goal]:
     """Measure pushes, bulk pushes, pull and ack, in turns with the empty handler."""
-    rates: dict[str, list[float]] = defaultdict(list)
-    latency: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    measured = Rounds()
     names = ("interval", "always", "never")
     with (
         baseline() as empty_port,
@@ -54,37 +35,23 @@ def throughput(rounds: int, seconds: float) -> list[Goal]:
     ):
         servers = dict(zip(names, (interval, always, never), strict=True))
 
-        def measure(name: str, measured: dict[str, float]) -> None:
-            rates[name].append(measured["rate"])
-            latency[name].append((measured["p50_ms"], measured["p99_ms"]))
-
         for number in range(rounds):
             say(f"  round {number + 1} of {rounds}")
             empty = load(empty_port, "push", connections=CONNECTIONS, seconds=seconds, queue="", path="/empty")
-            measure("empty handler", empty)
+            measured.add("empty handler", empty)
             for durability, server in servers.items():
-                measure(f"push, {durability}", server.load("push", connections=CONNECTIONS, seconds=seconds, queue="q"))
-                measure(
+                measured.add(f"push, {durability}", server.load("push", connections=CONNECTIONS, seconds=seconds, queue="q"))
+                measured.add(
                     f"bulk of 100, {durability}", server.load("bulk", connections=CONNECTIONS, seconds=seconds, queue="b")
                 )
-                measure(
+                measured.add(
                     f"pull + ack, {durability}", server.load("pull_ack", connections=CONNECTIONS, seconds=seconds, queue="b")
                 )
-    say("")
-    say(f"  {'what (32 connections, HTTP/1.1, 200-byte payloads)':<52} {'per second':>11} {'p50 ms':>8} {'p99 ms':>8}")
-    for name, values in rates.items():
-        p50, p99 = (statistics.median(each) for each in zip(*latency[name], strict=True))
-        say(f"  {name:<52} {statistics.median(values):>11,.0f} {p50:>8.2f} {p99:>8.2f}")
-    say("")
-
-    def ratio(one: str, other: str) -> float:
-        # Round by round, because what was measured one after the other met the same neighbours on the machine.
-        return statistics.median(a / b for a, b in zip(rates[one], rates[other], strict=True))
-
+    measured.say("what (32 connections, HTTP/1.1, 200-byte payloads)")
     return [
-        Goal("single push / empty handler of granian + falcon", ratio("push, interval", "empty handler"), 0.55),
-        Goal("bulk push / single push, in jobs", ratio("bulk of 100, interval", "push, interval"), 8),
-        Goal("pull + ack / half the single push", 2 * ratio("pull + ack, interval", "push, interval"), 0.8),
+        Goal("single push / empty handler of granian + falcon", measured.ratio("push, interval", "empty handler"), 0.55),
+        Goal("bulk push / single push, in jobs", measured.ratio("bulk of 100, interval", "push, interval"), 8),
+        Goal("pull + ack / half the single push", 2 * measured.ratio("pull + ack, interval", "push, interval"), 0.8),
     ]
 
 
@@ -131,22 +98,23 @@ def size() -> list[Goal]:
 
 
 def main() -> None:
+    parts: dict[str, tuple[str, Callable[[int, float], list[Goal]]]] = {
+        "throughput": ("Throughput", throughput),
+        "topics": ("Topics", topics),
+        "flatness": ("Cost of a long queue", lambda rounds, _seconds: flatness(max(9, 2 * rounds))),
+        "size": ("Size", lambda _rounds, _seconds: size()),
+    }
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (5)")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of each measurement (2)")
-    parser.add_argument("--only", choices=("throughput", "flatness", "size"), help="measure only this part")
+    parser.add_argument("parts", nargs="*", choices=[*parts, []], help="what to measure; all of it if nothing is named")
     options = parser.parse_args()
     say(f"Penstock benchmark on {platform.machine()}, Python {platform.python_version()}")
     goals: list[Goal] = []
-    if options.only in (None, "throughput"):
-        say("\nThroughput")
-        goals += throughput(options.rounds, options.seconds)
-    if options.only in (None, "flatness"):
-        say("\nCost of a long queue")
-        goals += flatness(max(9, 2 * options.rounds))
-    if options.only in (None, "size"):
-        say("\nSize")
-        goals += size()
+    for name, (title, measure) in parts.items():
+        if name in options.parts or not options.parts:
+            say(f"\n{title}")
+            goals += measure(options.rounds, options.seconds)
     say("\nGoals")
     for goal in goals:
         say(str(goal))

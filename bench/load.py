@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, cast
 import uvloop
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Coroutine, Generator, Iterable
 
+    #: Makes the protocol of one connection, which sets the future when the connection is closed.
+    Player = Callable[[asyncio.Future[None]], asyncio.Protocol]
     Script = Generator[bytes, bytes, None]
 
 PAYLOAD = b'{"to":"user@example.com","subject":"Welcome","text":"' + b"x" * 137 + b'"}'  # 200 bytes
@@ -212,17 +214,13 @@ class Connection(asyncio.Protocol):
             self.done.set_result(None)
 
 
-async def run(
-    port: int, script: str, connections: int, seconds: float, jobs_max: int | None = None, **options: Any
-) -> dict[str, float]:
-    """Run a script on many connections and return rates and latencies."""
+async def play(port: int, counter: Counter, players: Iterable[Player]) -> dict[str, float]:
+    """Give each player a connection of its own, wait until all have closed theirs, and return rates and latencies."""
     loop = asyncio.get_running_loop()
-    counter = Counter(seconds, jobs_max)
     finished = []
-    for _ in range(connections):
+    for player in players:
         done: asyncio.Future[None] = loop.create_future()
-        player = SCRIPTS[script](counter, **options)
-        await loop.create_connection(lambda player=player, done=done: Connection(player, counter, done), "127.0.0.1", port)  # type: ignore[misc]
+        await loop.create_connection(partial(player, done), "127.0.0.1", port)
         finished.append(done)
     await asyncio.gather(*finished)
     took = time.perf_counter() - counter.started
@@ -236,6 +234,20 @@ async def run(
     }
 
 
-if __name__ == "__main__":
+async def run(
+    port: int, script: str, connections: int, seconds: float, jobs_max: int | None = None, **options: Any
+) -> dict[str, float]:
+    """Run a script on many connections and return rates and latencies."""
+    counter = Counter(seconds, jobs_max)
+    scripts = (SCRIPTS[script](counter, **options) for _ in range(connections))
+    return await play(port, counter, (partial(Connection, each, counter) for each in scripts))
+
+
+def command_line(measure: Callable[..., Coroutine[Any, Any, dict[str, float]]]) -> None:
+    """Measure what the only argument asks for and print it, both as JSON."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        print(json.dumps(runner.run(run(**json.loads(sys.argv[1])))))
+        print(json.dumps(runner.run(measure(**json.loads(sys.argv[1])))))
+
+
+if __name__ == "__main__":
+    command_line(run)

@@ -32,13 +32,15 @@ class Penstock:
         self.data = data
         self.durability = durability
         self.port = free_port()
+        self.resp_port = free_port()
 
     def start(self) -> float:
         """Start it and return how many seconds it took to be ready."""
         started = time.perf_counter()
         command = [
             sys.executable, "-m", "penstock", "serve", "--data", str(self.data), "--http", f"127.0.0.1:{self.port}",
-            "--tcp", "off", "--resp", "off", "--metrics", "off", "--durability", self.durability, "--log-level", "error",
+            "--resp", f"127.0.0.1:{self.resp_port}", "--tcp", "off", "--metrics", "off", "--durability", self.durability,
+            "--log-level", "error",
         ]  # fmt: skip
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
@@ -62,11 +64,20 @@ class Penstock:
     def load(self, script: str, *, connections: int = 32, seconds: float = 2.0, **options: Any) -> dict[str, float]:
         return load(self.port, script, connections=connections, seconds=seconds, **options)
 
+    def http2(self, script: str, *, streams: int, seconds: float = 2.0, **options: Any) -> dict[str, float]:
+        return load(self.port, script, client="bench.http2", streams=streams, seconds=seconds, **options)
 
-def load(port: int, script: str, **options: Any) -> dict[str, float]:
-    """Run the load in a process of its own."""
+    def resp(self, script: str, pipes: tuple[int, int], *, seconds: float = 2.0, **options: Any) -> dict[str, float]:
+        """Measure over the Redis protocol; ``pipes`` are connections, and commands sent together on each."""
+        connections, pipeline = pipes
+        options |= {"connections": connections, "pipeline": pipeline, "seconds": seconds}
+        return load(self.resp_port, script, client="bench.resp", **options)
+
+
+def load(port: int, script: str, *, client: str = "bench.load", **options: Any) -> dict[str, float]:
+    """Run the load in a process of its own; ``client`` is the module that speaks the protocol."""
     done = subprocess.run(
-        [sys.executable, "-m", "bench.load", json.dumps({"port": port, "script": script, **options})],
+        [sys.executable, "-m", client, json.dumps({"port": port, "script": script, **options})],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     measured: dict[str, float] = json.loads(done.stdout)
