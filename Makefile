@@ -46,8 +46,9 @@ test: setup ## all tests, and those of the doors once more on PostgreSQL, on two
 test-fast: setup ## the tests that take no time
 	$(BIN)/pytest -n auto -m "not slow"
 
-fuzz: setup ## a million broken inputs for the parser of the Redis protocol
+fuzz: setup ## a million broken inputs each for the parser of the Redis protocol and the decoder of streams
 	$(BIN)/python -m tests.fuzz.resp --inputs 1000000
+	$(BIN)/python -m tests.fuzz.stream --inputs 1000000
 
 bench: setup ## measure pushes, bulk pushes, pull and ack, topics, memory, against the goals; BENCH_ARGS=topics for a part
 	$(BIN)/python -m bench $(BENCH_ARGS)

@@ -12,7 +12,7 @@ from penstock.core import limits
 from penstock.core.errors import ProtocolError
 from penstock.doors.topics.resp.inline import split
 from penstock.doors.topics.resp.parser import CLIENTS, STRANGERS, Bounds, Parser
-from tests.fuzz.resp import CORPUS, check, encoded, outcome, run
+from tests.fuzz.resp import CAMPAIGN, CORPUS, check, encoded, outcome
 
 PING = [b"PING"]
 words = st.lists(st.binary(max_size=60), min_size=1, max_size=8)
@@ -53,7 +53,7 @@ def test_whatever_arrives_nothing_but_the_declared_error_comes(data: bytes) -> N
 
 
 def test_mutated_commands_get_nothing_but_the_declared_error() -> None:
-    met = run(20_000, seed=7)
+    met = CAMPAIGN.run(20_000, seed=7)
     assert met["commands"] > 5_000
     assert met["invalid bulk length"]
     assert met["unbalanced quotes in request"]

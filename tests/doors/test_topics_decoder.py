@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.core import limits
 from penstock.doors.topics.decoder import CommandDecoder
+from tests.fuzz.stream import CAMPAIGN
 
 commands = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=50), max_size=10)
 white = st.text(" \t\r\n", max_size=3)
@@ -68,3 +69,9 @@ def test_white_space_is_not_kept() -> None:
         decoder.feed(b"\n" * 1_000)
     assert decoder._rest == b""
     assert not decoder.broken
+
+
+def test_broken_streams_are_broken_in_the_same_way_for_another_decoder() -> None:
+    met = CAMPAIGN.run(20_000, seed=7)
+    assert met["error decoding command"] > 1_000
+    assert met["complete, or unfinished"] > 1_000

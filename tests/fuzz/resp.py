@@ -5,15 +5,15 @@ Each input is parsed as it is and cut into pieces; both must give the same comma
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections import Counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
 from penstock.core.errors import ProtocolError
 from penstock.doors.topics.resp.parser import CLIENTS, STRANGERS, Bounds, Parser
-from tests.fuzz.mutate import Mutator
+from tests.fuzz.campaign import Campaign
+
+if TYPE_CHECKING:
+    from tests.fuzz.mutate import Mutator
 
 
 def encoded(*words: bytes) -> bytes:
@@ -80,31 +80,15 @@ def check(data: bytes, pieces: list[bytes], bounds: Bounds, turn: int) -> Outcom
     return whole
 
 
-def run(inputs: int, seed: int, *, say: bool = False) -> Counter[str]:
-    """Parse so many broken inputs; return how often each refusal came. Raises whatever else the parser does."""
-    mutator = Mutator(seed, CORPUS, WORDS)
-    met: Counter[str] = Counter()
-    began = time.monotonic()
-    for number, data in enumerate(mutator.inputs(inputs), 1):
-        bounds = STRANGERS if mutator.random.random() < 0.2 else CLIENTS
-        seen = check(data, mutator.cuts(data), bounds, mutator.random.choice((1, 3, 1_000)))
-        refusal = None if seen.refusal is None else seen.refusal.partition(", got")[0]
-        met[refusal or ("unfinished" if seen.partial else "complete")] += 1
-        met["commands"] += len(seen.commands)
-        if say and number % 100_000 == 0:
-            print(f"{number:>10,} inputs, {number / (time.monotonic() - began):,.0f} a second", flush=True)
-    return met
+def judge(data: bytes, mutator: Mutator) -> tuple[str, int]:
+    """Say what became of an input."""
+    bounds = STRANGERS if mutator.random.random() < 0.2 else CLIENTS
+    seen = check(data, mutator.cuts(data), bounds, mutator.random.choice((1, 3, 1_000)))
+    refusal = None if seen.refusal is None else seen.refusal.partition(", got")[0]
+    return refusal or ("unfinished" if seen.partial else "complete"), len(seen.commands)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.resp", description=__doc__)
-    parser.add_argument("--inputs", type=int, default=1_000_000, help="how many (1000000)")
-    parser.add_argument("--seed", type=int, default=1, help="the same seed makes the same inputs (1)")
-    options = parser.parse_args()
-    for what, count in run(options.inputs, options.seed, say=True).most_common():
-        print(f"{count:>10,}  {what}")
-    print("nothing but declared refusals")
-
+CAMPAIGN = Campaign(CORPUS, WORDS, judge)
 
 if __name__ == "__main__":
-    main()
+    CAMPAIGN.main("tests.fuzz.resp", __doc__)
