@@ -26,8 +26,10 @@ CORPUS = (
     b'"' + b"x" * (limits.stream_command_bytes_max - 2) + b'"',
     b'""' * 30,
 )
-WORDS = (b'"', b'""', b"\\", b'\\"', b"\\u", b"\\ud800", b"\\u0000", b"null", b"123", b"{}", b"[]", b'["ACK"]', b'{"a":"ACK"}',
-    b"true", b"\xff\xfe", b"\xed\xa0\x80", b'"ACK"', b"'ACK'", b"//", b"\x00", b"\x0b", b"\xc2\xa0", b"\xef\xbb\xbf")  # fmt: skip
+WORDS = (
+    b'"', b'""', b"\\", b'\\"', b"\\u", b"\\ud800", b"\\u0000", b"null", b"123", b"{}", b"[]", b'["ACK"]', b'{"a":"ACK"}',
+    b"true", b"\xff\xfe", b"\xed\xa0\x80", b'"ACK"', b"'ACK'", b"//", b"\x00", b"\x0b", b"\xc2\xa0", b"\xef\xbb\xbf",
+)  # fmt: skip
 _WHITE = re.compile(rb"[ \t\r\n]*")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
