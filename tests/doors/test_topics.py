@@ -29,7 +29,7 @@ class Topic:
     def __init__(self, url: str, client: httpx2.Client, name: str | None = None) -> None:
         self.url = url
         self.http = client
-        self.name = name or f"topic{os.getpid()}-{next(_numbers)}"
+        self.name = name or f"published{os.getpid()}-{next(_numbers)}"
 
     def publish(self, *messages: bytes, **headers: str) -> None:
         for message in messages:
