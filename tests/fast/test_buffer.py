@@ -24,7 +24,7 @@ from penstock.engine.produce import Push, PushAcross
 from penstock.store.postgres import PostgresStore
 from penstock.store.redis import Buffers, RedisLink
 from penstock.store.wal import Record, Wal
-from tests.support.engines import QUEUE, ack, claim, claim_all, push, push_many, state, stored
+from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, push, push_many, state, stored
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -228,6 +228,25 @@ async def test_the_database_may_be_away_for_a_while(shard: str, redis: OwnRedis,
         pushed = await push_many(engine, 10)  # answered all the same
         await flushed(engine)  # by itself
         assert [job.id for job in await claim_all(engine)][1:] == [job.id for job in pushed]
+
+
+async def test_what_is_in_the_log_is_answered_whatever_is_known_of_its_queue_by_then(
+    shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        wal = buffer_of(engine).wal
+        assert wal is not None
+        append = wal.append
+
+        def lose_the_catalog(body: bytes) -> tuple[int, asyncio.Future[None]]:
+            monkeypatch.setattr(engine.store, "queue_find", lambda _key: None)  # as when the connection is lost
+            return append(body)
+
+        monkeypatch.setattr(wal, "append", lose_the_catalog)
+        job = await push(engine)
+        monkeypatch.undo()
+        await flushed(engine)
+        assert (await claim_job(engine)).id == job.id
 
 
 async def test_a_full_buffer_says_so(shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from penstock.core.job import Job
+    from penstock.core.queue import Queue
     from penstock.engine.command import Command
     from penstock.engine.engine import Engine
     from penstock.store.redis.buffers import Buffers
@@ -138,6 +138,7 @@ class EnqueueBuffer:
         engine = self._engine
         count = sum(len(jobs) for _, jobs in parts)
         self._check_room(count)
+        queues = [self._queue(key) for key, _ in parts]  # before anything is promised: afterwards it is
         now = engine.clock.now_ms()
         promises = [Promise(*key, now, engine.ids.take(len(jobs), now), list(jobs)) for key, jobs in parts]
         body = encode(promises)
@@ -152,7 +153,7 @@ class EnqueueBuffer:
         self._unstored.append((Record(number, body), counts))
         durable.add_done_callback(partial(self._logged, Record(number, body)))
         await asyncio.shield(durable)  # whoever hangs up now does not undo it
-        answers = [self._answer(promise) for promise in promises]
+        answers = [build(queue, each.ids, each.jobs, each.at) for queue, each in zip(queues, promises, strict=True)]
         return answers if across else answers[0]
 
     def _count(self, counts: dict[QueueKey, int], key: QueueKey, jobs: int) -> None:
@@ -186,11 +187,11 @@ class EnqueueBuffer:
                 f"Storage failed ({status.error}) too long ago to promise more. The server retries by itself."
             )
 
-    def _answer(self, promise: Promise) -> list[Job]:
-        queue = self._engine.store.queue_find(QueueKey(promise.namespace, promise.queue))
+    def _queue(self, key: QueueKey) -> Queue:
+        queue = self._engine.store.queue_find(key)
         if queue is None:
-            raise StorageFailed("The queue was removed meanwhile.")
-        return build(queue, promise.ids, promise.jobs, promise.at)
+            raise StorageFailed("The queue was removed meanwhile, or its shard is about to be lost: nothing was stored.")
+        return queue
 
     # Storing.
 
