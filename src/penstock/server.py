@@ -156,7 +156,9 @@ class Doors:
         metrics.add(BatchesMetrics(tally, engine))
         self._batches = BatchesDoor(engine, tally)
         self.subscribers = Subscribers(engine, config.topics_lease_ms)
-        self._topics = TopicsDoor(engine, self.subscribers, self._links, self._window)
+        self._topics = TopicsDoor(
+            engine, self.subscribers, self._links, window=self._window, address=ClientAddress(config.trusted_proxies)
+        )
         jobs, queues = JobHandlers(engine), QueueHandlers(engine)
         crons, webhooks = CronHandlers(engine), WebhookHandlers(engine, guard)
         workers = WorkerHandlers(engine, self.workers)
@@ -200,7 +202,7 @@ class Doors:
             ]
         )
         self._routes += OpenApi(list(self._routes)).routes()
-        self._topics.reserved = frozenset(route.path.split("/")[1] for route in self._routes)
+        self._topics.reserved = frozenset(route.path.split("/")[1] for route in self._routes) | {"ws"}
         thresholds = Thresholds(
             config.queue_idle_threshold_ms, config.queue_size_threshold, config.memory_warning_mb, config.storage_warning_mb
         )
@@ -265,6 +267,7 @@ class Doors:
             address=ClientAddress(config.trusted_proxies),
             links=self._links,
             websocket=self._sockets.serve if websocket else None,
+            flows=self._topics.flows.of,
             **said_otherwise,
         )
 

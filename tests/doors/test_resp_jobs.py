@@ -9,6 +9,9 @@ import pytest
 
 from penstock.core import limits
 from penstock.core.ids import to_uuid
+from penstock.core.job import NewJob
+from penstock.core.queue import QueueKey
+from penstock.doors.topics.resp.pushes import Pushes
 from tests.doors.api import UNKNOWN_ID, Api
 from tests.support.resp import END, Refused, RespClient, unique, wire
 from tests.support.server import ServerProcess
@@ -17,6 +20,8 @@ from tests.support.tcp import TcpClient
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from penstock.engine.engine import Engine
 
 
 @pytest.fixture
@@ -308,3 +313,18 @@ def test_what_was_answered_survives_a_kill(tmp_path: Path, durability: str) -> N
             assert [job[2] for job in later.pull("COUNT", 1_000)] == [str(n) for n in range(200)]
     finally:
         server.stop()
+
+
+@pytest.mark.anyio
+async def test_pushes_to_several_queues_are_gathered_unless_they_have_names(engine: Engine) -> None:
+    one, two = QueueKey("default", "one"), QueueKey("default", "two")
+    slots: list[bytes] = []
+    pushes = Pushes(engine, slots)
+    for key in (one, two, one):
+        assert pushes.takes(key, NewJob(b"1"))
+        pushes.add(key, NewJob(b"1"), publish=True)
+    assert not pushes.takes(one, NewJob(b"1", job_id="name")), "whose is first matters over all queues"
+    before = engine.stats.batches
+    await pushes.finish()
+    assert slots == [b"+OK\r\n"] * 3
+    assert engine.stats.batches == before + 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
+import redis
 
 from penstock.access.gate import Gate
 from penstock.core import limits
@@ -42,6 +43,14 @@ def client(server: ServerProcess) -> Iterator[RespClient]:
 
 
 # What is malformed, too large, or another protocol.
+
+
+def test_who_sends_too_much_hears_why(server: ServerProcess) -> None:
+    with (
+        redis.Redis(port=server.resp_port, retry=None) as library,
+        pytest.raises(redis.ResponseError, match="invalid bulk length"),
+    ):
+        library.execute_command("PUBLISH", "large", b"x" * (limits.payload_bytes_max + 1))
 
 
 @pytest.mark.parametrize(

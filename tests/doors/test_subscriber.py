@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +15,7 @@ from penstock.core.queue import QueueKey
 from penstock.doors.topics.subscriber import Message, NextFailed, NothingHeld, Occupied, Subscribers, Word
 from penstock.doors.topics.topic import new_message
 from penstock.engine import admin
+from penstock.engine.claim import Claim
 from penstock.engine.produce import Push
 from tests.support.engines import claim, state
 
@@ -196,3 +197,40 @@ async def test_the_end_of_the_server_ends_all_waits(engine: Engine, subscribers:
     assert await asyncio.gather(*waiting) == [None, None, None]
     with pytest.raises(TooMany):
         subscribers.subscribe(TOPIC)
+
+
+@pytest.mark.parametrize("first", ["close", "word"])
+async def test_nothing_is_confirmed_that_was_given_back(engine: Engine, subscribers: Subscribers, first: str) -> None:
+    await publish(engine, b"1")
+    subscriber = subscribers.subscribe(TOPIC)
+    await subscriber.next()
+    said: list[str] = []
+    both = [lambda: subscriber.settle_and_next(Word.ACK, 0, lambda: said.append("OK")), subscriber.close]
+    if first == "close":
+        both.reverse()
+    subscribers.stop()
+    await asyncio.gather(*(asyncio.ensure_future(each()) for each in both), return_exceptions=True)
+    comes_again = await claim(engine, queue=TOPIC) is not None
+    assert comes_again is not bool(said)
+
+
+async def test_what_was_said_is_done_though_there_is_no_next(
+    engine: Engine, subscribers: Subscribers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = await publish(engine, b"1")
+    subscriber = subscribers.subscribe(TOPIC)
+    await subscriber.next()
+    run = engine.run
+
+    def no_claims(command: Any) -> Any:
+        if isinstance(command, Claim):
+            raise TooMany
+        return run(command)
+
+    monkeypatch.setattr(engine, "run", no_claims)
+    said: list[str] = []
+    with pytest.raises(NextFailed):
+        await subscriber.settle_and_next(Word.ACK, 0, lambda: said.append("OK"))
+    assert said == ["OK"]
+    assert subscriber.hold is None
+    assert await state(engine, job) is State.NOWHERE

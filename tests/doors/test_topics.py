@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
+import redis
 
 from penstock.core import limits
 from tests.support.curl import CurlStream, needs_curl
@@ -116,7 +117,7 @@ def test_a_topic_may_have_nearly_any_name(server: ServerProcess, name: str) -> N
         stream.finish()
 
 
-@pytest.mark.parametrize("name", ["%00", "a%0Ab", "x" * (limits.name_chars_max + 1), "%7F"])
+@pytest.mark.parametrize("name", ["%00", "a%0Ab", "x" * (limits.name_chars_max + 1), "%7F", "%ff", "a%fe"])
 def test_a_name_that_cannot_be_is_refused(topic: Topic, name: str) -> None:
     for path in (f"/publish/{name}", f"/subscribe/{name}"):
         response = topic.http.post(path, content=b"x")
@@ -338,11 +339,21 @@ def test_a_waiting_subscriber_gets_the_message_of_one_that_goes(topic: Topic, ht
     assert waiting.get("ACK") == b"2", "nobody else is there to get it"
 
 
-def test_a_subscriber_that_goes_while_it_waits_takes_nothing_with_it(topic: Topic) -> None:
-    gone, stays = topic.subscribe(), topic.subscribe()
+def waiters(server: ServerProcess) -> int:
+    with redis.Redis(port=server.resp_port) as client:
+        count: int = client.info()["blocked_clients"]
+        return count
+
+
+def test_a_subscriber_that_goes_while_it_waits_is_noticed(topic: Topic, server: ServerProcess, http: str) -> None:
+    gone, stays = topic.subscribe(http=http), topic.subscribe()
     gone.ask("x")
     gone.say("INIT")
+    while not waiters(server):
+        pass
     gone.kill()
+    while waiters(server):
+        pass
     topic.publish(b"1")
     assert stays.get("INIT") == b"1"
 
@@ -403,7 +414,7 @@ def test_a_topic_that_never_was_can_be_deleted(topic: Topic) -> None:
     topic.delete()
 
 
-@pytest.mark.parametrize("name", ["queues", "jobs", "health", "crons", "publish"])
+@pytest.mark.parametrize("name", ["queues", "jobs", "health", "crons", "publish", "ws"])
 def test_no_topic_is_deleted_because_a_path_was_cut_short(topic: Topic, name: str) -> None:
     Topic(topic.url, topic.http, name).publish(b"1")
     assert topic.http.delete(f"/{name}").status_code == 404
@@ -433,6 +444,16 @@ def test_namespaces_keep_topics_apart(topic: Topic) -> None:
     topic.publish(b"yours", **{"X-Namespace": "two"})
     assert topic.subscribe("-H", "X-Namespace: two").get("INIT") == b"yours"
     assert topic.subscribe("-H", "X-Namespace: one").get("INIT") == b"mine"
+
+
+def test_commands_count_against_the_limit_of_the_client_behind_a_proxy(tmp_path: Any) -> None:
+    env = {"RATE_LIMIT_MAX_REQUESTS": "5"}
+    with ServerProcess(tmp_path / "data", env=env) as running, running.client() as client:
+        topic = Topic(running.url, client, "foo")
+        busy, other = (topic.subscribe("-H", f"X-Forwarded-For: 203.0.113.{number}") for number in (1, 2))
+        errors = {busy.ask("x")["error"] for _ in range(8)}
+        assert len(errors) == 2
+        assert other.ask("x") == {"error": "unrecognised command received"}
 
 
 # The listener of its own, and the end of the server.

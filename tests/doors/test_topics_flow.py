@@ -11,10 +11,12 @@ import pytest
 
 from penstock.core import limits
 from penstock.core.clock import ManualClock, settle
-from penstock.doors.topics.flow import Flows
+from penstock.doors.topics.flow import Flow, Flows
 from tests.support.http2 import Http2Client
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from tests.doors.api import Api
     from tests.support.server import ServerProcess
 
@@ -90,6 +92,20 @@ def test_empty_frames_are_no_end(api: Api, server: ServerProcess) -> None:
         assert number_in(client.lines(stream, 1)[0]) == 0
 
 
+def test_many_streams_of_one_connection_are_not_all_sent_their_messages(api: Api, server: ServerProcess) -> None:
+    publish(api, 6, size=2 * limits.MEBIBYTE)
+    with Http2Client(server.port) as client:
+        streams = [client.post(f"/subscribe/{api.queue}") for _ in range(6)]
+        for stream in streams:
+            client.send(stream, b'"INIT"')
+        while api.counts()["active"] < 6:
+            pass
+        for stream in streams:  # it reads now, and all of them get theirs
+            client.grant(stream, 10 * limits.MEBIBYTE)
+        numbers = {number_in(client.lines(stream, 1)[0]) for stream in streams}
+        assert numbers == set(range(6))
+
+
 # The arithmetic.
 
 
@@ -103,53 +119,93 @@ class Link:
         return self.bytes
 
 
-@pytest.mark.anyio
-async def test_bytes_of_others_on_the_connection_do_not_count_as_read() -> None:
-    clock, link = ManualClock(), Link()
-    flows = Flows(clock, link)  # type: ignore[arg-type]
-    flow = flows.enter("client")
-    assert flows.enter("client") is flow
-    link.bytes = 50_000_000  # of what was fetched before
-    flow.count(limits.stream_look_bytes)
-    due = [flow.is_due]
-    flow.count(1)
-    due.append(flow.is_due)
-    assert due == [False, True]
-    assert await flow.room(), "it is not known yet what of this was read, so it counts as read"
-    link.bytes += 70_000_000
-    flow.count(limits.stream_look_bytes + 1)
-    assert await flow.room()
-    flow.count(limits.stream_unread_bytes_max + 1)
-    waiting = asyncio.create_task(flow.room())
+def flow_over(link: Link, clock: ManualClock) -> Flow:
+    return Flows(clock, link).enter("client")  # type: ignore[arg-type]
+
+
+async def waiting_for(answer: Awaitable[bool]) -> asyncio.Future[bool]:
+    """Return an answer that does not come yet."""
+    future = asyncio.ensure_future(answer)
     await settle()
-    await clock.advance(limits.reader_stuck_ms_max - 100)
+    assert not future.done()
+    return future
+
+
+@pytest.mark.anyio
+async def test_little_is_sent_without_a_look() -> None:
+    clock, link = ManualClock(), Link()
+    flow = flow_over(link, clock)
+    link.bytes = None  # nobody should ask
+    assert await flow.reserve(limits.stream_look_bytes)
+    assert [flow.is_due(), flow.is_due(1)] == [False, True]
+
+
+@pytest.mark.anyio
+async def test_bytes_of_other_answers_do_not_count_as_read() -> None:
+    clock, link = ManualClock(), Link()
+    flow = flow_over(link, clock)
+    link.bytes = 50_000_000  # of what was fetched before
+    assert await flow.reserve(2 * limits.MEBIBYTE)
+    flow.count_other(70_000_000)
+    link.bytes += 70_000_000
+    waiting = await waiting_for(flow.reserve(10))
+    await clock.advance(limits.reader_stuck_ms_max // 2)
     assert not waiting.done()
-    link.bytes += 10
-    await clock.advance(200)
-    assert waiting.done()
-    assert waiting.result()
+    link.bytes += 2 * limits.MEBIBYTE
+    await clock.advance(limits.stream_look_ms)
+    assert await waiting
+
+
+@pytest.mark.anyio
+async def test_streams_of_a_connection_are_served_one_after_the_other() -> None:
+    clock, link = ManualClock(), Link()
+    flow = flow_over(link, clock)
+    both = [asyncio.ensure_future(flow.reserve(2 * limits.MEBIBYTE)) for _ in range(2)]
+    await settle()
+    assert [each.done() for each in both] == [True, False]
+    link.bytes = 2 * limits.MEBIBYTE
+    await clock.advance(limits.stream_look_ms)
+    assert await both[1]
 
 
 @pytest.mark.anyio
 async def test_who_reads_nothing_for_long_is_given_up() -> None:
     clock, link = ManualClock(), Link()
-    flow = Flows(clock, link).enter("client")  # type: ignore[arg-type]
-    assert await flow.room()
-    flow.count(2 * limits.stream_unread_bytes_max)
-    waiting = asyncio.create_task(flow.room())
-    await settle()
+    flow = flow_over(link, clock)
+    assert await flow.reserve(2 * limits.stream_unread_bytes_max)
+    waiting = await waiting_for(flow.reserve(1))
     await clock.advance(limits.reader_stuck_ms_max // 2)
     link.bytes = 10
     await clock.advance(limits.reader_stuck_ms_max // 2 + 100)
     assert not waiting.done(), "it has read something"
     await clock.advance(limits.reader_stuck_ms_max)
-    assert not waiting.result()
+    assert not await waiting
+
+
+@pytest.mark.anyio
+async def test_what_is_held_back_for_all_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "streams_unread_bytes_max", 10 * limits.MEBIBYTE)
+    clock = ManualClock()
+    links = [Link(), Link()]
+    flows = Flows(clock, links[0])  # type: ignore[arg-type]
+    slow, other = flows.enter("slow"), flows.enter("other")
+    assert await slow.reserve(8 * limits.MEBIBYTE)
+    held = await waiting_for(slow.reserve(8 * limits.MEBIBYTE))
+    assert not await slow.reserve(8 * limits.MEBIBYTE), "too much waits already"
+    assert await other.reserve(1 * limits.MEBIBYTE), "who has read everything is sent something"
+    held.cancel()
+    await settle()
+    assert flows.held == 0
+    for flow in (slow, other):
+        flows.leave(flow)
+    assert flows.unread == 0
+    assert flows.of == {}
 
 
 @pytest.mark.anyio
 async def test_a_system_that_does_not_tell_holds_up_nobody() -> None:
     link = Link()
-    flow = Flows(ManualClock(), link).enter("client")  # type: ignore[arg-type]
-    flow.count(10 * limits.stream_unread_bytes_max)
+    flow = flow_over(link, ManualClock())
     link.bytes = None
-    assert await flow.room()
+    for _ in range(3):
+        assert await flow.reserve(10 * limits.stream_unread_bytes_max)

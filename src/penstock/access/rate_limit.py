@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.core import limits
 from penstock.core.errors import RateLimited
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from granian.rsgi import Scope
 
     from penstock.core.clock import Clock
 
@@ -93,6 +95,11 @@ class ClientAddress:
             if not self._is_trusted(hop):
                 return hop[:ADDRESS_CHARS_MAX]
         return headers.get("x-real-ip", "").strip()[:ADDRESS_CHARS_MAX] or (hops or [peer])[0]
+
+    def behind(self, scope: Scope) -> str:
+        """Return the address of the client of a request."""
+        headers: Any = scope.headers  # the type stubs do not know all of its methods
+        return self.of(scope.client.rpartition(":")[0].strip("[]"), headers)
 
     def _is_trusted(self, address: str) -> bool:
         try:

@@ -98,8 +98,10 @@ stranger_bulk_bytes_max: Final = 16_384
 subscribers_max: Final = 20_000
 subscription_wait_ms: Final = HOUR_MS  # for a message; then it lines up again
 stream_command_bytes_max: Final = 1_024  # of one command in a stream
+stream_ahead_bytes_max: Final = 65_536  # of commands that were sent ahead over HTTP/1.1
 stream_look_bytes: Final = 256 * 1024  # sent to a reader before it is looked whether it takes them
 stream_unread_bytes_max: Final = MEBIBYTE  # that a reader has not taken; then it gets nothing more
+streams_unread_bytes_max: Final = 128 * MEBIBYTE  # by all readers together; then those who have something unread wait
 stream_look_ms: Final = 20  # between two looks whether it has
 
 # What the server keeps.

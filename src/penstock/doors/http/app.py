@@ -7,7 +7,7 @@ HTTP/1.1, HTTP/2, streams and WebSockets; see docs/adr/0001.
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Never, cast
+from typing import TYPE_CHECKING, Any, Final, Never, Protocol, cast
 
 import msgspec
 import structlog
@@ -22,7 +22,7 @@ from penstock.doors.http.route import JSON, PLAIN, Plain, Route, Stream
 from penstock.doors.http.router import Router
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from granian._granian import RSGIHTTPProtocol as HTTPProtocol
     from granian._granian import RSGIWebsocketProtocol
@@ -43,6 +43,13 @@ _PREFLIGHT: Final = [
 ]
 
 
+class Traffic(Protocol):
+    """A connection that somebody wants to know the traffic of."""
+
+    def count_other(self, size: int) -> None:
+        """Hear how many bytes an answer had."""
+
+
 async def _not_found(_req: Request, **_params: str) -> Never:
     raise RouteNotFound
 
@@ -58,6 +65,7 @@ class HttpApp:
     ``allow_origin`` is the web page that may call from a browser (empty: none). ``websocket`` serves WebSockets (None: there
     are none); what it raises before it accepts the connection is the answer to the handshake, said through ``links``.
     ``plain_errors``: what has no route is answered with a line of text. ``stray`` answers it, if that is said otherwise.
+    ``flows`` are the connections that streams run over: they are told what else is sent.
     """
 
     def __init__(
@@ -72,6 +80,7 @@ class HttpApp:
         websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
         plain_errors: bool = False,
         stray: Handler = _not_found,
+        flows: Mapping[str, Traffic] | None = None,
     ) -> None:
         self._router = Router(routes)
         self._gate = gate
@@ -81,6 +90,7 @@ class HttpApp:
         self._websocket = websocket
         self._plain_errors = plain_errors
         self._stray = stray
+        self._flows = flows if flows is not None else {}
         self._guarded = window is not None or not gate.is_open
         self._origin: Headers = [("access-control-allow-origin", allow_origin)] if allow_origin else []
         self._json: Headers = [("content-type", JSON), *self._origin]
@@ -116,13 +126,16 @@ class HttpApp:
         finally:
             if request.held:
                 self._bodies.release(request.held)
-        if type(answer) is Plain:
-            headers = [("content-type", answer.content_type), *self._origin]
-            proto.response_bytes(answer.status, headers, answer.body)
-        elif type(answer) is Stream:
+        if type(answer) is Stream:
             await self._go_on(method, proto, answer)
+            return
+        if type(answer) is Plain:
+            headers, status, body = [("content-type", answer.content_type), *self._origin], answer.status, answer.body
         else:
-            proto.response_bytes(200, self._json, self._encode(answer))
+            headers, status, body = self._json, 200, self._encode(answer)
+        if self._flows and (flow := self._flows.get(scope.client)) is not None:
+            flow.count_other(len(body))
+        proto.response_bytes(status, headers, body)
 
     async def _go_on(self, method: str, proto: HTTPProtocol, answer: Stream) -> None:
         """Give an answer that goes on."""
@@ -174,9 +187,7 @@ class HttpApp:
 
     def _client(self, scope: Scope) -> str:
         """Return the address of the client itself, whoever stands between."""
-        peer = scope.client.rpartition(":")[0].strip("[]")
-        headers: Any = scope.headers  # the type stubs do not know all of its methods
-        return self._address.of(peer, headers)
+        return self._address.behind(scope)
 
     def _answer_error(self, proto: HTTPProtocol, error: Exception, *, plain: bool) -> None:
         if not isinstance(error, PenstockError):

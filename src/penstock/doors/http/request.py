@@ -92,14 +92,19 @@ class Request:
         return b"".join(chunks)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Read the body as it comes, without an end in sight. It is over when the client ends it, or is gone."""
+        """Read the body as it comes, without an end in sight. It is over when the client ends it, or is gone.
+
+        Raises InvalidInput if it was cut off, as far as that can be told: over HTTP/2 it looks like the end.
+        """
         empty = 0
         async for chunk in self._proto:
             if chunk:
                 empty = 0
                 yield bytes(chunk)
             elif (empty := empty + 1) > _EMPTY_MAX:  # of a lost connection, nothing comes again and again
-                return
+                break
+        if empty != 1 and self.scope.http_version.startswith("1"):  # see _chunks
+            raise InvalidInput(_INCOMPLETE)
 
     @staticmethod
     def _check_size(size: int) -> None:

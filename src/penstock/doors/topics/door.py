@@ -16,7 +16,7 @@ from penstock.engine import admin
 from penstock.engine.produce import Push
 
 if TYPE_CHECKING:
-    from penstock.access.rate_limit import SlidingWindow
+    from penstock.access.rate_limit import ClientAddress, SlidingWindow
     from penstock.doors.http.request import Request
     from penstock.doors.links import Links
     from penstock.doors.topics.subscriber import Subscribers
@@ -29,15 +29,25 @@ _DONE: Final = Plain(b"")
 
 
 class TopicsDoor:
-    """One method per route. ``window`` limits how many commands may come from one address (None: no limit)."""
+    """One method per route. ``window`` limits how many commands may come from one address (None: no limit).
+
+    ``address`` tells whose that is, whoever stands between.
+    """
 
     def __init__(
-        self, engine: AnyEngine, subscribers: Subscribers, links: Links, window: SlidingWindow | None = None
+        self,
+        engine: AnyEngine,
+        subscribers: Subscribers,
+        links: Links,
+        *,
+        window: SlidingWindow | None,
+        address: ClientAddress,
     ) -> None:
         self._engine = engine
         self._subscribers = subscribers
         self._window = window
-        self._flows = Flows(engine.clock, links)
+        self._address = address
+        self.flows = Flows(engine.clock, links)
         self._open: set[SubscriptionStream] = set()
         #: First parts of other routes of the main listener: no topic is deleted because a path of theirs was cut short.
         self.reserved: frozenset[str] = frozenset()
@@ -51,15 +61,15 @@ class TopicsDoor:
         queue = _queue(req, topic)
         req.allow(queue.namespace, Right.SETTLE)
         subscriber = self._subscribers.subscribe(queue)
-        flow = self._flows.enter(req.scope.client)
-        window, client = self._window, req.scope.client.rpartition(":")[0].strip("[]")
+        flow = self.flows.enter(req.scope.client)
+        window, client = self._window, self._address.behind(req.scope)
         check_pace = None if window is None else lambda: window.check(client)
         stream = SubscriptionStream(req, subscriber, flow, self._engine.clock, check_pace)
         self._open.add(stream)
 
         def done() -> None:
             self._open.discard(stream)
-            self._flows.leave(flow)
+            self.flows.leave(flow)
             self._subscribers.leave(subscriber)
 
         return Stream(LINES, stream.run, done)

@@ -7,6 +7,7 @@ that the other side has acknowledged. So it is asked, seldom enough to cost noth
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
@@ -23,13 +24,15 @@ class Flows:
     def __init__(self, clock: Clock, links: Links) -> None:
         self.clock = clock
         self.links = links
-        self._flows: dict[str, Flow] = {}
+        self.unread = 0  #: bytes that all of them were sent and, as far as was looked, have not taken
+        self.held = 0  #: bytes that wait for being sent, because something before them is unread
+        self.of: dict[str, Flow] = {}
 
     def enter(self, client: str) -> Flow:
         """Return the flow of a connection, for one more stream."""
-        flow = self._flows.get(client)
+        flow = self.of.get(client)
         if flow is None:
-            flow = self._flows[client] = Flow(self, client)
+            flow = self.of[client] = Flow(self, client)
         flow.streams += 1
         return flow
 
@@ -37,45 +40,98 @@ class Flows:
         """Count a stream out."""
         flow.streams -= 1
         if not flow.streams:
-            del self._flows[flow.client]
+            del self.of[flow.client]
+            self.unread -= flow.unread
 
 
 class Flow:
-    """What was sent over one connection, as far as streams are concerned."""
+    """What was sent over one connection by streams."""
 
     def __init__(self, flows: Flows, client: str) -> None:
         self.client = client
         self.streams = 0
+        self.unread = 0  #: bytes that were sent and, as far as was looked, not taken
         self._flows = flows
+        self._others = 0  #: bytes of other answers
         self._sent = 0
-        self._looked_at = 0  #: how much was sent when it was last seen that all is well
+        self._looked_at = 0  #: how much was sent when it was last looked
         self._before: int | None = None  #: what the client had taken before, and besides
+        self._waiting: asyncio.Task[bool] | None = None
 
     def count(self, size: int) -> None:
         """Hear that some bytes were sent."""
         self._sent += size
+        self.unread += size
+        self._flows.unread += size
 
-    @property
-    def is_due(self) -> bool:
-        """Tell whether so much was sent that it is time to ask for room."""
-        return self._sent - self._looked_at > limits.stream_look_bytes
+    def count_other(self, size: int) -> None:
+        """Hear that something else was sent over the same connection."""
+        self._others += size
+
+    def is_due(self, size: int = 0) -> bool:
+        """Tell whether it is time to look, before so many bytes more are sent."""
+        return (
+            self._sent + size - self._looked_at > limits.stream_look_bytes
+            or self._flows.unread + size > limits.streams_unread_bytes_max
+        )
+
+    async def reserve(self, size: int) -> bool:
+        """Return when so many bytes may be sent: they count as sent then. First come, first served.
+
+        False if the client takes nothing for long, or too much is held back for others already.
+        """
+        if not self.is_due(size):
+            self.count(size)
+            return True
+        flows = self._flows
+        if flows.held + size > limits.streams_unread_bytes_max:
+            return False
+        flows.held += size
+        try:
+            while await self.room():
+                if self._has_room():  # whoever came before may have used it
+                    self.count(size)
+                    return True
+            return False
+        finally:
+            flows.held -= size
 
     async def room(self) -> bool:
         """Return when the client has taken what it was sent, but for a little; False if it takes nothing for long."""
-        clock, least = self._flows.clock, self._sent
+        if self._waiting is None:
+            self._waiting = asyncio.get_running_loop().create_task(self._wait(), name="penstock-flow")
+        return await asyncio.shield(self._waiting)
+
+    def _has_room(self) -> bool:
+        """Tell whether something more may be sent. Who has read everything may always be sent something."""
+        crowded = self._flows.unread > limits.streams_unread_bytes_max
+        return not self.unread or (self.unread <= limits.stream_unread_bytes_max and not crowded)
+
+    async def _wait(self) -> bool:
+        clock, least = self._flows.clock, self.unread
         until = clock.steady_ms() + limits.reader_stuck_ms_max
-        while True:
-            taken = await self._flows.links.taken(self.client)
-            if taken is None:  # the client is gone, which is noticed elsewhere; or the system does not tell
-                return True
-            if self._before is None or taken - self._before > self._sent:  # something else was sent over the connection
-                self._before = taken - self._sent
-            unread = self._sent - (taken - self._before)
-            if unread <= limits.stream_unread_bytes_max:
-                self._looked_at = self._sent
-                return True
-            if unread < least:
-                least, until = unread, clock.steady_ms() + limits.reader_stuck_ms_max
-            elif clock.steady_ms() >= until:
-                return False
-            await pause(clock, limits.stream_look_ms)
+        try:
+            while True:
+                await self._look()
+                if self._has_room():
+                    return True
+                if self.unread < least:
+                    least, until = self.unread, clock.steady_ms() + limits.reader_stuck_ms_max
+                elif clock.steady_ms() >= until:
+                    return False
+                await pause(clock, limits.stream_look_ms)
+        finally:
+            self._waiting = None
+
+    async def _look(self) -> None:
+        """Find out how much the client has taken."""
+        taken = await self._flows.links.taken(self.client)
+        sent, unread = self._sent, 0
+        self._looked_at = sent
+        if taken is not None:  # otherwise the client is gone, which is noticed elsewhere; or the system does not tell
+            taken -= self._others
+            if self._before is None or taken - self._before > sent:  # something else was sent over the connection
+                self._before = taken - sent
+            unread = sent - (taken - self._before)
+        self._flows.unread += unread - self.unread
+        self.unread = unread

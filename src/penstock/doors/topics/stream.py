@@ -10,11 +10,12 @@ import msgspec
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError
+from penstock.doors.topics.ahead import ReadAhead
 from penstock.doors.topics.decoder import CommandDecoder
 from penstock.doors.topics.subscriber import NextFailed, NothingHeld, Word
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from penstock.access.identity import Identity
     from penstock.core.clock import Alarm, Clock
@@ -95,7 +96,7 @@ class SubscriptionStream:
 
     async def _obey_all(self) -> None:
         commands = self._decoder.commands
-        async for chunk in self._req.chunks():
+        async for chunk in self._chunks():
             self._decoder.feed(chunk)
             while commands:
                 if not await self._obey(commands.popleft()):
@@ -104,12 +105,28 @@ class SubscriptionStream:
                 await self._send(Line(error="error decoding command"))
                 return
 
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        """Read what the client says.
+
+        Over HTTP/1.1 the connection is looked at only while something is read from it, so that is done all the time.
+        """
+        if self._req.scope.http_version.startswith("1"):
+            ahead = ReadAhead(self._req.chunks(), self.end)
+            try:
+                while (chunk := await ahead.next()) is not None:
+                    yield chunk
+            finally:
+                ahead.close()
+        else:
+            async for chunk in self._req.chunks():
+                yield chunk
+
     async def _obey(self, command: str) -> bool:
         """Carry out one command; tell whether the stream goes on."""
         try:
             if self._check_pace is not None:
                 self._check_pace()
-            if self._flow.is_due and not await self._flow.room():
+            if self._flow.is_due() and not await self._flow.room():
                 return False
             message = await self._next_after(command)
         except Unsettled as error:
@@ -143,8 +160,9 @@ class SubscriptionStream:
 
     async def _send(self, line: Line) -> None:
         data = _encode(line) + b"\n"
-        self._flow.count(len(data))
-        if self._transport is not None:
+        if not await self._flow.reserve(len(data)):
+            self.end()
+        elif self._transport is not None:
             await self._transport.send_bytes(data)
 
 

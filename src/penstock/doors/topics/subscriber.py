@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Alarm
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey
+    from penstock.engine.engine import Engine
     from penstock.engine.fleet import AnyEngine
     from penstock.engine.settle import Settlement
 
@@ -82,7 +83,7 @@ class Subscribers:
         self.closed = False
         self._open: set[Subscriber] = set()
         self._alarm: Alarm | None = None
-        self._renewing: asyncio.Task[None] | None = None
+        self._renewing: dict[Engine, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -112,8 +113,7 @@ class Subscribers:
         if self._alarm is not None:
             self._alarm.cancel()
         await asyncio.gather(*(subscriber.close() for subscriber in list(self._open)))
-        if self._renewing is not None:
-            await self._renewing
+        await asyncio.gather(*self._renewing.values())
 
     # Leases.
 
@@ -124,18 +124,30 @@ class Subscribers:
 
     def _ring(self) -> None:
         self._alarm = None
-        if self._renewing is None and not self.closed:
-            self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="penstock-topics-leases")
+        if not self.closed:
+            self._renew_all()
         self._book()
 
-    async def _renew(self) -> None:
-        """Renew the leases of all messages that have been held for a while. What could not be renewed is tried again."""
+    def _renew_all(self) -> None:
+        """Renew the leases of all messages that have been held for a while. What cannot be renewed now is tried again.
+
+        Each shard by itself: one that hangs must not cost the subscribers of the others their messages.
+        """
+        before = self.engine.clock.steady_ms() - self.lease_ms // 3
+        holds: dict[Engine, dict[str, list[Hold]]] = {}
+        for subscriber in self._open:
+            if subscriber.hold is not None and subscriber.held_since <= before:
+                of_shard = holds.setdefault(self.engine.of(subscriber.queue), {})
+                of_shard.setdefault(subscriber.queue.namespace, []).append(subscriber.hold)
+        for engine, of_shard in holds.items():
+            if engine not in self._renewing:
+                renewing = asyncio.get_running_loop().create_task(
+                    self._renew(engine, of_shard), name="penstock-topics-leases"
+                )
+                self._renewing[engine] = renewing
+
+    async def _renew(self, engine: Engine, holds: dict[str, list[Hold]]) -> None:
         try:
-            before = self.engine.clock.steady_ms() - self.lease_ms // 3
-            holds: dict[str, list[Hold]] = {}
-            for subscriber in self._open:
-                if subscriber.hold is not None and subscriber.held_since <= before:
-                    holds.setdefault(subscriber.queue.namespace, []).append(subscriber.hold)
             for namespace, all_of_it in holds.items():
                 for start in range(0, len(all_of_it), limits.ids_max):
                     some = all_of_it[start : start + limits.ids_max]
@@ -143,7 +155,7 @@ class Subscribers:
         except PenstockError as error:
             log.warning("leases of held messages could not be renewed", error=str(error))
         finally:
-            self._renewing = None
+            del self._renewing[engine]
 
 
 class Subscriber:
@@ -172,8 +184,9 @@ class Subscriber:
         return None
 
     async def settle(self, word: Word, delay_ms: int = 0) -> None:
-        """Say what became of the message in hand; ``delay_ms`` is for DACK. An ACK for nothing changes nothing.
+        """Say what became of the message in hand; ``delay_ms`` is for DACK.
 
+        An ACK for nothing changes nothing, as long as this is not closed.
         Raises NothingHeld; StaleLease, WrongState or JobNotFound if it was taken away meanwhile, though an ACK for a message
         that was removed is fine; or why nothing was done, and then the message is still held.
         """
@@ -191,7 +204,12 @@ class Subscriber:
             when_settled()
             return await self.next()
         settling = self._engine.run(Ack(self.queue.namespace, [self.hold], (None,)))
-        claim = self._ask()
+        try:
+            claim = self._ask()
+        except NextFailed:  # what was said is done all the same
+            self._settled(word, await settling)
+            when_settled()
+            raise
         try:
             self._settled(word, await settling)
         except BaseException:
@@ -268,7 +286,7 @@ class Subscriber:
 
     def _settlement(self, word: Word, delay_ms: int) -> Settlement | None:
         if self.hold is None:
-            if word is Word.ACK:
+            if word is Word.ACK and not self._closed:  # once it is closed, what was held was given back
                 return None
             raise NothingHeld
         if word is Word.ACK:

@@ -12,15 +12,16 @@ from penstock.doors.opaque import wrap
 
 #: A message is gone when it is acknowledged. A lease that runs out is the end of a server, not the fault of the message.
 _FLAGS: Final = JobFlag.REMOVE_ON_COMPLETE | JobFlag.UNCOUNTED
-#: Control characters would break lines and logs, a slash ends a part of a path, surrogates are no text.
-_FORBIDDEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f/\ud800-\udfff]")
+#: Control characters would break lines and logs, a slash ends a part of a path, surrogates are no text. What stands for bytes
+#: that are no text would make one topic of many.
+_FORBIDDEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f/\ud800-\udfff\ufffd]")
 
 
 def check_topic(name: str) -> str:
     """Return the name of a topic as it is. Raises InvalidInput."""
     if not name or len(name) > limits.name_chars_max or _FORBIDDEN.search(name):
         raise InvalidInput(
-            f"invalid topic value: expected 1 to {limits.name_chars_max} characters, without slashes and control characters"
+            f"invalid topic value: expected 1 to {limits.name_chars_max} characters of UTF-8, no slashes and control characters"
         )
     return name
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock import __version__
 from penstock.core import limits
+from penstock.core.clock import settle
 from penstock.core.errors import InvalidInput, Unauthorized
 from penstock.doors.topics.resp import replies, words
 from penstock.doors.topics.resp.replies import OK
@@ -131,6 +132,7 @@ def _docs(entry: Entry) -> Value:
 async def topics(session: Session, _command: Command) -> bytes:
     """Answer the names of the namespace's topics, sorted: as one line, or as a list where clients can tell."""
     store, namespace = session.engine.store, session.namespace
+    await settle(1)  # there may be very many, and very many who ask
     names = sorted(queue.key.name for queue in store.queues() if queue.key.namespace == namespace and queue.created_at)
     if session.protocol >= 3:
         return replies.array(replies.bulk(name.encode()) for name in names)

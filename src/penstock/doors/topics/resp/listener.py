@@ -83,6 +83,7 @@ class Connection(asyncio.Protocol):
         self._writable = True
         self._reading = True
         self._lost = False
+        self._lingers = False  #: its last words were said, and it still reads
         self._heard_at = 0
         self._alarm: Alarm | None = None
         self._hurry: Alarm | None = None  #: goes off when a stranger has had time enough
@@ -137,6 +138,8 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client sends no more. What it has sent is answered, but nobody waits on its behalf any more."""
         self.finish()
+        if self._lingers:
+            self._transport.close()
         return True
 
     def pause_writing(self) -> None:
@@ -163,6 +166,8 @@ class Connection(asyncio.Protocol):
         self.finish()
         if not self._writable:
             self._transport.abort()
+        elif self._lingers:
+            self._transport.close()
 
     def finish(self) -> None:
         """Take nothing more, finish what is here, then close."""
@@ -250,6 +255,7 @@ class Connection(asyncio.Protocol):
             pass
         except ProtocolError as error:
             self.write(replies.broken(error))
+            self._lingers = not error.silent
         except Exception as error:  # whatever went wrong, the client hears of it, and what it holds goes back
             log.error("a connection failed unexpectedly", exc_info=error)
             self.write(replies.error("ERR Internal server error"))
@@ -267,9 +273,22 @@ class Connection(asyncio.Protocol):
             await self._session.close()
         finally:
             self.write(self._last)
-            self._transport.close()
+            if self._lingers and not self._lost and self._transport.can_write_eof():
+                self._linger()
+            else:
+                self._transport.close()
             if self._lost:
                 self._listener.leave(self)
+
+    def _linger(self) -> None:
+        """Read on for a moment, and throw away what comes.
+
+        Closed at once, a connection that is still being written to is reset, and its last words are lost.
+        """
+        self._transport.write_eof()
+        self._read(on=True)
+        clock = self._listener.clock
+        self._alarm = clock.call_at(clock.steady_ms() + limits.goodbye_ms_max, self._transport.close)
 
     async def _work(self) -> None:
         session = self._session

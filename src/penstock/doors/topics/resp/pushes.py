@@ -53,7 +53,7 @@ class Pushes:
 
     def takes(self, key: QueueKey, job: NewJob) -> bool:
         """Tell whether one more can be done together with these."""
-        return key in self._lots if len(self._lots) == 1 else not (self._named or job.job_id)
+        return not (self._named or job.job_id) or list(self._lots) == [key]
 
     def add(self, key: QueueKey, job: NewJob, *, publish: bool) -> None:
         """Take one more; its reply goes to the end of the slots."""
