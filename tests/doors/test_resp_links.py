@@ -47,7 +47,7 @@ def client(server: ServerProcess) -> Iterator[RespClient]:
 
 def test_who_sends_too_much_hears_why(server: ServerProcess) -> None:
     with (
-        redis.Redis(port=server.resp_port, retry=None) as library,
+        redis.Redis(port=server.resp_port) as library,
         pytest.raises(redis.ResponseError, match="invalid bulk length"),
     ):
         library.execute_command("PUBLISH", "large", b"x" * (limits.payload_bytes_max + 1))
