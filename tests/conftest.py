@@ -9,6 +9,7 @@ import pytest
 from penstock.core.clock import ManualClock
 from penstock.core.durability import Durability
 from penstock.engine.engine import Engine
+from penstock.store.postgres import connect
 from penstock.store.sqlite import SqliteStore
 from tests.support.server import ServerProcess
 
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def a_test_may_stand_still() -> Iterator[None]:
+    """A machine that is busy may stop a test for seconds; what the database does then is tested with real servers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(connect._SETTINGS, "idle_in_transaction_session_timeout", "60000")
+        yield
 
 
 @pytest.fixture

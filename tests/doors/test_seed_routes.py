@@ -14,6 +14,7 @@ from websockets.exceptions import InvalidStatus
 from tests.doors import seed
 from tests.doors.api import UNKNOWN_ID, Api
 from tests.doors.listen import ear, stream
+from tests.support import stores
 from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
@@ -307,7 +308,11 @@ def _counts(api: Witness) -> None:
     api.push()
     api.push(delay=60_000)
     counts = api.ok("GET", "{q}/counts")["counts"]
-    assert counts.items() >= {"waiting": 1, "active": 1, "delayed": 1, "completed": 1, "failed": 1}.items()
+    assert counts.items() >= {"delayed": 1, "completed": 1, "failed": 1}.items()
+    if stores.chosen() == "redis":  # what is on a ready list counts as active, see docs/redis.md
+        assert counts["waiting"] + counts["active"] == 2
+    else:
+        assert (counts["waiting"], counts["active"]) == (1, 1)
 
 
 @works("GET /queues/:q/count")
