@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
@@ -19,7 +19,7 @@ from penstock.core.events import EventKind
 from penstock.dev_cert import with_dev_cert
 from penstock.doors.batches.door import BatchesDoor
 from penstock.doors.batches.tally import BatchesMetrics, Tally
-from penstock.doors.http.app import HttpApp
+from penstock.doors.http.app import HttpApp, not_found
 from penstock.doors.http.openapi import OpenApi
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import commands
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from penstock.access.gate import Gate
     from penstock.config import Config
+    from penstock.doors.http.route import Handler
     from penstock.engine.fleet import AnyEngine
 
 log = structlog.get_logger("penstock")
@@ -257,7 +258,15 @@ class Doors:
             cleanup_ms=config.rate_limit_cleanup_ms,
         )
 
-    def _app(self, routes: list[Route], window: SlidingWindow | None, *, websocket: bool, **said_otherwise: Any) -> HttpApp:
+    def _app(
+        self,
+        routes: list[Route],
+        window: SlidingWindow | None,
+        *,
+        websocket: bool,
+        plain_errors: bool = False,
+        stray: Handler = not_found,
+    ) -> HttpApp:
         config = self._config
         return HttpApp(
             routes,
@@ -268,7 +277,8 @@ class Doors:
             links=self._links,
             websocket=self._sockets.serve if websocket else None,
             flows=self._topics.flows.of,
-            **said_otherwise,
+            plain_errors=plain_errors,
+            stray=stray,
         )
 
 

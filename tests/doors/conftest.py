@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.doors.api import Api
+from tests.support.curl import CurlStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from tests.support.server import ServerProcess
 
 _numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left() -> Iterator[None]:
+    yield
+    CurlStream.kill_all()
 
 
 @pytest.fixture

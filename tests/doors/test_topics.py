@@ -50,12 +50,6 @@ class Topic:
         assert (response.status_code, response.content) == (200, b"")
 
 
-@pytest.fixture(autouse=True)
-def nobody_is_left() -> Iterator[None]:
-    yield
-    CurlStream.kill_all()
-
-
 @pytest.fixture
 def topic(server: ServerProcess) -> Iterator[Topic]:
     with server.client() as client:

@@ -11,7 +11,6 @@ from tests.support.curl import CurlStream, needs_curl
 from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     import httpx2
@@ -19,12 +18,6 @@ if TYPE_CHECKING:
 pytestmark = needs_curl
 SUBSCRIBERS = 20
 LEASE = {"PENSTOCK_TOPICS_LEASE_MS": "1000"}
-
-
-@pytest.fixture(autouse=True)
-def nobody_is_left() -> Iterator[None]:
-    yield
-    CurlStream.kill_all()
 
 
 def publish(client: httpx2.Client, *messages: bytes) -> None:

@@ -7,6 +7,7 @@ dictionary and a booked alarm, nothing else: it is looked at again only when its
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -21,12 +22,12 @@ from penstock.engine.command import Command
 from penstock.engine.settle import Hold, Release
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Iterable, Sequence
 
     from penstock.core.clock import Alarm
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.engine import Engine
+    from penstock.engine.fleet import AnyEngine
     from penstock.engine.throttle import Allowance
     from penstock.engine.work import Work
     from penstock.store.contract import Capabilities
@@ -348,6 +349,34 @@ def _look_again(engine: Engine, queue: Queue, again_at: int | None, *, newcomers
         elif newcomers and engine.store.capabilities.is_shared and engine.may_have_waiting(queue):
             # Another server pushed between our look and now, and told us before the newcomers had lined up.
             engine.room.nudge_at(queue.key, engine.clock.steady_ms())
+
+
+class Wait:
+    """A claim for somebody who may leave while it waits: then nothing is claimed, or it is given back.
+
+    Raises why it cannot be asked for.
+    """
+
+    def __init__(self, engine: AnyEngine, claim: Claim) -> None:
+        self._engine = engine
+        self._claim = claim
+        engine.run(claim)
+
+    async def answer(self) -> Sequence[Delivery]:
+        """Return what it got; nothing if it was given up. Raises why there is nothing to be had."""
+        try:
+            deliveries = await asyncio.shield(self._claim.future)
+        except asyncio.CancelledError:
+            if self._claim.gone:
+                return ()
+            self.give_up()  # it is whoever waits that was cancelled
+            raise
+        return () if self._claim.gone else deliveries
+
+    def give_up(self) -> None:
+        """Nobody wants it any more; giving up twice is fine."""
+        if not self._claim.gone:
+            abandon(self._engine.of(self._claim.queue), self._claim)
 
 
 def abandon(engine: Engine, claim: Claim) -> None:

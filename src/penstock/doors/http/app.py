@@ -50,7 +50,8 @@ class Traffic(Protocol):
         """Hear how many bytes an answer had."""
 
 
-async def _not_found(_req: Request, **_params: str) -> Never:
+async def not_found(_req: Request, **_params: str) -> Never:
+    """Answer what has no route."""
     raise RouteNotFound
 
 
@@ -79,7 +80,7 @@ class HttpApp:
         links: Links,
         websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
         plain_errors: bool = False,
-        stray: Handler = _not_found,
+        stray: Handler = not_found,
         flows: Mapping[str, Traffic] | None = None,
     ) -> None:
         self._router = Router(routes)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from penstock.access.expiry import Expiry
 from penstock.core import limits
 from penstock.core.clock import pause
 from penstock.core.errors import PenstockError
@@ -21,7 +22,6 @@ from penstock.doors.jobs.sendqueue import LOOK_EVERY_MS, SendQueues
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.access.identity import Identity
     from penstock.core.clock import Alarm
     from penstock.core.events import EventKind
     from penstock.doors.http.request import Request
@@ -113,27 +113,17 @@ class EventStream:
         self._held_bytes = 0
         self._unseen_bytes = 0  #: sent since it was last seen that the client takes what it is sent
         self._heartbeat: Alarm | None = None
-        self._expiry: Alarm | None = None
 
     def end(self) -> None:
         """Have it end soon; ending twice is fine."""
         if not self._over.done():
             self._over.set_result(None)
 
-    def _end_with(self, identity: Identity) -> None:
-        """Have it end when the client's token does: it comes back with a new one, and misses nothing."""
-        if identity.expires_ms is None:
-            return
-        left_ms = min(identity.expires_ms - self._clock.now_ms(), limits.DAY_MS)  # of a clock that may be set meanwhile
-        if left_ms <= 0:
-            self.end()
-        else:
-            self._expiry = self._clock.call_at(self._clock.steady_ms() + left_ms, lambda: self._end_with(identity))
-
     async def run(self, transport: StreamTransport, client_id: str) -> None:
         """Send until the client hangs up, is too slow, or the server stops."""
         self._transport = transport
-        self._end_with(self._req.identity)
+        # Its client comes back with a new token, and misses nothing.
+        expiry = Expiry(self._req.identity, self._clock, self.end)
         gone = asyncio.ensure_future(self._req.disconnected())
         gone.add_done_callback(lambda _: self.end())
         catching_up = asyncio.ensure_future(self._begin(client_id))
@@ -144,9 +134,9 @@ class EventStream:
                 await self._outbox.flush_within(limits.goodbye_ms_max)
         finally:
             self._door.hub.want(self._reader, frozenset())
-            for alarm in (self._heartbeat, self._expiry):
-                if alarm is not None:
-                    alarm.cancel()
+            expiry.cancel()
+            if self._heartbeat is not None:
+                self._heartbeat.cancel()
             catching_up.cancel()
             self._outbox.close()
             gone.cancel()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from penstock.access.expiry import Expiry
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.doors.topics.ahead import ReadAhead
@@ -17,8 +18,7 @@ from penstock.doors.topics.subscriber import NextFailed, NothingHeld, Word
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from penstock.access.identity import Identity
-    from penstock.core.clock import Alarm, Clock
+    from penstock.core.clock import Clock
     from penstock.doors.http.request import Request
     from penstock.doors.http.route import StreamTransport
     from penstock.doors.topics.flow import Flow
@@ -66,7 +66,7 @@ class SubscriptionStream:
         self._transport = transport
         gone = asyncio.ensure_future(self._req.disconnected())
         gone.add_done_callback(lambda _: self.end())
-        expiry = self._end_with(self._req.identity)
+        expiry = Expiry(self._req.identity, self._clock, self.end)
         obeying = asyncio.ensure_future(self._obey_all())
         try:
             await asyncio.wait({obeying, self._over}, return_when=asyncio.FIRST_COMPLETED)
@@ -74,8 +74,7 @@ class SubscriptionStream:
             self._transport = None  # the stream ends when nobody holds it any more
             for each in (obeying, gone):
                 each.cancel()
-            if expiry is not None:
-                expiry.cancel()
+            expiry.cancel()
             (outcome,) = await asyncio.gather(obeying, return_exceptions=True)
             await self._subscriber.close()
         if isinstance(outcome, Exception) and not isinstance(outcome, RuntimeError):  # that is how clients are gone
@@ -86,13 +85,6 @@ class SubscriptionStream:
         self._subscriber.end()
         if not self._over.done():
             self._over.set_result(None)
-
-    def _end_with(self, identity: Identity) -> Alarm | None:
-        """Have it end when the client's token does."""
-        if identity.expires_ms is None:
-            return None
-        left_ms = max(0, identity.expires_ms - self._clock.now_ms())
-        return self._clock.call_at(self._clock.steady_ms() + left_ms, self.end)
 
     async def _obey_all(self) -> None:
         commands = self._decoder.commands

@@ -17,7 +17,7 @@ from penstock.core.errors import JobNotFound, PenstockError, TooMany
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
 from penstock.doors.opaque import unwrap
-from penstock.engine.claim import Claim, abandon
+from penstock.engine.claim import Claim, Wait
 from penstock.engine.settle import Ack, Hold, PutBack, Renew
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Subscriber:
         self.held_since = 0  #: steady ms
         self._subscribers = subscribers
         self._engine = subscribers.engine
-        self._claim: Claim | None = None  #: the wait for the next message
+        self._asked: Wait | None = None  #: for the next message
         self._closed = False
 
     async def next(self) -> Message | None:
@@ -178,7 +178,7 @@ class Subscriber:
         if self.hold is not None:
             raise NextFailed(Occupied())
         while not self._closed and not self._subscribers.closed:
-            delivery = await self._wait(self._ask())
+            delivery = await self._delivered(self._ask())
             if delivery is not None:
                 return self._take(delivery)
         return None
@@ -205,7 +205,7 @@ class Subscriber:
             return await self.next()
         settling = self._engine.run(Ack(self.queue.namespace, [self.hold], (None,)))
         try:
-            claim = self._ask()
+            asked = self._ask()
         except NextFailed:  # what was said is done all the same
             self._settled(word, await settling)
             when_settled()
@@ -213,10 +213,10 @@ class Subscriber:
         try:
             self._settled(word, await settling)
         except BaseException:
-            self._abandon(claim)
+            asked.give_up()
             raise
         when_settled()
-        delivery = await self._wait(claim)
+        delivery = await self._delivered(asked)
         return await self.next() if delivery is None else self._take(delivery)
 
     def end(self) -> None:
@@ -226,8 +226,8 @@ class Subscriber:
 
     def stop_waiting(self) -> None:
         """Let ``next`` return without a message, if it waits."""
-        if self._claim is not None:
-            self._abandon(self._claim)
+        if self._asked is not None:
+            self._asked.give_up()
 
     async def close(self) -> None:
         """Stop waiting, and give back to the front what is in hand. Never raises: if that fails, its lease runs out."""
@@ -242,38 +242,23 @@ class Subscriber:
 
     # Claims.
 
-    def _ask(self) -> Claim:
-        claim = self._claim = Claim(self.queue, wait_ms=limits.subscription_wait_ms, lease_ms=self._subscribers.lease_ms)
+    def _ask(self) -> Wait:
+        claim = Claim(self.queue, wait_ms=limits.subscription_wait_ms, lease_ms=self._subscribers.lease_ms)
         try:
-            self._engine.run(claim)
+            self._asked = Wait(self._engine, claim)
         except PenstockError as error:
-            self._claim = None
             raise NextFailed(error) from None
-        return claim
+        return self._asked
 
-    async def _wait(self, claim: Claim) -> Delivery | None:
+    async def _delivered(self, asked: Wait) -> Delivery | None:
         """Wait for what was asked for; None if there is nothing, or nobody wants it any more."""
         try:
-            deliveries = await asyncio.shield(claim.future)
-        except asyncio.CancelledError:
-            if claim.gone:  # it is the claim that was given up
-                return None
-            self._abandon(claim)  # it is whoever waits that was
-            raise
+            deliveries = await asked.answer()
         except PenstockError as error:
             raise NextFailed(error) from None
         finally:
-            if self._claim is claim:
-                self._claim = None
-        if claim.gone or not deliveries:  # what was claimed all the same is given back by whoever gave up the claim
-            return None
-        return deliveries[0]
-
-    def _abandon(self, claim: Claim) -> None:
-        if not claim.gone:
-            abandon(self._engine.of(self.queue), claim)
-        if self._claim is claim:
-            self._claim = None
+            self._asked = None
+        return deliveries[0] if deliveries else None
 
     def _take(self, delivery: Delivery) -> Message:
         job, payload = delivery

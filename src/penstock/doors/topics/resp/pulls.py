@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,10 +13,11 @@ from penstock.doors.opaque import unwrap
 from penstock.doors.topics.resp import words
 from penstock.doors.topics.resp.asking import ask
 from penstock.doors.topics.resp.replies import array, bulk, refusal
-from penstock.engine.claim import Claim, abandon
+from penstock.engine.claim import Claim
 from penstock.engine.settle import Hold, Release
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
     from penstock.core.job import Delivery
@@ -139,27 +139,3 @@ class Pulls:
     def _may_be_more(self) -> bool:
         queue = self._engine.store.queue_find(self._queue)
         return queue is not None and self._engine.of(self._queue).may_have_waiting(queue)
-
-
-class Wait:
-    """A pull that waits, for a client that may hang up meanwhile: then nothing is claimed, or it is given back."""
-
-    def __init__(self, engine: AnyEngine, pull: Pull) -> None:
-        self._engine = engine
-        self._claim = Claim(pull.queue, pull.jobs, wait_ms=pull.wait_ms)
-
-    async def answer(self) -> Sequence[Delivery]:
-        """Return what it got. Raises why there is nothing to be had."""
-        try:
-            deliveries = await asyncio.shield(self._engine.run(self._claim))
-        except asyncio.CancelledError:
-            if not self._claim.gone:
-                self.give_up()
-                raise
-            return ()
-        return () if self._claim.gone else deliveries
-
-    def give_up(self) -> None:
-        """The client is gone."""
-        if not self._claim.gone:
-            abandon(self._engine.of(self._claim.queue), self._claim)

@@ -15,12 +15,13 @@ from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.core.queue import QueueKey
 from penstock.doors.namespaces import check_namespace
 from penstock.doors.topics.resp import answers, replies, words
-from penstock.doors.topics.resp.pulls import Held, Wait, new_pull
+from penstock.doors.topics.resp.pulls import Held, new_pull
 from penstock.doors.topics.resp.pushes import Pushes, failed_to_publish, new_job
 from penstock.doors.topics.resp.subscription import Subscription
 from penstock.doors.topics.resp.table import COMMANDS, Kind
 from penstock.doors.topics.resp.works import Works, new_settling
 from penstock.doors.topics.topic import check_topic, new_message
+from penstock.engine.claim import Claim, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -247,7 +248,7 @@ class Session:
 
     async def _wait(self, pull: Pull) -> bytes:
         """Wait for jobs, as long as the client is there."""
-        self._waiting = Wait(self.engine, pull)
+        self._waiting = Wait(self.engine, Claim(pull.queue, pull.jobs, wait_ms=pull.wait_ms))
         try:
             return self.held.take(pull, await self._waiting.answer())
         finally:

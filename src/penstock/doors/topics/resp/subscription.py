@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from penstock.access.expiry import Expiry
+from penstock.access.identity import EVERYBODY
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, ProtocolError
 from penstock.doors.topics.resp import answers, replies, words
@@ -12,7 +14,6 @@ from penstock.doors.topics.resp.replies import OK, bulk, error
 from penstock.doors.topics.subscriber import NextFailed, Word
 
 if TYPE_CHECKING:
-    from penstock.core.clock import Alarm
     from penstock.core.queue import QueueKey
     from penstock.doors.topics.resp.parser import Command
     from penstock.doors.topics.resp.session import Session
@@ -52,7 +53,7 @@ class Subscription:
             subscriber = self._session.subscribers.subscribe(self._key)
         except PenstockError as problem:
             return Over(error(f"failed to get next value: {problem}"))
-        alarm = self._end_with_token()
+        expiry = Expiry(self._session.identity or EVERYBODY, self._session.engine.clock, self._expire)
         try:
             message = await self._first(subscriber)
             while True:
@@ -67,17 +68,8 @@ class Subscription:
         except ProtocolError as problem:
             return Over(replies.broken(problem))
         finally:
-            if alarm is not None:
-                alarm.cancel()
+            expiry.cancel()
             await subscriber.close()
-
-    def _end_with_token(self) -> Alarm | None:
-        """Have it end when the client's token does."""
-        identity, clock = self._session.identity, self._session.engine.clock
-        if identity is None or identity.expires_ms is None:
-            return None
-        left_ms = max(0, identity.expires_ms - clock.now_ms())
-        return clock.call_at(clock.steady_ms() + left_ms, self._expire)
 
     def _expire(self) -> None:
         self._expired = True

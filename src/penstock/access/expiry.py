@@ -1,0 +1,38 @@
+"""The end of what a client has shown: whatever stays open on the strength of a token ends with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.access.identity import Identity
+    from penstock.core.clock import Alarm, Clock
+
+
+class Expiry:
+    """Calls ``end`` when an identity has ended, at once if it has already. ``cancel`` it when nobody needs to know."""
+
+    def __init__(self, identity: Identity, clock: Clock, end: Callable[[], None]) -> None:
+        self._expires_ms = identity.expires_ms
+        self._clock = clock
+        self._end = end
+        self._alarm: Alarm | None = None
+        self._look()
+
+    def cancel(self) -> None:
+        """Let it end unheard."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _look(self) -> None:
+        if self._expires_ms is None:
+            return
+        left_ms = self._expires_ms - self._clock.now_ms()
+        if left_ms <= 0:
+            self._end()
+        else:  # by the wall clock, which may have been set by the time the alarm rings
+            self._alarm = self._clock.call_at(self._clock.steady_ms() + min(left_ms, limits.DAY_MS), self._look)
