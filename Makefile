@@ -6,9 +6,16 @@ STAMP  := $(VENV)/.installed
 RUN_ARGS ?=
 CLUSTER_ARGS ?=
 BENCH_ARGS ?=
+KILLS ?= 10
+
+# Tests wait for their servers half of the time.
+export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr 2 \* $$(nproc 2>/dev/null || echo 1))
+
+# Tests start a thousand servers, each of which would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench-scale run cluster check test test-fast fuzz bench docs lock format clean
+.PHONY: help setup bench-scale bench-spark chaos chaos-spark run cluster check test test-fast fuzz bench docs sdk lock format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -38,10 +45,11 @@ check: setup ## lint, types, layers, and what is in deploy/
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec deploy/compose.yaml
 
 test: setup ## all tests, and those of the doors once more on PostgreSQL, on two shards, and on these with Redis
-	$(BIN)/pytest -n auto
-	PENSTOCK_TEST_STORE=postgres $(BIN)/pytest -n auto tests/doors
-	PENSTOCK_TEST_STORE=shards $(BIN)/pytest -n auto tests/doors
-	PENSTOCK_TEST_STORE=redis $(BIN)/pytest -n auto tests/doors
+	$(BIN)/pytest -n auto --ignore tests/spark
+	$(BIN)/pytest -n 2 tests/spark
+	PENSTOCK_TEST_STORE=postgres $(BIN)/pytest -n auto --dist worksteal tests/doors
+	PENSTOCK_TEST_STORE=shards $(BIN)/pytest -n auto --dist worksteal tests/doors
+	PENSTOCK_TEST_STORE=redis $(BIN)/pytest -n auto --dist worksteal tests/doors
 
 test-fast: setup ## the tests that take no time
 	$(BIN)/pytest -n auto -m "not slow"
@@ -50,14 +58,27 @@ fuzz: setup ## a million broken inputs each for the parser of the Redis protocol
 	$(BIN)/python -m tests.fuzz.resp --inputs 1000000
 	$(BIN)/python -m tests.fuzz.stream --inputs 1000000
 
+chaos: setup ## kill the server two hundred times under load, where make test does it sixteen times
+	PENSTOCK_TEST_KILLS=200 $(BIN)/pytest -q -s tests/faults/test_kill.py
+
+chaos-spark: setup ## kill Spark's driver again and again under every kind of stream; KILLS=10 each
+	PENSTOCK_CHAOS_KILLS=$(KILLS) $(BIN)/pytest -q -s tests/spark/test_chaos.py
+	PENSTOCK_TEST_LIFE_JOBS=100000 PENSTOCK_TEST_ROUNDS=$(KILLS) $(BIN)/pytest -q -s tests/spark/test_lake.py
+
 bench: setup ## measure pushes, bulk pushes, pull and ack, topics, memory, against the goals; BENCH_ARGS=topics for a part
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
 bench-scale: setup ## the same on PostgreSQL: against a client that does it by hand, a long queue, two servers
 	$(BIN)/python -m bench.scale
 
+bench-spark: setup ## rows a second between Spark and a server, beside loops over the REST API; BENCH_ARGS="lake --scale 0.05"
+	$(BIN)/python -m bench.spark $(BENCH_ARGS)
+
 docs: setup ## make the generated parts of the docs anew
 	$(BIN)/python -m tests.docs.generate
+
+sdk: setup ## make the synchronous client of the SDK from the asynchronous one
+	$(BIN)/python -m tests.client.generate
 
 lock: ## pin the dependencies anew, with hashes
 	$(PYTHON) -m venv $(VENV)/lock

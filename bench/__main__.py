@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from bench.goals import Goal, Rounds, say
 from bench.processes import baseline, load, penstock
+from bench.schedule import accuracy, schedule
 from bench.topics import topics
+from bench.worker import workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,6 +103,9 @@ def main() -> None:
     parts: dict[str, tuple[str, Callable[[int, float], list[Goal]]]] = {
         "throughput": ("Throughput", throughput),
         "topics": ("Topics", topics),
+        "worker": ("The worker of the SDK", workers),
+        "accuracy": ("Punctuality", accuracy),
+        "schedule": ("Ten million scheduled messages", schedule),
         "flatness": ("Cost of a long queue", lambda rounds, _seconds: flatness(max(9, 2 * rounds))),
         "size": ("Size", lambda _rounds, _seconds: size()),
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import random
 import re
 import sys
 import time
@@ -42,6 +43,7 @@ class Counter:
         self.jobs = 0
         self.errors = 0
         self.latencies: list[float] = []
+        self.lateness: list[float] = []  #: of what has a moment at which it should come; counts instead, if there is any
         self.started = time.perf_counter()
         self.ends = self.started + seconds
         self.jobs_max = jobs_max
@@ -160,11 +162,38 @@ def cycle(counter: Counter, queue: str, size: int = 100) -> Script:
             counter.errors += not reply.startswith(b'{"ok":true')
 
 
+def publish(counter: Counter, queue: str, from_ms: int = 0, spread_ms: int = 0) -> Script:
+    """Publish one message after the other at the messages door: now or, with ``spread_ms``, some time from ``from_ms`` on."""
+    path, body = f"/namespaces/bench/queues/{queue}/messages", base64.b64encode(PAYLOAD)
+    wire = request("POST", path, b'{"body":"%b"}' % body)
+    while counter.goes_on():
+        if spread_ms:
+            at = int(time.time() * 1000) + from_ms + random.randrange(spread_ms)
+            wire = request("POST", path, b'{"body":"%b","deliver_at":%d}' % (body, at))
+        reply = yield wire
+        counter.jobs += 1
+        counter.errors += not reply.startswith(b'{"id":"')
+
+
+def punctual(counter: Counter, queue: str, messages_max: int) -> Script:
+    """Wait for messages whose bodies say when they are due, and acknowledge them. Measures how late they come."""
+    wire = request("GET", f"/namespaces/bench/queues/{queue}/messages?wait_ms=1000")
+    while counter.goes_on() and counter.jobs < messages_max:
+        reply = yield wire
+        now = time.time()
+        for message in json.loads(reply)["messages"]:
+            counter.lateness.append(now - int(base64.b64decode(message["body"])) / 1000)
+            counter.jobs += 1
+            counter.errors += bool((yield request("DELETE", f"/messages/{message['receipt_handle']}")))
+
+
 SCRIPTS: dict[str, Any] = {
     "push": push,
     "bulk": bulk,
+    "publish": publish,
     "pull": pull,
     "pull_ack": pull_ack,
+    "punctual": punctual,
     "batches": batches,
     "batches_one_by_one": partial(batches, together=False),
     "cycle": cycle,
@@ -192,7 +221,7 @@ class Connection(asyncio.Protocol):
         head_end = buffer.find(b"\r\n\r\n")
         if head_end >= 0:
             at = buffer.find(b"content-length: ")
-            length = int(buffer[at + 16 : buffer.find(b"\r\n", at)])
+            length = int(buffer[at + 16 : buffer.find(b"\r\n", at)]) if at >= 0 else 0
             if len(buffer) >= head_end + 4 + length:
                 self.buffer = b""
                 self.counter.latencies.append(time.perf_counter() - self.sent_at)
@@ -224,13 +253,15 @@ async def play(port: int, counter: Counter, players: Iterable[Player]) -> dict[s
         finished.append(done)
     await asyncio.gather(*finished)
     took = time.perf_counter() - counter.started
-    latencies = sorted(counter.latencies) or [0.0]
+    latencies = sorted(counter.lateness or counter.latencies) or [0.0]
     return {
         "rate": counter.jobs / took,
         "jobs": counter.jobs,
         "errors": counter.errors,
         "p50_ms": latencies[len(latencies) // 2] * 1000,
         "p99_ms": latencies[len(latencies) * 99 // 100] * 1000,
+        "min_ms": latencies[0] * 1000,
+        "max_ms": latencies[-1] * 1000,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 
 def free_port() -> int:
@@ -26,11 +27,13 @@ def free_port() -> int:
 
 
 class Penstock:
-    """A server under measurement."""
+    """A server under measurement. ``more``: further flags; ``settings``: further settings, by their variables."""
 
-    def __init__(self, data: Path, durability: str) -> None:
+    def __init__(self, data: Path, durability: str, *more: str, settings: Mapping[str, str] | None = None) -> None:
         self.data = data
         self.durability = durability
+        self.more = more
+        self.settings = dict(settings or {})
         self.port = free_port()
         self.resp_port = free_port()
 
@@ -40,9 +43,9 @@ class Penstock:
         command = [
             sys.executable, "-m", "penstock", "serve", "--data", str(self.data), "--http", f"127.0.0.1:{self.port}",
             "--resp", f"127.0.0.1:{self.resp_port}", "--tcp", "off", "--metrics", "off", "--durability", self.durability,
-            "--log-level", "error",
+            "--log-level", "error", *self.more,
         ]  # fmt: skip
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | self.settings)
         assert self.process.stdout is not None
         if not self.process.stdout.readline():
             raise SystemExit("the server did not start")
@@ -54,6 +57,10 @@ class Penstock:
 
     def get(self, path: str) -> Any:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}") as response:
+            return json.loads(response.read())
+
+    def post(self, path: str, body: Any) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode()) as response:
             return json.loads(response.read())
 
     def rss_mb(self) -> float:
@@ -91,11 +98,18 @@ def penstock(durability: str) -> Iterator[Penstock]:
     """Run a server on a fresh directory."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         server = Penstock(Path(directory) / "data", durability)
-        server.start()
-        try:
+        with running(server):
             yield server
-        finally:
-            server.stop()
+
+
+@contextmanager
+def running(server: Penstock) -> Iterator[float]:
+    """Run a server; the value is how many seconds it took to be ready."""
+    ready = server.start()
+    try:
+        yield ready
+    finally:
+        server.stop()
 
 
 @contextmanager

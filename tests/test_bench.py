@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import time
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from bench import http2, resp
+from bench import http2, load, resp
 from bench.load import PAYLOAD, Counter
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -163,6 +165,25 @@ async def test_messages_go_through_a_real_server(server: ServerProcess) -> None:
     for script, count in (("publish", 100), ("consume", 50), ("consume", 30)):
         measured = await measure(script, count)
         assert (measured["jobs"], measured["errors"]) == (count, 0)
+
+
+async def test_messages_are_published_for_later_and_come_no_earlier(server: ServerProcess) -> None:
+    async def measure(script: str, queue: str, **more: int) -> dict[str, float]:
+        return await load.run(port=server.port, script=script, queue=queue, connections=4, seconds=LONG, **more)
+
+    published = await measure("publish", "later", jobs_max=20, from_ms=60_000, spread_ms=60_000)
+    assert (published["jobs"], published["errors"]) == (20, 0)
+    due = int(time.time() * 1000) + 500
+    messages = [
+        {"body": base64.b64encode(b"%d" % (due + number)).decode(), "deliver_at": due + number} for number in range(20)
+    ]
+    with server.client() as client:
+        client.post("/namespaces/bench/queues/punctual/messages/batch", json=messages).raise_for_status()
+        measured = await measure("punctual", "punctual", messages_max=20)
+        stats = client.get("/namespaces/bench/queues/later/messages").json()
+    assert (measured["jobs"], measured["errors"]) == (20, 0)
+    assert 0 <= measured["min_ms"] <= measured["p50_ms"] <= measured["max_ms"]
+    assert stats["messages"] == []
 
 
 class Redis:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
+from penstock.cli import main
 from penstock.config import SETTINGS, Config, Listener, load
 from penstock.core.durability import Durability
 from penstock.core.errors import ConfigInvalid
@@ -31,7 +34,7 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(tmp_path: Path)
     env = {"PENSTOCK_DURABILITY": "interval", "PENSTOCK_DATA": "from-env"}
     config = load({"data": "from-flag"}, env, file)
     assert (str(config.data), config.durability, config.http.port) == ("from-flag", Durability.INTERVAL, 1)
-    assert config.origins == {"data": "--data", "durability": "$PENSTOCK_DURABILITY", "http": str(file)}
+    assert config.origins == {"data": "--data", "durability": "$PENSTOCK_DURABILITY", "http": f"{file}, line 3"}
 
 
 def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
@@ -41,14 +44,21 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
         "sync_interval_ms": "5", "auth_tokens": "a,b", "metrics_auth": "yes", "insecure": "true", "cors_allow_origin": "https://x",
         "trusted_proxies": "10.0.0.0/8", "rate_limit_window_ms": "1", "rate_limit_max_requests": "7",
         "rate_limit_cleanup_ms": "9", "shutdown_timeout_ms": "5000", "completed_max": "1", "completed_age_ms": "2",
-        "journal_bytes_max": "5000", "journal_age_ms": "3", "ballast_bytes": "0", "log_level": "debug", "log_format": "json",
+        "journal_bytes_max": "5000", "journal_age_ms": "3", "ballast_bytes": "0", "bulk_processes": "1",
+        "bulk_spool_bytes": "1048576",
+        "bulk_journal_rows": "5", "bulk_snapshot_ms": "5s", "lake": "/data/lake", "log_level": "debug", "log_format": "json",
         "webhook_allowed_hosts": "hooks.corp,10.0.0.1", "accept_loss": "yes", "queue_idle_threshold_ms": "4",
+        "push_allowed_hosts": "hooks.corp,10.0.0.1",
         "queue_size_threshold": "6", "memory_warning_mb": "7", "storage_warning_mb": "8", "worker_timeout_ms": "9",
         "worker_overload_threshold_ms": "10", "jwt_secret": "x", "jwt_key_file": "key.pem", "jwt_jwks": "https://id.example/keys",
         "jwt_leeway_ms": "5", "jwt_required_claims": "exp,sub", "jwt_audience": "queue", "jwt_issuer": "https://id.example",
         "namespace_quotas": "acme:5,a:b:7,*:9", "tls_cert_file": "cert.pem", "tls_key_file": "tls.pem",
         "dev_cert": "yes",
         "batches": "127.0.0.1:8080", "topics": "127.0.0.1:8081", "topics_lease_ms": "1000",
+        "messages": "127.0.0.1:8082", "messages_visibility_timeout_ms": "5s", "messages_max_size_kb": "1",
+        "messages_batch_max": "50", "messages_batch_default": "2", "messages_max": "7", "messages_max_retries": "0",
+        "messages_retention": "1d", "messages_schedule_ahead": "1h30m", "messages_auto_create": "no",
+        "push_retry_delays_ms": "1s, 250", "push_timeout_ms": "100", "api_key": "k", "auth_required": "yes",
         "redis": "sentinel://a:1,b:2/main", "redis_hot_jobs": "5",
     }  # fmt: skip
     assert set(good) == set(SETTINGS)
@@ -104,7 +114,7 @@ def test_bad_values_name_the_setting_and_where_it_came_from(env: dict[str, str],
         load({}, env)
 
 
-@pytest.mark.parametrize("listener", ["tcp", "metrics", "batches", "topics"])
+@pytest.mark.parametrize("listener", ["tcp", "metrics", "batches", "topics", "messages"])
 def test_no_listener_lets_other_machines_in_without_tokens(listener: str) -> None:
     with pytest.raises(ConfigInvalid, match=r"0\.0\.0\.0:1234 would let everybody who can reach this machine in"):
         load({listener: "0.0.0.0:1234"}, {})
@@ -118,16 +128,42 @@ def test_other_machines_may_be_let_in_with_tokens_or_on_purpose() -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("durabilty: always", "unknown setting 'durabilty'. Did you mean durability?"),
-        ("zzz: 1", "unknown setting 'zzz'. There are: data, stores, redis"),
+        ("durabilty: always", "unknown setting 'durabilty' (line 1). Did you mean durability?"),
+        ("zzz: 1", "unknown setting 'zzz' (line 1). There are: data, stores, redis"),
         ("- a", "must hold settings, one per line"),
         ("a: [", "is not valid YAML"),
+        ("data: a\ndata: b", "has data twice, in the lines 1 and 2"),
+        ("nod: {port: 1}", "unknown setting 'nod' (line 1). Did you mean node?"),
+        ("node:\n  prot: 1", "unknown setting 'node.prot' (line 2). Did you mean node.port?"),
+        (
+            "queue:\n  zzzzzz: 1",
+            "unknown setting 'queue.zzzzzz' (line 2). There are: queue.default_visibility_timeout_ms, queue",
+        ),
+        ("node: 5", "node (line 1), which is a section: expected settings of its own below it, such as node.data_dir"),
+        ("data: a\nnode: {data_dir: b}", "sets data twice: as data ("),
+        ("queue:\n  max_retries: many", "queue.max_retries (from "),
+        ("queue:\n  retention_period: soon", "expected a whole number from 0 to"),
+        ("queue:\n  max_messages: 0", "queue.max_messages (from "),
+        (
+            "queue: {max_batch_size: 5, default_batch_size: 6}",
+            "messages_batch_default (6) is more than messages_batch_max (5)",
+        ),
+        ("node:\n  port: 99999", "is '99999': expected a whole number from 1 to 65535"),
+        ("node: {host: ''}", "is empty: expected an address"),
+        ("metrics: {port: 0}", "expected a whole number from 1 to 65535"),
+        ("metrics: {enabled: perhaps}", "expected yes or no"),
+        ("storage: {fsync: sometimes}", "is 'sometimes': expected one of: always, interval, batch, never"),
+        ("cluster: {enabled: true}", "there is no cluster of peers here. Leave it out"),
+        ("auth: {enabled: true, api_key: 12345}", "a value of auth.api_key that is not text (line 1). Put it in quotes"),
+        ("auth: {enabled: true, api_key: 'a b'}", "auth.api_key (from "),
+        ("node: {data_dir: }", "has no usable value for node.data_dir (line 1)"),
+        ("node: {host: 0.0.0.0}", "would let everybody who can reach this machine in"),
     ],
 )
 def test_a_bad_file_is_explained(tmp_path: Path, text: str, error: str) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(text)
-    with pytest.raises(ConfigInvalid, match=error.replace(".", r"\.").replace("?", r"\?").replace("[", r"\[")):
+    with pytest.raises(ConfigInvalid, match=re.escape(error)):
         load({}, {}, file)
 
 
@@ -143,12 +179,12 @@ def test_an_empty_file_is_fine_and_lists_and_truth_values_are_understood(tmp_pat
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        ("auth_tokens:", "auth_tokens that is not text. Put it in quotes"),
+        ("auth_tokens:", r"auth_tokens that is not text \(line 1\). Put it in quotes"),
         ("auth_tokens: [a, ]\nhttp: ", "has no usable value for http"),
         ("auth_tokens: 0123456", "not text"),
         ("auth_tokens: {a: b}", "not text"),
         ("auth_tokens: []", "has no usable value for auth_tokens"),
-        ("data:", "has no usable value for data. Leave the line out for the default"),
+        ("data:", r"has no usable value for data \(line 1\). Leave the line out for the default"),
         ("cors_allow_origin:", "has no usable value"),
     ],
 )
@@ -206,3 +242,192 @@ def test_a_secret_in_the_file_must_be_text(tmp_path: Path) -> None:
     file.write_text("jwt_secret: 12345678901234567890123456789012")
     with pytest.raises(ConfigInvalid, match="Put it in quotes"):
         load({}, {}, file)
+
+
+#: The config.yaml of EpochQ, with all its settings at their defaults.
+EPOCHQ = """
+node:
+  id: "auto"
+  host: "0.0.0.0"
+  port: 8080
+  data_dir: "./data"
+cluster:
+  enabled: false
+  peers: []
+storage:
+  segment_size_mb: 256
+  compaction_interval: "1h"
+  fsync: "interval"
+  fsync_interval_ms: 1000
+  fsync_batch_size: 1000
+queue:
+  default_visibility_timeout_ms: 30000
+  max_message_size_kb: 256
+  max_batch_size: 100
+  default_batch_size: 1
+  max_messages: 100000
+  max_retries: 5
+  retention_period: "7d"
+  max_schedule_ahead: "90d"
+namespaces:
+  auto_create: true
+producers:
+  max_rate: 10000
+  burst: 50000
+auth:
+  enabled: false
+  api_key: ""
+metrics:
+  enabled: true
+  port: 9090
+webhook:
+  retry_delays_ms: [1000, 5000, 30000]
+  timeout_ms: 5000
+"""
+
+
+def epochq(tmp_path: Path, text: str = EPOCHQ, **env: str) -> Config:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    return load({}, env, file)
+
+
+def test_the_configuration_of_epochq_is_understood(tmp_path: Path) -> None:
+    config = epochq(tmp_path)
+    assert config.messages == Listener("0.0.0.0", 8080)
+    assert config.metrics == Listener("0.0.0.0", 9090)
+    assert (str(config.data), config.durability, config.sync_interval_ms) == ("data", Durability.INTERVAL, 1_000)
+    assert (config.messages_max_retries, config.messages_retention) == (5, 7 * 86_400_000)
+    assert (config.push_retry_delays_ms, config.push_timeout_ms) == ((1_000, 5_000, 30_000), 5_000)
+    assert not config.asks_for_tokens
+    assert config.http.is_loopback
+    assert config.origins["messages"] == f"{tmp_path / 'config.yaml'}, line 5"
+    told = " ".join(config.notes)
+    for key in ("node.id", "cluster.peers", "storage.segment_size_mb", "producers.max_rate", "producers.burst"):
+        assert f"{key} ({tmp_path / 'config.yaml'}, line " in told
+    assert "messages listens on 0.0.0.0:8080 and asks nobody for a key" in told
+
+
+def test_the_minimal_configuration_of_epochq_is_understood(tmp_path: Path) -> None:
+    config = epochq(
+        tmp_path,
+        "node: {host: 0.0.0.0, port: 8080, data_dir: ./data}\nauth: {enabled: false, api_key: ''}\n"
+        "metrics: {enabled: true, port: 9090}\n"
+        "queue: {default_visibility_timeout_ms: 30000, max_retries: 3, max_messages: 100000}\n",
+    )
+    assert config.messages == Listener("0.0.0.0", 8080)
+
+
+def test_who_says_elsewhere_that_a_door_is_public_needs_tokens_all_the_same(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match=r"192\.168\.0\.1:80 would let everybody"):
+        epochq(tmp_path, PENSTOCK_MESSAGES="192.168.0.1:80")
+    with pytest.raises(ConfigInvalid, match=r"0\.0\.0\.0:80 would let everybody"):
+        epochq(tmp_path, PENSTOCK_HTTP="0.0.0.0:80")
+
+
+@pytest.mark.parametrize("fsync", ["always", "batch", "interval", "never"])
+def test_what_is_synced_when_is_understood(tmp_path: Path, fsync: str) -> None:
+    config = epochq(tmp_path, f"storage: {{fsync: {fsync}}}")
+    assert config.durability == {"batch": "always"}.get(fsync, fsync)
+
+
+def test_the_static_key_of_epochq_is_understood(tmp_path: Path) -> None:
+    assert epochq(tmp_path, "auth: {enabled: true, api_key: s3cret}").api_key == "s3cret"
+    unused = epochq(tmp_path, "auth: {enabled: false, api_key: s3cret}")
+    assert unused.api_key == ""
+    assert "auth.api_key" in unused.notes[0]
+    assert "s3cret" not in unused.notes[0]
+    without = epochq(tmp_path, "auth: {enabled: true}")
+    assert without.auth_required
+    assert without.asks_for_tokens
+    assert "penstock keys create" in without.notes[0]
+
+
+@pytest.mark.parametrize("prefix", ["EPOCHQ", "EPOCHQUEUE"])
+def test_the_variables_of_epochq_work(tmp_path: Path, prefix: str) -> None:
+    env = {f"{prefix}_AUTH_API_KEY": "k", f"{prefix}_DATA_DIR": "there", f"{prefix}_PORT": "8090"}
+    config = epochq(tmp_path, EPOCHQ, **env)
+    assert (config.api_key, str(config.data), config.messages) == ("k", "there", Listener("0.0.0.0", 8090))
+    assert load({}, env).messages == Listener("127.0.0.1", 8090)
+    assert epochq(tmp_path, "node: {host: '::1'}", **env).messages == Listener("::1", 8090)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("5", 5), ("500ms", 500), ("30s", 30_000), ("1h30m", 5_400_000), ("2w", 1_209_600_000)]
+)
+def test_durations_are_read(text: str, ms: int) -> None:
+    assert load({}, {"PENSTOCK_MESSAGES_RETENTION": text}).messages_retention == ms
+    assert load({}, {"PENSTOCK_COMPLETED_AGE_MS": text}).completed_age_ms == ms
+
+
+@pytest.mark.parametrize("text", ["5x", "1.5h", "-1s", "d", "7 d", "999999999999999999d", ""])
+def test_what_is_no_duration_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigInvalid, match="a duration such as 30s, 12h or 7d"):
+        epochq(tmp_path, f"messages_retention: '{text}'")
+
+
+def test_the_settings_are_shown_with_their_origins_and_without_secrets(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.yaml"
+    file.write_text(
+        "api_key: hidden1\nstores: ['postgresql://u:hidden2@db/x']\nredis: redis://:hidden3@cache\nnode: {id: a}\n"
+    )
+    env = {"AUTH_TOKENS": "hidden4", "PENSTOCK_MESSAGES_RETENTION": "14d"}
+    done = CliRunner().invoke(main, ["config", "show", "--origin", "--config", str(file), "--tcp", "off"], env=env)
+    assert done.exit_code == 0, done.output
+    lines = {line.partition(":")[0]: line.split() for line in done.output.splitlines()}
+    assert lines["tcp"] == ["tcp:", "off", "#", "--tcp"]
+    assert lines["messages_retention"] == ["messages_retention:", "14d", "#", "$PENSTOCK_MESSAGES_RETENTION"]
+    assert lines["stores"][:3] == ["stores:", "['postgresql://u@db/x']", "#"]
+    assert lines["stores"][-2:] == ["line", "2"]
+    assert lines["api_key"][1] == lines["auth_tokens"][1] == "'***'"
+    assert lines["durability"][-1] == "default"
+    assert "hidden" not in done.output
+    assert "# node.id (" in done.output
+    shown = {line.split()[1] if line.startswith("# ") else line.partition(":")[0] for line in done.output.splitlines()}
+    assert shown >= set(SETTINGS)
+
+
+def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.yaml"
+    flags = ["--http", "[::1]:5", "--dev-cert", "--batches", "127.0.0.1:8080"]
+    env = {"CORS_ALLOW_ORIGIN": "none", "JWT_REQUIRED_CLAIMS": "none", "NAMESPACE_QUOTAS": "a:b:7,*:9"}
+    file.write_text(CliRunner().invoke(main, ["config", "show", *flags], env=env).output)
+    again, before = load({}, {}, file), load({"http": "[::1]:5", "dev_cert": "yes", "batches": "127.0.0.1:8080"}, env)
+    assert [getattr(again, name) for name in SETTINGS] == [getattr(before, name) for name in SETTINGS]
+
+
+def test_a_file_is_checked(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(EPOCHQ)
+    done = CliRunner().invoke(main, ["config", "check", str(file)])
+    assert done.exit_code == 0
+    assert f"{file} is fine: 16 settings" in done.output
+    assert "producers.burst" in done.output
+    file.write_text("durabilty: never")
+    done = CliRunner().invoke(main, ["config", "check", str(file)])
+    assert done.exit_code == 2
+    assert "Did you mean durability?" in done.output
+    assert CliRunner().invoke(main, ["config", "check", str(tmp_path / "no.yaml")]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [("jwt_secret: abc", "jwt_secret cannot be used"), ("tls_cert_file: no.pem\ntls_key_file: no.pem", "no.pem")],
+)
+def test_what_is_checked_is_what_a_server_would_start_with(tmp_path: Path, text: str, complaint: str) -> None:
+    file = tmp_path / "penstock.yaml"
+    file.write_text(text)
+    done = CliRunner().invoke(main, ["config", "check", str(file)])
+    assert (done.exit_code, complaint in done.output) == (2, True)
+
+
+def test_no_retries_at_all_is_an_empty_list(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("webhook:\n  retry_delays_ms: []")
+    assert load({}, {}, file).push_retry_delays_ms == ()
+
+
+def test_an_example_of_a_file_is_written() -> None:
+    done = CliRunner().invoke(main, ["config", "example"])
+    assert done.exit_code == 0
+    assert all(f"# {name}: " in done.output for name in SETTINGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from penstock.access.api_keys import ApiKeys
 from penstock.access.gate import Gate
 from penstock.access.jwt import Rules, Verifier
 from penstock.access.keys import KeyRing, jwks_keys, pem_key, secret_key
@@ -24,30 +25,46 @@ if TYPE_CHECKING:
     from penstock.engine.fleet import AnyEngine
     from penstock.engine.produce import PushAcross
     from penstock.outbound.guard import Guard
+    from penstock.store.contract import Store
 
 T = TypeVar("T")
 
 
-def gate_of(config: Config, clock: Clock, guard: Guard) -> Gate:
-    """Return the gate that all doors ask. Raises ConfigInvalid for keys that cannot be used."""
+def jwt_keys(config: Config) -> list[Key]:
+    """Return the keys that tokens may be signed with, but for those that have to be fetched. Raises ConfigInvalid."""
     keys: list[Key] = []
-    fetch: Fetcher | None = None
     if config.jwt_secret:
         keys += _usable("jwt_secret", lambda: [secret_key(config.jwt_secret)])
     if config.jwt_key_file is not None:
         keys += _usable(f"jwt_key_file ({config.jwt_key_file})", lambda: [pem_key(_read(config.jwt_key_file))])
+    if config.jwt_jwks and "://" not in config.jwt_jwks:
+        keys += _usable(f"jwt_jwks ({config.jwt_jwks})", lambda: jwks_keys(_read(config.jwt_jwks)))
+    return keys
+
+
+def gate_of(config: Config, clock: Clock, guard: Guard) -> Gate:
+    """Return the gate that all doors ask. Raises ConfigInvalid for keys that cannot be used."""
+    tokens = (*config.auth_tokens, config.api_key) if config.api_key else config.auth_tokens
+    keys = jwt_keys(config)
+    fetch: Fetcher | None = None
     if "://" in config.jwt_jwks:
         _usable(f"jwt_jwks ({config.jwt_jwks})", lambda: [guard.check(config.jwt_jwks)])
         size, wait = limits.jwks_bytes_max, limits.jwks_fetch_ms_max
         fetch = Fetcher(clock, guard, config.jwt_jwks, timeout_ms=wait, bytes_max=size)
-    elif config.jwt_jwks:
-        keys += _usable(f"jwt_jwks ({config.jwt_jwks})", lambda: jwks_keys(_read(config.jwt_jwks)))
     if not keys and fetch is None:
-        return Gate(clock, config.auth_tokens)
+        return Gate(clock, tokens, required=config.auth_required)
     ring = KeyRing(clock, keys, fetch)
     ring.tend()
     rules = Rules(config.jwt_leeway_ms, config.jwt_required_claims, config.jwt_audience, config.jwt_issuer)
-    return Gate(clock, config.auth_tokens, Verifier(clock, ring, rules))
+    return Gate(clock, tokens, Verifier(clock, ring, rules), required=config.auth_required)
+
+
+async def keys_for(gate: Gate, store: Store, clock: Clock) -> ApiKeys:
+    """Have a gate let people in by the API keys of a store, and follow what becomes of these until the gate is closed."""
+    keys = ApiKeys(store, clock)
+    await keys.start()
+    gate.use(keys)
+    return keys
 
 
 def _usable(setting: str, read: Callable[[], list[T]]) -> list[T]:
@@ -66,7 +83,7 @@ def _read(file: Path | str | None) -> bytes:
 
 
 def meter(engine: AnyEngine, quotas: dict[str, int]) -> None:
-    """Have each namespace's quota asked before a push."""
+    """Have each namespace's quota asked before a push, and before rows are staged."""
     counted = Quotas(quotas, Counter([each.store for each in engine.engines], engine.clock))
 
     def admit(push: Push | PushAcross) -> Admission | None:
@@ -76,4 +93,4 @@ def meter(engine: AnyEngine, quotas: dict[str, int]) -> None:
                 counts[queue.namespace] = counts.get(queue.namespace, 0) + len(jobs)
         return Admission(counted.admit(counts), lambda: counted.give_back(counts)) if counts else None
 
-    engine.meter(admit)
+    engine.meter(admit, counted)

@@ -11,7 +11,6 @@ import msgspec
 import structlog
 
 from penstock import __version__, listeners
-from penstock.access.identity import Right
 from penstock.access.rate_limit import ClientAddress, SlidingWindow
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
@@ -19,9 +18,14 @@ from penstock.core.events import EventKind
 from penstock.dev_cert import with_dev_cert
 from penstock.doors.batches.door import BatchesDoor
 from penstock.doors.batches.tally import BatchesMetrics, Tally
+from penstock.doors.bulk.endpoints import BulkEndpoints
+from penstock.doors.bulk.groups import GroupHandlers
+from penstock.doors.bulk.stages import StageHandlers
+from penstock.doors.bulk.tally import GroupMetrics
 from penstock.doors.http.app import HttpApp, not_found
+from penstock.doors.http.errors import body_of
 from penstock.doors.http.openapi import OpenApi
-from penstock.doors.http.route import Route
+from penstock.doors.insights.door import InsightHandlers
 from penstock.doors.jobs import commands
 from penstock.doors.jobs.call import CommandTable
 from penstock.doors.jobs.cron_commands import cron_commands
@@ -40,25 +44,43 @@ from penstock.doors.jobs.webhooks import WebhookHandlers
 from penstock.doors.jobs.worker_commands import worker_commands
 from penstock.doors.jobs.workers import WorkerHandlers
 from penstock.doors.links import Links, keep_listener_alive
+from penstock.doors.messages.door import MessagesDoor
+from penstock.doors.messages.places import Places, Rules
+from penstock.doors.messages.push import PushOffice, PushRules
+from penstock.doors.messages.requests import RequestTally
+from penstock.doors.messages.sockets import PATH as CONSUMERS_PATH
+from penstock.doors.messages.sockets import Consumers
+from penstock.doors.messages.stats import MessageStats
+from penstock.doors.messages.stray import stray_among
+from penstock.doors.messages.subscriptions import SubscriptionHandlers
+from penstock.doors.messages.tally import MessageTally
+from penstock.doors.messages.wire import error_body as message_error_body
 from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptime
+from penstock.doors.ops.keys import KeyHandlers
 from penstock.doors.ops.metrics import Metrics
 from penstock.doors.ops.shards import ShardHandlers
 from penstock.doors.rights import with_rights
 from penstock.doors.topics.door import TopicsDoor
 from penstock.doors.topics.resp.listener import RespListener
 from penstock.doors.topics.subscriber import Subscribers
-from penstock.gates import gate_of, meter
+from penstock.engine.groups import Groups
+from penstock.engine.stages import Stages
+from penstock.gates import gate_of, keys_for, meter
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
 from penstock.outbound.webhooks import PostOffice
 from penstock.shards import close_shards, make_engine, open_shards, speed_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+    from granian._granian import RSGIWebsocketProtocol
+    from granian.rsgi import Scope
+
+    from penstock.access.api_keys import ApiKeys
     from penstock.access.gate import Gate
     from penstock.config import Config
-    from penstock.doors.http.route import Handler
+    from penstock.doors.http.route import Handler, Route
     from penstock.engine.fleet import AnyEngine
 
 log = structlog.get_logger("penstock")
@@ -85,12 +107,13 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     if config.namespace_quotas:
         meter(engine, dict(config.namespace_quotas))
     engine.start()
-    doors = Doors(config, engine, gate, guard)
+    doors = Doors(config, engine, gate, guard, await keys_for(gate, shards[0], clock))
     apps = [(config.http, doors.app())]
     for name, listener, app in (
         ("metrics", config.metrics, doors.metrics_app),
         ("batches", config.batches, doors.batches_app),
         ("topics", config.topics, doors.topics_app),
+        ("messages", config.messages, doors.messages_app),
     ):
         if listener is not None and listeners.wanted(config, name, listener):
             apps.append((listener, app()))
@@ -112,7 +135,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     ended_by_itself = not stop.done()
     log.info("stopping", reason=reason)
     doors.readiness.ready = False
-    doors.subscribers.stop()
+    doors.hush()
     engine.stop_waiting()
     engine.feed.pass_on(EventKind.SERVER_SHUTDOWN, {"reason": reason}, clock.now_ms())
     await doors.end_streams()
@@ -121,11 +144,11 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     reserve = min(CLOSE_RESERVE_MS, config.shutdown_timeout_ms // 5)
     timeout = (config.shutdown_timeout_ms - reserve) / 1000
     _, unfinished = await asyncio.wait(
-        [*running, asyncio.create_task(doors.tcp.stop()), asyncio.create_task(doors.resp.stop())], timeout=timeout
+        [*running, *(asyncio.create_task(each.stop()) for each in (doors.tcp, doors.resp, doors.push))], timeout=timeout
     )
     if unfinished:
         log.warning("some requests did not finish in time")
-    await asyncio.gather(*(office.stop() for office in doors.post_offices))
+    await asyncio.gather(doors.bulk.close(), *(each.stop() for each in (*doors.post_offices, doors.groups, doors.stages)))
     await gate.close()
     await engine.close()
     await close_shards(shards, link)
@@ -137,7 +160,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
 class Doors:
     """All ways in and out of one engine."""
 
-    def __init__(self, config: Config, engine: AnyEngine, gate: Gate, guard: Guard) -> None:
+    def __init__(self, config: Config, engine: AnyEngine, gate: Gate, guard: Guard, keys: ApiKeys) -> None:
         self._config = config
         self._clock = engine.clock
         self._gate = gate
@@ -152,19 +175,47 @@ class Doors:
         self._links = Links(engine.clock, tls=config.tls_cert_file is not None)
         self._window = self._new_window()
         metrics = Metrics(engine, uptime, self.workers, hub)
-        self.ops = OpsHandlers(engine, self.readiness, metrics, uptime, self.connections)
+        self.ops = OpsHandlers(
+            engine, self.readiness, metrics, uptime, self.connections, keeps_apart=lambda: gate.keeps_apart
+        )
         tally = Tally()
         metrics.add(BatchesMetrics(tally, engine))
         self._batches = BatchesDoor(engine, tally)
+        self.bulk, (self.groups, self.stages) = BulkEndpoints(config, engine), _start_bulk(engine, metrics)
         self.subscribers = Subscribers(engine, config.topics_lease_ms)
         self._topics = TopicsDoor(
             engine, self.subscribers, self._links, window=self._window, address=ClientAddress(config.trusted_proxies)
         )
+        message_tally = MessageTally()
+        metrics.add(message_tally)
+        for each in engine.engines:
+            each.when_message_dies.append(message_tally.note_dead)
+        self._requests = RequestTally(engine.clock)
+        metrics.add(self._requests)
+        places = Places(engine, _message_rules(config))
+        self._messages = MessagesDoor(engine, places, message_tally)
+        push_guard = Guard(config.push_allowed_hosts)
+        push_rules = PushRules(config.push_retry_delays_ms, config.push_timeout_ms)
+        self._subscriptions = SubscriptionHandlers(engine, places, push_guard)
+        push_sender = Sender(engine.clock, push_guard, timeout_ms=push_rules.timeout_ms)
+        self.push = PushOffice(engine, places, message_tally, push_sender, push_rules)
+        self.push.start()
+        self._consumers = Consumers(
+            engine,
+            places,
+            message_tally,
+            gate,
+            links=self._links,
+            window=self._window,
+            allow_origin=config.cors_allow_origin,
+            handshakes=self._requests.of("GET", CONSUMERS_PATH),
+        )
+        self._message_stats = MessageStats(engine.store, places, uptime, f"node-{engine.store.journals[0].node}")
         jobs, queues = JobHandlers(engine), QueueHandlers(engine)
         crons, webhooks = CronHandlers(engine), WebhookHandlers(engine, guard)
-        workers = WorkerHandlers(engine, self.workers)
+        workers = WorkerHandlers(engine, self.workers, self.groups)
         self._streams = StreamHandlers(engine, hub)
-        table = CommandTable(
+        self.commands = table = CommandTable(
             engine,
             commands.job_commands(jobs),
             commands.queue_commands(queues),
@@ -188,7 +239,7 @@ class Doors:
         )
         self.resp = RespListener(self.subscribers, self._gate, window=self._window)
         self.tcp = TcpListener(table, self._gate, engine.clock, window=self._window)
-        self._routes = with_rights(
+        main = with_rights(
             [
                 *jobs.routes(),
                 *queues.routes(),
@@ -198,12 +249,32 @@ class Doors:
                 *self._streams.routes(),
                 *self._batches.routes(),
                 *self._topics.routes(),
-                *self.ops.routes(metrics_auth=config.metrics_auth),
+                *self._requests.counted(
+                    [*self._messages.routes(), *self._subscriptions.routes(), *self._message_stats.routes()]
+                ),
+                *self.ops.routes(),
+                *self.ops.prometheus_routes("/prometheus", asks=config.metrics_auth),
+                *self.bulk.routes(),
+                *InsightHandlers(engine, self.bulk.office, self.groups, config.lake).routes(),
                 *ShardHandlers(engine).routes(),
+                *KeyHandlers(keys, gate).routes(),
+                *GroupHandlers(engine, self.groups, self.bulk.office).routes(),
+                *StageHandlers(engine, self.stages, self.bulk.office).routes(),
             ]
         )
-        self._routes += OpenApi(list(self._routes)).routes()
-        self._topics.reserved = frozenset(route.path.split("/")[1] for route in self._routes) | {"ws"}
+        main += OpenApi(list(main)).routes()
+        self._topics.reserved = frozenset(route.path.split("/")[1] for route in main) | {"ws"}
+        own_messages = [*self._messages.routes(), *self._subscriptions.routes(), *self._message_stats.own_routes()]
+        #: What may be asked for, by listener.
+        self.routes: dict[str, list[Route]] = {
+            "http": main,
+            "metrics": self.ops.prometheus_routes("/metrics", "/prometheus", asks=config.metrics_auth),
+            "batches": with_rights(self._batches.own_routes()),
+            "topics": with_rights(self._topics.own_routes()),
+            "messages": self._requests.counted(
+                [*with_rights(own_messages), *self.ops.prometheus_routes("/metrics", asks=config.metrics_auth)]
+            ),
+        }
         thresholds = Thresholds(
             config.queue_idle_threshold_ms, config.queue_size_threshold, config.memory_warning_mb, config.storage_warning_mb
         )
@@ -213,39 +284,54 @@ class Doors:
         """Count the connections that stay."""
         return Connections(
             tcp=len(self.tcp.connections),
-            ws=len(self._sockets),
+            ws=len(self._sockets) + len(self._consumers),
             sse=len(self._streams),
             resp=len(self.resp.connections),
         )
 
     def app(self) -> HttpApp:
         """Return what answers on the main listener."""
-        return self._app(self._routes, self._window, websocket=True)
+        return self._app(self.routes["http"], self._window, websocket=self._serve_websocket)
+
+    async def _serve_websocket(self, scope: Scope, proto: RSGIWebsocketProtocol, client: str) -> None:
+        door = self._consumers if scope.path.startswith("/namespaces/") else self._sockets
+        await door.serve(scope, proto, client)
 
     def metrics_app(self) -> HttpApp:
         """Return what answers on the listener for Prometheus."""
-        public = not self._config.metrics_auth
-        return self._app(
-            [
-                Route("GET", path, self.ops.prometheus, "Prometheus metrics", "Monitoring", public=public, right=Right.LOOK)
-                for path in ("/metrics", "/prometheus")
-            ],
-            self._new_window(),  # who asks a lot can still look at the figures
-            websocket=False,
-        )
+        return self._app(self.routes["metrics"], self._new_window())  # who asks a lot can still look at the figures
 
     def batches_app(self) -> HttpApp:
         """Return what answers on the listener of the batches door."""
-        return self._app(with_rights(self._batches.own_routes()), self._window, websocket=False, plain_errors=True)
+        return self._app(self.routes["batches"], self._window, plain_errors=True)
 
     def topics_app(self) -> HttpApp:
         """Return what answers on the listener of the topics door."""
-        return self._app(with_rights(self._topics.own_routes()), self._window, websocket=False, stray=self._topics.stray)
+        return self._app(self.routes["topics"], self._window, stray=self._topics.stray)
+
+    def messages_app(self) -> HttpApp:
+        """Return what answers on the listener of the messages door."""
+        routes = self.routes["messages"]
+        return self._app(
+            routes,
+            self._window,
+            websocket=self._consumers.serve,
+            stray=stray_among(routes),
+            error_body=message_error_body,
+        )
 
     async def end_streams(self) -> None:
         """End the connections that stay: the listener would not wait for them."""
         self._topics.end_streams()
-        await asyncio.gather(self._sockets.close(), self._streams.close(), self.subscribers.close())
+        parts = (self._sockets, self._consumers, self._streams, self.subscribers, self.bulk.office.processes)
+        await asyncio.gather(*(part.close() for part in parts))
+
+    def hush(self) -> None:
+        """Take no more messages for those who are given them as they come: they would ask again and again."""
+        self.stages.send_everybody_home()
+        self.subscribers.stop()
+        self._consumers.hush()
+        self.push.hush()
 
     def _new_window(self) -> SlidingWindow | None:
         config = self._config
@@ -263,9 +349,10 @@ class Doors:
         routes: list[Route],
         window: SlidingWindow | None,
         *,
-        websocket: bool,
+        websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
         plain_errors: bool = False,
         stray: Handler = not_found,
+        error_body: Callable[[PenstockError], bytes] = body_of,
     ) -> HttpApp:
         config = self._config
         return HttpApp(
@@ -275,11 +362,34 @@ class Doors:
             window=window,
             address=ClientAddress(config.trusted_proxies),
             links=self._links,
-            websocket=self._sockets.serve if websocket else None,
             flows=self._topics.flows.of,
+            websocket=websocket,
             plain_errors=plain_errors,
             stray=stray,
+            error_body=error_body,
         )
+
+
+def _start_bulk(engine: AnyEngine, metrics: Metrics) -> tuple[Groups, Stages]:
+    groups, stages = Groups(engine), Stages(engine)
+    metrics.add_seen(GroupMetrics(groups, engine.clock))
+    groups.start()
+    stages.start()
+    return groups, stages
+
+
+def _message_rules(config: Config) -> Rules:
+    return Rules(
+        visibility_timeout_ms=config.messages_visibility_timeout_ms,
+        max_messages=config.messages_max,
+        max_retries=max(1, config.messages_max_retries),
+        max_batch_size=config.messages_batch_max,
+        default_batch_size=config.messages_batch_default,
+        message_bytes_max=config.messages_max_size_kb * 1024,
+        schedule_ahead_ms=config.messages_schedule_ahead,
+        retention_ms=config.messages_retention,
+        auto_create=config.messages_auto_create,
+    )
 
 
 def _tell_ready(config: Config, engine: AnyEngine, doors: Doors) -> None:

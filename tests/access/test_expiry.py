@@ -39,3 +39,14 @@ async def test_what_is_over_ends_at_once_and_what_never_ends_does_not() -> None:
     Expiry(Identity("a", {}, clock.now_ms() + 1), clock, lambda: ended.append("unheard")).cancel()
     await clock.advance(2 * limits.DAY_MS)
     assert ended == ["now"]
+
+
+async def test_what_is_ended_before_its_time_is_told_once_to_all_who_still_listen() -> None:
+    clock, ended = ManualClock(), list[str]()
+    somebody = Identity("a", {}, clock.now_ms() + 1_000)
+    Expiry(somebody, clock, lambda: ended.append("one"))
+    Expiry(somebody, clock, lambda: ended.append("two"))
+    Expiry(somebody, clock, lambda: ended.append("unheard")).cancel()
+    somebody.end()
+    await clock.advance(2_000)
+    assert sorted(ended) == ["one", "two"]

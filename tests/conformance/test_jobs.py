@@ -23,6 +23,20 @@ pytestmark = pytest.mark.anyio
 PAYLOADS = [b"", b"null", b'{"a":1}', b"\x00\xff\x00 any bytes at all", b"x" * 5_000, b"y" * 3_000_000]
 
 
+async def test_what_is_ready_can_be_read_without_payloads(bench: Workbench) -> None:
+    jobs = await bench.put(count=3, data=b"x" * 100)
+    async with bench.transaction() as tx:
+        queue = await tx.queue_open(MAIL)
+        assert [job for job, _ in await tx.job_ready(queue, 2, bodies=False)] == jobs[:2]
+
+
+async def test_many_jobs_are_loaded_like_few(bench: Workbench) -> None:
+    jobs = await bench.put(count=20)
+    async with bench.transaction() as tx:
+        found = await tx.job_load([job.id for job in reversed(jobs)] + [5])
+    assert sorted(found, key=lambda job: job.id) == jobs
+
+
 @pytest.mark.parametrize("data", PAYLOADS, ids=lambda data: f"{len(data)} bytes")
 async def test_payloads_come_back_byte_for_byte_after_a_restart(bench: Workbench, data: bytes) -> None:
     (job,) = await bench.put(data=data, size=len(data))

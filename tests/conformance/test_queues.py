@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.queue import Counts, QueueKey, QueueSettings, StallConfig
+from penstock.core.queue import Counts, QueueKey, QueueSettings, StallConfig, Subscription
 from tests.conformance.workbench import MAIL
 
 if TYPE_CHECKING:
@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-SETTINGS = QueueSettings(paused=True, rate_limit=5, concurrency=3, stall=StallConfig(enabled=False, max_stalls=9))
+SETTINGS = QueueSettings(
+    paused=True,
+    rate_limit=5,
+    concurrency=3,
+    stall=StallConfig(enabled=False, max_stalls=9),
+    subscriptions=(Subscription(5, "https://good.com/ä?a=b", "geheim ☃", 7), Subscription(6, "http://other.com", "", 8)),
+)
 
 
 async def test_a_queue_is_made_when_first_opened_and_found_afterwards(bench: Workbench) -> None:

@@ -49,6 +49,7 @@ EXPECTED: dict[Arrow, dict[State, State]] = {
     Arrow.DUE: {State.DELAYED: State.WAITING},
     Arrow.EXPIRE: dict.fromkeys((State.WAITING, State.DELAYED, State.WAITING_CHILDREN), State.NOWHERE),
     Arrow.STALL: {State.ACTIVE: State.WAITING},
+    Arrow.STALL_BACK: {State.ACTIVE: State.WAITING},
     Arrow.STALL_BURY: {State.ACTIVE: State.DEAD},
     Arrow.STALL_REMOVE: {State.ACTIVE: State.NOWHERE},
     Arrow.CLAIM: {State.WAITING: State.ACTIVE},
@@ -76,6 +77,8 @@ EXPECTED: dict[Arrow, dict[State, State]] = {
     Arrow.REPLACE_LATER: dict.fromkeys((State.WAITING, State.DELAYED), State.DELAYED),
     Arrow.DISCARD: dict.fromkeys((State.WAITING, State.DELAYED, State.ACTIVE, State.WAITING_CHILDREN), State.DEAD),
     Arrow.CANCEL: dict.fromkeys((State.WAITING, State.DELAYED, State.ACTIVE, State.WAITING_CHILDREN), State.NOWHERE),
+    Arrow.INSPECT: {State.DEAD: State.DEAD},
+    Arrow.PUT_DOWN: {State.DEAD: State.DEAD},
     Arrow.REVIVE: {State.DEAD: State.WAITING},
     Arrow.REPLAY: {State.COMPLETED: State.WAITING},
     Arrow.DRAIN: {State.WAITING: State.NOWHERE, State.DELAYED: State.NOWHERE},
@@ -128,6 +131,23 @@ def test_what_is_set_aside_has_a_lease_and_is_not_started() -> None:
     lifecycle.move(job, Arrow.START, Moment(), 2_000)
     assert (job.token, job.lease_ms, job.lease_until, job.started_at) == (1_000, 2_000, STEADY + 2_000, NOW)
     assert job.deadline == STEADY + 5_000
+
+
+def test_a_dead_job_is_in_one_pair_of_hands_at_a_time() -> None:
+    job, moment = job_in(State.DEAD), Moment()
+    lifecycle.move(job, Arrow.INSPECT, moment, 30_000)
+    assert (job.token, job.lease_until) == (1_000, STEADY + 30_000)
+    lifecycle.move(job, Arrow.PUT_DOWN, moment)
+    assert (job.token, job.lease_until) == (1_000, None)
+    lifecycle.move(job, Arrow.INSPECT, moment, 30_000)
+    lifecycle.move(job, Arrow.REVIVE, moment)
+    assert (State(job.state), job.lease_until, job.attempts) == (State.WAITING, None, 0)
+
+
+def test_a_message_whose_lease_ran_out_goes_to_the_back() -> None:
+    job = job_in(State.ACTIVE, position=5)
+    lifecycle.move(job, Arrow.STALL_BACK, Moment())
+    assert (job.position, job.attempts, job.stalls) == (1_000, 1, 1)
 
 
 def test_whoever_returns_stands_in_front_of_all_others() -> None:

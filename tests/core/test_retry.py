@@ -67,3 +67,21 @@ def test_a_lapse_says_whether_it_was_silence_or_the_timeout() -> None:
     assert retry.after_lapse(job_in(State.ACTIVE), 3, STEADY)[1:] == ("Job stalled 1 times", DeathReason.STALLED)
     late = job_in(State.ACTIVE, deadline=STEADY)
     assert retry.after_lapse(late, 3, STEADY)[1:] == ("Job timeout exceeded", DeathReason.TIMEOUT)
+
+
+def test_a_message_stalls_as_often_as_it_has_attempts_and_goes_to_the_back() -> None:
+    message = job_in(State.ACTIVE, attempts=0, stalls=7, flags=JobFlag.MESSAGE)
+    assert retry.after_lapse(message, 3, STEADY)[0] is Arrow.STALL_BACK
+    last = job_in(State.ACTIVE, attempts=2, flags=JobFlag.MESSAGE)
+    assert retry.after_lapse(last, 9, STEADY)[0] is Arrow.STALL_BURY
+
+
+def test_a_plan_goes_before_what_the_job_says() -> None:
+    plan = (1_000, 5_000)
+    for attempts, delay in enumerate(plan):
+        job = job_in(State.ACTIVE, attempts=attempts, max_attempts=1, backoff=77)
+        assert retry.after_failure(job, NOW, plan_ms=plan) == (Arrow.RETRY, NOW + delay)
+        assert retry.after_failure(job, NOW, plan_ms=plan, final=True)[0] is Arrow.BURY
+    assert retry.after_failure(job_in(State.ACTIVE, attempts=2, max_attempts=9), NOW, plan_ms=plan)[0] is Arrow.BURY
+    assert retry.after_failure(job_in(State.ACTIVE), NOW, plan_ms=())[0] is Arrow.BURY
+    assert retry.after_failure(job_in(State.ACTIVE), NOW, plan_ms=(0,)) == (Arrow.RETRY_NOW, NOW)

@@ -6,11 +6,16 @@ import re
 from pathlib import Path
 
 import click
+from bench import billion
 
 from penstock import config
+from penstock.cli.options import FLAGS
 from penstock.cli.serve import serve
+from penstock.config.settings import SPELLED
 from penstock.core import lifecycle
 from penstock.doors.jobs.events import PAYLOADS
+from penstock.lake.tables import TABLES
+from penstock.spark.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -19,12 +24,12 @@ _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 def default_of(name: str) -> str:
     value = getattr(config.Config(), name)
     if value is None:
-        return "off" if name in ("tcp", "metrics") else "none"
+        return "off" if name in ("tcp", "resp", "metrics", "batches", "topics", "messages") else "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple) and not isinstance(value, config.Listener):
-        return ", ".join(value) or "none"
-    return str(value) or "empty"
+        return ", ".join(map(str, value)) or "none"
+    return config.spell(name, value) or "empty" if name in SPELLED else str(value) or "empty"
 
 
 def settings() -> str:
@@ -51,7 +56,44 @@ def events() -> str:
     return "\n".join(["| event | data |", "|---|---|", *rows])
 
 
-PARTS = {"lifecycle": lifecycle_part, "settings": settings, "serve": serve_help, "events": events}
+def spark_options() -> str:
+    rows = [f"| `{name}` | {', '.join(each.modes)} | {each.default} | {each.help} |" for name, each in OPTIONS.items()]
+    return "\n".join(["| option | for | default | what it is for |", "|---|---|---|---|", *rows])
+
+
+def lake_tables() -> str:
+    parts = []
+    for table in TABLES.values():
+        rows = [
+            f"| `{each.name}` | {each.type} | {each.help} | {'' if each.fold == 'row' else each.fold} |"
+            for each in table.columns
+        ]
+        parts.append("\n".join([f"### {table.path}\n", f"{table.help[0].upper()}{table.help[1:]}.\n",
+                                "| column | type | what it is | folds |", "|---|---|---|---|", *rows]))  # fmt: skip
+    return "\n\n".join(parts)
+
+
+def billion_jobs() -> str:
+    return billion.text(billion.Measured())
+
+
+PARTS = {
+    "lifecycle": lifecycle_part,
+    "settings": settings,
+    "serve": serve_help,
+    "events": events,
+    "spark_options": spark_options,
+    "lake_tables": lake_tables,
+    "billion": billion_jobs,
+}
+
+
+#: The file with every setting, made by ``penstock config example``.
+EXAMPLE = ROOT / "deploy" / "penstock.yaml"
+
+
+def every_setting() -> str:
+    return "\n".join([*config.example(frozenset(FLAGS)), ""])
 
 
 def renew(text: str) -> str:
@@ -64,6 +106,7 @@ def documents() -> list[Path]:
 
 
 if __name__ == "__main__":
+    EXAMPLE.write_text(every_setting(), encoding="utf-8")
     for path in documents():
         before = path.read_text(encoding="utf-8")
         after = renew(before)

@@ -16,7 +16,7 @@ import pytest
 
 from penstock import config
 from penstock.doors.http.errors import STATUS
-from tests.docs.generate import ROOT, documents, renew
+from tests.docs.generate import EXAMPLE, ROOT, documents, every_setting, renew
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +59,11 @@ def test_every_decision_is_listed() -> None:
         assert f"({record.name}) | {title} |" in listed, record.name
 
 
+def test_every_page_is_listed() -> None:
+    for page in sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "docs" / "recipes").glob("*.md")):
+        assert f"]({page.relative_to(ROOT)})" in README, page.name
+
+
 def test_every_status_of_an_error_is_explained() -> None:
     text = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
     for status in set(STATUS.values()):
@@ -71,6 +76,22 @@ def test_the_example_of_a_configuration_file_is_valid(tmp_path: Path) -> None:
     file.write_text(example)
     loaded = config.load({}, {}, file)
     assert loaded.auth_tokens == ("secret-token-1", "secret-token-2")
+
+
+def test_the_file_with_every_setting_is_current_and_its_settings_are_the_defaults(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    assert text == every_setting(), "run: make docs"
+    file = tmp_path / "penstock.yaml"
+    file.write_text(text)
+    assert config.load({}, {}, file) == config.Config()  # all of it is a comment
+    settings = [line.removeprefix("# ") for line in text.splitlines() if re.match(r"# [a-z_]+: ", line)]
+    assert [line.partition(":")[0] for line in settings] == list(config.SETTINGS)
+    file.write_text("\n".join(settings))
+    loaded = config.load({}, {}, file)
+    assert set(loaded.origins) == set(config.SETTINGS)
+    for name in config.SETTINGS:
+        default = getattr(config.Config(), name)
+        assert getattr(loaded, name) == default or default in (None, "", ()), name
 
 
 def shape(value: Any) -> Any:

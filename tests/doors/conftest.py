@@ -9,12 +9,26 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.doors.api import Api
+from tests.support import stores
 from tests.support.curl import CurlStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.support.server import ServerProcess
+
+#: What knows no store: it is tested once.
+_WITHOUT_STORE = (
+    "consumer",
+    "events_rendering",
+    "frames",
+    "push_office",
+    "resp_parser",
+    "subscriber",
+    "tls",
+    "topics_decoder",
+)
+collect_ignore = [f"test_{name}.py" for name in _WITHOUT_STORE] if stores.chosen() != "sqlite" else []
 
 _numbers = itertools.count()
 

@@ -11,13 +11,13 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from penstock.access.gate import Gate
-from penstock.access.identity import EVERYBODY, WORDS, Right
+from penstock.access.identity import WORDS, Right
 from penstock.access.jwt import Rules, Verifier
 from penstock.access.keys import KeyRing, secret_key
 from penstock.core.clock import ManualClock, SystemClock, settle
 from penstock.doors import rights
+from penstock.doors.closing import Closing
 from penstock.doors.jobs.session import Session
-from penstock.doors.jobs.sockets import Closing
 from penstock.doors.jobs.tcp import TcpListener
 from penstock.gates import meter
 from penstock.outbound.fetch import Fetcher, NotFetched
@@ -126,9 +126,9 @@ def test_a_token_is_held_to_its_namespaces(client: httpx2.Client) -> None:
         assert response.status_code == 403, namespace
         assert response.headers["penstock-error"] == "forbidden"
         assert "It needs the scope" in response.json()["error"]
-    for path in ("/stats", "/metrics", "/heapstats", "/storage"):
+    for path in ("/stats", "/metrics", "/heapstats", "/storage", "/prometheus"):
         assert client.get(path, headers=bearer(mine, "mine")).status_code == 403
-    for path in ("/ping", "/health", "/prometheus"):
+    for path in ("/ping", "/health"):
         assert client.get(path, headers=bearer(mine, "yours")).status_code == 200
     assert client.get("/nope", headers=bearer(mine)).status_code == 404
 
@@ -499,8 +499,9 @@ def test_keys_and_quotas_that_cannot_be_used_stop_the_start(tmp_path: Path, name
 
 
 def test_the_table_of_an_open_server_asks_nobody(clock: ManualClock) -> None:
-    session = Session(all_commands(), Gate(clock))
-    assert session.identity is EVERYBODY
+    gate = Gate(clock)
+    session = Session(all_commands(), gate)
+    assert session.identity is gate.anybody
     session.check(Right.ADMIN, everywhere=True)
 
 

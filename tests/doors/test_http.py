@@ -100,10 +100,27 @@ def test_over_http_2_a_body_needs_a_length(server: ServerProcess, api: Api) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["invoice/2026/7", "/", "a//b", "custom", "ack-batch", "heartbeat-batch", "extend-locks", "a b", "é?#%", "x/ack"]
+    "name",
+    [
+        "invoice/2026/7",
+        "/",
+        "a//b",
+        "custom",
+        "ack-batch",
+        "heartbeat-batch",
+        "release-batch",
+        "extend-locks",
+        "a b",
+        "é?#%",
+        "x/ack",
+    ],
 )
 def test_whatever_a_producer_calls_a_job_it_can_be_worked_on(api: Api, name: str) -> None:
-    name = f"{name}" if name in ("custom", "ack-batch", "heartbeat-batch", "extend-locks") else f"{api.queue}{name}"
+    name = (
+        f"{name}"
+        if name in ("custom", "ack-batch", "heartbeat-batch", "release-batch", "extend-locks")
+        else f"{api.queue}{name}"
+    )
     path = f"/jobs/{quote(name, safe='')}"
     if api.call("GET", path).status_code == 200:
         api.ok("DELETE", path)

@@ -145,11 +145,34 @@ def test_heartbeats(api: Api) -> None:
     api.ok("POST", f"/jobs/{job_id}/heartbeat", {"duration": 60_000})
     other = api.active()
     reply = api.ok("POST", "/jobs/heartbeat-batch", {"ids": [job_id, other, UNKNOWN_ID]})
-    assert reply == {"ok": True, "data": {"ok": True, "count": 2}}
     error = "Job not found or not active (or invalid token)"
+    assert reply == {"ok": True, "data": {"ok": True, "count": 2, "errors": [{"id": UNKNOWN_ID, "error": error}]}}
     assert api.refused("POST", f"/jobs/{UNKNOWN_ID}/heartbeat") == (400, error)
     assert api.refused("POST", "/jobs/heartbeat-batch", {"ids": [UNKNOWN_ID]}) == (400, error)
     assert api.refused("POST", "/jobs/heartbeat-batch", {}) == (400, "ids is required")
+
+
+def test_jobs_that_were_not_begun_are_given_back(api: Api) -> None:
+    first, second = api.push(), api.push()
+    reply = api.ok("POST", "{q}/jobs/pull-batch", {"count": 2})
+    gone = {"id": UNKNOWN_ID, "error": NOT_ACTIVE}
+    body = {"ids": [first, second, UNKNOWN_ID], "tokens": [*reply["tokens"], None]}
+    assert api.ok("POST", "/jobs/release-batch", body) == {"ok": True, "count": 2, "errors": [gone]}
+    assert [api.pull()["id"], api.pull()["id"]] == [first, second]
+    assert api.job(first)["attempts"] == 0
+    error = f"Invalid or expired lock token for job {first}"
+    assert api.refused("POST", "/jobs/release-batch", {"ids": [first], "tokens": reply["tokens"][:1]}) == (400, error)
+
+
+def test_a_failure_may_say_when_to_try_again(api: Api) -> None:
+    job_id, token = api.push(backoff=60_000), api.take()[1]
+    api.ok("POST", f"/jobs/{job_id}/fail", {"error": "not yet", "token": token, "delay": 0})
+    job_id, token = api.take()
+    assert api.job(job_id)["attempts"] == 1
+    api.ok("POST", f"/jobs/{job_id}/fail", {"token": token, "delay": 3_600_000})
+    job = api.job(job_id)
+    assert (job["state"], job["attempts"]) == ("delayed", 2)
+    assert 3_590_000 < job["runAt"] - job["createdAt"] < 3_700_000
 
 
 def test_a_heartbeat_keeps_a_job_that_would_be_lost_without(api: Api) -> None:

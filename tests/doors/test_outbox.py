@@ -13,8 +13,8 @@ from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.events import EventKind
 from penstock.doors.jobs.hub import Hub, Reader
-from penstock.doors.jobs.outbox import Outbox
 from penstock.doors.jobs.streams import EventStream, StreamHandlers
+from penstock.doors.outbox import Outbox
 from tests.support.engines import push
 
 if TYPE_CHECKING:

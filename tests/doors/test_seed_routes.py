@@ -549,8 +549,10 @@ def _metrics(api: Witness) -> None:
     before = api.ok("GET", "/metrics")["metrics"]
     api.completed()
     after = api.ok("GET", "/metrics")["metrics"]
-    assert {name: after[name] - before[name] for name in ("totalPushed", "totalPulled", "totalCompleted", "totalFailed")} == {
-        "totalPushed": 1, "totalPulled": 1, "totalCompleted": 1, "totalFailed": 0,
+    assert after.keys() == {"totalPushed", "totalPulled", "totalCompleted", "totalFailed"}
+    # What other tests have left may fail at any moment: test_ops.py counts failures, on a server of its own.
+    assert {name: after[name] - before[name] for name in ("totalPushed", "totalPulled", "totalCompleted")} == {
+        "totalPushed": 1, "totalPulled": 1, "totalCompleted": 1,
     }  # fmt: skip
 
 

@@ -129,6 +129,15 @@ async def test_figures_come_at_their_pace(engine: Engine, clock: ManualClock, de
     assert len(desk.heard) == len(told)
 
 
+async def test_figures_of_all_namespaces_are_for_who_may_look_at_all(engine: Engine, clock: ManualClock, desk: Desk) -> None:
+    desk.reader.everywhere = False
+    desk.want("*")
+    desk.hub.start({"version": "1", "startedAt": 5})
+    await push_many(engine, 1)
+    await clock.advance(30_000)
+    assert {each["event"] for each in desk.heard} == {"server:started", "queue:created", "job:pushed", "queue:counts"}
+
+
 async def test_a_large_store_is_told(engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(engine, clock, Thresholds(storage_mb=5))
     monkeypatch.setattr(type(engine.store), "size_bytes", lambda _: 7 << 20)

@@ -19,8 +19,11 @@ from penstock.store.sqlite import SqliteStore
 from tests.support.engines import QUEUE, ack, claim_all, claim_job, fail, push, push_many, state
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from penstock.core.clock import ManualClock
     from penstock.engine.engine import Engine
+    from penstock.store.contract import Place, Selection
 
 pytestmark = pytest.mark.anyio
 
@@ -77,6 +80,25 @@ async def test_a_clean_of_finished_jobs_counts_from_when_they_finished(engine: E
     assert [job.id for job in await admin.clean(engine, QUEUE, 5_000, (State.COMPLETED,), 100)] == [done.id]
 
 
+@pytest.mark.parametrize("remove", [admin.obliterate, admin.empty])
+async def test_a_job_that_fails_while_its_queue_is_emptied_is_removed_too(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, remove: Callable[[Engine, QueueKey], Awaitable[int]]
+) -> None:
+    await push(engine, backoff=1_000)
+    working = await claim_job(engine)
+    select = engine.store.job_select
+
+    async def select_late(selection: Selection) -> list[Place]:
+        if selection.state == State.ACTIVE:  # it is delayed again, after those that are delayed were gone through
+            await fail(engine, working)
+            await push(engine)  # and another comes, which is none of the removal's business
+        return await select(selection)
+
+    monkeypatch.setattr(engine.store, "job_select", select_late)
+    assert await remove(engine, QUEUE) == 1
+    assert engine.store.totals() == Counts(waiting=1)
+
+
 async def test_an_obliterated_queue_is_gone_with_everything(engine: Engine) -> None:
     await push_many(engine, 5)
     working, done = await claim_all(engine, 2)
@@ -105,6 +127,15 @@ async def test_all_dead_jobs_are_revived_except_those_whose_unique_key_is_taken(
     taken = [await push(engine, unique_key=f"k{number}") for number in range(0, MANY, 100)]
     assert await admin.revive(engine, QUEUE) == MANY - len(taken)
     assert engine.store.totals() == Counts(waiting=MANY, dead=len(taken))
+
+
+async def test_who_revives_at_the_same_time_as_others_finds_those_they_have_left(engine: Engine) -> None:
+    await push_many(engine, 20, max_attempts=1)
+    for job in await claim_all(engine, 20):
+        await fail(engine, job)
+    revived = await asyncio.gather(*(admin.revive(engine, QUEUE, 5) for _ in range(5)))
+    assert sorted(revived) == [0, 5, 5, 5, 5]
+    assert engine.store.totals() == Counts(waiting=20)
 
 
 async def test_a_purge_removes_dead_jobs_only(engine: Engine) -> None:

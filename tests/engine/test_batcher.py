@@ -99,7 +99,7 @@ async def test_with_interval_the_disk_is_synced_soon_after_and_only_then(tmp_pat
     assert disk.calls == 0
     await clock.advance(100)
     while disk.calls == 0:
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
     await clock.advance(60_000)
     assert disk.calls == 1
     await close(engine, disk)
@@ -223,12 +223,12 @@ async def test_with_interval_what_is_committed_during_a_sync_is_synced_by_the_ne
     await push(engine)
     await clock.advance(100)
     while disk.calls == 0:
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
     await push(engine)  # committed after the first fsync began
     await clock.advance(100)  # the alarm for it rings while that one still runs
     disk.gate.set()
     while disk.calls == 1:
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
     await close(engine, disk)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core.events import FIELDS, EventKind
-from penstock.core.lifecycle import Arrow
+from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
 from penstock.engine import admin
 from penstock.engine.settle import Hold, Progress
@@ -88,6 +88,28 @@ async def test_what_is_removed_in_bulk_is_told_job_by_job_and_as_a_whole(engine:
     assert [name for name, _ in events[-3:]] == ["job:removed", "job:removed", "queue:drained"]
     assert events[-2][1]["reason"] == "drain"
     assert events[-1][1]["count"] == 2
+
+
+async def test_a_removal_tells_whether_the_job_was_finished_and_a_retry_whether_it_failed(
+    engine: Engine, clock: ManualClock
+) -> None:
+    job = await push(engine)
+    await push(engine)
+    await claim_job(engine)
+    await fail(engine, job, "oops")
+    await clock.advance(1_000)
+    await claim_job(engine)
+    await claim_job(engine)
+    await ack(engine, job)
+    await move(engine, job, Arrow.REPLAY)
+    retries = [fields["attempts"] for name, fields in await told(engine) if name == "job:retried"]
+    assert retries == [1, 0]
+    await claim_job(engine)
+    await ack(engine, job)
+    await admin.clean(engine, QUEUE, 0, (State.COMPLETED,), 10)
+    await admin.obliterate(engine, QUEUE)
+    removals = [fields for name, fields in await told(engine) if name == "job:removed"]
+    assert [(each["reason"], each["finished_at"] is None) for each in removals] == [("clean", False), ("obliterate", True)]
 
 
 @pytest.mark.parametrize(

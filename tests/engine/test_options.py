@@ -396,3 +396,19 @@ async def test_rules_survive_what_happens_to_a_job(engine: Engine) -> None:
     await claim_job(engine, owner="w1")
     await fail(engine, job)
     assert (await claim_job(engine, owner="w2")).lease_ms == 8_000
+
+
+async def test_a_job_with_a_moment_of_its_own_is_due_at_that_very_moment(engine: Engine, clock: ManualClock) -> None:
+    at = clock.now_ms() + 5_000
+    await clock.advance(1_234)  # however long the push was on its way
+    later = await push(engine, due_at=at)
+    past = await push(engine, due_at=clock.now_ms() - 1)
+    assert (later.run_at, await state(engine, later)) == (at, State.DELAYED)
+    assert (past.run_at, await state(engine, past)) == (clock.now_ms(), State.WAITING)
+    await ack(engine, await claim_job(engine))
+    clock.jump_wall(-1_000)
+    await clock.advance(at - clock.now_ms() - 1)
+    assert await claim(engine) is None
+    await clock.advance(1)
+    assert (await claim_job(engine)).id == later.id
+    assert await claim(engine) is None

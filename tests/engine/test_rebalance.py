@@ -12,18 +12,27 @@ import pytest
 
 from penstock.core import limits
 from penstock.core.cron import CronKey, CronPlan
-from penstock.core.errors import QueueMoving, RebalanceRefused, StorageFailed, StoreIncompatible
+from penstock.core.errors import (
+    JobNotFound,
+    PenstockError,
+    QueueMoving,
+    RebalanceRefused,
+    StorageFailed,
+    StoreIncompatible,
+    SubscriptionNotFound,
+)
 from penstock.core.events import EventKind
-from penstock.core.ids import ID_MAX, shard_of
+from penstock.core.ids import ID_MAX, TIME_SHIFT, shard_of, to_uuid
 from penstock.core.job import NewJob
-from penstock.core.lifecycle import State
+from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import Counts, Move, QueueKey, QueueSettings, Standing
 from penstock.core.schedule import Schedule
 from penstock.core.sharding import Layout, check_together, shard_for
 from penstock.engine.admin import Configure, drain, obliterate
-from penstock.engine.change import AddLog
+from penstock.engine.change import AddLog, MoveJob
 from penstock.engine.claim import Claim, abandon
 from penstock.engine.crons import RemoveCron, SaveCron
+from penstock.engine.dead import SettleDead
 from penstock.engine.engine import Engine
 from penstock.engine.feed import Feed
 from penstock.engine.fleet import Fleet, ShardFeed
@@ -33,6 +42,7 @@ from penstock.engine.produce import Push, PushAcross
 from penstock.engine.receipt import AckById, Receipt
 from penstock.engine.settle import Ack, Fail, Hold, Renew
 from penstock.engine.stats import Stats
+from penstock.engine.subscribe import AddSubscription, RemoveSubscription
 from penstock.engine.workers import Workers
 from penstock.shards import agree
 from penstock.store.contract import Selection
@@ -107,12 +117,12 @@ async def fleet_on(places: list[str], clock: ManualClock, count: int) -> AsyncIt
 
 
 async def within(clock: ManualClock, doing: Awaitable[Any]) -> Any:
-    """Let time pass until something is done, not much faster than it does."""
+    """Let time pass until something is done, no faster than it does: a database takes real time for its part."""
     task = asyncio.ensure_future(doing)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not task.done():
-            await clock.advance(1)
-            await asyncio.to_thread(int)  # what is done in other threads, or by a database, takes real time
+            await clock.advance(10)
+            await asyncio.sleep(0.01)
     return task.result()
 
 
@@ -123,14 +133,14 @@ async def rebalance(fleet: Fleet, clock: ManualClock, target: int | None = None)
 
 async def go_on(fleet: Fleet, clock: ManualClock) -> None:
     """Do what is left of a rebalance, once whoever was at it before is known to be gone."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while fleet.rebalancer.overview().rebalancing:
             await within(clock, fleet.rebalancer.run_once())
             await asyncio.sleep(0.01)
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.01)
 
@@ -159,6 +169,7 @@ async def test_everything_in_a_queue_moves_with_it(places: list[str], clock: Man
         cron = SaveCron(CronKey("default", "c"), CronPlan(MOVES.name, Schedule(every_ms=3_600_000)), b"1")
         await fleet.run(cron)
         hook = await fleet.run(AddWebhook("default", "https://example.com", ("completed",), MOVES.name, None))
+        subscriptions = [await fleet.run(AddSubscription(key, "https://example.com", "s")) for key in (MOVES, STAYS)]
         stays = await push(fleet, STAYS)
 
     async with fleet_on(places, clock, 3) as fleet:
@@ -171,6 +182,12 @@ async def test_everything_in_a_queue_moves_with_it(places: list[str], clock: Man
         queue = fleet.store.queue_find(MOVES)
         assert queue is not None
         assert queue.settings.concurrency == 50
+        assert queue.settings.subscriptions == (subscriptions[0],)
+        for subscription in subscriptions:
+            await fleet.run(RemoveSubscription(subscription.id, lambda _: True))
+            with pytest.raises(SubscriptionNotFound):
+                await fleet.run(RemoveSubscription(subscription.id, lambda _: True))
+        assert not any(each.settings.subscriptions for each in fleet.store.queues())
         counts = fleet.store.counts(queue)
         assert (counts.waiting, counts.delayed, counts.active, counts.completed) == (5, 1, 1, 1)
         assert fleet.store.totals().waiting == 6
@@ -310,6 +327,52 @@ async def test_a_move_that_is_given_up_leaves_nothing_that_could_come_back(place
 # While a queue is on its way.
 
 
+async def said_of(fleet: Fleet, ref: int, token: int) -> list[Any]:
+    """Return what somebody is told of a job who may only know of the namespace ``beta``. Nothing waits for anything."""
+
+    def may(queue: QueueKey) -> bool:
+        return queue.namespace == "beta"
+
+    own = QueueKey("beta", "q")
+    said: list[Any] = []
+    asked: tuple[Awaitable[Any], ...] = (
+        *(fleet.run(Ack("beta", [Hold(ref, each)], [None])) for each in (None, token)),
+        *(fleet.run(Fail(None, [Hold(ref, each)], None, may=may)) for each in (None, token)),
+        fleet.run(SettleDead(Hold(ref, token), Arrow.PURGE, may)),
+        fleet.run(AddLog("beta", ref, "info", "mine")),
+        fleet.run(MoveJob("beta", ref, Arrow.CANCEL)),
+        fleet.run(Push(own, [NewJob(b"1", job_id=to_uuid(ref))])),
+        fleet.run(Push(own, [NewJob(b"1", needs=(ref,))])),
+        fleet.run(AckById([Receipt(own, ref)])),
+        fleet.wait("beta", ref, 0),
+        fleet.store.job_get("beta", ref),
+    )
+    for doing in asked:
+        try:
+            async with asyncio.timeout(60):
+                said.append(await doing)
+        except PenstockError as error:
+            said.append(error)
+    return [type(each[0] if isinstance(each, list) else each) for each in said]
+
+
+@pytest.mark.parametrize("step", STEPS[1:])
+async def test_a_queue_that_moves_is_not_noticed_in_another_namespace(
+    places: list[str], clock: ManualClock, step: str
+) -> None:
+    async with fleet_on(places, clock, 2) as fleet:
+        held = await push(fleet, MOVES)
+        (taken,) = await fleet.run(Claim(MOVES))
+        await push(fleet, QueueKey("beta", "q"))
+    async with fleet_on(places, clock, 3) as fleet:
+        await go_until(fleet, clock, step)
+        hour = 3_600_000 << TIME_SHIFT
+        theirs, nobodys = [await said_of(fleet, held.id - back, taken.job.token - back) for back in (0, hour)]
+        assert theirs == nobodys
+        assert QueueMoving not in theirs
+        assert theirs.count(JobNotFound) >= 7
+
+
 async def test_what_is_asked_of_a_queue_that_moves_is_done_where_it_goes(places: list[str], clock: ManualClock) -> None:
     other = named(1, 1)
     async with fleet_on(places, clock, 3) as fleet:
@@ -339,7 +402,7 @@ async def test_what_is_asked_of_a_queue_that_moves_is_done_where_it_goes(places:
         assert (acked, failed) == ([None], [None])
         assert cron.key.name == "c"
         for job in (*pushed, *across[0]):
-            assert (await fleet.engines[2].store.job_places([job.id])) == {job.id: Standing.HERE}
+            assert (await fleet.engines[2].store.job_places([job.id]))[job.id].standing is Standing.HERE
         queue = fleet.engines[2].store.queue_find(MOVES)
         assert queue is not None
         counts = fleet.store.counts(queue)
@@ -565,7 +628,7 @@ async def test_a_shard_that_fails_in_the_middle_has_the_queue_served_again_at_on
 
 
 async def until_waiting(fleet: Fleet, clock: ManualClock) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while fleet.rebalancer.waiting is None:
             await within(clock, fleet.rebalancer.run_once())
             await asyncio.sleep(0.01)

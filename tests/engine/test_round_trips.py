@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.core import ledger
 from penstock.core.job import IDEMPOTENCY_PREFIX, Dedup, NewJob
 from penstock.core.queue import QueueKey
+from penstock.engine.drafts import CommitStages
 from penstock.engine.produce import Push, PushAcross
 from penstock.engine.receipt import AckById, NackById, Receipt
+from penstock.engine.stages import Rows, Stages
+from penstock.store.sqlite.ledger import Ledger
 from penstock.store.sqlite.transaction import SqliteTransaction
 from tests.support.engines import QUEUE, claim_all, push, push_many
 
@@ -37,9 +41,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for name, method in list(vars(SqliteTransaction).items()):
-        if inspect.iscoroutinefunction(method) and not name.startswith("_"):
-            monkeypatch.setattr(SqliteTransaction, name, counted(name, method))
+    for kind in (SqliteTransaction, Ledger):
+        for name, method in list(vars(kind).items()):
+            if inspect.iscoroutinefunction(method) and not name.startswith("_"):
+                monkeypatch.setattr(kind, name, counted(name, method))
     return counts
 
 
@@ -100,3 +105,13 @@ async def test_words_about_many_messages_are_looked_up_together(engine: Engine, 
     assert asked["job_load"] == 2, "one for those that are done, one for those that failed"
     assert asked["job_find_custom"] == 0
     assert asked["job_save"] <= 2
+
+
+async def test_many_staged_writes_are_committed_together(engine: Engine, asked: Counter[str]) -> None:
+    stages = Stages(engine)  # nobody publishes
+    for number in range(MANY):
+        await stages.stage("default", f"t{number}", 0, [Rows("mail", 1, ledger.pack({"data": [b"%d" % number]}))])
+    asked.clear()
+    commit, _ = await engine.run(CommitStages("default", "k", [f"t{number}" for number in range(MANY)]))
+    assert commit.rows == MANY
+    assert asked == {"entry_load": 1, "entry_load_all": 2, "entry_remove": 2, "entry_save": 2}

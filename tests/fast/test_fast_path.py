@@ -277,7 +277,7 @@ async def stored_token(engine: Engine, job: Job) -> int | None:
 
 
 async def until_state(engine: Engine, job: Job, wanted: State) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await state(engine, job)) is not wanted:
             await push(engine, queue=QUEUE._replace(name="other"))  # time is told to pass with every batch
             await asyncio.sleep(0.01)
@@ -345,7 +345,7 @@ async def test_what_is_on_a_list_can_be_cancelled(pair: Pair) -> None:
 
 async def cold(engine: Engine) -> None:
     """Wait until nothing is set aside any more."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             await push(engine, queue=QUEUE._replace(name="other"))  # a transaction, to look at what is hot
             if not engine.hot:
@@ -388,7 +388,7 @@ async def test_everything_comes_back_after_a_crash_of_redis(pair: Pair, redis: O
 async def everything_comes_once(pair: Pair, expected: list[Job], held: list[Job]) -> None:
     """Take what is left, and see that each job is held by exactly one, without an attempt having been counted."""
     seen = ids(held)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(seen) < len(expected):
             for engine in pair:
                 jobs = await claim_all(engine, 50)
@@ -417,7 +417,7 @@ async def test_a_failover_by_sentinel(shard: str) -> None:
             await until(lambda: replica.client().info("replication")["role"] == "master")
             await everything_comes_once((a, b), expected, held)
             before = fast(a).lent
-            async with asyncio.timeout(30):  # and lists are made again
+            async with asyncio.timeout(60):  # and lists are made again
                 while fast(a).lent == before:
                     await ack_all(a, await heat_again(a))
 

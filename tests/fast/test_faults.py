@@ -178,7 +178,7 @@ async def settled(load: PairLoad) -> None:
         text = (await client.get("/prometheus")).text
         return all(line.endswith(" 0.0") for line in text.splitlines() if line.startswith("penstock_buffer_jobs"))
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         for client in load.pair.clients:
             while not await is_settled(client):
                 await asyncio.sleep(0.01)

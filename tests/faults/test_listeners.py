@@ -129,4 +129,3 @@ def test_nothing_is_offered_that_is_not_there(args: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "penstock", *args, "--help"]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
     assert "four" not in said
-    assert "--messages" not in said

@@ -124,13 +124,13 @@ async def test_what_a_shard_that_is_down_did_not_take_is_not_counted(shards: lis
 
 
 async def until_healthy(client: httpx2.AsyncClient) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await client.get("/health")).json()["status"] != "healthy":
             await asyncio.sleep(0.01)
 
 
 async def until_refused(client: httpx2.AsyncClient) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await client.get("/health")).json()["status"] != "degraded":
             await asyncio.sleep(0.01)
 
@@ -139,7 +139,7 @@ async def until_servers(url: str, count: int) -> None:
     """Wait until every server of a database knows of so many."""
     db = await asyncpg.connect(url, server_settings={"search_path": "penstock"})
     since = await db.fetchval("select clock_ms()")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await db.fetchval("select count(*) from nodes where until > $1::bigint + 60000", since) < count:
             await asyncio.sleep(0.01)
     await db.close()

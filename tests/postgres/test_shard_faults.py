@@ -159,7 +159,7 @@ class Faults:
 
 
 async def until_status(client: httpx2.AsyncClient, status: str) -> dict[str, str]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (health := (await client.get("/health")).json())["status"] != status:
             await asyncio.sleep(0.01)
     return dict(health)

@@ -18,9 +18,11 @@ from penstock.engine import admin
 from penstock.engine.claim import Claim, abandon
 from penstock.engine.crons import SaveCron
 from penstock.engine.keeper import Neighbour
+from penstock.engine.subscribe import AddSubscription, RemoveSubscription
 from penstock.store.postgres.transaction import PostgresTransaction
 from tests.postgres.conftest import engine_on
 from tests.support.engines import QUEUE, ack, claim, claim_all, fail, push, push_many, state
+from tests.support.receiver import until
 
 if TYPE_CHECKING:
     from penstock.core.job import Job
@@ -52,9 +54,9 @@ def change(**changes: object) -> admin.Configure:
 
 async def counted(engine: Engine, expected: Counts) -> None:
     """Wait until a server's counts are what they should be."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (queue := engine.store.queue_find(QUEUE)) is None or engine.store.counts(queue) != expected:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
 
 
 async def test_what_one_pushes_the_other_hands_out_at_once(pair: Pair) -> None:
@@ -179,9 +181,9 @@ async def test_settings_and_queues_of_one_server_are_seen_at_the_other_although_
     a, b = pair
 
     async def seen(expected: bool | None) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (None if (queue := b.store.queue_find(QUEUE)) is None else queue.settings.paused) is not expected:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.01)
 
     await a.run(change(paused=True))
     await seen(True)
@@ -336,7 +338,7 @@ async def test_a_tick_fires_once_although_both_servers_are_there(pair: Pair) -> 
     plan = CronPlan("mail", parse(None, every_ms=100), prevent_overlap=False, max_limit=10)
     await a.run(SaveCron(CronKey("default", "often"), plan, b"{}"))
     got: list[Job] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(got) < 10:
             got += [delivery.job for delivery in await b.run(Claim(QUEUE, wait_ms=1_000))]
     assert await a.store.cron_get(CronKey("default", "often")) is None
@@ -354,9 +356,9 @@ async def test_events_of_both_servers_are_heard_at_each_in_the_same_order(pair: 
             await push(engine)
 
     await asyncio.gather(*(work(engine) for engine in pair for _ in range(3)))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while any(sum(len(block.events) for block in blocks) < 181 for blocks in heard):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
     numbers = [[block.seq + offset for block in blocks for offset in range(len(block.events))] for blocks in heard]
     assert numbers[0] == numbers[1] == list(range(1, 182))
 
@@ -376,14 +378,14 @@ async def test_who_waits_for_an_end_is_told_although_it_happens_at_the_other_ser
 async def test_one_leads_and_the_other_takes_over(shard: str) -> None:
     async with engine_on(shard) as b:
         async with engine_on(shard) as a:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not (a.leads or b.leads):
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0.01)
             assert a.leads != b.leads
         if not b.leads:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not b.leads:
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0.01)
 
 
 async def test_servers_have_ids_of_their_own(pair: Pair) -> None:
@@ -419,9 +421,9 @@ async def test_who_leaves_while_its_claim_is_being_committed_has_taken_nothing(
 
     monkeypatch.setattr(PostgresTransaction, "_finish", finish_slowly)
     pushed = await push(a)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not waiting.done():
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
     claimed = await claim(a, wait_ms=20_000)
     assert claimed is not None
     assert (claimed.job.id, claimed.job.attempts) == (pushed.id, 0)
@@ -436,3 +438,23 @@ async def test_many_new_queues_and_settings_at_both_servers_at_once(pair: Pair) 
         )
 
     await asyncio.gather(*(make(engine, number) for number in range(20) for engine in pair))
+
+
+@pytest.mark.usefixtures("told_only")
+async def test_a_subscription_of_one_is_known_to_the_other(pair: Pair) -> None:
+    a, b = pair
+    told: list[int] = []
+
+    def look() -> None:
+        told.append(sum(len(queue.settings.subscriptions) for queue in b.store.queues()))
+
+    b.when_webhooks_change.append(look)
+    added = await a.run(AddSubscription(QUEUE, "https://good.com/", "secret"))
+    await until(lambda: told == [1])
+    await a.run(change(paused=True))
+    await b.run(RemoveSubscription(added.id, lambda _: True))
+    assert told == [1, 0]
+    await a.run(AddSubscription(QUEUE, "https://good.com/", ""))
+    await until(lambda: told == [1, 0, 1])
+    await admin.obliterate(a, QUEUE)
+    await until(lambda: told == [1, 0, 1, 0])

@@ -19,6 +19,7 @@ from penstock.engine.admin import Configure
 from penstock.engine.change import EditData
 from penstock.engine.claim import Claim
 from penstock.engine.engine import Engine
+from penstock.engine.settle import Ack, Hold
 from penstock.store.contract import Page
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.store import FILE_NAME
@@ -81,6 +82,21 @@ async def test_a_damaged_job_is_put_aside_and_the_others_are_delivered(
     await shut(engine)
     engine = await open_engine(tmp_path, clock)
     assert engine.store.status().quarantined == 1
+    await shut(engine)
+
+
+async def test_damaged_jobs_among_many_that_are_settled_are_put_aside(tmp_path: Path, clock: ManualClock) -> None:
+    engine = await open_engine(tmp_path, clock)
+    jobs = await push_many(engine, 12)
+    held = await claim_all(engine)
+    await shut(engine)
+    damage(tmp_path, DAMAGES["time"], jobs[2].id)
+    damage(tmp_path, DAMAGES["broken text"], jobs[5].id)
+    engine = await open_engine(tmp_path, clock)
+    outcomes = await engine.run(Ack("default", [Hold(job.id, job.token) for job in held], [None] * 12))
+    assert [place for place, outcome in enumerate(outcomes) if outcome is not None] == [2, 5]
+    assert engine.store.totals() == Counts(completed=10)
+    assert engine.store.status().quarantined == 2
     await shut(engine)
 
 
@@ -152,7 +168,7 @@ async def test_a_quarantined_job_is_told_and_kept_for_inspection(tmp_path: Path,
 async def test_flipped_bits_anywhere_in_the_file_never_deliver_a_wrong_payload(tmp_path: Path, clock: ManualClock) -> None:
     engine = await open_engine(tmp_path / "good", clock)
     payloads = {}
-    for number in range(200):
+    for number in range(400):
         data = f'{{"number":{number},"text":"{"x" * 150}"}}'.encode()
         payloads[(await push(engine, data=data)).id] = data
     await shut(engine)

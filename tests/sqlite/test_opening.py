@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import struct
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import apsw
@@ -214,10 +215,25 @@ async def test_most_flipped_bits_in_a_log_are_noticed(crashed: CrashedStore, clo
 
 
 def test_no_log_means_nothing_lost(tmp_path: Path) -> None:
-    assert waltail.lost_commits(tmp_path / FILE_NAME) == 0
+    db = apsw.Connection(":memory:")
+    assert waltail.lost_commits(db, tmp_path / FILE_NAME) == 0
     (tmp_path / f"{FILE_NAME}-wal").write_bytes(struct.pack(">8I", *[0] * 8))
-    (tmp_path / f"{FILE_NAME}-shm").write_bytes(bytes(100))
-    assert waltail.lost_commits(tmp_path / FILE_NAME) == 0
+    assert waltail.lost_commits(db, tmp_path / FILE_NAME) == 0
+
+
+async def test_another_program_may_read_the_file_meanwhile(tmp_path: Path, clock: ManualClock) -> None:
+    """It must see that the file is in use: one that takes itself for the first cuts off the index that SQLite has mapped."""
+    for _ in range(2):  # a new file, and one that is there
+        store = await SqliteStore.open(tmp_path, clock, ballast_bytes=0)
+        index = tmp_path / f"{FILE_NAME}-shm"
+        inode = index.stat().st_ino
+        looking = (
+            "import sys, fcntl, struct; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 128)"
+        )
+        looked = subprocess.run([sys.executable, "-c", looking, str(index)], capture_output=True, check=False, text=True)
+        assert "BlockingIOError" in looked.stderr, looked.stderr
+        assert index.stat().st_ino == inode
+        await store.close()
 
 
 def test_states_are_stored_by_their_numbers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from typing import TYPE_CHECKING, Self
 
@@ -64,6 +65,11 @@ class Http2Client:
                 self.ended.add(event.stream_id)
         self.flush()
         return bool(received)
+
+    def read_what_is_there(self) -> bool:
+        """The same, if there is anything to be read by now."""
+        there, _, _ = select.select([self._socket], [], [], 0)
+        return self.read() if there else True
 
     def grant(self, stream: int, size: int) -> None:
         """Let the server send so many bytes more."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 LEASE_MS = 2_000
-PATIENCE_S = 60
+PATIENCE_S = 180
 TICK_MS = 100
 BACKLOG_MAX = 500
 BROKEN = (httpx2.TransportError, httpx2.TimeoutException)

@@ -6,6 +6,7 @@ All test processes of a run share one server; each test gets a database of its o
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import tempfile
 import uuid
@@ -17,6 +18,10 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 
 VARIABLE = "PENSTOCK_TEST_POSTGRES"
+
+#: It does not wait for the disk: no test cuts its power, and the disk of a busy machine may take seconds. Those that kill a
+#: database have one of their own. And it has room for all servers of all test processes.
+_SETTINGS = "fsync = off\nfull_page_writes = off\nmax_connections = 500\n"
 
 
 @cache
@@ -33,7 +38,16 @@ def server_url() -> str:
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
     directory = Path(tempfile.gettempdir()) / f"penstock-pg-{run[:16]}"
     directory.mkdir(mode=0o755, exist_ok=True)
-    url: str = get_server(directory, cleanup_mode="delete").get_uri()
+    with Path(__file__).open() as lock:  # one of them sets it up
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        server = get_server(directory, cleanup_mode="delete", start=False)
+        server.ensure_pgdata_inited()
+        settings = directory / "postgresql.auto.conf"
+        if _SETTINGS not in settings.read_text():
+            with settings.open("a") as file:
+                file.write(_SETTINGS)
+        server.start()
+    url: str = server.get_uri()
     return url
 
 

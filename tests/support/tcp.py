@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 _numbers = itertools.count()
 
 
+class NoGroups:
+    """There are no consumer groups."""
+
+    async def standings(self, _namespace: str | None) -> list[Any]:
+        return []
+
+
 def all_commands(engine: Any = None) -> CommandTable:
     """Return the table of the server; without an engine it can be looked at, not used."""
     engine = engine or SimpleNamespace(store=None)
@@ -43,7 +50,7 @@ def all_commands(engine: Any = None) -> CommandTable:
         flow_commands(JobHandlers(engine)),
         cron_commands(CronHandlers(engine)),
         webhook_commands(WebhookHandlers(engine, cast("Any", None))),
-        worker_commands(WorkerHandlers(engine, cast("Any", None))),
+        worker_commands(WorkerHandlers(engine, cast("Any", None), cast("Any", NoGroups()))),
     )
 
 

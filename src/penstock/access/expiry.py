@@ -14,25 +14,33 @@ if TYPE_CHECKING:
 
 
 class Expiry:
-    """Calls ``end`` when an identity has ended, at once if it has already. ``cancel`` it when nobody needs to know."""
+    """Calls ``end`` when an identity has ended, by its time or before it, and at once if it has already.
+
+    ``cancel`` it when nobody needs to know any more.
+    """
 
     def __init__(self, identity: Identity, clock: Clock, end: Callable[[], None]) -> None:
-        self._expires_ms = identity.expires_ms
+        self._identity = identity
         self._clock = clock
         self._end = end
         self._alarm: Alarm | None = None
+        identity.watch(self._look)
         self._look()
 
     def cancel(self) -> None:
         """Let it end unheard."""
+        self._identity.unwatch(self._look)
         if self._alarm is not None:
             self._alarm.cancel()
+            self._alarm = None
 
     def _look(self) -> None:
-        if self._expires_ms is None:
+        expires_ms = self._identity.expires_ms
+        if expires_ms is None:
             return
-        left_ms = self._expires_ms - self._clock.now_ms()
+        left_ms = expires_ms - self._clock.now_ms()
         if left_ms <= 0:
+            self.cancel()
             self._end()
         else:  # by the wall clock, which may have been set by the time the alarm rings
             self._alarm = self._clock.call_at(self._clock.steady_ms() + min(left_ms, limits.DAY_MS), self._look)

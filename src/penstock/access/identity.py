@@ -9,7 +9,7 @@ from penstock.core import limits
 from penstock.core.errors import Forbidden, Unauthorized
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class Right(IntFlag):
@@ -46,14 +46,33 @@ _REMEDY: Final[Mapping[Right, str]] = {
 
 
 class Identity:
-    """Somebody known. ``grants`` are rights by namespace; ``expires_ms`` is when this ends, by the wall clock (None: never)."""
+    """Somebody known. ``grants`` are rights by namespace; ``expires_ms`` is when this ends, by the wall clock (None: never).
 
-    __slots__ = ("_grants", "expires_ms", "subject")
+    It may be ended before that (``end``). Whatever goes on for long on somebody's behalf has to watch for it (``watch``).
+    """
+
+    __slots__ = ("_grants", "_watchers", "expires_ms", "subject")
 
     def __init__(self, subject: str, grants: Mapping[str, int], expires_ms: int | None = None) -> None:
         self.subject = subject
         self.expires_ms = expires_ms
         self._grants = dict(grants)
+        self._watchers: set[Callable[[], None]] = set()
+
+    def watch(self, when_ended: Callable[[], None]) -> None:
+        """Be called when it is ended before its time. To be undone with ``unwatch``."""
+        self._watchers.add(when_ended)
+
+    def unwatch(self, when_ended: Callable[[], None]) -> None:
+        """Be called no longer; fine if that was not asked for."""
+        self._watchers.discard(when_ended)
+
+    def end(self) -> None:
+        """Have it end now, for good, and tell those who watch."""
+        self.expires_ms = 0
+        watchers, self._watchers = self._watchers, set()
+        for each in watchers:
+            each()
 
     def may(self, namespace: str, right: Right) -> bool:
         """Tell whether a right is held in a namespace; ``*`` asks for the whole server."""
@@ -72,7 +91,7 @@ class Identity:
         return self.expires_ms is not None and now_ms >= self.expires_ms
 
 
-#: Who comes in where nobody is asked, or shows a token that opens everything.
+#: Who shows a token that opens everything.
 EVERYBODY: Final = Identity("", {ANYWHERE: EVERYTHING})
 
 

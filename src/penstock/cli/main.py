@@ -7,9 +7,14 @@ import sys
 import click
 
 from penstock import __version__
+from penstock.cli.config import config
+from penstock.cli.keys import keys
 from penstock.cli.migrate import migrate
+from penstock.cli.pipeline import pipeline
 from penstock.cli.serve import serve
 from penstock.cli.shards import shards
+from penstock.cli.spark import spark
+from penstock.cli.worker import worker
 from penstock.core.errors import PenstockError
 
 
@@ -31,5 +36,10 @@ def main() -> None:
 
 
 main.add_command(serve)
+main.add_command(config)
+main.add_command(keys)
 main.add_command(migrate)
+main.add_command(pipeline)
 main.add_command(shards)
+main.add_command(spark)
+main.add_command(worker)

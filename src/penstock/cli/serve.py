@@ -4,55 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import resource
 import shlex
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
+import structlog
 import uvloop
 
 from penstock import config as configuration
 from penstock import logs, server
+from penstock.cli.options import FLAGS, load, setting_options
 from penstock.config import without_password
 
-F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from pathlib import Path
 
-
-def _option(name: str, metavar: str | None = None, **more: Any) -> Callable[[F], F]:
-    setting = name.replace("-", "_")
-    help_text = configuration.SETTINGS[setting].help
-    return click.option(configuration.flag_of(setting), setting, metavar=metavar, help=help_text, **more)
+log = structlog.get_logger("penstock")
 
 
 @click.command()
-@_option("data", "DIR")
-@_option("stores", "URL", multiple=True)
-@_option("redis", "URL")
-@_option("http", "HOST:PORT")
-@_option("tcp", "HOST:PORT|off")
-@_option("resp", "HOST:PORT|off")
-@_option("metrics", "HOST:PORT|off")
-@_option("batches", "HOST:PORT|off")
-@_option("topics", "HOST:PORT|off")
-@_option("tls-cert-file", "FILE")
-@_option("tls-key-file", "FILE")
-@_option("dev-cert", is_flag=True)
-@_option("durability", "always|interval|never")
-@_option("log-level", "LEVEL")
-@_option("log-format", "auto|plain|json")
-@click.option("--config", "config_file", metavar="FILE", type=click.Path(path_type=Path), help="YAML file with settings")
-@_option("insecure", is_flag=True)
-@_option("accept-loss", is_flag=True)
-def serve(config_file: Path | None, stores: tuple[str, ...], **flags: str | bool | None) -> None:
+@setting_options(*FLAGS)
+def serve(config_file: Path | None, **flags: Any) -> None:
     """Run the server until it is told to stop (Ctrl-C or SIGTERM)."""
-    given = {name: "yes" if text is True else text for name, text in flags.items() if text is not None and text is not False}
-    if stores:
-        given["stores"] = ",".join(stores)
-    config = configuration.load(given, os.environ, config_file)
+    config = load(config_file, flags)
     logs.set_up(config.log_level, config.log_format)
+    for note in config.notes:
+        log.warning(note)
 
     _allow_many_connections()
     gc.freeze()
@@ -81,6 +59,8 @@ def _greet(config: configuration.Config) -> None:
         click.echo(f"  batches  {scheme}://{config.batches}")
     if config.topics is not None:
         click.echo(f"  topics   {scheme}://{config.topics}")
+    if config.messages is not None:
+        click.echo(f"  messages {scheme}://{config.messages}")
     click.echo(f"  metrics  {base}/prometheus")
     if config.metrics is not None:
         click.echo(f"           {scheme}://{config.metrics}/metrics  (off with --metrics off)")

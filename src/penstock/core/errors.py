@@ -117,10 +117,50 @@ class WebhookNotFound(PenstockError):
     code = "webhook_not_found"
 
 
+class SubscriptionNotFound(PenstockError):
+    """There is no such subscription."""
+
+    code = "subscription_not_found"
+
+
 class WorkerNotFound(PenstockError):
     """Worker not found"""  # noqa: D400 - the contract's own text
 
     code = "worker_not_found"
+
+
+class KeyNotFound(PenstockError):
+    """There is no such API key. List them with: penstock keys list."""
+
+    code = "key_not_found"
+
+
+class SnapshotNotFound(PenstockError):
+    """There is no such snapshot, or it has expired, or another server made it. Take a new one with POST /bulk/snapshots."""
+
+    code = "snapshot_not_found"
+
+
+class JournalGone(PenstockError):
+    """The journal is not kept that far back."""
+
+    code = "journal_gone"
+
+    def __init__(self, message: str | None = None, *, first: int = 0) -> None:
+        super().__init__(message)
+        self.first = first  #: number of the oldest event that is kept
+
+
+class LakeUnset(PenstockError):
+    """This server knows of no lake. Build one with: penstock pipeline run --lake DIR. Then set lake (PENSTOCK_LAKE) to it."""
+
+    code = "lake_unset"
+
+
+class LakeNotFound(PenstockError):
+    """There is no lake where the setting lake (PENSTOCK_LAKE) says. Build it with: penstock pipeline run --lake DIR."""
+
+    code = "lake_not_found"
 
 
 class RouteNotFound(PenstockError):
@@ -129,10 +169,18 @@ class RouteNotFound(PenstockError):
     code = "not_found"
 
 
-class HeadRefused(PenstockError):
-    """HEAD would take jobs and leave them out of the answer. Use GET."""
+class MethodRefused(PenstockError):
+    """Method not allowed"""  # noqa: D400 - the contract's own text
 
     code = "method_not_allowed"
+
+    def __init__(self, message: str | None = None, *, allow: str = "GET") -> None:
+        super().__init__(message)
+        self.allow = allow  #: the methods that are, with commas between them
+
+
+class HeadRefused(MethodRefused):
+    """HEAD would take jobs and leave them out of the answer. Use GET."""
 
 
 class WrongState(PenstockError):
@@ -155,6 +203,80 @@ class JobQuarantined(PenstockError):
     """Job is quarantined: its stored row failed its checksum, so it will not be delivered."""
 
     code = "job_quarantined"
+
+
+class QueueFull(RateLimited):
+    """The queue holds as many messages as it may. Consume some, or publish later."""
+
+    code = "queue_full"
+
+    def __init__(self, key: tuple[str, str], room: int) -> None:
+        super().__init__(f"queue {key[0]}/{key[1]}: at capacity ({room} messages)")
+
+
+class ReceiptUnknown(PenstockError):
+    """The receipt handle is unknown, was used already, or its visibility timeout is over. Consume the message again."""
+
+    code = "receipt_unknown"
+
+
+class QueueNotFound(PenstockError):
+    """There is no such queue."""
+
+    code = "queue_not_found"
+
+
+class NamespaceNotFound(PenstockError):
+    """There is no such namespace."""
+
+    code = "namespace_not_found"
+
+
+class AlreadyExists(PenstockError):
+    """There is one of that name already."""
+
+    code = "already_exists"
+
+
+class StageUnknown(PenstockError):
+    """Nothing is staged under that name."""
+
+    code = "stage_unknown"
+
+
+class CommitUnknown(PenstockError):
+    """Nothing was committed under that key."""
+
+    code = "commit_unknown"
+
+
+class EpochUnknown(PenstockError):
+    """The group has not claimed that epoch."""
+
+    code = "epoch_unknown"
+
+
+class EpochOver(PenstockError):
+    """The group has acknowledged that epoch already."""
+
+    code = "epoch_over"
+
+
+class LeasesLost(PenstockError):
+    """Some jobs of the epoch are no longer the group's."""
+
+    code = "leases_lost"
+
+    def __init__(self, epoch: int, lost: int, gone: int = 0) -> None:
+        self.epoch = epoch
+        self.lost = lost
+        why = ["their leases ran out"] if lost > gone else []
+        if gone:
+            why.append(f"{gone} were removed, or are damaged and put aside")
+        super().__init__(
+            f"{lost} jobs of epoch {epoch} are no longer the group's: {'; '.join(why)}. Release the group and claim anew, "
+            "with a longer lease or more frequent heartbeats."
+        )
 
 
 class TooMany(PenstockError):
@@ -210,6 +332,36 @@ class FastPathFailed(PenstockError):
     """Redis does not answer, or has lost something. Nothing is missing: the database has it all."""
 
     code = "fast_path_failed"
+
+
+class SpoolFull(PenstockError):
+    """What was asked for does not fit into the spool. Ask for less at once, or raise PENSTOCK_BULK_SPOOL_BYTES."""
+
+    code = "spool_full"
+
+
+class BulkFailed(PenstockError):
+    """The process that reads in bulk ended in the middle of it; the log may say why. Retry in a moment."""
+
+    code = "bulk_failed"
+
+
+class BulkUnavailable(PenstockError):
+    """Bulk reads need Arrow, which this server lacks. Install it with: pip install 'penstock[bulk]'."""
+
+    code = "bulk_unavailable"
+
+
+class LakeUnavailable(PenstockError):
+    """Insights need Delta tables, which this server cannot read. Install what it takes with: pip install 'penstock[lake]'."""
+
+    code = "lake_unavailable"
+
+
+class LakeInvalid(PenstockError):
+    """Something in the lake cannot be used."""
+
+    code = "lake_invalid"
 
 
 class QueueMoving(PenstockError):

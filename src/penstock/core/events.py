@@ -67,6 +67,9 @@ class EventKind(IntEnum):
     CONFIG_STALL_CHANGED = 70
     CONFIG_DLQ_CHANGED = 71
     CONFIG_MODE_CHANGED = 72  # direct or buffered
+    CONFIG_MESSAGES_CHANGED = 73  # rules of the messages door
+    NAMESPACE_CREATED = 74
+    NAMESPACE_DELETED = 75
 
     CRON_CREATED = 80
     CRON_DELETED = 81
@@ -112,7 +115,7 @@ JOB_FIELDS: Final[dict[EventKind, tuple[str, ...]]] = {
     EventKind.JOB_STALLED: _ATTEMPT,
     EventKind.JOB_RELEASED: _ATTEMPT,
     EventKind.JOB_DELAYED: ("run_at",),
-    EventKind.JOB_RETRIED: ("run_at",),
+    EventKind.JOB_RETRIED: ("run_at", "attempts"),  # none: a completed job is run again
     EventKind.JOB_DELAY_CHANGED: ("run_at",),
     EventKind.JOB_PRIORITY_CHANGED: ("priority",),
     EventKind.JOB_DATA_UPDATED: ("size",),
@@ -140,6 +143,11 @@ NOTES: Final[dict[EventKind, str]] = {
     EventKind.CONFIG_MODE_CHANGED: "mode",
 }
 
+#: What an event says of its job after the note, because it came later: events that are stored have no other places for it.
+LATER: Final[dict[EventKind, tuple[str, ...]]] = {
+    EventKind.JOB_REMOVED: ("finished_at",),  # none: it was not finished, and so it is missed
+}
+
 #: Kinds that are about no job: their note is the whole payload that users see, a mapping.
 PAYLOAD_KINDS: Final = frozenset(kind for kind in EventKind if kind >= EventKind.CRON_CREATED) | {
     EventKind.QUEUE_COUNTS,
@@ -156,7 +164,7 @@ ERROR_KINDS: Final = frozenset(kind for kind, note in NOTES.items() if note == "
 
 #: All field names of a kind, in the order in which they are stored.
 FIELDS: Final[dict[EventKind, tuple[str, ...]]] = {
-    kind: JOB_FIELDS.get(kind, ()) + ((NOTES[kind],) if kind in NOTES else ()) for kind in EventKind
+    kind: JOB_FIELDS.get(kind, ()) + ((NOTES[kind],) if kind in NOTES else ()) + LATER.get(kind, ()) for kind in EventKind
 }
 
 
@@ -172,7 +180,8 @@ Event = tuple[Any, ...]
 def job_event(kind: EventKind, job: Job, note: object = None) -> Event:
     """Describe what has just happened to a job."""
     if kind in NOTES:
-        return (_number[kind], *_read[kind](job), note)
+        event = (_number[kind], *_read[kind](job), note)
+        return event if kind not in LATER else (*event, *[getattr(job, name) for name in LATER[kind]])
     return (_number[kind], *_read[kind](job))
 
 

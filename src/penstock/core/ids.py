@@ -34,7 +34,7 @@ _MASK_64 = (1 << 64) - 1
 _one_word = struct.Struct(">Q")
 _two_words = struct.Struct(">QQ")
 #: Spreads an id over 64 bits, the highest of which depend on all of it. Not a secret.
-_SPREAD = 0x9E3779B97F4A7C15
+SPREAD = 0x9E3779B97F4A7C15
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _CROCKFORD_VALUE = {letter: value for value, letter in enumerate(_CROCKFORD)}
 
@@ -118,7 +118,7 @@ def to_uuid(job_id: int) -> str:
     >>> to_uuid(377957122049)
     '018cc252-e400-7000-a000-...'
     """
-    low = _one_word.pack(1 << 63 | (job_id & 0x3FF) << 52 | (job_id * _SPREAD & _MASK_64) >> 12)
+    low = _one_word.pack(1 << 63 | (job_id & 0x3FF) << 52 | (job_id * SPREAD & _MASK_64) >> 12)
     return _uuid_head(job_id >> 10) + low.hex("-", 6)
 
 
@@ -144,12 +144,17 @@ def from_uuid(text: str) -> int | None:
 
 def to_ulid(job_id: int) -> str:
     """Spell an id as a ULID: 26 letters of Crockford's alphabet, in the order of the ids."""
-    number = (job_id >> TIME_SHIFT) + EPOCH_MS << 80 | (job_id & _LOW_MASK) << 58 | (job_id * _SPREAD & _MASK_64) >> 6
+    number = (job_id >> TIME_SHIFT) + EPOCH_MS << 80 | (job_id & _LOW_MASK) << 58 | (job_id * SPREAD & _MASK_64) >> 6
+    return to_crockford(number)
+
+
+def to_crockford(number: int) -> str:
+    """Spell a number of up to 128 bits in 26 letters, in the order of the numbers."""
     return "".join([_CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5)])
 
 
-def from_ulid(text: str) -> int | None:
-    """Return the id a ULID spells, or None if no id is spelled that way."""
+def from_crockford(text: str) -> int | None:
+    """Return the number that 26 letters spell, or None if they spell none of 128 bits."""
     if len(text) != 26:
         return None
     number = 0
@@ -158,6 +163,14 @@ def from_ulid(text: str) -> int | None:
         if value is None:
             return None
         number = number << 5 | value
+    return number if number < 1 << 128 else None
+
+
+def from_ulid(text: str) -> int | None:
+    """Return the id a ULID spells, or None if no id is spelled that way."""
+    number = from_crockford(text)
+    if number is None:
+        return None
     job_id = (number >> 80) - EPOCH_MS << TIME_SHIFT | number >> 58 & _LOW_MASK
     return job_id if 0 < job_id <= ID_MAX and to_ulid(job_id) == text.upper() else None
 

@@ -27,6 +27,9 @@ class JobFlag:
     REPEATS: Final = 512  #: comes again when it is done; how is said in its options, see repeat.py
     AWAITED_AFAR: Final = 1_024  #: jobs of other shards need it (then it is AWAITED, too)
     UNCOUNTED: Final = 2_048  #: a lease that runs out gives it back untouched, however often that happens
+    MESSAGE: Final = (
+        4_096  #: a lease that runs out is a failure like any other: it goes to the back, and only attempts count
+    )
     AWAITS: Final = AWAITED | AWAITED_AFAR  #: what others have put on it, not its producer
 
 
@@ -62,6 +65,7 @@ class NewJob(Payload, frozen=True, gc=False):
     details: bytes | None = None  #: Details with the rules it begins with, encoded; None for a job without any
     dedup: Dedup | None = None  #: for a job with a unique key
     timestamp: int | None = None  #: wall clock when its producer made it, if that was not now: delay and ttl count from it
+    due_at: int | None = None  #: wall clock before which it may not be claimed, in place of a delay
 
 
 class Job(msgspec.Struct, array_like=True, gc=False):

@@ -53,6 +53,7 @@ class Arrow(StrEnum):
     DUE = "due"
     EXPIRE = "expire"
     STALL = "stall"
+    STALL_BACK = "stall-back"
     STALL_BURY = "stall-bury"
     STALL_REMOVE = "stall-remove"
     # Those it needs end.
@@ -87,6 +88,8 @@ class Arrow(StrEnum):
     REPLACE_LATER = "replace-later"
     DISCARD = "discard"
     CANCEL = "cancel"
+    INSPECT = "inspect"
+    PUT_DOWN = "put-down"
     REVIVE = "revive"
     REPLAY = "replay"
     # Jobs are removed in bulk.
@@ -166,6 +169,13 @@ def start_lease(job: Job, moment: Moment, value: int) -> None:
     job.deadline = None if job.timeout is None else moment.steady_ms + job.timeout
     job.lease_ms = value
     extend_lease(job, moment, value)
+
+
+def lock(job: Job, moment: Moment, value: int) -> None:
+    """Let somebody look at it, and nobody else for the number of ms given as the value."""
+    job.token = moment.serial()
+    job.lease_ms = value
+    job.lease_until = moment.steady_ms + value
 
 
 def set_aside(job: Job, moment: Moment, value: int) -> None:
@@ -296,6 +306,8 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
             events=(Kind.JOB_EXPIRED,)),
     **_rows(Arrow.STALL,        (_ACTIVE,),                   _WAITING,    count_failure, count_stall, end_lease,
             events=(Kind.JOB_STALLED,)),
+    **_rows(Arrow.STALL_BACK,   (_ACTIVE,),                   _WAITING,    count_failure, count_stall, end_lease, line_up_again,
+            ready_now, events=(Kind.JOB_STALLED,)),
     **_rows(Arrow.STALL_BURY,   (_ACTIVE,),                   _DEAD,       count_failure, count_stall, end_lease, finish,
             events=(Kind.JOB_STALLED, Kind.DLQ_ADDED)),
     **_rows(Arrow.STALL_REMOVE, (_ACTIVE,),                   _NOWHERE,    count_failure, count_stall,
@@ -349,7 +361,9 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
             events=(Kind.JOB_DISCARDED, Kind.DLQ_ADDED)),
     **_rows(Arrow.CANCEL,       (_WAITING, _DELAYED, _ACTIVE, _CHILDREN), _NOWHERE,
             events=(Kind.JOB_REMOVED,)),
-    **_rows(Arrow.REVIVE,       (_DEAD,),                     _WAITING,    start_over, line_up_again, ready_now,
+    **_rows(Arrow.INSPECT,      (_DEAD,),                     None,        lock),
+    **_rows(Arrow.PUT_DOWN,     (_DEAD,),                     None,        end_lease),
+    **_rows(Arrow.REVIVE,       (_DEAD,),                     _WAITING,    start_over, end_lease, line_up_again, ready_now,
             events=(Kind.DLQ_RETRIED,)),
     **_rows(Arrow.REPLAY,       (_COMPLETED,),                _WAITING,    start_over, line_up_again, ready_now,
             events=(Kind.JOB_RETRIED,)),
@@ -368,8 +382,8 @@ def move(job: Job, arrow: Arrow, moment: Moment, value: int = 0) -> Transition:
     """Take a job along an arrow and return the row that says what happened.
 
     ``value`` is the one number some arrows need: a due time (schedule, postpone, snooze, reschedule, retry, replace-later), the
-    length of a lease (claim, prefetch, start, renew), a priority, a progress, a size. Raises WrongState, and changes nothing,
-    where the table has no such arrow.
+    length of a lease (claim, prefetch, start, renew, inspect), a priority, a progress, a size. Raises WrongState, and changes
+    nothing, where the table has no such arrow.
     """
     transition = TABLE.get((job.state, arrow))
     if transition is None:

@@ -1,6 +1,6 @@
 """Every limit of Penstock, with its unit last in its name. Nothing grows without one of these.
 
-What a user may set has a default in ``config.py``; what is here is the same everywhere.
+What a user may set has a default in ``config/settings.py``; what is here is the same everywhere.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ timeout_ms_max: Final = DAY_MS
 backoff_ms_max: Final = DAY_MS
 retry_delay_ms_max: Final = DAY_MS
 attempts_max: Final = 1_000
+queue_messages_max: Final = 10**12  #: as a limit of a queue: more is no limit
 tags_max: Final = 100
 needs_max: Final = 1_000
 flow_depth_max: Final = 1_000
@@ -40,6 +41,9 @@ timestamp_ms_max: Final = 10**13 - 1  # the year 2286
 log_message_chars_max: Final = 65_536
 progress_message_chars_max: Final = 4_096
 flow_error_chars_max: Final = 1_024  # of an error that is copied to the jobs that needed the one that failed
+
+# What a push of messages may be.
+push_retries_max: Final = 20
 
 # What a cron may be.
 schedule_chars_max: Final = 256
@@ -113,6 +117,9 @@ rate_limit_clients_max: Final = 100_000
 quota_namespaces_max: Final = 10_000  # whose enqueues are counted
 webhooks_max: Final = 200  # each has a delivery of its own under way, so this bounds those too
 
+subscriptions_max: Final = 200  # on a shard, with push_deliveries_max deliveries under way each
+queue_subscriptions_max: Final = 20  # they are settings of their queue
+
 # What a webhook may be, and how it is delivered.
 webhook_url_chars_max: Final = 2_048
 webhook_events_max: Final = 18  # six events, each in three spellings
@@ -125,6 +132,16 @@ webhook_reply_lines_max: Final = 256
 webhook_addresses_max: Final = 4  # addresses of one name that are tried in one attempt
 webhook_lookups_max: Final = 16  # names looked up at the same time
 
+# What a push consumer of the messages door may do.
+push_sockets_max: Final = 1_000
+push_window: Final = 10  # messages that a WebSocket holds, unless it asks for another number
+push_window_max: Final = 1_000
+push_claim_messages: Final = 32  # asked for at once, so that a reader that takes none of them holds little memory
+push_deliveries_max: Final = 5  # under way to one webhook
+push_margin_ms: Final = 5 * SECOND_MS  # by which a message outlasts the attempt to deliver it
+push_rest_ms: Final = SECOND_MS  # before asking again, when messages cannot be had
+push_secret_chars_max: Final = 1_024
+
 # Who may come in.
 token_chars_max: Final = 8_192  # a JSON Web Token; longer ones are not looked at
 known_tokens_max: Final = 10_000  # tokens whose signature was good, so that it need not be checked for each request
@@ -133,9 +150,39 @@ secret_bytes_min: Final = 32  # what HS256 asks for; shorter ones can be guessed
 rsa_bits_min: Final = 2_048
 jwks_bytes_max: Final = 262_144
 jwks_keys_max: Final = 64
+api_keys_max: Final = 10_000  # kept, those that are over too; beyond that they make room
+api_key_namespaces_max: Final = 100
+api_key_label_chars_max: Final = 256
+api_key_ms_max: Final = 100 * YEAR_MS  # how long a key that ends is good
 jwks_age_ms: Final = 10 * MINUTE_MS  # after which fetched keys are fetched again, while tokens come
 jwks_pause_ms: Final = 30 * SECOND_MS  # between two fetches, however many unknown keys tokens name
 jwks_fetch_ms_max: Final = 10 * SECOND_MS
+
+# What goes on in bulk.
+stage_bytes_max: Final = 64 * MEBIBYTE  # of one part, as it comes in
+stage_part_max: Final = 2**31 - 1
+stages_max: Final = 10_000  # parts that are not committed
+staged_bytes_max: Final = 16 * 1024 * MEBIBYTE  # of all of them
+stage_slice_bytes: Final = 4 * MEBIBYTE  # written at once
+stage_ms: Final = HOUR_MS  # after which what was not committed is dropped
+chunk_bytes: Final = MEBIBYTE  # of rows that are staged together, unless one alone is larger
+commits_max: Final = 1_000_000  # whose keys are known; beyond that they are forgotten after an hour
+commit_look_ms: Final = 100  # between two looks whether another server has published it
+commit_kept_ms: Final = 7 * DAY_MS
+commit_txns_max: Final = 10_000
+publish_ahead_chunks: Final = 8  # read at once
+epoch_max: Final = 2**53 - 1
+journal_seq_max: Final = 2**53 - 1  # the number of an event, as far as JSON can tell numbers apart
+epoch_jobs_max: Final = 500_000
+epoch_rows_of_split: Final = 20_000  # that one split should have
+epoch_slice_jobs: Final = 1_000  # claimed, renewed or settled at once
+slice_stray_ms: Final = MINUTE_MS  # after which what was claimed for an epoch should be noted as one
+slices_max: Final = 100_000  # looked at in one round
+epochs_max: Final = 100  # of one group
+groups_max: Final = 1_000
+group_queues_max: Final = 1_000
+group_kept_ms: Final = 7 * DAY_MS  # without a sign of life, and nothing in flight
+group_idle_ms: Final = HOUR_MS  # likewise, if there are as many groups as there may be
 
 # Live events and workers.
 event_data_bytes_max: Final = MEBIBYTE  # a result or payload that is larger is left out of what is told of its job
@@ -154,6 +201,29 @@ replay_blocks: Final = 64  # of the journal, at once
 watched_queues_max: Final = 100_000
 workers_max: Final = 10_000
 worker_queues_max: Final = 1_000
+
+# Bulk reads: snapshots, and stretches of the journal, as files.
+bulk_tasks_max: Final = 64  # that wait for a bulk process; one more is refused
+bulk_task_ms_max: Final = 10 * MINUTE_MS  # then its process is ended
+bulk_frame_bytes_max: Final = 16 * MEBIBYTE  # of what a bulk process is told, or answers
+bulk_snapshots_max: Final = 64  # kept on a server
+bulk_snapshots_namespace_max: Final = 16  # kept of one namespace
+bulk_fetched_ms: Final = 10 * SECOND_MS  # after which a snapshot that was fetched may go, if room is needed
+bulk_snapshot_names_max: Final = 1_000  # queues that a snapshot may be asked for by name
+bulk_part_rows_max: Final = 1_000_000
+bulk_part_bytes: Final = 128 * MEBIBYTE  # after which a part ends, whatever rows it has
+bulk_chunk_rows: Final = 10_000  # read and written at once
+bulk_chunk_bytes: Final = 16 * MEBIBYTE  # of payloads, at least one; then the chunk is written
+bulk_answer_ms: Final = 30 * SECOND_MS  # for which a file outlives the request it answers: it is opened within that time
+bulk_disk_bytes_min: Final = 256 * MEBIBYTE  # left free on the disk of the spool: the queue may need it
+
+# Questions to the lake.
+insight_rows_max: Final = 100_000  # of an answer in Arrow
+insight_json_rows_max: Final = 10_000
+insight_steps_max: Final = 10_000  # of a window
+insight_read_rows_max: Final = 50_000_000  # of a table, for one question
+insight_quantiles_max: Final = 20
+insight_text_chars_max: Final = 1_000  # of a list in a query string
 
 # Servers that share a store.
 clock_apart_ms: Final = 100  # how far their ideas of the database's clock may be apart

@@ -39,6 +39,27 @@ class DlqConfig(msgspec.Struct, frozen=True, rename="camel"):
     max_entries: int = 10_000  #: more dead jobs than this: the oldest are deleted
 
 
+class MessageRules(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What goes for the messages of one queue of the messages door. 0: what goes for everybody. Durations in ms."""
+
+    visibility_timeout_ms: int = 0
+    max_messages: int = 0  #: waiting and in flight together
+    max_retries: int = 0  #: deliveries in all
+    max_batch_size: int = 0
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """A webhook that the messages of one queue are pushed to."""
+
+    id: int
+    url: str
+    secret: str  #: what deliveries are signed with; empty: nothing
+    created_at: int  #: wall clock, ms
+
+    def __repr__(self) -> str:
+        return f"Subscription(id={self.id})"  # neither its secret nor its URL belongs into a log
+
+
 class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything that can be set on a queue."""
 
@@ -47,6 +68,9 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     concurrency: int | None = None  #: jobs that may be active at once
     stall: StallConfig = StallConfig()
     dlq: DlqConfig = DlqConfig()
+    messages: MessageRules | None = None  #: it was made at the messages door
+    known_since: int | None = None  #: of the nameless queue of a namespace: when the namespace was made
+    subscriptions: tuple[Subscription, ...] = ()  #: webhooks that its messages are pushed to
     buffered: bool = False  #: pushes are answered once they are in the server's own log, where it has one
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from penstock.core import limits
 from penstock.core.job import BackoffType, DeathReason, Job, JobFlag, details_of
 from penstock.core.lifecycle import Arrow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def retry_delay_ms(backoff_ms: int, failures_before: int) -> int:
@@ -19,11 +24,20 @@ def retry_delay_ms(backoff_ms: int, failures_before: int) -> int:
     return min(backoff_ms << min(failures_before, 27), limits.retry_delay_ms_max)
 
 
-def after_failure(job: Job, now_ms: int, *, final: bool = False) -> tuple[Arrow, int]:
-    """Decide what a reported failure does: the arrow to take and, for a retry, when. ``final``: trying again is no use."""
-    if final or job.attempts + 1 >= job.max_attempts:
+def after_failure(
+    job: Job, now_ms: int, *, final: bool = False, delay_ms: int | None = None, plan_ms: Sequence[int] | None = None
+) -> tuple[Arrow, int]:
+    """Decide what a reported failure does: the arrow to take and, for a retry, when.
+
+    ``final``: trying again is no use. ``delay_ms``: how long the worker wants it to wait, in place of the job's own backoff.
+    ``plan_ms``: the waits after the first failure, the second and so on, in place of the job's own backoff and attempts: after
+    the last of them it is given up.
+    """
+    if final or job.attempts + 1 >= (job.max_attempts if plan_ms is None else len(plan_ms) + 1):
         return (Arrow.BURY_REMOVE if job.has(JobFlag.REMOVE_ON_FAIL) else Arrow.BURY), 0
-    delay = retry_delay_ms(job.backoff, job.attempts) if job.details is None else _own_delay_ms(job)
+    delay = delay_ms if plan_ms is None else plan_ms[job.attempts]
+    if delay is None:
+        delay = retry_delay_ms(job.backoff, job.attempts) if job.details is None else _own_delay_ms(job)
     return (Arrow.RETRY, now_ms + delay) if delay > 0 else (Arrow.RETRY_NOW, now_ms)
 
 
@@ -42,7 +56,7 @@ def after_lapse(job: Job, max_stalls: int, steady_ms: int) -> tuple[Arrow, str, 
         error, reason = "Job timeout exceeded", DeathReason.TIMEOUT
     else:
         error, reason = f"Job stalled {job.stalls + 1} times", DeathReason.STALLED
-        exhausted = exhausted or job.stalls + 1 >= max_stalls
+        exhausted = exhausted or (job.stalls + 1 >= max_stalls and not job.has(JobFlag.MESSAGE))
     if not exhausted:
-        return Arrow.STALL, error, reason
+        return Arrow.STALL_BACK if job.has(JobFlag.MESSAGE) else Arrow.STALL, error, reason
     return (Arrow.STALL_REMOVE if job.has(JobFlag.REMOVE_ON_FAIL) else Arrow.STALL_BURY), error, reason

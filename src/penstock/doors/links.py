@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import stat
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -152,15 +153,19 @@ def _links() -> Iterator[tuple[int, socket.socket]]:
 
 
 def _copy(number: int) -> socket.socket | None:
-    """Return a copy of a socket, which stays the same whatever happens to the original; None if it is none."""
+    """Return a copy of a socket, which stays the same whatever happens to the original; None if it is none.
+
+    A file is left alone: closing a copy of it would take away the locks that this process has on it, SQLite's among them.
+    """
     try:
+        if not stat.S_ISSOCK(os.fstat(number).st_mode):
+            return None
         copy = os.dup(number)
     except OSError:  # closed meanwhile
         return None
     try:
         return socket.socket(fileno=copy)
-    except OSError:
-        os.close(copy)
+    except OSError:  # a moment ago it was one; for the same reason, the copy of what it is now is never closed
         return None
 
 

@@ -24,8 +24,8 @@ def namespace_in(headers: RSGIHeaders) -> str:
     return check_namespace(name)
 
 
-def check_namespace(name: str | None) -> str:
-    """Return what can be the name of a namespace; raises InvalidInput for anything else."""
+def check_namespace(name: str | None, told_by: str = "X-Namespace") -> str:
+    """Return what can be the name of a namespace; raises InvalidInput, naming who tells it, for anything else."""
     if name is None or not 0 < len(name) <= limits.namespace_chars_max or NAME.match(name) is None:
-        raise InvalidInput("X-Namespace contains invalid characters or is too long")
+        raise InvalidInput(f"{told_by} contains invalid characters or is too long")
     return name

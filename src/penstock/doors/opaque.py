@@ -7,61 +7,6 @@ out byte for byte as it went in.
 
 from __future__ import annotations
 
-import binascii
-import contextlib
-from base64 import b64decode, b64encode
-from typing import TYPE_CHECKING
+from penstock.core.opaque import unwrap, wrap
 
-import msgspec
-from msgspec import Raw
-
-from penstock.core.errors import InvalidInput
-from penstock.doors.http.body import take_json
-
-if TYPE_CHECKING:
-    from penstock.core.job import Payload
-
-
-_NONE = Raw()
-
-
-class Wrapping(msgspec.Struct, omit_defaults=True):
-    """What is kept of a payload besides itself: options of the job, next to those of other doors."""
-
-    base64: bool = False  #: the payload is a JSON string that holds the bytes in base64
-    metadata: Raw = _NONE  #: a JSON object that travels with it
-
-
-_NOTHING = Wrapping()
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Wrapping).decode
-_scan = msgspec.json.Decoder(Raw).decode
-
-
-def wrap(data: bytes, metadata: Raw | None = None) -> tuple[bytes, bytes | None]:
-    """Return what is stored for some bytes: the data and the options of a job."""
-    wrapped = not _is_json(data)
-    stored = b'"' + b64encode(data) + b'"' if wrapped else data
-    if not wrapped and metadata is None:
-        return stored, None
-    return stored, _encode(Wrapping(wrapped, _NONE if metadata is None else metadata))
-
-
-def unwrap(payload: Payload) -> tuple[bytes, Raw | None]:
-    """Return the bytes of a stored payload, and its metadata."""
-    wrapping = _NOTHING if payload.options is None else _decode(payload.options)
-    data = payload.data
-    if wrapping.base64:
-        with contextlib.suppress(binascii.Error):  # another door may have replaced it by JSON
-            data = b64decode(data.strip(b'"'), validate=True)
-    return data, wrapping.metadata if bytes(wrapping.metadata) else None
-
-
-def _is_json(data: bytes) -> bool:
-    try:
-        if not data.isascii():
-            data.decode()
-        take_json(_scan(data))
-    except (msgspec.DecodeError, InvalidInput, RecursionError, UnicodeDecodeError):
-        return False
-    return True
+__all__ = ("unwrap", "wrap")

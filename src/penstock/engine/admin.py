@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 #: All states in the order in which jobs go through them: what moves on while a long removal is under way is still met. Those
-#: that wait for others come first, because the end of these may be what lets them go on.
+#: that wait for others come first, because the end of these may be what lets them go on. What goes back (a worker fails while
+#: it goes on) is met by another pass.
 _ALONG_THEIR_WAY: Final = (
     State.WAITING_CHILDREN,
     State.DELAYED,
@@ -39,12 +40,15 @@ _ALONG_THEIR_WAY: Final = (
     State.COMPLETED,
     State.DEAD,
 )
+#: So often at most: a job would have to be taken and to fail once in each.
+_PASSES: Final = 10
 
 
 class Configure(Command[None]):
     """Change the settings of a queue; one that does not exist yet gets them for later.
 
-    ``change`` is given the settings as they are and returns them as they shall be; ``note`` is journaled with the event.
+    ``change`` is given the settings as they are and returns them as they shall be, or raises why not; ``note`` is journaled
+    with the event.
     """
 
     __slots__ = ("change", "event", "note", "queue")
@@ -98,7 +102,11 @@ async def configure(_engine: Engine, work: Work, commands: Sequence[Configure]) 
     """Apply a batch of settings."""
     for command in commands:
         queue = await work.tx.queue_open(command.queue)
-        settings = command.change(queue.settings)
+        try:
+            settings = command.change(queue.settings)
+        except PenstockError as error:
+            work.refuse(command, error)
+            continue
         await work.tx.queue_save(queue, settings, queue.created_at)
         work.tell(command.event, queue, None if command.note is None else command.note(settings))
         work.reconfigured.add(queue.key)
@@ -144,6 +152,8 @@ async def forget(engine: Engine, work: Work, commands: Sequence[Forget]) -> None
                 work.ready.discard(queue.number)
                 await work.tx.queue_remove(queue)
                 work.after_commit.append(partial(engine.throttle.forget, command.queue))
+                if queue.settings.subscriptions:
+                    work.after_commit += engine.when_webhooks_change
         work.answer(command, None)
 
 
@@ -158,24 +168,29 @@ async def move_many(
     states: tuple[State, ...] | None = None,
     limit: int | None = None,
     before_ms: int | None = None,
+    up_to_id: int | None = None,
     moved: Callable[[list[Job]], None] | None = None,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> int:
     """Take many jobs of a queue along an arrow, slice by slice, oldest first; return how many.
 
-    ``moved`` sees the jobs of each slice; ``goes_on`` is asked before each. Raises PartlyDone if it could not be finished.
+    ``up_to_id``: those made later stay (None: later than now). ``moved`` sees the jobs of each slice; ``goes_on`` is asked
+    before each. Raises PartlyDone if it could not be finished.
     """
     count = 0
     wanted = states or sources(arrow)
     try:
-        async for ids in _old_jobs(engine, queue, wanted, before_ms):
-            if not goes_on() or (limit is not None and count >= limit):
+        async for ids in _old_jobs(engine, queue, wanted, before_ms, up_to_id):
+            left = ids
+            while left and goes_on() and (limit is None or count < limit):
+                some = left if limit is None else left[: limit - count]
+                left = left[len(some) :]  # others may be at the same: what they have moved does not count
+                done = await engine.run(Slice(queue, arrow, wanted, some))
+                count += len(done)
+                if moved is not None:
+                    moved(done)
+            if left:
                 break
-            some = ids if limit is None else ids[: limit - count]
-            done = await engine.run(Slice(queue, arrow, wanted, some))
-            count += len(done)
-            if moved is not None:
-                moved(done)
     except PenstockError as error:
         if count == 0:
             raise
@@ -184,7 +199,7 @@ async def move_many(
 
 
 async def _old_jobs(
-    engine: AnyEngine, queue: QueueKey, states: tuple[State, ...], before_ms: int | None
+    engine: AnyEngine, queue: QueueKey, states: tuple[State, ...], before_ms: int | None, up_to_id: int | None
 ) -> AsyncIterator[list[int]]:
     """Go through the jobs that are in some states now, in order, a slice at a time.
 
@@ -194,7 +209,7 @@ async def _old_jobs(
     fast = engine.of(queue).fast
     if fast is not None:
         await fast.clear(queue)
-    up_to_id = engine.highest_id()
+    up_to_id = engine.highest_id() if up_to_id is None else up_to_id
     for state in states:
         after = Place(0, 0)
         while True:
@@ -228,15 +243,27 @@ async def clean(engine: AnyEngine, queue: QueueKey, grace_ms: int, states: tuple
 
 async def obliterate(engine: AnyEngine, queue: QueueKey) -> int:
     """Remove a queue with everything in it."""
-    count = await move_many(engine, queue, Arrow.OBLITERATE, states=_ALONG_THEIR_WAY)
+    count = await _remove_all(engine, queue)
     await engine.run(Forget(queue))
     return count
 
 
 async def empty(engine: AnyEngine, queue: QueueKey) -> int:
     """Remove everything in a queue, whoever holds it; the queue and its settings stay."""
-    count = await move_many(engine, queue, Arrow.OBLITERATE, states=_ALONG_THEIR_WAY)
+    count = await _remove_all(engine, queue)
     await engine.run(Announce(queue, EventKind.QUEUE_DRAINED, count))
+    return count
+
+
+async def _remove_all(engine: AnyEngine, queue: QueueKey) -> int:
+    """Remove all jobs that a queue has now, whoever holds them and whatever becomes of them meanwhile."""
+    up_to_id = engine.highest_id()
+    count = 0
+    for number in range(_PASSES):
+        removed = await move_many(engine, queue, Arrow.OBLITERATE, states=_ALONG_THEIR_WAY, up_to_id=up_to_id)
+        count += removed
+        if number and not removed:
+            break
     return count
 
 

@@ -260,16 +260,7 @@ class Relayer(Keeper):
     def __init__(self, engine: Engine, others: Sequence[Engine]) -> None:
         super().__init__(engine)
         self._others = others
-        self._woken = False  #: there is something to do, whoever leads
         self._next_ms: int | None = None
-
-    def wake(self) -> None:
-        """Tell what there is to be told now."""
-        self._woken = True
-        if not self._stopped and self._task is None:
-            if self._alarm is not None:
-                self._alarm.cancel()
-            self._ring()
 
     async def round(self) -> None:
         """Tell what there is to be told now, for somebody who waits for it. What cannot be told now is told later."""

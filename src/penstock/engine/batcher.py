@@ -302,9 +302,12 @@ class Batcher:
             later = [each for each in work.answers if each[0].durable]
             if later:
                 now = [each for each in work.answers if not each[0].durable]
-        if now:
+        if work.early:
+            self._answer(Group(work.early, None, since))
+        waits = bool(later or (work.early and not self._store.capabilities.commit_is_durable))
+        if now or (work.early and not waits):
             self._answer(Group(now, work, since))
-        if later:
+        if waits:
             self._unsynced.append(Group(later, None if now else work, since))
             self._start_sync()
         elif self._durability is Durability.ALWAYS and work.tx.wrote and not work.answers:

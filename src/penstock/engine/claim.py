@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core import limits
 from penstock.core.errors import QueueMoving, TooMany
@@ -33,13 +33,25 @@ if TYPE_CHECKING:
     from penstock.store.contract import Capabilities
 
 
+class Note(Protocol):
+    """What is written down of a claim, by the transaction that makes it."""
+
+    async def write(self, engine: Engine, work: Work, jobs: Sequence[Job]) -> None:
+        """Write down which jobs were leased."""
+
+    def taken_back(self) -> Command[Any]:
+        """Return what gives the jobs back, and takes the note along."""
+
+
 class Claim(Command[list[Delivery]]):
     """Ask for up to ``count`` jobs, waiting up to ``wait_ms`` for the first.
 
     ``lease_ms``: how long they are the caller's without a heartbeat (None: the queue's stall interval).
     """
 
-    __slots__ = ("alarm", "count", "direct", "engine", "gone", "lease_ms", "owner", "queue", "wait_ms", "waits_until")
+    __slots__ = (
+        "alarm", "count", "direct", "engine", "gone", "lease_ms", "note", "owner", "queue", "wait_ms", "waits_until"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -60,6 +72,8 @@ class Claim(Command[list[Delivery]]):
         self.direct = False  #: it is served by the database, ready list or not
         self.engine: Engine | None = None  #: the one that has it since its queue moved to another shard
         self.gone = False  #: nobody waits for the answer any more
+        #: Written down with it. Then the answer has the first job only, without its payload, and does not wait for the disk.
+        self.note: Note | None = None
 
 
 class Nudge(Command[None]):
@@ -226,8 +240,13 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
         share = jobs[given : given + caller.count]
         given += len(share)
         _lease(work, queue, caller, [job for job, _ in share])
-        deliveries = [Delivery(job, payload) for job, payload in share]
-        work.answer(caller, deliveries)
+        if caller.note is None:
+            deliveries = [Delivery(job, payload) for job, payload in share]
+            work.answer(caller, deliveries)
+        else:
+            deliveries = [Delivery(*share[0])]
+            await caller.note.write(engine, work, [job for job, _ in share])
+            work.answer_early(caller, deliveries)
         work.after_commit.append(partial(_hand_over, engine, caller, deliveries))
         served.add(caller)
     work.pulled += given
@@ -261,24 +280,26 @@ async def _next_jobs(
     if not store.is_shared:  # otherwise another server may have pushed what our counts do not know yet
         limit = min(limit, work.tx.counts(queue).waiting)
     wanted = 0
+    bodies = False
     for caller in callers:
         if wanted >= limit:
             break
         if not caller.future.done():
             wanted += caller.count
+            bodies = bodies or caller.note is None
     if min(wanted, limit) <= 0:
         return [], False
     jobs = []
     expired = False
-    for job, payload in await work.tx.job_ready(queue, min(wanted, limit)):
-        known = work.meet(job)
+    ready = await work.tx.job_ready(queue, min(wanted, limit), bodies=bodies)
+    for known, (_, payload) in zip(work.meet_all([job for job, _ in ready]), ready, strict=True):
         if known.expires_at is not None and known.expires_at <= work.now_ms:
             work.move(known, Arrow.EXPIRE)
             expired = True
         else:
             jobs.append((known, payload))
     # What a batch hands out is bounded, in jobs and in bytes, and expired jobs may have stood in front of good ones.
-    size = sum(job.size for job, _ in jobs)
+    size = sum(job.size for job, _ in jobs) if bodies else 0
     return jobs, expired or len(jobs) == limits.claim_batch_jobs_max or size >= limits.claim_batch_bytes_max
 
 
@@ -336,6 +357,10 @@ def _hand_over(engine: Engine, caller: Claim, deliveries: list[Delivery]) -> Non
 
 
 def _give_back(engine: Engine, caller: Claim, deliveries: list[Delivery]) -> None:
+    if caller.note is not None:
+        if deliveries:
+            engine.run_unheard(caller.note.taken_back())
+        return
     holds = [Hold(delivery.job.id, delivery.job.token) for delivery in deliveries]
     if holds:  # if they cannot be released now, their leases will run out
         engine.run_unheard(Release(caller.queue.namespace, holds))

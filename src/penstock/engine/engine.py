@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.engine.completions import Ending
     from penstock.engine.fast.buffer import EnqueueBuffer
     from penstock.engine.fast.path import FastPath
-    from penstock.engine.meter import Admit
+    from penstock.engine.meter import Admit, Quotas
     from penstock.engine.work import JobRef, Work
     from penstock.store.contract import JournalBlock, Store
 
@@ -79,13 +79,15 @@ class Engine:
         if workers is None:  # not "or": one without workers is false
             workers = Workers(clock, self.feed, timeout_ms=worker_timeout_ms, overload_ms=worker_overload_ms)
         self.workers = workers
-        self.when_webhooks_change: list[Callable[[], None]] = []  #: called after the commit of a registration
+        self.when_webhooks_change: list[Callable[[], None]] = []  #: called after a commit that did, to subscriptions too
+        self.when_message_dies: list[Callable[[QueueKey], None]] = []  #: called for each, after the commit, with its queue
         self.when_lead_changes: list[
             Callable[[], None]
         ] = []  #: called when this server becomes the leader, or is it no more
         self.leads = not store.capabilities.is_shared  #: nobody to share the work with
         self._lead_ends: Alarm | None = None
         self.fast: FastPath | None = None  #: hands out jobs of hot queues without asking the store
+        self.quotas: Quotas | None = None  #: asked before rows are staged
         self.buffer: EnqueueBuffer | None = None  #: answers pushes to some queues before they are stored
         self.handed = HandedOut()  #: what it has handed out and the store does not know yet
         self.hot: Mapping[int, int] = {}  #: queues with a ready list, as of our latest transaction, by number
@@ -209,8 +211,9 @@ class Engine:
         """Queue a command again that was run already; its future stays."""
         self._batcher.put_back(command)
 
-    def meter(self, admit: Admit) -> None:
-        """Ask ``admit`` before every push from now on. Without this call a push costs nothing for it."""
+    def meter(self, admit: Admit, quotas: Quotas) -> None:
+        """Ask ``admit`` before every push from now on, and ``quotas`` before rows are staged. Without it that costs nothing."""
+        self.quotas = quotas
         self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
 
     def send_on(self, command: AnyCommand, error: Exception) -> None:
@@ -297,6 +300,9 @@ class Engine:
         stats.pulled += work.pulled
         stats.completed += work.completed
         stats.failed += work.failed
+        for queue in work.dead_letters:
+            for count in self.when_message_dies:
+                count(queue)
         for number in work.tx.freed:
             self.room.nudge_at(self.store.queue_by_number(number).key, work.steady_ms)
         self.timer.arm()

@@ -28,6 +28,7 @@ from penstock.core.errors import (
     QueueMoving,
     ShuttingDown,
     StorageFailed,
+    SubscriptionNotFound,
     WebhookNotFound,
 )
 from penstock.core.flow import Need
@@ -39,6 +40,7 @@ from penstock.engine.change import AddLog, ClearLog, EditData, MoveJob
 from penstock.engine.claim import Claim, Nudge
 from penstock.engine.completions import Ending
 from penstock.engine.crons import RemoveCron, SaveCron
+from penstock.engine.dead import SettleDead
 from penstock.engine.feed import Feed
 from penstock.engine.flows import Adopt, CancelChildren, Unneed
 from penstock.engine.hooks import AddWebhook, EnableWebhook, RemoveWebhook
@@ -49,6 +51,7 @@ from penstock.engine.pushing import Pushing, is_plain
 from penstock.engine.rebalance import Rebalancer
 from penstock.engine.receipt import AckById, NackById
 from penstock.engine.settle import Ack, Renew, Settlement
+from penstock.engine.subscribe import RemoveSubscription
 from penstock.store.shards import ShardedStore
 
 if TYPE_CHECKING:
@@ -60,13 +63,19 @@ if TYPE_CHECKING:
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.engine import Engine
     from penstock.engine.keeper import Keeper
-    from penstock.engine.meter import Admit
+    from penstock.engine.meter import Admit, Quotas
+    from penstock.engine.settle import ItemOutcome
     from penstock.engine.stats import Stats
     from penstock.engine.work import JobRef
     from penstock.engine.workers import Workers
     from penstock.store.contract import JournalBlock
 
 T = TypeVar("T")
+
+
+def _within(namespace: str | None) -> Callable[[QueueKey], bool]:
+    """Return what tells whether a queue is of a namespace (None: of any)."""
+    return lambda queue: namespace in (None, queue.namespace)
 
 
 class ShardFeed(Feed):
@@ -113,6 +122,7 @@ class Fleet:
         self._held: dict[AnyCommand, asyncio.Task[None]] = {}  #: about queues that are on their way to another shard
         for engine in engines:
             engine.when_away(self._send_on)
+        self.quotas: Quotas | None = None  #: asked before rows are staged
         self.rebalancer = Rebalancer(self)
         self._split: dict[type[AnyCommand], Callable[[Any], Awaitable[Any]]] = {
             SaveCron: self._save_cron,
@@ -120,6 +130,7 @@ class Fleet:
             AddWebhook: self._add_webhook,
             RemoveWebhook: self._to_all_webhooks,
             EnableWebhook: self._to_all_webhooks,
+            RemoveSubscription: self._remove_subscription,
             MoveJob: self._by_ref,
             EditData: self._by_ref,
             AddLog: self._by_ref,
@@ -130,6 +141,7 @@ class Fleet:
             PushAcross: self._push_across,
             AckById: self._by_id,
             NackById: self._by_id,
+            SettleDead: self._settle_dead,
         }
         self.relayers = [Relayer(engine, [other for other in engines if other is not engine]) for engine in engines]
         for engine, relayer in zip(engines, self.relayers, strict=True):
@@ -146,8 +158,12 @@ class Fleet:
         """Return the engine of a queue."""
         return self.engines[self.store.place_of(queue)]
 
-    async def _at(self, namespace: str, ref: JobRef, token: int | None = None) -> Engine:
+    async def _at(
+        self, namespace: str, ref: JobRef, token: int | None = None, may: Callable[[QueueKey], bool] | None = None
+    ) -> Engine:
         """Return the engine of a job. Raises JobNotFound, or StorageFailed if a shard that may have it cannot be asked.
+
+        ``may``: whether jobs of a queue may be known, if not those of the namespace.
 
         A lease token says on which shard it was given out; without one, a producer's own id must not be used on two.
         """
@@ -164,7 +180,7 @@ class Fleet:
                     raise JobNotFound
                 ref = found[0][0].id
         if token is None and self.store.has_moved:
-            place = (await self.store.locate([ref])).get(ref)
+            place = (await self.store.locate([ref], may or _within(namespace))).get(ref)
             if place is None:
                 raise JobNotFound
             if not place[1].is_seen:
@@ -293,7 +309,11 @@ class Fleet:
                 # A job that was claimed after it moved has a token that was made where it is now.
                 guess = self.store.guess(hold.token if hold.token is not None and self.store.has_moved else hold.ref)
             try:
-                engine = await self._at(command.namespace, hold.ref, hold.token) if guess is None else self.engines[guess]
+                engine = (
+                    self.engines[guess]
+                    if guess is not None
+                    else await self._at(command.namespace or "", hold.ref, hold.token, command.may)
+                )
                 places.setdefault(engine, []).append(place)
             except PenstockError as error:
                 outcomes[place] = error
@@ -310,12 +330,12 @@ class Fleet:
             refs = {place: command.holds[place].ref for place in again}
             for place, ref in refs.items():
                 if isinstance(ref, str):
-                    named = await self.store.jobs_named(command.namespace, ref)
+                    named = await self.store.jobs_named(command.namespace or "", ref)
                     refs[place] = named[0][0].id if len(named) == 1 else ref
             ids = [ref for ref in refs.values() if isinstance(ref, int)]
             if not ids:
                 return
-            found = await self.store.locate(ids)
+            found = await self.store.locate(ids, command.may or _within(command.namespace))
             places: dict[Engine, list[int]] = {}
             waits = False
             for place, ref in refs.items():
@@ -352,6 +372,19 @@ class Fleet:
                 outcomes[place] = answer
 
         await asyncio.gather(*(on_one(engine, mine) for engine, mine in places.items()))
+
+    async def _settle_dead(self, command: SettleDead) -> ItemOutcome:
+        """Settle a dead job where it is: its token names the shard it was taken from."""
+        try:
+            engine = await self._at("", command.hold.ref, command.hold.token)
+        except JobNotFound as error:
+            return error
+        outcome = await engine.run(command)
+        if isinstance(outcome, JobNotFound) and self.store.has_moved and isinstance(command.hold.ref, int):
+            place = (await self.store.locate([command.hold.ref])).get(command.hold.ref)
+            if place is not None and place[1].is_seen:
+                return await self.engines[place[0]].run(copy.copy(command))
+        return outcome
 
     async def _by_id(self, command: AckById | NackById) -> list[Any]:
         """Split words about jobs by the shards of their queues, and put the outcomes together in their order."""
@@ -518,16 +551,32 @@ class Fleet:
         if not found:
             raise WebhookNotFound
 
+    async def _remove_subscription(self, command: RemoveSubscription) -> None:
+        """Look for a subscription on all shards: it moves with its queue."""
+
+        async def attempt() -> None:
+            for engine in self.engines:
+                try:
+                    return await engine.run(copy.copy(command))
+                except SubscriptionNotFound:
+                    continue
+            if self.store.is_moving:
+                raise QueueMoving  # it may have been on its way past us
+            raise SubscriptionNotFound
+
+        await self._patiently(attempt)
+
     async def _push(self, command: Push) -> list[Job]:
-        (jobs,) = await Pushing(self, [(command.queue, command.jobs)], None).run()
+        (jobs,) = await Pushing(self, [(command.queue, command.jobs)], None, command.room).run()
         return jobs
 
     async def _push_across(self, command: PushAcross) -> list[list[Job]]:
         """Push to several queues: all or none on each shard, the jobs of each part in order."""
         return await Pushing(self, command.parts, command.asked_ms).run()
 
-    def meter(self, admit: Admit) -> None:
-        """Ask ``admit`` before every push from now on. Without this call a push costs nothing for it."""
+    def meter(self, admit: Admit, quotas: Quotas) -> None:
+        """Ask ``admit`` before every push from now on, and ``quotas`` before rows are staged. Without it that costs nothing."""
+        self.quotas = quotas
         self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
 
     # Living.

@@ -160,7 +160,7 @@ async def _fresh(engine: Engine, work: Work) -> list[End]:
     ends: dict[int, End] = {}
     afar: list[tuple[End, int]] = []
     for job, arrow in work.ended[work.followed :]:
-        if job.has(JobFlag.AWAITED) and job.id not in ends:
+        if job.flags & JobFlag.AWAITED and job.id not in ends:
             ends[job.id] = end_of(job, arrow, engine.end_serial(work), work.results.get(job.id))
             if job.has(JobFlag.AWAITED_AFAR):
                 afar.append((ends[job.id], work.spared.get(job.id, 0)))

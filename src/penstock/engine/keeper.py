@@ -55,6 +55,7 @@ class Keeper:
         self._task: asyncio.Task[None] | None = None
         self._stopped = True
         self._stopping = False
+        self._woken = False  #: somebody said that there is something to do; for those that look before they end a round
 
     def start(self) -> None:
         """Begin; starting twice is fine."""
@@ -69,6 +70,14 @@ class Keeper:
             self._alarm.cancel()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+
+    def wake(self) -> None:
+        """Have a round now, or once more after the one under way."""
+        self._woken = True
+        if not self._stopped and self._task is None:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._ring()
 
     async def run_once(self) -> None:
         """Do one round."""

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.core.errors import OutcomeUnknown, PartlyDone, PenstockError
 from penstock.engine.produce import Push, PushAcross
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from penstock.engine.command import Command
 
     Run = Callable[[Command[Any]], asyncio.Future[Any]]
     Admit = Callable[[Push | PushAcross], "Admission | None"]
+
+
+class Quotas(Protocol):
+    """Counts what namespaces are given. Without a quota, a namespace may be given anything."""
+
+    async def admit(self, counts: Mapping[str, int]) -> None:
+        """Count jobs for namespaces, all of them or none. Raises why not."""
+
+    def give_back(self, counts: Mapping[str, int]) -> None:
+        """Have jobs not counted that were admitted, and are not stored."""
 
 
 class Admission(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import msgspec
 
 from penstock.core import ids, limits
-from penstock.core.errors import InvalidInput, NameContested
+from penstock.core.errors import InvalidInput, NameContested, QueueFull, QueueMoving
 from penstock.core.events import EventKind
 from penstock.core.job import (
     IDEMPOTENCY_PREFIX,
@@ -20,6 +20,7 @@ from penstock.core.job import (
     put_details,
     unique_key_is_over,
 )
+from penstock.core.ledger import Entry, EntryKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine import flows
 from penstock.engine.command import Command, Lane
@@ -27,6 +28,7 @@ from penstock.engine.fast.commands import call_back
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
     from penstock.core.flow import Afar
     from penstock.core.job import Dedup
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from penstock.engine.work import JobRef, Work
 
 _NOWHERE = State.NOWHERE.value
+#: Fields by which a new job has a name, needs others, is due or was made at another time, or enters elsewhere.
+_SPECIAL: Final = frozenset({"job_id", "unique_key", "needs", "timestamp", "delay", "due_at", "flags"})
 
 MISSPELT: Final = "jobId is spelled like an id that Penstock gives out. Choose another, or leave it out."
 
@@ -45,18 +49,22 @@ class Push(Command[list[Job]]):
 
     Answers one job per item, in order. A ``job_id`` or ``unique_key`` that is taken answers with the job that has it, and
     nothing new is stored for that item, unless its ``dedup`` says that it takes the other's place. ``permit``: what was found
-    out on other shards; without any there is nothing to be found out.
+    out on other shards; without any there is nothing to be found out. ``room``: how many jobs may wait or be active in the
+    queue, these included; refused with QueueFull. Others may be pushing at the same moment at other servers.
     """
 
-    __slots__ = ("durable", "jobs", "permit", "queue")
+    __slots__ = ("durable", "jobs", "permit", "queue", "room")
 
     lane = Lane.PUSHES
     grows = True
 
-    def __init__(self, queue: QueueKey, jobs: Sequence[NewJob], permit: Permit | None = None) -> None:
+    def __init__(
+        self, queue: QueueKey, jobs: Sequence[NewJob], permit: Permit | None = None, room: int | None = None
+    ) -> None:
         self.queue = queue
         self.jobs = jobs
         self.permit = permit
+        self.room = room
         for job in jobs:
             if job.flags & JobFlag.DURABLE:
                 self.durable = True
@@ -84,6 +92,48 @@ class PushAcross(Command[list[list[Job]]]):
         self.parts = parts
         self.asked_ms = asked_ms
         self.permit = permit
+
+
+class Part(NamedTuple):
+    """A chunk of a staged write, whose jobs were checked when they were staged."""
+
+    number: int
+    queue: QueueKey
+    jobs: Sequence[NewJob] = ()
+    fields: AbstractSet[str] = frozenset()  #: what the jobs say; the rest is as it is by default
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether its jobs can be taken at once, one after the other, and have no names. Nobody need look at each."""
+        return self.fields.isdisjoint(_SPECIAL)
+
+
+class Publish(Command[int]):
+    """Make jobs of chunks of a staged write, those that are still there; answers how many are new.
+
+    ``permit``: as for Push. ``last``: there are no more chunks; only then the answer waits for the disk. ``rows``: of the only
+    chunk, if some of its jobs are left out here because their names are taken.
+    """
+
+    __slots__ = ("entry", "last", "parts", "permit", "rows")
+
+    lane = Lane.PUSHES
+    grows = True
+
+    def __init__(
+        self,
+        entry: Entry,
+        parts: Sequence[Part],
+        permit: Permit | None = None,
+        *,
+        last: bool = False,
+        rows: int | None = None,
+    ) -> None:
+        self.rows = rows
+        self.entry = entry  #: the draft, which is due
+        self.parts = parts
+        self.permit = permit
+        self.last = last
 
 
 class PushAgain(Command[list[Job | None]]):
@@ -122,6 +172,9 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
             except InvalidInput as error:
                 work.refuse(command, error)
                 continue
+        if command.room is not None and not await _has_room(work, queue, command, command.room, names):
+            work.refuse(command, QueueFull(queue.key, command.room))
+            continue
         if queue.created_at is None:
             await work.tx.queue_save(queue, queue.settings, work.now_ms)
             work.tell(EventKind.QUEUE_CREATED, queue)
@@ -136,6 +189,18 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
         work.answer(command, jobs)
     await work.flush()
     work.timings.append((engine.stats.push_time, len(commands)))
+
+
+async def _has_room(work: Work, queue: Queue, command: Push, room: int, names: _Names) -> bool:
+    """Tell whether a queue may take what is ready at once of a push: delayed jobs do not count, nor those that are there."""
+    ready = [new for new in command.jobs if not new.delay and new.due_at is None]
+    counts = work.tx.counts(queue)
+    if counts.waiting + counts.active + work.unwritten + len(ready) <= room:  # there is plenty, whatever is new in it
+        return True
+    await work.flush()  # so that what came before it in this batch is counted
+    counts = work.tx.counts(queue)
+    new = [each for each in ready if each.job_id is None or await names.resolve(queue, each.job_id) is None]
+    return not new or counts.waiting + counts.active + len(new) <= room
 
 
 async def push_across(engine: Engine, work: Work, commands: Sequence[PushAcross]) -> None:
@@ -192,7 +257,7 @@ async def push_again(engine: Engine, work: Work, commands: Sequence[PushAgain]) 
         await _renew(engine, work, repeats)
 
 
-_Permitted = TypeVar("_Permitted", Push, PushAcross)
+_Permitted = TypeVar("_Permitted", Push, PushAcross, Publish)
 
 
 async def _permitted(work: Work, commands: Sequence[_Permitted]) -> Sequence[_Permitted]:
@@ -259,6 +324,62 @@ async def _take_over(work: Work, repeats: Sequence[tuple[Job, NewJob]]) -> None:
         await work.tx.payload_save(list(changed.values()))
 
 
+async def publish(_engine: Engine, work: Work, commands: Sequence[Publish]) -> None:
+    """Apply a batch of chunks. Each is deleted by the transaction that makes jobs of it, so that it is made so once."""
+    for command in await _permitted(work, commands):
+        if work.tx.away and any(work.tx.queue_away(part.queue) is not None for part in command.parts):
+            work.refuse(command, QueueMoving())
+            continue
+        count, draft = 0, command.entry
+        if command.parts:
+            taken = await work.tx.chunk_take(draft.number, [part.number for part in command.parts])
+            here = [part for part in command.parts if part.number in taken]
+            count = await _push_staged(work, [part for part in here if part.jobs])
+            rows = command.rows if here and command.rows is not None else sum(len(part.jobs) for part in here)
+            if rows > count:
+                await _note_known(work, draft, rows - count)
+        if command.last:
+            due = await work.tx.entry_load(EntryKind.DUE, draft.namespace, draft.name, draft.number)
+            await work.tx.entry_remove(due)
+            work.answer(command, count)
+        else:
+            work.answer_early(command, count)
+    await work.flush()
+
+
+async def _note_known(work: Work, draft: Entry, count: int) -> None:
+    """Note how many rows of a draft made no new jobs, as their names were taken: whoever wrote them may want to know."""
+    found = await work.tx.entry_load(EntryKind.KNOWN, draft.namespace, draft.name, draft.number)
+    known = found[0] if found else Entry(EntryKind.KNOWN, draft.namespace, draft.name, draft.number, 0)
+    await work.tx.entry_save([known._replace(at=work.now_ms, weight=known.weight + count)])
+
+
+async def _push_staged(work: Work, parts: Sequence[Part]) -> int:
+    """Push jobs; return how many are new. A name that is taken stays whose it is."""
+    pushed = work.pushed
+    names = _Names(work)
+    named = [part for part in parts if not part.is_plain and any_special(part.jobs)]
+    if named:
+        await work.flush()  # so that names given earlier in this batch are seen
+        await names.prefetch([(part.queue, new) for part in named for new in part.jobs])
+    for part in parts:
+        queue = work.tx.queue_find(part.queue) or await work.tx.queue_open(part.queue)
+        if queue.created_at is None:
+            await work.tx.queue_save(queue, queue.settings, work.now_ms)
+            work.tell(EventKind.QUEUE_CREATED, queue)
+        if part.is_plain:
+            work.create(_build(work, queue, part.jobs), part.jobs, Arrow.ENQUEUE)
+            work.pushed += len(part.jobs)
+        elif part not in named:
+            _make(work, queue, part.jobs)
+        else:
+            for new in part.jobs:
+                found, _ = await names.find(queue, new)
+                if found is None:
+                    names.keep(await _make_one(work, queue, new, names))
+    return work.pushed - pushed
+
+
 async def push_inside(work: Work, pushes: Sequence[tuple[Queue, NewJob]]) -> list[Job | None]:
     """Push jobs that the server itself has to push; None for one whose name is taken. What was decided before is flushed.
 
@@ -311,9 +432,12 @@ class _Moments(NamedTuple):
 
 def _moments(new: NewJob, now_ms: int) -> _Moments:
     made = now_ms if new.timestamp is None else new.timestamp
+    due_at = new.due_at
+    if due_at is None:
+        due_at = made + new.delay if new.delay else now_ms
     return _Moments(
         made,
-        max(now_ms, made + new.delay) if new.delay else now_ms,
+        max(now_ms, due_at),
         None if new.ttl is None else made + new.ttl,
         None if new.dedup is None or new.dedup.ttl is None else now_ms + new.dedup.ttl,
     )
@@ -358,7 +482,7 @@ def build(queue: Queue, serials: Sequence[int], jobs: Sequence[NewJob], now: int
             _NOWHERE,
             new.priority,
             serial,
-            now + new.delay,
+            now + new.delay if new.due_at is None else max(now, new.due_at),
             size=len(new.data),
             details=new.details,
         )
@@ -370,7 +494,7 @@ def _make(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
     """Make jobs and bring them to life."""
     made = _build(work, queue, jobs)
     for new in jobs:
-        if new.delay or new.flags & JobFlag.LIFO:
+        if new.delay or new.due_at is not None or new.flags & JobFlag.LIFO:
             start_apart(work, made, jobs)
             break
     else:

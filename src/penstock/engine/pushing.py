@@ -57,12 +57,19 @@ def is_plain(jobs: Sequence[NewJob]) -> bool:
 
 
 class Pushing:
-    """One push, on its way. ``asked_ms``: for one to several queues, see PushAcross."""
+    """One push, on its way. ``asked_ms``: for one to several queues, see PushAcross. ``room``: for one to one, see Push."""
 
-    def __init__(self, fleet: Fleet, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]], asked_ms: int | None) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        parts: Sequence[tuple[QueueKey, Sequence[NewJob]]],
+        asked_ms: int | None,
+        room: int | None = None,
+    ) -> None:
         self._fleet = fleet
         self._engines = fleet.engines
         self._asked_ms = asked_ms
+        self._room = room
         self._shape = [len(jobs) for _, jobs in parts]
         pairs = [(queue, new) for queue, jobs in parts for new in jobs]
         self._items = [Item(place, queue, new, 0) for place, (queue, new) in enumerate(pairs)]
@@ -146,7 +153,11 @@ class Pushing:
                 names.setdefault(item.queue.namespace, set()).add(item.new.job_id)
             else:
                 numbers.add(number)
-        self._located = await self._fleet.store.shards_of(sorted(numbers)) if numbers else {}
+        if numbers:
+            whose = {item.queue.namespace for item in self._items}
+            self._located = await self._fleet.store.shards_of(sorted(numbers), lambda queue: queue.namespace in whose)
+        else:
+            self._located = {}
         taken: dict[_Name, int] = {}
         for namespace, wanted in names.items():
             found = await self._fleet.store.name_places(namespace, sorted(wanted))
@@ -256,7 +267,7 @@ class Pushing:
         if names:
             numbers.update(await self._fleet.store.name_find(namespace, names))
         afar: dict[int, list[int | str]] = {}
-        shards = await self._fleet.store.shards_of(list(numbers.values()))
+        shards = await self._fleet.store.shards_of(list(numbers.values()), lambda queue: queue.namespace == namespace)
         for ref, number in numbers.items():
             if shards[number] != shard and shards[number] < len(self._engines):
                 afar.setdefault(shards[number], []).append(ref)
@@ -286,7 +297,7 @@ class Pushing:
     async def _push(self, shard: int, items: Sequence[Item], permit: Permit) -> None:
         engine, allowed = self._engines[shard], permit if permit.tickets or permit.afar else None
         if self._asked_ms is None:
-            jobs = await engine.run(Push(items[0].queue, [item.new for item in items], allowed))
+            jobs = await engine.run(Push(items[0].queue, [item.new for item in items], allowed, self._room))
             self._answers.update((item.place, job) for item, job in zip(items, jobs, strict=True))
             return
         parts: dict[QueueKey, list[Item]] = {}

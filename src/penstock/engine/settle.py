@@ -20,6 +20,7 @@ from penstock.engine.repeat import repeat
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock.core.queue import QueueKey
     from penstock.engine.engine import Engine
     from penstock.engine.work import JobRef, Work
 
@@ -35,13 +36,18 @@ class Hold(NamedTuple):
 
 
 class Settlement(Command[list[ItemOutcome]]):
-    """Base of the verbs by which workers speak about the jobs they hold. Answers one outcome per hold, in order."""
+    """Base of the verbs by which workers speak about the jobs they hold. Answers one outcome per hold, in order.
 
-    __slots__ = ("holds", "namespace")
+    ``namespace``: where the jobs are; None: wherever, as long as ``may`` says so of their queues. What it does not is as
+    good as unknown.
+    """
 
-    def __init__(self, namespace: str, holds: Sequence[Hold]) -> None:
+    __slots__ = ("holds", "may", "namespace")
+
+    def __init__(self, namespace: str | None, holds: Sequence[Hold], may: Callable[[QueueKey], bool] | None = None) -> None:
         self.namespace = namespace
         self.holds = holds
+        self.may = may
 
 
 S = TypeVar("S", bound=Settlement)
@@ -54,8 +60,14 @@ class Ack(Settlement):
 
     lane = Lane.ACKS
 
-    def __init__(self, namespace: str, holds: Sequence[Hold], results: Sequence[bytes | None]) -> None:
-        super().__init__(namespace, holds)
+    def __init__(
+        self,
+        namespace: str | None,
+        holds: Sequence[Hold],
+        results: Sequence[bytes | None],
+        may: Callable[[QueueKey], bool] | None = None,
+    ) -> None:
+        super().__init__(namespace, holds, may)
         self.results = results
 
 
@@ -63,21 +75,27 @@ class Fail(Settlement):
     """Jobs failed: each is retried after its backoff, or dead if it has no attempts left.
 
     ``final``: trying again is no use, so each is dead whatever attempts it has left. ``stack``: where it failed, line by line;
-    of each job the first lines are kept.
+    of each job the first lines are kept. ``delay_ms``: how long to wait before the retry, in place of each one's backoff.
+    ``plan_ms``: see ``after_failure``.
     """
 
-    __slots__ = ("error", "final", "stack")
+    __slots__ = ("delay_ms", "error", "final", "plan_ms", "stack")
 
     def __init__(
         self,
-        namespace: str,
+        namespace: str | None,
         holds: Sequence[Hold],
         error: str | None,
         *,
         final: bool = False,
         stack: Sequence[str] | None = None,
+        delay_ms: int | None = None,
+        plan_ms: Sequence[int] | None = None,
+        may: Callable[[QueueKey], bool] | None = None,
     ) -> None:
-        super().__init__(namespace, holds)
+        super().__init__(namespace, holds, may)
+        self.delay_ms = delay_ms
+        self.plan_ms = plan_ms
         self.error = error
         self.final = final
         self.stack = stack
@@ -153,6 +171,8 @@ def complete(work: Work, job: Job) -> None:
         work.move(job, Arrow.COMPLETE_REMOVE)
     else:
         work.move(job, Arrow.COMPLETE)
+        if job.flags & JobFlag.MESSAGE:
+            work.drop_payload(job)
 
 
 def complete_all(work: Work, jobs: Sequence[Job]) -> None:
@@ -160,6 +180,9 @@ def complete_all(work: Work, jobs: Sequence[Job]) -> None:
     kept = [job for job in jobs if not job.flags & JobFlag.REMOVE_ON_COMPLETE]
     if kept:
         work.move_all(kept, Arrow.COMPLETE)
+        for job in kept:
+            if job.flags & JobFlag.MESSAGE:
+                work.drop_payload(job)
     if len(kept) < len(jobs):
         work.move_all([job for job in jobs if job.flags & JobFlag.REMOVE_ON_COMPLETE], Arrow.COMPLETE_REMOVE)
     work.completed += len(jobs)
@@ -169,17 +192,32 @@ async def fail(engine: Engine, work: Work, commands: Sequence[Fail]) -> None:
     """Apply a batch of failures."""
 
     def count(command: Fail, _index: int, job: Job) -> None:
-        count_failure(work, job, command.error, final=command.final, stack=command.stack)
+        count_failure(
+            work,
+            job,
+            command.error,
+            final=command.final,
+            stack=command.stack,
+            delay_ms=command.delay_ms,
+            plan_ms=command.plan_ms,
+        )
 
     await _settle(engine, work, commands, count)
 
 
 def count_failure(
-    work: Work, job: Job, error: str | None, *, final: bool = False, stack: Sequence[str] | None = None
+    work: Work,
+    job: Job,
+    error: str | None,
+    *,
+    final: bool = False,
+    stack: Sequence[str] | None = None,
+    delay_ms: int | None = None,
+    plan_ms: Sequence[int] | None = None,
 ) -> None:
-    """Take an active job to its retry, or to the dead. ``final``, ``stack``: see Fail."""
+    """Take an active job to its retry, or to the dead. ``final``, ``stack``, ``delay_ms``, ``plan_ms``: see Fail."""
     work.failed += 1
-    arrow, run_at = after_failure(job, work.now_ms, final=final)
+    arrow, run_at = after_failure(job, work.now_ms, final=final, delay_ms=delay_ms, plan_ms=plan_ms)
     reason = DeathReason.UNRECOVERABLE if final else DeathReason.MAX_ATTEMPTS
     details = details_of(job)
     details.error = None if error is None else error[: limits.error_chars_max]
@@ -258,7 +296,7 @@ async def _settle(engine: Engine, work: Work, commands: Sequence[S], act: Callab
         outcomes: list[ItemOutcome] = []
         for index, hold in enumerate(command.holds):
             try:
-                job = await work.find(command.namespace, hold.ref)
+                job = await _find(work, command, hold)
             except QueueMoving as error:
                 outcomes.append(error)
                 continue
@@ -270,6 +308,12 @@ async def _settle(engine: Engine, work: Work, commands: Sequence[S], act: Callab
                 act(command, index, job)
             outcomes.append(problem)
         work.answer(command, outcomes)
+
+
+async def _find(work: Work, command: Settlement, hold: Hold) -> Job | None:
+    if command.namespace is not None:
+        return await work.find(command.namespace, hold.ref)
+    return None if isinstance(hold.ref, str) else await work.known(hold.ref, command.may)
 
 
 def _why_not(job: Job | None, hold: Hold) -> ItemOutcome:

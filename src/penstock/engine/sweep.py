@@ -171,7 +171,7 @@ async def _lapse(engine: Engine, work: Work) -> None:
         arrow, error, reason = after_lapse(job, stall.max_stalls, work.steady_ms)
         details = details_of(job)
         details.error, details.stack = error, None
-        details.reason = None if arrow is Arrow.STALL else reason
+        details.reason = None if arrow in (Arrow.STALL, Arrow.STALL_BACK) else reason
         put_details(job, details)
         work.move(job, arrow, error=error, note=reason)
         work.failed += 1

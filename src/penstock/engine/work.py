@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core import ids, lifecycle
 from penstock.core.errors import QueueMoving
 from penstock.core.events import ERROR_KINDS, Event, EventKind, job_event, job_events, queue_event
-from penstock.core.job import JobFlag
+from penstock.core.job import JobFlag, Payload
 from penstock.core.lifecycle import Arrow, State
 
 if TYPE_CHECKING:
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
     from penstock.core.flow import Dependency, End
     from penstock.core.ids import IdSource
-    from penstock.core.job import Job, Payload
+    from penstock.core.job import Job
     from penstock.core.lifecycle import Moment
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import AnyCommand
     from penstock.engine.stats import Histogram
     from penstock.store.contract import Transaction
 
+#: What is left of a payload that is not kept: JSON, since every door has to be able to show it.
+_NOTHING: Final = Payload(b"null", None)
 # Plain numbers: looking up a member of an enum costs more than the comparison.
 _NOWHERE, _WAITING, _ACTIVE, _COMPLETED, _DEAD = (
     state.value for state in (State.NOWHERE, State.WAITING, State.ACTIVE, State.COMPLETED, State.DEAD)
@@ -29,6 +31,15 @@ _NOWHERE, _WAITING, _ACTIVE, _COMPLETED, _DEAD = (
 
 #: How a job is named from outside: by its id, or by its producer's own id.
 JobRef = int | str
+
+
+class _Serials:
+    """The moment of a piece of work, for arrows that need one serial of each job: they are made together."""
+
+    def __init__(self, work: Work, count: int) -> None:
+        self.now_ms = work.now_ms
+        self.steady_ms = work.steady_ms
+        self.serial = iter(work.serials(count)).__next__
 
 
 class Work:
@@ -44,6 +55,8 @@ class Work:
         self.now_ms = tx.now_ms
         self.steady_ms = tx.steady_ms
         self.answers: list[tuple[AnyCommand, Any]] = []
+        #: Answers that do not wait for the disk: whoever gets one has something to come that does.
+        self.early: list[tuple[AnyCommand, Any]] = []
         self.refusals: list[tuple[AnyCommand, Exception]] = []
         self.deferred: list[AnyCommand] = []  #: commands that did not fit and come first in the next batch
         self.readied: list[Sequence[Job]] = []  #: jobs that are ready now and were not before
@@ -56,6 +69,8 @@ class Work:
         self.given_up: list[int] = []  #: dead jobs that jobs of other shards still hope for, and that are gone now
         self.results: dict[int, bytes] = {}  #: what workers answered, by job
         self._unsaved_results: dict[int, bytes] = {}
+        self._emptied: list[Job] = []
+        self.dead_letters: list[QueueKey] = []  #: queues of the messages that died, one entry for each
         self.after_commit: list[Callable[[], object]] = []
         self.timings: list[tuple[Histogram, int]] = []  #: what to time, and how many commands of it there are
         self.pushed = self.pulled = self.completed = self.failed = 0
@@ -82,6 +97,10 @@ class Work:
         """End a command well."""
         self.answers.append((command, outcome))
 
+    def answer_early(self, command: AnyCommand, outcome: Any) -> None:
+        """End a command well, whose caller does not wait for the disk now, but will before it answers anybody."""
+        self.early.append((command, outcome))
+
     def refuse(self, command: AnyCommand, error: Exception) -> None:
         """End a command with an error of its own; the rest of the batch is not touched by it."""
         self.refusals.append((command, error))
@@ -102,6 +121,10 @@ class Work:
         """Keep what a worker answered, as long as the job is kept."""
         self.results[job.id] = self._unsaved_results[job.id] = result
 
+    def drop_payload(self, job: Job) -> None:
+        """Forget what a job carried, which is kept only so that it is not done twice."""
+        self._emptied.append(job)
+
     async def drop_result(self, job: Job) -> None:
         """Forget what a worker answered, in this batch or long ago."""
         self._unsaved_results.pop(job.id, None)
@@ -119,8 +142,7 @@ class Work:
         unknown = {ref: None for ref in refs if type(ref) is int and ref not in self._known and ref not in absent}
         if unknown:
             found = await self.tx.job_load(unknown)
-            for job in found:
-                self.meet(job)
+            self._known.update({job.id: (job, job.state, job.token) for job in found})
             if len(found) < len(unknown):
                 absent.update(unknown.keys() - {job.id for job in found})
 
@@ -150,23 +172,48 @@ class Work:
             if (number, ref) not in self._named:
                 await self.prefetch_named(((number, ref),))
             job = self._named[number, ref]
-        if self._away and job is not None:
+        if job is None or job.namespace != number:  # first: another namespace must not be told even that it is on its way
+            return None
+        if self._away:
             self._check_here(job)
-        return None if job is None or job.state == _NOWHERE or job.namespace != number else job
+        return None if job.state == _NOWHERE else job
 
-    async def known(self, job_id: int) -> Job | None:
-        """Return a job by its id as this transaction has left it so far, or None if it is gone."""
+    async def known(self, job_id: int, may: Callable[[QueueKey], bool] | None = None) -> Job | None:
+        """Return a job by its id as this transaction has left it so far, or None if it is gone.
+
+        ``may``: whether jobs of a queue may be known; one that may not be is as good as gone. Raises QueueMoving.
+        """
         if job_id not in self._known:
             await self.prefetch((job_id,))
         known = self._known.get(job_id)
-        if self._away and known is not None:
+        if known is None or (may is not None and not may(self.queue_of(known[0]).key)):
+            return None
+        if self._away:
             self._check_here(known[0])
-        return None if known is None or known[0].state == _NOWHERE else known[0]
+        return None if known[0].state == _NOWHERE else known[0]
 
     def at_hand(self, job_id: int) -> Job | None:
         """Return a job that ``prefetch`` has looked for, as this transaction has left it so far, or None."""
         known = self._known.get(job_id)
         return None if known is None or known[0].state == _NOWHERE else known[0]
+
+    def held(self, jobs: Sequence[int], tokens: Sequence[int]) -> tuple[list[Job], list[tuple[int, int]]]:
+        """Of jobs that ``prefetch`` has looked for, return those that these tokens lease, and the others by id and token.
+
+        What is on its way to another shard is among the others.
+        """
+        known, away = self._known, self._away
+        held: list[Job] = []
+        others: list[tuple[int, int]] = []
+        for job_id, token in zip(jobs, tokens, strict=True):
+            found = known.get(job_id)
+            if found is not None:
+                job = found[0]
+                if job.token == token and job.state == _ACTIVE and not (away and job.queue in away):
+                    held.append(job)
+                    continue
+            others.append((job_id, token))
+        return held, others
 
     def _check_here(self, job: Job) -> None:
         if job.queue in self._away:
@@ -193,6 +240,14 @@ class Work:
             self._known[job.id] = (job, job.state, job.token)
             return job
         return known[0]
+
+    def meet_all(self, jobs: Sequence[Job]) -> list[Job]:
+        """``meet`` for several."""
+        known = self._known
+        if known:
+            return [self.meet(job) for job in jobs]
+        known.update({job.id: (job, job.state, job.token) for job in jobs})
+        return list(jobs)
 
     def create(self, jobs: list[Job], payloads: Sequence[Payload], arrow: Arrow) -> None:
         """Bring new jobs to life along an arrow that starts nowhere. They are written by the next ``flush``."""
@@ -221,12 +276,12 @@ class Work:
 
     def lease_all(self, jobs: Sequence[Job], arrow: Arrow, lease_ms: int) -> None:
         """Lease waiting jobs: ``move_all`` for jobs of which nothing else was changed, which takes less to write."""
-        self._follow_all(jobs, arrow, lease_ms)
+        self._follow_all(jobs, arrow, lease_ms, _Serials(self, len(jobs)) if len(jobs) > 1 else self)
         self._leased.update(dict.fromkeys([job.id for job in jobs]))
 
-    def _follow_all(self, jobs: Sequence[Job], arrow: Arrow, value: int) -> None:
+    def _follow_all(self, jobs: Sequence[Job], arrow: Arrow, value: int, moment: Moment | None = None) -> None:
         source = jobs[0].state
-        target, _, kinds = lifecycle.move_all(jobs, arrow, self, value)
+        target, _, kinds = lifecycle.move_all(jobs, arrow, moment or self, value)
         for kind in kinds:
             self._events += job_events(kind, jobs)
         if target == _WAITING:
@@ -235,6 +290,14 @@ class Work:
             self.ready.update([job.queue for job in jobs])
         if target in (_COMPLETED, _DEAD, _NOWHERE) and source not in (_COMPLETED, _DEAD):
             self.ended += [(job, arrow) for job in jobs]
+            if target == _DEAD:
+                for job in jobs:
+                    self._note_death(job)
+
+    @property
+    def unwritten(self) -> int:
+        """How many new jobs the counts of their queues do not know yet: those that the next ``flush`` writes."""
+        return len(self._born)
 
     def touch(self, job: Job) -> None:
         """Have a job written that was changed without an arrow: its details or flags. A new one is written anyway."""
@@ -255,8 +318,14 @@ class Work:
         if target in (_COMPLETED, _DEAD, _NOWHERE):
             if source not in (_COMPLETED, _DEAD):
                 self.ended.append((job, arrow))
+                if target == _DEAD:
+                    self._note_death(job)
             elif target == _NOWHERE and job.flags & JobFlag.AWAITED_AFAR:
                 self.given_up.append(job.id)
+
+    def _note_death(self, job: Job) -> None:
+        if job.flags & JobFlag.MESSAGE:
+            self.dead_letters.append(self.queue_of(job).key)
 
     def need(self, needs: Iterable[Dependency]) -> None:
         """Book what new jobs need. It is written by the next ``flush``."""
@@ -293,20 +362,26 @@ class Work:
                 for job, _, _ in leased:
                     self._known[job.id] = (job, job.state, job.token)
         if self._changed:
-            changed = [self._known[job_id] for job_id in self._changed]
-            self._changed = {}
-            saved = [each for each in changed if each[0].state != _NOWHERE]
-            gone = [each for each in changed if each[0].state == _NOWHERE]
-            if saved:
-                await self.tx.job_save(saved)
-            if gone:
-                await self.tx.job_remove(gone)
-            for job, _, _ in saved:
-                self._known[job.id] = (job, job.state, job.token)
-            if self._unsaved_results:
-                kept = {job.id for job, _, _ in saved}
-                await self.tx.result_save([each for each in self._unsaved_results.items() if each[0] in kept])
-                self._unsaved_results = {}
+            await self._flush_changed()
         if self._events:
             self.tx.journal(self._events)
             self._events = []
+
+    async def _flush_changed(self) -> None:
+        changed = [self._known[job_id] for job_id in self._changed]
+        self._changed = {}
+        saved = [each for each in changed if each[0].state != _NOWHERE]
+        gone = [each for each in changed if each[0].state == _NOWHERE]
+        if saved:
+            await self.tx.job_save(saved)
+        if gone:
+            await self.tx.job_remove(gone)
+        for job, _, _ in saved:
+            self._known[job.id] = (job, job.state, job.token)
+        if self._unsaved_results:
+            kept = {job.id for job, _, _ in saved}
+            await self.tx.result_save([each for each in self._unsaved_results.items() if each[0] in kept])
+            self._unsaved_results = {}
+        if self._emptied:
+            await self.tx.payload_save([(job, _NOTHING) for job in self._emptied if job.state != _NOWHERE])
+            self._emptied = []

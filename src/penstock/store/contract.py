@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from penstock.core.apikey import ApiKey
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
     from penstock.core.events import Event
     from penstock.core.flow import Dependency, End, Need, NeedCount, Relay
     from penstock.core.job import Delivery, Job, Payload
+    from penstock.core.ledger import Chunk, Entry
     from penstock.core.lifecycle import State
     from penstock.core.names import Reservation
     from penstock.core.queue import Counts, Move, Queue, QueueKey, QueueSettings, Standing
@@ -51,6 +53,13 @@ class Horizon(msgspec.Struct):
     lapse_ms: int | None = None  #: steady clock: the earliest end of a lease
     cron_ms: int | None = None  #: wall clock: the earliest tick of a cron
     unfollowed: bool = False  #: there are ends (see ``end_add``), so there is something to do at once
+
+
+class Whereabouts(NamedTuple):
+    """Where a job is: in which queue, and how that stands here."""
+
+    standing: Standing
+    queue: QueueKey
 
 
 class Place(NamedTuple):
@@ -78,6 +87,17 @@ class Page(NamedTuple):
     states: tuple[State, ...]
     limit: int
     offset: int = 0
+
+
+class Search(NamedTuple):
+    """Which entries of the ledger, oldest first. None: any."""
+
+    kind: int
+    namespace: str | None = None
+    name: str | None = None
+    before_ms: int | None = None  #: those written before this wall-clock time
+    limit: int = limits.stages_max
+    bodies: bool = True  #: False: without their bodies, which may be large
 
 
 class LogEntry(msgspec.Struct, frozen=True):
@@ -277,11 +297,11 @@ class Transaction(Protocol):
         Held like ``job_load``. Keys that nobody holds are left out.
         """
 
-    async def job_ready(self, queue: Queue, limit: int) -> list[tuple[Job, Payload]]:
+    async def job_ready(self, queue: Queue, limit: int, *, bodies: bool = True) -> list[tuple[Job, Payload]]:
         """Read the next waiting jobs in order of priority, then position, held for this transaction.
 
         Of one group never more than its limit leaves free; a group at its limit is passed over. Fewer than ``limit`` when
-        their payloads reach ``claim_batch_bytes_max``.
+        their payloads reach ``claim_batch_bytes_max``. ``bodies``: False if nobody will look at the payloads.
         """
 
     async def job_due(self, now_ms: int, limit: int) -> list[Job]:
@@ -481,6 +501,29 @@ class Transaction(Protocol):
     async def journal_trim(self, before_ms: int, bytes_max: int, limit: int) -> int:
         """Drop up to ``limit`` of the oldest blocks that are too old or too much; return how many went."""
 
+    # The ledger: see core/ledger.py.
+
+    async def entry_load(self, kind: int, namespace: str, name: str, number: int | None = None) -> list[Entry]:
+        """Read entries, all numbers or one, in order of the numbers; held like ``job_load``."""
+
+    async def entry_load_all(self, kind: int, namespace: str, places: Sequence[tuple[str, int | None]]) -> list[Entry]:
+        """``entry_load`` for many: names, each with all its numbers (None) or one. Those of a name come in order."""
+
+    async def entry_save(self, entries: Sequence[Entry]) -> None:
+        """Write entries: new ones, or in place of those that were read with that version. Raises RowChanged."""
+
+    async def entry_remove(self, entries: Sequence[Entry]) -> None:
+        """Delete entries that were read with that version. Raises RowChanged."""
+
+    async def chunk_add(self, chunks: Sequence[Chunk]) -> None:
+        """Write new chunks."""
+
+    async def chunk_take(self, owner: int, numbers: Sequence[int]) -> set[int]:
+        """Delete chunks of an owner; return the numbers of those that were there."""
+
+    async def chunk_drop(self, owner: int, limit: int) -> int:
+        """Delete up to ``limit`` chunks of an owner; return how many."""
+
 
 class FastTransaction(Transaction, Protocol):
     """What the fast path needs besides, of a store that has one: see ``engine.fast``."""
@@ -519,6 +562,10 @@ class Store(Protocol):
     def clock(self) -> Clock:
         """What everything in it is timed by."""
 
+    @property
+    def source(self) -> str:
+        """Where another process finds it, to read from it in bulk: ``sqlite:`` and a file, or a database. May hold a secret."""
+
     when_moved: list[Callable[[], None]]  #: called when a queue, or the layout, is not what it was: see ``Standing``
 
     @property
@@ -547,8 +594,8 @@ class Store(Protocol):
         Unknown and damaged ones are left out. What comes after ``claim_batch_bytes_max`` is left out, too.
         """
 
-    async def job_places(self, ids: Sequence[int]) -> dict[int, Standing]:
-        """Find out which of some jobs are here, and how it stands with their queues."""
+    async def job_places(self, ids: Sequence[int]) -> dict[int, Whereabouts]:
+        """Find out which of some jobs are here, in which queues, and how it stands with those."""
 
     @property
     def horizon(self) -> Horizon:
@@ -583,6 +630,18 @@ class Store(Protocol):
         Returns for each 0, or how many ms until there is room. What is counted is common to all servers that use the store. It
         is not part of any transaction, and need not survive a crash of the store. Raises StorageFailed if nobody can count.
         """
+
+    async def key_add(self, key: ApiKey, most: int) -> None:
+        """Keep a new API key, durably. Of ``most`` that there may be, the ones that are over make room. Raises TooMany."""
+
+    async def key_revoke(self, key_id: str) -> bool:
+        """Have an API key be no longer good, durably; tell whether there is such a key. Revoking twice is fine."""
+
+    async def key_list(self) -> tuple[int, list[ApiKey]]:
+        """Read all API keys, those that are over too, oldest first, and the number of changes that made them so."""
+
+    async def key_revision(self) -> int:
+        """Read how many changes of API keys there were, by all servers."""
 
     async def sync(self) -> None:
         """Return once everything committed before the call survives a power cut.
@@ -660,6 +719,24 @@ class Store(Protocol):
 
     async def log_get(self, job_id: int) -> list[LogEntry]:
         """Read a job's log, oldest first."""
+
+    async def job_fetch(self, ids: Sequence[int]) -> list[Delivery]:
+        """Read some jobs with their payloads, on its own connection. Unknown and damaged ones are left out.
+
+        What comes after ``claim_batch_bytes_max`` is left out, too: whoever asked asks again for the rest.
+        """
+
+    async def entry_list(self, search: Search) -> list[Entry]:
+        """Read entries of the ledger, on its own connection."""
+
+    async def entry_totals(self, kind: int) -> tuple[int, int]:
+        """Return how many entries of a kind there are, and their weights together."""
+
+    async def chunk_read(self, owner: int, after: int, limit: int) -> list[Chunk]:
+        """Read the next chunks of an owner behind a number, in order, on its own connection.
+
+        What comes after ``claim_batch_bytes_max`` is left out.
+        """
 
     async def cron_get(self, key: CronKey) -> Cron | None:
         """Read one cron."""

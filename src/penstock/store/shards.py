@@ -18,7 +18,7 @@ from penstock.core.sharding import shard_for
 from penstock.store.contract import Capabilities, StoreStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.core.cron import Cron, CronKey
     from penstock.core.flow import Dependency, Need
@@ -96,9 +96,12 @@ class ShardedStore:
         number = self._found.get(job_id, shard_of(job_id)) if self._found else shard_of(job_id)
         return number if number < len(self.shards) else None
 
-    async def locate(self, ids: Sequence[int]) -> dict[int, tuple[int, Standing]]:
+    async def locate(
+        self, ids: Sequence[int], may: Callable[[QueueKey], bool] | None = None
+    ) -> dict[int, tuple[int, Standing]]:
         """Find out on which shards jobs are, and how it stands with their queues. Those that are nowhere are left out.
 
+        ``may``: whether jobs of a queue may be known; those that may not be are left out, too.
         They are looked for twice: one may be on its way from a shard that was asked too late to one that was asked too early.
         Raises StorageFailed if a shard that may have them cannot be asked.
         """
@@ -113,7 +116,9 @@ class ShardedStore:
                 elif isinstance(places, BaseException):
                     raise places
                 else:
-                    for job_id, standing in places.items():
+                    for job_id, (standing, queue) in places.items():
+                        if may is not None and not may(queue):
+                            continue
                         if standing.is_seen:
                             found[job_id] = number, standing
                             self._note(job_id, number)
@@ -126,11 +131,14 @@ class ShardedStore:
             raise failure
         return found
 
-    async def shards_of(self, ids: Sequence[int]) -> dict[int, int]:
-        """Return the shard of each job. One that is nowhere would be where its id says. Raises QueueMoving, StorageFailed."""
+    async def shards_of(self, ids: Sequence[int], may: Callable[[QueueKey], bool] | None = None) -> dict[int, int]:
+        """Return the shard of each job. One that is nowhere would be where its id says. Raises QueueMoving, StorageFailed.
+
+        ``may``: see ``locate``.
+        """
         if not self.has_moved:
             return {job_id: shard_of(job_id) for job_id in ids}
-        found = await self.locate(ids)
+        found = await self.locate(ids, may)
         if any(not standing.is_seen for _, standing in found.values()):
             raise QueueMoving
         return {job_id: found[job_id][0] if job_id in found else shard_of(job_id) for job_id in ids}
@@ -167,8 +175,10 @@ class ShardedStore:
         guess = self.guess(job_id)
         if not self.has_moved:
             return None if guess is None else self.shards[guess]
-        if guess is not None and (await self.shards[guess].job_places([job_id])).get(job_id, Standing.MOVED).is_seen:
-            return self.shards[guess]
+        if guess is not None:
+            here = (await self.shards[guess].job_places([job_id])).get(job_id)
+            if here is not None and here.standing.is_seen:
+                return self.shards[guess]
         found = (await self.locate([job_id])).get(job_id)
         return None if found is None else self.shards[found[0]]
 

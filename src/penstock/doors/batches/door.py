@@ -15,10 +15,11 @@ from penstock.core.errors import InvalidInput, JobQuarantined
 from penstock.core.ids import ID_MAX
 from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
+from penstock.core.nesting import check_depth
 from penstock.core.queue import QueueKey
 from penstock.core.timestamps import from_rfc3339, to_rfc3339
 from penstock.doors.batches import wire
-from penstock.doors.http.body import Reader, check_depth
+from penstock.doors.http.body import Reader
 from penstock.doors.http.route import Plain, Route
 from penstock.doors.opaque import unwrap, wrap
 from penstock.engine.admin import Slice

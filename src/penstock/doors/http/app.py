@@ -18,7 +18,7 @@ from penstock.core.errors import HeadRefused, PenstockError, RouteNotFound
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
 from penstock.doors.http.request import Bodies, Request
-from penstock.doors.http.route import JSON, PLAIN, Plain, Route, Stream
+from penstock.doors.http.route import JSON, PLAIN, File, Plain, Route, Stream
 from penstock.doors.http.router import Router
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ log = structlog.get_logger("penstock.http")
 Headers = list[tuple[str, str]]
 _PREFLIGHT: Final = [
     ("access-control-allow-methods", "GET, POST, PUT, DELETE, OPTIONS"),
-    ("access-control-allow-headers", "Content-Type, Authorization, Authorisation, X-Namespace"),
+    ("access-control-allow-headers", "Content-Type, Authorization, Authorisation, X-Api-Key, X-Namespace, Idempotency-Key"),
     ("access-control-max-age", "86400"),
 ]
 
@@ -66,7 +66,7 @@ class HttpApp:
     ``allow_origin`` is the web page that may call from a browser (empty: none). ``websocket`` serves WebSockets (None: there
     are none); what it raises before it accepts the connection is the answer to the handshake, said through ``links``.
     ``plain_errors``: what has no route is answered with a line of text. ``stray`` answers it, if that is said otherwise.
-    ``flows`` are the connections that streams run over: they are told what else is sent.
+    ``error_body`` spells errors as JSON. ``flows`` are the connections that streams run over: they are told what else is sent.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class HttpApp:
         websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
         plain_errors: bool = False,
         stray: Handler = not_found,
+        error_body: Callable[[PenstockError], bytes] = body_of,
         flows: Mapping[str, Traffic] | None = None,
     ) -> None:
         self._router = Router(routes)
@@ -91,8 +92,8 @@ class HttpApp:
         self._websocket = websocket
         self._plain_errors = plain_errors
         self._stray = stray
+        self._error_body = error_body
         self._flows = flows if flows is not None else {}
-        self._guarded = window is not None or not gate.is_open
         self._origin: Headers = [("access-control-allow-origin", allow_origin)] if allow_origin else []
         self._json: Headers = [("content-type", JSON), *self._origin]
         expose = ("access-control-expose-headers", f"{CODE_HEADER}, retry-after")
@@ -106,7 +107,7 @@ class HttpApp:
         if scope.proto != "http":
             await self._serve_websocket(scope, cast("RSGIWebsocketProtocol", proto))
             return
-        request = Request(scope, proto, self._bodies)
+        request = Request(scope, proto, self._bodies, self._gate)
         route: Route | None = None
         try:
             method = scope.method
@@ -115,7 +116,9 @@ class HttpApp:
                 return
             # Whoever asks for the head only gets it from the handler of GET; the server leaves the body out.
             route, params = self._router.find("GET" if method == "HEAD" else method, scope.path)
-            if self._guarded:
+            if route is not None and route.meter is not None:
+                proto = route.meter.watch(proto)
+            if self._window is not None or not self._gate.is_open:
                 await self._check(scope, route, request)
             handler = self._stray if route is None else route.handler
             if method == "HEAD" and route is not None and route.right is Right.TAKE:
@@ -127,7 +130,7 @@ class HttpApp:
         finally:
             if request.held:
                 self._bodies.release(request.held)
-        if type(answer) is Stream:
+        if type(answer) is Stream or type(answer) is File:
             await self._go_on(method, proto, answer)
             return
         if type(answer) is Plain:
@@ -138,9 +141,16 @@ class HttpApp:
             flow.count_other(len(body))
         proto.response_bytes(status, headers, body)
 
-    async def _go_on(self, method: str, proto: HTTPProtocol, answer: Stream) -> None:
-        """Give an answer that goes on."""
+    async def _go_on(self, method: str, proto: HTTPProtocol, answer: Stream | File) -> None:
+        """Give an answer that goes on, or is sent by the server underneath."""
         headers = [("content-type", answer.content_type), ("cache-control", "no-cache"), *self._origin]
+        if isinstance(answer, File):
+            headers += [("content-length", str(answer.size)), *answer.headers]
+            if method == "HEAD":
+                proto.response_empty(200, headers)
+            else:
+                proto.response_file(200, headers, answer.path)
+            return
         try:
             if method == "HEAD":
                 proto.response_empty(200, headers)
@@ -163,7 +173,7 @@ class HttpApp:
 
     async def _refuse(self, scope: Scope, proto: RSGIWebsocketProtocol, error: PenstockError) -> None:
         """Answer a handshake with an error. The server underneath can give the status; the rest is said before it does."""
-        status, body = status_of(error), body_of(error)
+        status, body = status_of(error), self._error_body(error)
         if self._links.reach(scope):
             headers = [*self._error, *headers_of(error), ("content-length", str(len(body))), ("connection", "close")]
             lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {value}" for name, value in headers)]
@@ -175,7 +185,7 @@ class HttpApp:
         if route is not None and route.probe:
             return
         self._check_pace(scope)
-        if self._gate.is_open or (route is not None and route.public):
+        if self._gate.is_open or (route is not None and route.public and not (route.of_all and self._gate.keeps_apart)):
             return
         headers: Any = scope.headers
         request.identity = identity = await self._gate.identify(shown_in(headers))
@@ -197,4 +207,4 @@ class HttpApp:
         if plain:
             proto.response_bytes(status_of(error), [*self._plain_error, *headers_of(error)], f"{error}\n".encode())
         else:
-            proto.response_bytes(status_of(error), [*self._error, *headers_of(error)], body_of(error))
+            proto.response_bytes(status_of(error), [*self._error, *headers_of(error)], self._error_body(error))

@@ -21,9 +21,24 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.JobQuarantined: 404,
     errors.WorkerNotFound: 404,
     errors.RouteNotFound: 404,
+    errors.KeyNotFound: 404,
     errors.WebhookNotFound: 404,
-    errors.HeadRefused: 405,
+    errors.SubscriptionNotFound: 404,
+    errors.QueueNotFound: 404,
+    errors.StageUnknown: 404,
+    errors.CommitUnknown: 404,
+    errors.EpochUnknown: 404,
+    errors.NamespaceNotFound: 404,
+    errors.SnapshotNotFound: 404,
+    errors.LakeUnset: 404,
+    errors.LakeNotFound: 404,
+    errors.MethodRefused: 405,
     errors.RebalanceRefused: 409,
+    errors.AlreadyExists: 409,
+    errors.EpochOver: 409,
+    errors.LeasesLost: 409,
+    errors.ReceiptUnknown: 410,
+    errors.JournalGone: 410,
     errors.LengthRequired: 411,
     errors.BodyTooLarge: 413,
     errors.RateLimited: 429,
@@ -34,9 +49,14 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.QueueMoving: 503,
     errors.StoreIncompatible: 503,
     errors.ShuttingDown: 503,
+    errors.BulkFailed: 503,
     errors.StorageFull: 507,
+    errors.SpoolFull: 507,
     errors.OutcomeUnknown: 500,
     errors.PartlyDone: 500,
+    errors.LakeInvalid: 500,
+    errors.BulkUnavailable: 501,
+    errors.LakeUnavailable: 501,
     errors.PenstockError: 500,
 }
 #: Carries the stable code of an error, because the body is the contract's and has no room for it.
@@ -48,6 +68,23 @@ class ErrorReply(msgspec.Struct):
 
     ok: bool
     error: str
+
+
+class JournalGoneReply(msgspec.Struct):
+    """What was asked for is not kept any more, and where to go on."""
+
+    ok: bool
+    error: str
+    journal_first: int  #: number of the oldest event that is kept
+
+
+class LeasesLostReply(msgspec.Struct):
+    """Jobs of an epoch are no longer the group's: how many of which."""
+
+    ok: bool
+    error: str
+    epoch: int
+    lost: int
 
 
 class Refused(errors.InvalidInput):
@@ -68,8 +105,8 @@ def headers_of(error: errors.PenstockError) -> list[tuple[str, str]]:
         headers.append(("retry-after", str(-(-error.retry_after_ms // 1000))))
     elif isinstance(error, errors.Unauthorized):
         headers.append(("www-authenticate", "Bearer"))
-    elif isinstance(error, errors.HeadRefused):
-        headers.append(("allow", "GET"))
+    elif isinstance(error, errors.MethodRefused):
+        headers.append(("allow", error.allow))
     elif status_of(error) == 503:
         headers.append(("retry-after", "1"))
     return headers
@@ -77,4 +114,8 @@ def headers_of(error: errors.PenstockError) -> list[tuple[str, str]]:
 
 def body_of(error: errors.PenstockError) -> bytes:
     """Return the body an error is answered with."""
+    if isinstance(error, errors.JournalGone):
+        return msgspec.json.encode(JournalGoneReply(ok=False, error=str(error), journal_first=error.first))
+    if isinstance(error, errors.LeasesLost):
+        return msgspec.json.encode(LeasesLostReply(ok=False, error=str(error), epoch=error.epoch, lost=error.lost))
     return msgspec.json.encode(ErrorReply(ok=False, error=str(error)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import msgspec
 
 from penstock import __version__
+from penstock.core import limits
 from penstock.doors.http.errors import CODE_HEADER, ErrorReply
 from penstock.doors.http.route import JSON, Plain, Route
 
@@ -35,14 +36,22 @@ _TOKEN: Final = {
     "type": "http",
     "scheme": "bearer",
     "bearerFormat": "JWT",
-    "description": "One of the server's tokens, or a JSON Web Token. What that must allow is in the operation's x-right.",
+    "description": "A token of the server, an API key, or a JSON Web Token. What it must allow is in the operation's x-right.",
 }
+_KEY: Final = {"type": "apiKey", "in": "header", "name": "X-Api-Key", "description": "The same, shown in another header."}
 _NAMESPACE: Final = {
     "name": "X-Namespace",
     "in": "header",
     "required": False,
     "description": "Whose queues and jobs are meant.",
     "schema": {"type": "string", "default": "default", "pattern": "^[A-Za-z0-9_.:-]+$", "minLength": 1, "maxLength": 128},
+}
+_IDEMPOTENCY: Final = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "Requests with the same key are the same request: it is done once, and answered alike.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": limits.idempotency_key_chars_max},
 }
 _STYLE: Final = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#1b2733;background:#fff}
@@ -51,6 +60,9 @@ code,pre{font:13px/1.5 ui-monospace,monospace}pre{background:#f3f6f9;padding:.8r
 b{display:inline-block;width:4.5rem;color:#0b6}b.DELETE{color:#c33}b.PUT{color:#a60}b.GET{color:#06c}
 @media(prefers-color-scheme:dark){body{background:#10161c;color:#d7e0e8}pre{background:#1b242d}h2{border-color:#33414e}}
 """
+
+
+_ARROW = "application/vnd.apache.arrow.stream"
 
 
 class OpenApi:
@@ -89,9 +101,9 @@ class OpenApi:
             "paths": paths,
             "components": {
                 "schemas": components,
-                "securitySchemes": {"token": _TOKEN},
+                "securitySchemes": {"token": _TOKEN, "key": _KEY},
             },
-            "security": [{}, {"token": []}],
+            "security": [{}, {"token": []}, {"key": []}],
         }
 
     @cached_property
@@ -154,6 +166,8 @@ def _operation(route: Route) -> dict[str, Any]:
         parameters += _query_parameters(route.query)
     if route.namespaced:
         parameters.append(_NAMESPACE)
+    if route.repeatable:
+        parameters.append(_IDEMPOTENCY)
     operation: dict[str, Any] = {
         "summary": route.summary,
         "tags": [route.tag],
@@ -170,7 +184,7 @@ def _operation(route: Route) -> dict[str, Any]:
         }
     if route.takes:
         operation["requestBody"] = {"content": {route.takes: {"schema": {"type": "string", "format": "binary"}}}}
-    if route.public or route.probe:
+    if (route.public and not route.of_all) or route.probe:
         operation["security"] = [{}]
     else:
         operation["x-right"] = (route.right.name or "").lower()
@@ -197,6 +211,8 @@ def _reply(route: Route) -> dict[str, Any]:
         return {"description": text, "content": {JSON: _list(route.listed)}}
     if route.reply is None:
         text = "Plain text." if route.media == "text/plain" else "A stream that goes on."
+        if "arrow" in route.media:
+            text = "An Arrow IPC stream, then PNSTROWS and the number of rows in 8 bytes, lowest first."
         content: dict[str, Any] = {route.media: {"schema": {"type": "string"}}}
         if route.listed_too is not None:
             text = f"{text} Or: {_first_line(route.listed_too)}"
@@ -204,7 +220,11 @@ def _reply(route: Route) -> dict[str, Any]:
         return {"description": text, "content": content}
     schemas = [{"$ref": _REF.format(name=reply.__name__)} for reply in route.replies]
     text = " Or: ".join(map(_first_line, route.replies))
-    return {"description": text, "content": {JSON: {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}}}
+    content = {JSON: {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}}
+    if route.arrow_too:
+        text = f"{text} With Accept: {_ARROW}, the rows as Arrow, and PNSTROWS and their number in 8 bytes, lowest first."
+        content[_ARROW] = {"schema": {"type": "string"}}
+    return {"description": text, "content": content}
 
 
 def _list(item: Any) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
-from penstock.access.identity import EVERYBODY
 from penstock.core import limits
 from penstock.core.errors import BodyTooLarge, InvalidInput, LengthRequired, TooMany
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from granian._granian import RSGIHTTPProtocol as HTTPProtocol
     from granian.rsgi import Scope
 
+    from penstock.access.gate import Gate
     from penstock.access.identity import Identity, Right
 
 
@@ -42,28 +42,29 @@ class Bodies:
 class Request:
     """What was asked, and by whom. The body is read when a handler wants it."""
 
-    __slots__ = ("_bodies", "_identity", "_proto", "header", "held", "scope")
+    __slots__ = ("_bodies", "_gate", "_identity", "_proto", "header", "held", "scope")
 
-    def __init__(self, scope: Scope, proto: HTTPProtocol, bodies: Bodies) -> None:
+    def __init__(self, scope: Scope, proto: HTTPProtocol, bodies: Bodies, gate: Gate) -> None:
         self.scope = scope
+        self._gate = gate
         self.held = 0  #: bytes of memory to give back to ``bodies`` at the end
         self._proto = proto
         self._bodies = bodies
         self.header: Any = scope.headers.get  #: ``header(name, default)``, the name in lower case
 
-    async def body(self) -> bytes:
-        """Read the whole body. Raises BodyTooLarge before, or as soon as, it is over the limit.
+    async def body(self, most: int = limits.body_bytes_max) -> bytes:
+        """Read the whole body. Raises BodyTooLarge before, or as soon as, it is over ``most`` bytes.
 
         A body that was cut off is never taken for a shorter one: raises InvalidInput.
         """
         length = self.header("content-length")
         if length is None:
-            return await self._chunks()
+            return await self._chunks(most)
         if not length.isdigit():
             raise InvalidInput("Content-Length must be a number")
         size = int(length)
         if size > limits.small_body_bytes:
-            self._check_size(size)
+            self._check_size(size, most)
             self._hold(size)
         try:
             body = await self._proto()
@@ -73,7 +74,7 @@ class Request:
             raise InvalidInput(_INCOMPLETE)
         return body
 
-    async def _chunks(self) -> bytes:
+    async def _chunks(self, most: int) -> bytes:
         """Read a body whose length was not announced."""
         if self.scope.http_version.startswith("2"):
             raise LengthRequired
@@ -83,7 +84,7 @@ class Request:
         size = ends = 0
         async for chunk in self._proto:
             size += len(chunk)
-            self._check_size(size)
+            self._check_size(size, most)
             self._hold(len(chunk))
             chunks.append(bytes(chunk))
             ends += not chunk
@@ -107,9 +108,11 @@ class Request:
             raise InvalidInput(_INCOMPLETE)
 
     @staticmethod
-    def _check_size(size: int) -> None:
-        if size > limits.body_bytes_max:
-            raise BodyTooLarge
+    def _check_size(size: int, most: int) -> None:
+        if size > most:
+            if most == limits.body_bytes_max:
+                raise BodyTooLarge
+            raise BodyTooLarge(f"Request body too large (max {most // limits.MEBIBYTE}MB). Send it in smaller pieces.")
 
     def _hold(self, size: int) -> None:
         self._bodies.hold(size)
@@ -118,7 +121,7 @@ class Request:
     @property
     def identity(self) -> Identity:
         """Who asks. Nothing is kept for the many who need not be known."""
-        return getattr(self, "_identity", EVERYBODY)
+        return getattr(self, "_identity", self._gate.anybody)
 
     @identity.setter
     def identity(self, identity: Identity) -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     import msgspec
+    from granian._granian import RSGIHTTPProtocol as HTTPProtocol
 
     Handler = Callable[..., Awaitable[Any]]
 
@@ -27,6 +28,13 @@ class Shaped(Protocol):
     @property
     def shape(self) -> Any:
         """A struct, or a list of structs."""
+
+
+class Meter(Protocol):
+    """Wants to know how the requests of a route are answered, and how soon."""
+
+    def watch(self, proto: HTTPProtocol) -> HTTPProtocol:
+        """Return what a request is answered through, from this moment on. It is answered at once, not by a stream."""
 
 
 JSON: Final = "application/json"
@@ -51,15 +59,19 @@ class Route(NamedTuple):
     body_required: bool = False
     probe: bool = False  #: answered to everybody, always: needs no token and counts against no limit
     public: bool = False  #: needs no token
+    of_all: bool = False  #: tells of all namespaces: public only as long as nobody is let in for some of them only
     namespaced: bool = False  #: the header X-Namespace says whose queues and jobs are meant
     right: Right = Right.ADMIN  #: what it needs, in its namespace if it is namespaced, else for the whole server
     asks: bool = False  #: the handler asks for the right itself, with ``request.allow``, because it finds out the namespace
     media: str = "text/plain"  #: what an answer without a shape is
     listed: Any = None  #: a good answer is a JSON array of these instead
     listed_too: Any = None  #: a good answer may also be a JSON array of these
+    arrow_too: bool = False  #: a good answer is an Arrow stream for those who accept that
     plain_errors: bool = False  #: errors are answered as a line of text instead of JSON
+    repeatable: bool = False  #: the header Idempotency-Key says which requests are the same one
     status: int = 200  #: of a good answer without a shape
     takes: str = ""  #: the media type of a body that is taken as it is
+    meter: Meter | None = None
     also: tuple[tuple[int, type[msgspec.Struct]], ...] = ()  #: other statuses that have a shape of their own
 
     @property
@@ -76,6 +88,15 @@ class Plain(NamedTuple):
     body: bytes
     content_type: str = PLAIN
     status: int = 200
+
+
+class File(NamedTuple):
+    """An answer that is a file, which is sent without passing through here. It has to be there until it is opened."""
+
+    path: str
+    content_type: str
+    size: int  #: bytes
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class Stream(NamedTuple):

@@ -23,13 +23,12 @@ from penstock.doors.jobs.views import job_ref, token_value
 from penstock.doors.jobs.wire import ItemError
 from penstock.doors.namespaces import NAME, check_namespace, namespace_in
 from penstock.engine.change import MoveJob
-from penstock.engine.claim import Claim, abandon
 from penstock.engine.settle import Hold
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Sequence
 
-    from penstock.core.job import Delivery, Job, Payload
+    from penstock.core.job import Job, Payload
     from penstock.core.lifecycle import Arrow
     from penstock.core.queue import Queue
     from penstock.doors.http.request import Request
@@ -111,24 +110,6 @@ class JobsDoor:
                 _raise_ours(outcome)
             raise Refused(errors[0].error)
         return len(outcomes) - len(errors), errors
-
-    async def claim(self, req: Request, claim: Claim) -> Sequence[Delivery]:
-        """Claim jobs for a client that may hang up while it waits: then nothing is claimed, or it is given back."""
-        answer = self.engine.run(claim)
-        if claim.wait_ms == 0:
-            return await answer
-        gone = asyncio.ensure_future(req.disconnected())
-        either: set[asyncio.Future[Any]] = {answer, gone}
-        try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                abandon(self.engine.of(claim.queue), claim)
-                return ()
-            if gone.done():
-                abandon(self.engine.of(claim.queue), claim)
-            return answer.result()
-        finally:
-            gone.cancel()
 
     async def unless_gone(self, req: Request, waiting: Coroutine[Any, Any, T]) -> T | None:
         """Wait for something, unless the client hangs up: then nobody is told, and nothing goes on waiting."""

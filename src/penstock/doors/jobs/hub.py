@@ -6,7 +6,7 @@ feed is not listened to at all.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core import limits
 from penstock.core.events import EventKind, queue_event
@@ -22,13 +22,18 @@ if TYPE_CHECKING:
     from penstock.engine.feed import Feed
 
 
+#: What is about the server and tells nothing of what is on it.
+_FOR_EVERYBODY: Final = frozenset({EventKind.SERVER_STARTED, EventKind.SERVER_SHUTDOWN})
+
+
 class Reader:
     """One connection that wants events of some kinds, of one namespace, perhaps of one queue.
 
     ``render`` is the form it wants them in; ``take`` is given each, rendered and as it is, and tells whether it had room.
+    ``everywhere``: it may know of the server as a whole, so figures of all namespaces together are for it too.
     """
 
-    __slots__ = ("greeted", "kinds", "missed", "namespace", "queue", "render", "take")
+    __slots__ = ("everywhere", "greeted", "kinds", "missed", "namespace", "queue", "render", "take")
 
     def __init__(
         self,
@@ -37,7 +42,9 @@ class Reader:
         *,
         namespace: str = DEFAULT_NAMESPACE,
         queue: str = "",
+        everywhere: bool = True,
     ) -> None:
+        self.everywhere = everywhere
         self.render = render
         self.take = take
         self.namespace = namespace
@@ -47,8 +54,10 @@ class Reader:
         self.greeted = False  #: whether it was told, or will be told, that the server has started
 
     def concerns(self, told: Told) -> bool:
-        """Tell whether an event is about what this reader looks at. What is about no queue concerns everybody."""
-        if told.namespace is not None and told.namespace != self.namespace:
+        """Tell whether an event is about what this reader looks at, or about the server, as far as it may know of that."""
+        if told.namespace is None:
+            return self.everywhere or told.kind in _FOR_EVERYBODY
+        if told.namespace != self.namespace:
             return False
         return not self.queue or not told.queue or told.queue == self.queue
 

@@ -13,6 +13,7 @@ from penstock.core.flow import Need
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
 from penstock.doors.http.body import Reader
+from penstock.doors.http.claiming import claim_for
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.door import JobsDoor, hold, holds, in_other_words
@@ -20,7 +21,7 @@ from penstock.doors.jobs.views import STATE_NAMES, job_name, job_ref, job_view, 
 from penstock.engine.change import AddLog, ClearLog, EditData
 from penstock.engine.claim import Claim
 from penstock.engine.produce import Push
-from penstock.engine.settle import Ack, Fail, Progress, Renew
+from penstock.engine.settle import Ack, Fail, Progress, Release, Renew
 
 if TYPE_CHECKING:
     from penstock.core.job import Job
@@ -47,6 +48,7 @@ DELAY = Reader(wire.DelayBody)
 WAIT = Reader(wire.WaitBody)
 PROGRESS = Reader(wire.ProgressBody)
 HEARTBEAT = Reader(wire.HeartbeatBody)
+RELEASE_BATCH = Reader(wire.ReleaseBatchBody)
 HEARTBEAT_BATCH = Reader(wire.HeartbeatBatchBody)
 EXTEND = Reader(wire.ExtendBody)
 EXTEND_BATCH = Reader(wire.ExtendBatchBody)
@@ -91,7 +93,7 @@ class JobHandlers(JobsDoor):
         key = self.queue_key(req, queue)
         query = PULL.parse_query(req)
         claim = Claim(key, wait_ms=query.timeout, lease_ms=query.lock_ttl, owner=query.owner)
-        for job, payload in await self.claim(req, claim):
+        for job, payload in await claim_for(req, self.engine, claim):
             return wire.PulledReply(job=job_view(job, payload, queue), token=ids.to_uuid(job.token))
         return wire.NothingReply()
 
@@ -99,7 +101,7 @@ class JobHandlers(JobsDoor):
         key = self.queue_key(req, queue)
         body = await PULL_BATCH.read(req)
         claim = Claim(key, body.count, wait_ms=body.timeout, lease_ms=body.lock_ttl, owner=body.owner)
-        claimed = await self.claim(req, claim)
+        claimed = await claim_for(req, self.engine, claim)
         return wire.PulledBatchReply(
             jobs=[job_view(job, payload, queue) for job, payload in claimed],
             tokens=[ids.to_uuid(job.token) for job, _ in claimed],
@@ -124,7 +126,14 @@ class JobHandlers(JobsDoor):
 
     async def fail(self, req: Request, id: str) -> wire.Ok:
         body = await FAIL.read_optional(req)
-        failure = Fail(self.namespace(req), (hold(id, body.token),), body.error, final=body.unrecoverable, stack=body.stack)
+        failure = Fail(
+            self.namespace(req),
+            (hold(id, body.token),),
+            body.error,
+            final=body.unrecoverable,
+            stack=body.stack,
+            delay_ms=body.delay,
+        )
         await self.settle(failure, id, NOT_ACTIVE)
         return wire.Ok()
 
@@ -144,8 +153,14 @@ class JobHandlers(JobsDoor):
     async def heartbeat_batch(self, req: Request) -> wire.AliveBatchReply:
         body = await HEARTBEAT_BATCH.read(req)
         settlement = Renew(self.namespace(req), holds(body.ids, body.tokens), [None] * len(body.ids))
-        count, _ = await self.settle_many(settlement, body.ids, NOT_ALIVE)
-        return wire.AliveBatchReply(data=wire.AliveBatchData(count=count))
+        count, errors = await self.settle_many(settlement, body.ids, NOT_ALIVE)
+        return wire.AliveBatchReply(data=wire.AliveBatchData(count=count, errors=errors or msgspec.UNSET))
+
+    async def release_batch(self, req: Request) -> wire.BatchReply:
+        body = await RELEASE_BATCH.read(req)
+        release = Release(self.namespace(req), holds(body.ids, body.tokens))
+        count, errors = await self.settle_many(release, body.ids, NOT_ACTIVE)
+        return wire.BatchReply(count=count, errors=errors)
 
     async def extend_lock(self, req: Request, id: str) -> wire.Ok:
         body = await EXTEND.read(req)
@@ -323,6 +338,15 @@ class JobHandlers(JobsDoor):
                 "Job heartbeat batch",
                 wire.AliveBatchReply,
                 body=HEARTBEAT_BATCH,
+                **required,
+            ),
+            route(
+                "POST",
+                "/jobs/release-batch",
+                self.release_batch,
+                "Give back jobs that were not begun",
+                wire.BatchReply,
+                body=RELEASE_BATCH,
                 **required,
             ),
             route("POST", "/jobs/{id}/extend-lock", self.extend_lock, "Extend lock", wire.Ok, body=EXTEND, **required),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from penstock.access.identity import ANYWHERE, EVERYBODY, Right
+from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, RateLimited, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
@@ -60,7 +60,7 @@ class Session:
         self._window = window
         self._client = client
         self.gate = gate
-        self.identity = EVERYBODY if gate.is_open else identity
+        self.identity = gate.anybody if gate.is_open else identity
         self._knocking = asyncio.Event()  #: set unless a token is being looked at
         self._knocking.set()
         self._at_door = 0  #: commands that wait for that

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.access.expiry import Expiry
+from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.clock import pause
 from penstock.core.errors import PenstockError
@@ -16,8 +17,8 @@ from penstock.doors.http.route import Plain, Route, Stream
 from penstock.doors.jobs import events
 from penstock.doors.jobs.door import JobsDoor
 from penstock.doors.jobs.hub import Hub, Reader
-from penstock.doors.jobs.outbox import Outbox
 from penstock.doors.jobs.sendqueue import LOOK_EVERY_MS, SendQueues
+from penstock.doors.outbox import Outbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +107,8 @@ class EventStream:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._kinds: frozenset[EventKind] = events.ALL_KINDS if typed else events.LEGACY_KINDS
         render: Callable[[Told], bytes] = events.stream_typed if typed else events.stream_legacy
-        self._reader = Reader(render, self._take, namespace=namespace, queue=queue)
+        everywhere = req.identity.may(ANYWHERE, Right.LOOK)
+        self._reader = Reader(render, self._take, namespace=namespace, queue=queue, everywhere=everywhere)
         self._transport: Any = None
         self._outbox: Outbox[bytes] = Outbox(self._clock, self._send, self.end)
         self._held: list[tuple[bytes, Told]] | None = None  #: what happens while the client is still catching up

@@ -11,9 +11,9 @@ from penstock.core import ids, limits
 from penstock.core.errors import InvalidInput, PayloadTooLarge
 from penstock.core.job import Dedup, Details, Job, JobFlag, NewJob, details_of, encode_details
 from penstock.core.lifecycle import State
+from penstock.core.nesting import SHALLOW_BYTES, check_depth, take_json
 from penstock.core.repeat import Repeat
 from penstock.core.schedule import parse
-from penstock.doors.http.body import SHALLOW_BYTES, check_depth, take_json
 from penstock.doors.jobs.wire import (
     BackoffBody,
     BackoffView,

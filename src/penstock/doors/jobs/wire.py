@@ -154,6 +154,7 @@ class FailBody(In):
     token: str | None = None
     unrecoverable: bool = False  #: trying again is no use: straight to the dead letters
     stack: Annotated[list[Text], Meta(max_length=limits.ids_max)] | None = None  #: where it failed, line by line
+    delay: Delay | None = None  #: before the next attempt, in place of the backoff
 
 
 class DataBody(In):
@@ -197,6 +198,13 @@ class HeartbeatBody(In):
 
 class HeartbeatBatchBody(In):
     """A worker is alive and holds several jobs. Tokens are matched to the ids by position."""
+
+    ids: Ids
+    tokens: list[str | None] | None = None
+
+
+class ReleaseBatchBody(In):
+    """A worker gives back jobs it has not begun. Tokens are matched to the ids by position."""
 
     ids: Ids
     tokens: list[str | None] | None = None
@@ -566,10 +574,11 @@ class AliveReply(Reply, kw_only=True):
 
 
 class AliveBatchData(Out):
-    """The inner part of a heartbeat batch's reply."""
+    """The inner part of a heartbeat batch's reply. ``errors``, if there are any: which jobs the worker does not hold."""
 
     count: int
     ok: bool = True
+    errors: list[ItemError] | msgspec.UnsetType = msgspec.UNSET
 
 
 class AliveBatchReply(Reply, kw_only=True):

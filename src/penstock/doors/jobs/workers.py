@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from penstock.core import limits
-from penstock.core.errors import WorkerNotFound
+from penstock.core.errors import PenstockError, WorkerNotFound
 from penstock.doors.http.body import Reader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Route
@@ -18,6 +19,7 @@ from penstock.doors.jobs.wire import In, Key, Out
 if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.engine.fleet import AnyEngine
+    from penstock.engine.groups import Groups
     from penstock.engine.workers import Worker, Workers
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
@@ -79,11 +81,22 @@ class WorkerStats(Out):
     active: int
 
 
+class ConsumerGroupView(Out):
+    """A consumer group, which takes many jobs at once (see docs/bulk-writing.md). ``lag``: jobs that wait in its queues."""
+
+    group: str
+    queues: list[str]
+    in_flight: int
+    lag: int
+    last_seen: int
+
+
 class WorkersView(Out):
-    """Workers, and how many there are."""
+    """Workers, and how many there are; and consumer groups, if there are any."""
 
     workers: list[WorkerView]
     stats: WorkerStats
+    groups: list[ConsumerGroupView] | msgspec.UnsetType = msgspec.UNSET
 
 
 class WorkerRemovedView(Out):
@@ -189,16 +202,30 @@ def _view(workers: Workers, worker: Worker) -> WorkerView:
 class WorkerHandlers(JobsDoor):
     """One method per route."""
 
-    def __init__(self, engine: AnyEngine, workers: Workers) -> None:
+    def __init__(self, engine: AnyEngine, workers: Workers, groups: Groups) -> None:
         super().__init__(engine)
         self.workers = workers
+        self._groups = groups
 
     async def list_workers(self, req: Request) -> WorkersReply:
-        return WorkersReply(listing(self.workers, self.namespace(req)))
+        namespace = self.namespace(req)
+        return WorkersReply(await self._with_groups(listing(self.workers, namespace), namespace))
 
     async def list_of_queue(self, req: Request, queue: str) -> WorkersReply:
         key = self.queue_key(req, queue)
-        return WorkersReply(listing(self.workers, key.namespace, key.name))
+        return WorkersReply(await self._with_groups(listing(self.workers, key.namespace, key.name), key.namespace, key.name))
+
+    async def _with_groups(self, view: WorkersView, namespace: str, queue: str | None = None) -> WorkersView:
+        """Show consumer groups beside workers, who are told of even if the store, which has the groups, is not to be had."""
+        with contextlib.suppress(PenstockError):
+            standings = await self._groups.standings(namespace)
+            groups = [
+                ConsumerGroupView(each.group, each.queues, each.in_flight, each.lag, each.last_seen)
+                for each in standings
+                if queue is None or queue in each.queues
+            ]
+            view.groups = groups or msgspec.UNSET
+        return view
 
     async def register(self, req: Request) -> WorkerRegisteredReply:
         namespace = self.namespace(req)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock import __version__
+from penstock.access.identity import Right
 from penstock.doors.http.route import JSON, Plain, Route
 from penstock.doors.ops.memory import (
     FullMemory,
@@ -71,15 +72,18 @@ class Connections(_Out):
 
 
 class HealthReply(_Out):
-    """How the server is doing. ``status`` is healthy or degraded; memory in MiB, uptime in seconds."""
+    """How the server is doing. ``status`` is healthy or degraded; memory in MiB, uptime in seconds.
+
+    ``queues`` and ``connections`` are of all namespaces, so they are left out where there are API keys or JSON Web Tokens.
+    """
 
     ok: bool
     status: str
     uptime: int
     version: str
-    queues: QueuesView
-    connections: Connections
     memory: Memory
+    queues: QueuesView | msgspec.UnsetType = msgspec.UNSET
+    connections: Connections | msgspec.UnsetType = msgspec.UNSET
     reason: str | None = None
 
 
@@ -180,7 +184,11 @@ class HeapReply(_Out):
 
 
 class OpsHandlers:
-    """One method per route."""
+    """One method per route.
+
+    ``keeps_apart`` tells whether somebody may be let in for some namespaces only: then figures of all namespaces together are
+    not for everybody.
+    """
 
     def __init__(
         self,
@@ -189,7 +197,10 @@ class OpsHandlers:
         metrics: Metrics,
         uptime: Uptime,
         connections: Callable[[], Connections] = Connections,
+        *,
+        keeps_apart: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._keeps_apart = keeps_apart
         self._engine = engine
         self._connections = connections
         self._readiness = readiness
@@ -198,13 +209,14 @@ class OpsHandlers:
 
     async def health(self, _req: Request) -> HealthReply:
         status = self._engine.store.status()
+        apart = self._keeps_apart()
         return HealthReply(
             ok=status.writable,
             status="healthy" if status.error is None else "degraded",
             uptime=self._uptime.seconds(),
             version=__version__,
-            queues=_queues_view(self._engine.store.totals()),
-            connections=self._connections(),
+            queues=msgspec.UNSET if apart else _queues_view(self._engine.store.totals()),
+            connections=msgspec.UNSET if apart else self._connections(),
             memory=read_memory(),
             reason=status.error,
         )
@@ -238,7 +250,7 @@ class OpsHandlers:
         return MetricsReply(ok=True, metrics=self._totals())
 
     async def prometheus(self, _req: Request) -> Plain:
-        return Plain(self._metrics.render(), CONTENT_TYPE)
+        return Plain(await self._metrics.render(), CONTENT_TYPE)
 
     async def storage(self, _req: Request) -> StorageReply:
         status = self._engine.store.status()
@@ -258,10 +270,14 @@ class OpsHandlers:
         stats = self._engine.stats
         return Totals(stats.pushed, stats.pulled, stats.completed, stats.failed)
 
-    def routes(self, *, metrics_auth: bool = False) -> list[Route]:
-        """Return what operators may ask for. ``metrics_auth``: ask for a token at /prometheus too."""
+    def prometheus_routes(self, *paths: str, asks: bool | None) -> list[Route]:
+        """Return where metrics are found. ``asks``: whether for a token (None: once somebody is for some namespaces only)."""
+        about = Route("GET", "", self.prometheus, "Prometheus metrics", "Monitoring", right=Right.LOOK)
+        return [about._replace(path=path, public=asks is not True, of_all=asks is None) for path in paths]
+
+    def routes(self) -> list[Route]:
+        """Return what operators may ask for, besides metrics."""
         tag = "Monitoring"
-        open_metrics = not metrics_auth
         return [
             Route("GET", "/health", self.health, "Health check", tag, HealthReply, probe=True),
             Route("GET", "/healthz", self.alive, "Liveness probe", tag, probe=True),
@@ -270,7 +286,6 @@ class OpsHandlers:
             Route("GET", "/ping", self.ping, "Ping/pong", tag, PingReply),
             Route("GET", "/stats", self.stats, "Server statistics", tag, StatsReply),
             Route("GET", "/metrics", self.metrics, "Throughput metrics", tag, MetricsReply),
-            Route("GET", "/prometheus", self.prometheus, "Prometheus metrics", tag, public=open_metrics),
             Route("GET", "/storage", self.storage, "Storage health", tag, StorageReply),
             Route("POST", "/gc", self.collect_garbage, "Force GC + compact", tag, GcReply),
             Route("GET", "/heapstats", self.heap, "Heap statistics", tag, HeapReply),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -29,6 +29,16 @@ QUEUES_MAX: Final = 1_000
 __all__ = ["CONTENT_TYPE", "CONTENT_TYPE_LATEST", "Metrics"]
 
 
+class Looker(Protocol):
+    """Has metrics that have to be looked for before they can be told."""
+
+    async def look(self) -> None:
+        """Find out what is to be told."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Tell it."""
+
+
 class Metrics:
     """Renders everything the engine and its store can tell."""
 
@@ -37,6 +47,7 @@ class Metrics:
         self._workers = workers
         self._hub = hub
         self._uptime = uptime
+        self._lookers: list[Looker] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -44,8 +55,15 @@ class Metrics:
         """Have the metrics of somebody else rendered too."""
         self._registry.register(more)
 
-    def render(self) -> bytes:
+    def add_seen(self, more: Looker) -> None:
+        """Have the metrics of somebody else rendered too, who has a look before that."""
+        self.add(more)
+        self._lookers.append(more)
+
+    async def render(self) -> bytes:
         """Return the text that Prometheus scrapes."""
+        for looker in self._lookers:
+            await looker.look()
         return generate_latest(self._registry)
 
     def describe(self) -> list[Metric]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 from asyncpg import Connection
@@ -11,11 +12,18 @@ from penstock.core.errors import ConfigInvalid, StorageFailed
 from penstock.store.postgres.errors import is_lost
 from penstock.store.postgres.schema import SCHEMA
 
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
 CONNECT_S: Final = 10.0
 STATEMENT_S: Final = 30.0
 #: A server that stands still in the middle of a transaction (stopped, swapped out) must not stop the others for long.
 IDLE_IN_TRANSACTION_MS: Final = 5_000
 LOCK_WAIT_MS: Final = 10_000
+#: For transactions, shorter than IDLE_IN_TRANSACTION_MS: while a server stands still in one, its others may wait for that one
+#: in the database. They must have given up when it is thrown out, or each would hold up everybody in its turn, for as long
+#: again. A server that is well and gives up tries again.
+WRITER_LOCK_WAIT_MS: Final = 4_000
 
 _SETTINGS: Final = {
     "application_name": "penstock",
@@ -31,6 +39,7 @@ _SETTINGS: Final = {
 #: Every statement of the writer finds its rows by an index, whatever the statistics say of a table that was empty a moment
 #: ago; and planning one anew for each batch would cost more than running it.
 _WRITER: Final = {
+    "lock_timeout": str(WRITER_LOCK_WAIT_MS),
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -39,8 +48,10 @@ _WRITER: Final = {
     "synchronous_commit": "on",
 }
 #: A database that has not answered the simplest of questions for so long is taken for lost: its network may hang. A slow one
-#: answers before that that it is slow.
+#: answers before that that it is slow. It is looked that often meanwhile, so that a server that stood still itself (its whole
+#: machine, say) hears the answer that has come since, instead of taking its own absence for the database's.
 ANSWER_S: Final = 5.0
+ANSWER_LOOKS: Final = 10
 _QUICK: Final = {"statement_timeout": "3000"}
 _COUNTER: Final = _QUICK | {
     "plan_cache_mode": "force_generic_plan",
@@ -49,18 +60,26 @@ _COUNTER: Final = _QUICK | {
 }
 
 
-async def connect(url: str, *, writer: bool = False, quick: bool = False, counter: bool = False) -> Connection:
+#: A bulk read is one long transaction, and between two fetches what came is made into files.
+_BULK: Final = {"idle_in_transaction_session_timeout": "120000", "default_transaction_read_only": "on"}
+
+
+async def connect(
+    url: str, *, writer: bool = False, quick: bool = False, counter: bool = False, bulk: bool = False
+) -> Connection:
     """Open a connection. Raises StorageFailed if the database cannot be reached, ConfigInvalid if it does not let us in.
 
-    ``writer``: for transactions. ``quick``: for questions that are answered at once, or not at all. ``counter``: for such that
-    count something, which need not survive a crash.
+    ``writer``: for transactions. ``quick``: for questions that are answered at once, or not at all; see ``answered``.
+    ``counter``: for such that count something, which need not survive a crash. ``bulk``: for reading much at once, and nothing
+    else.
     """
     settings = _SETTINGS | (_WRITER if writer else {}) | (_QUICK if quick else {}) | (_COUNTER if counter else {})
+    settings |= _BULK if bulk else {}
     try:
         return await asyncpg.connect(
             url,
             timeout=CONNECT_S,
-            command_timeout=ANSWER_S if quick or counter else STATEMENT_S,
+            command_timeout=ANSWER_S if counter else STATEMENT_S,
             server_settings=settings,
             statement_cache_size=256,
         )
@@ -75,3 +94,16 @@ async def connect(url: str, *, writer: bool = False, quick: bool = False, counte
         if is_lost(error) or isinstance(error, asyncpg.PostgresError):  # it is starting, or lets nobody in right now
             raise StorageFailed(f"The database cannot be reached ({error}). The server tries again by itself.") from error
         raise
+
+
+async def answered(question: Coroutine[Any, Any, Any]) -> Any:
+    """Return the answer to a question. Raises TimeoutError if none comes for ANSWER_S in which this server was awake."""
+    asked = asyncio.ensure_future(question)
+    try:
+        for _ in range(ANSWER_LOOKS):
+            await asyncio.wait((asked,), timeout=ANSWER_S / ANSWER_LOOKS)
+            if asked.done():
+                return asked.result()
+    finally:
+        asked.cancel()
+    raise TimeoutError

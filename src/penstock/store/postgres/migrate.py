@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.errors import StoreIncompatible
+from penstock.store.postgres.connect import LOCK_WAIT_MS
 from penstock.store.postgres.schema import LOCK_MIGRATE, MIGRATIONS, SCHEMA, SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ async def up(db: Connection) -> Status:
     Raises StoreIncompatible for one that is newer than this Penstock.
     """
     async with db.transaction():
+        await db.execute(f"set local lock_timeout = {LOCK_WAIT_MS}")  # making the tables may take longer than a batch
         await db.execute("select pg_advisory_xact_lock($1, 0)", LOCK_MIGRATE)
         before = await status(db)
         if before.version > SCHEMA_VERSION:

@@ -23,7 +23,7 @@ class News(msgspec.Struct, array_like=True, omit_defaults=True):
     crons: int = 0
     """How many crons there are more or fewer."""
     webhooks: bool = False
-    """Whether webhooks were changed."""
+    """Whether webhooks were changed, those that messages are pushed to included."""
     unfollowed: bool = False
     """Whether there are ends that others have to be told of."""
     fronts: list[int] = []

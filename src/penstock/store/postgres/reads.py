@@ -10,8 +10,8 @@ from penstock.core import ids, limits
 from penstock.core.flow import Need
 from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
-from penstock.core.queue import Standing
-from penstock.store.contract import JournalBlock, LogEntry, Page, Parcel, Place, Selection
+from penstock.core.queue import QueueKey, Standing
+from penstock.store.contract import JournalBlock, LogEntry, Page, Parcel, Place, Selection, Whereabouts
 from penstock.store.listing import Listing
 from penstock.store.postgres import rows
 
@@ -64,6 +64,7 @@ _NEEDS = (
     "select job, needs, state, name, result, error from dependencies where job = $1 and state = any ($2::smallint[])"
     " order by needs limit $3 offset $4"
 )
+_SIZES = "select id, size from jobs where id = any ($1::bigint[])"
 _WEIGHTS = """
 select j.id, j.size + coalesce((select length(data) from results r where r.id = j.id), 0)
        + coalesce((select sum(length(result)) from dependencies d where d.job = j.id), 0)::bigint
@@ -74,7 +75,10 @@ _LOGS_OF = "select job, at, level, message from logs where job = any ($1::bigint
 _NEEDS_OF_ALL = (
     "select job, needs, state, name, result, error from dependencies where job = any ($1::bigint[]) order by job, needs"
 )
-_PLACES = "select j.id, q.standing from jobs j join queues q on q.number = j.queue where j.id = any ($1::bigint[])"
+_PLACES = (
+    "select j.id, q.standing, n.name, q.name from jobs j join queues q on q.number = j.queue"
+    " join namespaces n on n.number = q.namespace where j.id = any ($1::bigint[])"
+)
 #: The one character that PostgreSQL cannot keep in a text.
 ZERO: Final = "\0"
 decode_body = msgspec.msgpack.Decoder(tuple[dict[int, tuple[str, str]], list[list[object]]]).decode
@@ -94,9 +98,14 @@ async def named(db: Connection, namespace: str, names: Sequence[str]) -> dict[st
     return dict(await db.fetch(_IDS_BY_NAME, possible, namespace)) if possible else {}
 
 
-async def export(db: Connection, wanted: Sequence[int]) -> list[Parcel]:
-    """Read jobs with all that belongs to them, in the order of the ids, up to a number of bytes."""
-    sizes: dict[int, int] = dict(await db.fetch(_WEIGHTS, wanted))
+async def fetch(db: Connection, wanted: Sequence[int]) -> list[Delivery]:
+    """Read jobs with their payloads, up to a number of bytes."""
+    sizes: dict[int, int] = dict(await db.fetch(_SIZES, wanted))
+    return [Delivery(*rows.read_job_body(row)) for row in await db.fetch(_BODIES, _first(wanted, sizes))]
+
+
+def _first(wanted: Sequence[int], sizes: dict[int, int]) -> list[int]:
+    """Choose the first of some jobs that are there, up to a number of bytes."""
     chosen: list[int] = []
     size = 0
     for job_id in wanted:
@@ -105,6 +114,12 @@ async def export(db: Connection, wanted: Sequence[int]) -> list[Parcel]:
             size += sizes[job_id]
             if size >= limits.claim_batch_bytes_max:
                 break
+    return chosen
+
+
+async def export(db: Connection, wanted: Sequence[int]) -> list[Parcel]:
+    """Read jobs with all that belongs to them, in the order of the ids, up to a number of bytes."""
+    chosen = _first(wanted, dict(await db.fetch(_WEIGHTS, wanted)))
     bodies = {row[0]: rows.read_job_body(row) for row in await db.fetch(_BODIES, chosen)}
     results = dict(await db.fetch("select id, data from results where id = any ($1::bigint[])", chosen))
     lines: dict[int, list[LogEntry]] = {}
@@ -121,9 +136,10 @@ async def export(db: Connection, wanted: Sequence[int]) -> list[Parcel]:
     ]
 
 
-async def places(db: Connection, wanted: Sequence[int]) -> dict[int, Standing]:
-    """Find out which jobs are here, and how it stands with their queues."""
-    return {job_id: Standing(standing) for job_id, standing in await db.fetch(_PLACES, wanted)}
+async def places(db: Connection, wanted: Sequence[int]) -> dict[int, Whereabouts]:
+    """Find out which jobs are here, in which queues, and how it stands with those."""
+    found = await db.fetch(_PLACES, wanted)
+    return {job_id: Whereabouts(Standing(standing), QueueKey(*key)) for job_id, standing, *key in found}
 
 
 async def result(db: Connection, job_id: int) -> bytes | None:

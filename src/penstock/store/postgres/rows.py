@@ -125,12 +125,13 @@ _READY_STRETCHES = """
 """
 
 
-def _ready(line: str) -> str:
+def _ready(line: str, *, bodies: bool = True) -> str:
+    body, join = ("p.options, p.data", "join payloads p on p.id = j.id") if bodies else ("null::bytea, 'null'::bytea", "")
     return f"""
 with line as materialized ({line}), cut as (
   select line.*, sum(size) over (order by priority desc, position) - size as ahead from line
 )
-select {HEAD}, p.options, p.data from cut j join payloads p on p.id = j.id
+select {HEAD}, {body} from cut j {join}
 where j.ahead < $3 and (j.group_id is null or pg_try_advisory_xact_lock({LOCK_GROUP}, hashtext(j.queue || '/' || j.group_id)))
 order by j.priority desc, j.position
 """  # noqa: S608
@@ -138,6 +139,8 @@ order by j.priority desc, j.position
 
 READY: Final = _ready(_READY_LINE)
 READY_STRETCHES: Final = _ready(_READY_STRETCHES)
+READY_HEADS: Final = _ready(_READY_LINE, bodies=False)
+READY_HEADS_STRETCHES: Final = _ready(_READY_STRETCHES, bodies=False)
 _FIND = f"select {HEAD} from jobs j"  # noqa: S608
 FIND_CUSTOM: Final = (
     f"{_FIND} where j.id = any (array("  # noqa: S608

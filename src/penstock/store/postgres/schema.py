@@ -429,6 +429,50 @@ alter table queues add column attempt  bigint not null default 0;     -- tells o
 alter table nodes  add column stores   int not null default 0;        -- how many stores the server knows
 """
 
+# API keys, which are the same for all shards: those of the first one count.
+_API_KEYS = """
+create table api_keys (
+  id           text primary key,
+  digest       bytea not null,           -- SHA-256 of the whole key
+  namespaces   text[] not null,
+  roles        text[] not null,
+  label        text not null,
+  created_at   bigint not null,          -- ms, by the database's clock, like the others
+  expires_at   bigint,
+  revoked_at   bigint
+);
+create table api_key_changes (
+  one          boolean primary key default true check (one),
+  revision     bigint not null           -- how many changes there were
+);
+insert into api_key_changes (revision) values (0);
+"""
+
+# What goes on in bulk: consumer groups with their epochs, staged writes and their commits. See core/ledger.py.
+_LEDGER = """
+create table ledger (
+  kind         smallint not null,        -- core.ledger.EntryKind
+  namespace    text not null,
+  name         text not null,
+  number       bigint not null,
+  at           bigint not null,          -- ms, by the database's clock
+  weight       bigint not null,
+  version      int not null,
+  body         bytea not null,
+  primary key (kind, namespace, name, number)
+);
+create index ledger_at on ledger (kind, at);
+create table chunks (
+  owner        bigint not null,          -- the draft whose rows these are
+  number       int not null,
+  queue        text not null,
+  rows         int not null,
+  body         bytea not null,
+  primary key (owner, number)
+);
+alter table chunks alter column body set storage external;  -- it is written and read once: compressing it would not pay
+"""
+
 #: Migration number n (counting from 1) takes a database from version n-1 to n. Never edit one that was released; append.
-MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _FAST_PATH, _QUOTAS, _ACROSS_SHARDS, _REBALANCING)
+MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _FAST_PATH, _QUOTAS, _ACROSS_SHARDS, _REBALANCING, _API_KEYS, _LEDGER)
 SCHEMA_VERSION: Final = len(MIGRATIONS)

@@ -24,11 +24,11 @@ from penstock.core.ids import NODES_MAX, random_name
 from penstock.core.sharding import ALONE, Layout
 from penstock.store.catalog import CatalogReads
 from penstock.store.contract import Capabilities, Horizon, StoreStatus
-from penstock.store.postgres import crons, migrate, reads
+from penstock.store.postgres import crons, keys, ledger, migrate, reads
 from penstock.store.postgres.catalog import LAYOUT, Catalog
 from penstock.store.postgres.clock import ShardClock
-from penstock.store.postgres.connect import connect
-from penstock.store.postgres.errors import is_lost, translate
+from penstock.store.postgres.connect import answered, connect
+from penstock.store.postgres.errors import as_lost, is_lost, translate
 from penstock.store.postgres.follower import Follower
 from penstock.store.postgres.fronts import Fronts
 from penstock.store.postgres.quotas import QuotaCounter
@@ -36,16 +36,29 @@ from penstock.store.postgres.transaction import Finished, PostgresTransaction
 from penstock.store.postgres.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
+    from penstock.core.apikey import ApiKey
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
     from penstock.core.flow import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
-    from penstock.core.queue import Queue, Standing
+    from penstock.core.ledger import Chunk, Entry
+    from penstock.core.queue import Queue
     from penstock.core.webhook import Webhook
     from penstock.store import contract
-    from penstock.store.contract import JournalBlock, LogEntry, Page, Parcel, Place, Selection, Store, Take
+    from penstock.store.contract import (
+        JournalBlock,
+        LogEntry,
+        Page,
+        Parcel,
+        Place,
+        Search,
+        Selection,
+        Store,
+        Take,
+        Whereabouts,
+    )
 
 log = structlog.get_logger("penstock.store")
 
@@ -119,6 +132,10 @@ class PostgresStore(CatalogReads[Catalog]):
             await store._disconnect_all()
             raise
         return store
+
+    @property
+    def source(self) -> str:
+        return self._url
 
     async def _connect_all(self) -> None:
         first = await self._watched(writer=True)
@@ -231,13 +248,13 @@ class PostgresStore(CatalogReads[Catalog]):
         with contextlib.suppress(asyncpg.QueryCanceledError):  # it took too long
             await self.catalog.look_further(db)
 
-    async def _ask(self, ask: Callable[[Connection], Awaitable[Any]]) -> Any:
+    async def _ask(self, ask: Callable[[Connection], Coroutine[Any, Any, Any]]) -> Any:
         """Ask something that is answered at once. If it is not, the database is lost, and whoever waits for it is told."""
         async with self._asking:
             if self._pulse is None:
                 raise StorageFailed
             try:
-                return await ask(self._pulse)
+                return await answered(ask(self._pulse))
             except Exception as error:
                 if is_lost(error):
                     self.lost(StorageFailed("it does not answer") if isinstance(error, TimeoutError) else error)
@@ -258,6 +275,39 @@ class PostgresStore(CatalogReads[Catalog]):
     async def quota_take(self, takes: Sequence[Take]) -> list[int]:
         self.check_writable(grows=False)  # nobody should wait for a connection that cannot be made
         return await self._quotas.take(takes)
+
+    async def key_add(self, key: ApiKey, most: int) -> None:
+        self.check_writable(grows=True)
+        await self._change_keys(lambda db: keys.add(db, key, most))
+
+    async def key_revoke(self, key_id: str) -> bool:
+        self.check_writable(grows=False)
+        known: bool = await self._change_keys(lambda db: keys.revoke(db, key_id, self.clock.now_ms()))
+        return known
+
+    async def _change_keys(self, change: Callable[[Connection], Awaitable[Any]]) -> Any:
+        """Change keys, on a connection for this once: it may have to wait for another server, which nobody else should."""
+        db = await connect(self._url)
+        try:
+            return await change(db)
+        except Exception as error:
+            ours = translate(as_lost(db, error))
+            if isinstance(ours, StorageFailed):
+                raise OutcomeUnknown(
+                    "The database was lost meanwhile: it may or may not have happened. Look, and retry."
+                ) from error
+            if ours is None:
+                raise
+            raise ours from error
+        finally:
+            db.terminate()
+
+    async def key_list(self) -> tuple[int, list[ApiKey]]:
+        return await self._read(keys.read)  # type: ignore[no-any-return]
+
+    async def key_revision(self) -> int:
+        revision: int = await self._ask(lambda db: db.fetchval(keys.REVISION))
+        return revision
 
     # Transactions and durability.
 
@@ -431,7 +481,7 @@ class PostgresStore(CatalogReads[Catalog]):
     async def job_export(self, ids: Sequence[int]) -> list[Parcel]:
         return await self._read(lambda db: reads.export(db, ids))  # type: ignore[no-any-return]
 
-    async def job_places(self, ids: Sequence[int]) -> dict[int, Standing]:
+    async def job_places(self, ids: Sequence[int]) -> dict[int, Whereabouts]:
         return await self._read(lambda db: reads.places(db, ids))  # type: ignore[no-any-return]
 
     async def name_find(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
@@ -456,6 +506,18 @@ class PostgresStore(CatalogReads[Catalog]):
 
     async def log_get(self, job_id: int) -> list[LogEntry]:
         return await self._read(lambda db: reads.logs(db, job_id))  # type: ignore[no-any-return]
+
+    async def job_fetch(self, ids: Sequence[int]) -> list[Delivery]:
+        return await self._read(lambda db: reads.fetch(db, ids))  # type: ignore[no-any-return]
+
+    async def entry_list(self, search: Search) -> list[Entry]:
+        return await self._read(lambda db: ledger.entries(db, search))  # type: ignore[no-any-return]
+
+    async def entry_totals(self, kind: int) -> tuple[int, int]:
+        return await self._read(lambda db: ledger.totals(db, kind))  # type: ignore[no-any-return]
+
+    async def chunk_read(self, owner: int, after: int, limit: int) -> list[Chunk]:
+        return await self._read(lambda db: ledger.chunks(db, owner, after, limit))  # type: ignore[no-any-return]
 
     async def cron_get(self, key: CronKey) -> Cron | None:
         found = crons.read(await self._read(lambda db: db.fetch(crons.FIND, *key)))

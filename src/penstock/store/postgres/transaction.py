@@ -20,6 +20,7 @@ from penstock.store.postgres import news, reads, rows, webhooks
 from penstock.store.postgres.across import AcrossShards
 from penstock.store.postgres.catalog import encode_settings
 from penstock.store.postgres.errors import as_lost
+from penstock.store.postgres.ledger import Ledger
 from penstock.store.postgres.news import News, bring_forward
 from penstock.store.postgres.schema import LOCK_QUEUE
 
@@ -53,7 +54,7 @@ class Finished(NamedTuple):
     body: bytes  #: the same, as it is stored
 
 
-class PostgresTransaction(AcrossShards):
+class PostgresTransaction(Ledger, AcrossShards):
     """See ``contract.Transaction`` for what each method promises."""
 
     def __init__(self, store: PostgresStore, id_mark: Callable[[], int], *, alone: bool) -> None:
@@ -266,6 +267,8 @@ class PostgresTransaction(AcrossShards):
         )  # fmt: skip
         if queue.settings.rate_limit is not None and settings.rate_limit is None:
             await self._db.execute("delete from buckets where queue = $1", queue.number)
+        if queue.settings.subscriptions != settings.subscriptions:
+            self._webhooks_changed = True
         self._set_queue(queue, settings, created_at)
         self._changed.add(queue.number)
 
@@ -273,6 +276,8 @@ class PostgresTransaction(AcrossShards):
         version = await self._next_version()
         await self._db.execute("update queues set removed = true, version = $1 where number = $2", version, queue.number)
         await self._db.execute("delete from buckets where queue = $1", queue.number)
+        if queue.settings.subscriptions:
+            self._webhooks_changed = True
         self._drop_queue(queue)
         self._emptied.add(queue.number)
         self._changed.add(queue.number)
@@ -344,16 +349,17 @@ class PostgresTransaction(AcrossShards):
             await self._db.fetch(statement, [each[0] for each in possible], [each[1] for each in possible])
         )
 
-    async def job_ready(self, queue: Queue, limit: int) -> list[tuple[Job, Payload]]:
+    async def job_ready(self, queue: Queue, limit: int, *, bodies: bool = True) -> list[tuple[Job, Payload]]:
         await self._put_groups_right()
         fronts, clock = self._store.fronts, self._store.clock
         stretches = fronts.stretches(queue.number, self.now_ms)
         began = clock.stopwatch()
+        line, along = (rows.READY, rows.READY_STRETCHES) if bodies else (rows.READY_HEADS, rows.READY_HEADS_STRETCHES)
+        bytes_max = limits.claim_batch_bytes_max if bodies else limits.claim_batch_jobs_max * limits.payload_bytes_max
         if stretches is None:
-            found = await self._db.fetch(rows.READY, queue.number, limit, limits.claim_batch_bytes_max)
+            found = await self._db.fetch(line, queue.number, limit, bytes_max)
         else:
-            where = zip(*stretches, strict=True)
-            found = await self._db.fetch(rows.READY_STRETCHES, queue.number, limit, limits.claim_batch_bytes_max, *where)
+            found = await self._db.fetch(along, queue.number, limit, bytes_max, *zip(*stretches, strict=True))
         took_ms = None if stretches is not None else (clock.stopwatch() - began) * 1_000
         ready = [rows.read_job_body(row) for row in found]
         fronts.looked(queue.number, [job for job, _ in ready], limit, now_ms=self.now_ms, took_ms=took_ms)

@@ -16,7 +16,7 @@ from penstock.core.flow import Dependency, End, Need
 from penstock.core.job import FIRST_LIVE_FIELD, Job, Payload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import apsw
 
@@ -36,12 +36,18 @@ UPDATE_JOB: Final = (
     f"update jobs set {', '.join(f'{name} = ?' for name in _LIVE)}, checksum = ?, blocked = group_id is not null"  # noqa: S608
     " where id = ? and state = ? and token = ?"
 )
+#: What a claim changes, and nothing else.
+LEASE_JOB: Final = (
+    "update jobs set state = ?, token = ?, lease_ms = ?, lease_until = ?, deadline = ?, started_at = ?, checksum = ?,"
+    " blocked = group_id is not null where id = ? and state = ? and token = ?"
+)
 REWRITE_JOB: Final = (
     f"update jobs set {', '.join(f'{name} = ?' for name in FIELDS[_FIXED])}, checksum = ?, blocked = ?"  # noqa: S608
     " where id = ? and state = ? and token = ?"
 )
 DELETE_JOB: Final = "delete from jobs where id = ? and state = ? and token = ?"
 SELECT_JOB: Final = f"select {HEAD} from jobs j where j.id = ?"  # noqa: S608
+SELECT_JOBS: Final = f"select {HEAD} from jobs j where j.id in carray(?)"  # noqa: S608
 SELECT_JOB_BODY: Final = f"select {HEAD}, {BODY} from jobs j left join payloads p on p.id = j.id where j.id = ?"  # noqa: S608
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -97,9 +103,25 @@ def insert_parameters(jobs: Sequence[tuple[Job, Payload]]) -> tuple[list[Any], l
     return heads, bodies
 
 
-def update_row(job: Job, old_state: int, old_token: int) -> Row:
-    """Return the parameters of UPDATE_JOB, guarded by what was read."""
-    return (*_as_tuple(job)[FIRST_LIVE_FIELD:], head_checksum(job), job.id, old_state, old_token)
+def update_rows(jobs: Iterable[tuple[Job, int, int]]) -> list[Row]:
+    """Return the parameters of UPDATE_JOB, guarded by what was read: the state and the token that come with each job."""
+    as_tuple, encode, first = _as_tuple, _encode, FIRST_LIVE_FIELD  # this is the innermost loop of an acknowledgement
+    return [
+        (*as_tuple(job)[first:], digest(encode(job)) >> 1, job.id, old_state, old_token)
+        for job, old_state, old_token in jobs
+    ]
+
+
+def lease_rows(jobs: Iterable[tuple[Job, int, int]]) -> list[Row]:
+    """Return the parameters of LEASE_JOB, guarded likewise."""
+    encode = _encode
+    return [
+        (
+            job.state, job.token, job.lease_ms, job.lease_until, job.deadline, job.started_at, digest(encode(job)) >> 1,
+            job.id, old_state, old_token,
+        )
+        for job, old_state, old_token in jobs
+    ]  # fmt: skip
 
 
 def rewrite_row(job: Job) -> Row:
@@ -116,6 +138,13 @@ def read_job(row: Row) -> Job:
     return job
 
 
+def read_jobs(rows: Sequence[Row]) -> list[Job] | None:
+    """``read_job`` for many rows; None if one of them is damaged."""
+    encode, count = _encode, FIELD_COUNT
+    jobs = [Job(*row[:count]) for row in rows]
+    return jobs if [digest(encode(job)) >> 1 for job in jobs] == [row[count] for row in rows] else None
+
+
 def read_job_body(row: Row) -> tuple[Job, Payload]:
     """Make a job and its payload from the columns HEAD, BODY. Raises DamagedRow."""
     job = read_job(row)
@@ -126,6 +155,26 @@ def read_job_body(row: Row) -> tuple[Job, Payload]:
     if payload_checksum(job.id, payload) != checksum:
         raise DamagedRow("the job's payload does not match its checksum", row)
     return job, payload
+
+
+def is_sound(row: Row) -> bool:
+    """Tell whether the columns HEAD, BODY match their checksums, without making a job of them."""
+    if digest(_encode(row[:FIELD_COUNT])) >> 1 != row[FIELD_COUNT]:
+        return False
+    checksum, options, data = row[FIELD_COUNT + 1 :]
+    if type(data) is not bytes:
+        return False
+    return bool(digest(data, row[0] if options is None else digest(options, row[0])) >> 1 == checksum)
+
+
+def sound_bodies(rows: Sequence[Row], options: int, data: int) -> list[Row]:
+    """Return the rows whose payloads match their checksums, which come last; ``options``, ``data``: where these are."""
+    return [
+        row
+        for row in rows
+        if type(row[data]) is bytes
+        and digest(row[data], row[0] if row[options] is None else digest(row[options], row[0])) >> 1 == row[-1]
+    ]
 
 
 def read_result(db: apsw.Connection, job_id: int) -> bytes | None:

@@ -247,8 +247,55 @@ alter table queues add column peer integer not null default 0;      -- the shard
 alter table queues add column attempt integer not null default 0;   -- tells one try to move it from the next
 """
 
+# API keys, which are the same for all shards: those of the first one count.
+_API_KEYS = """
+create table api_keys (
+  id           text primary key,
+  digest       blob not null,        -- SHA-256 of the whole key
+  namespaces   text not null,        -- with commas
+  roles        text not null,        -- with commas
+  label        text not null,
+  created_at   integer not null,     -- wall clock, ms, like the others
+  expires_at   integer,
+  revoked_at   integer
+) without rowid;
+"""
+
+# What goes on in bulk: consumer groups with their epochs, staged writes and their commits. See core/ledger.py.
+_LEDGER = """
+create table ledger (
+  kind         integer not null,     -- core.ledger.EntryKind
+  namespace    text not null,
+  name         text not null,
+  number       integer not null,
+  at           integer not null,     -- wall clock, ms
+  weight       integer not null,
+  version      integer not null,
+  body         blob not null,
+  primary key (kind, namespace, name, number)
+);
+create index ledger_at on ledger (kind, at);
+create table chunks (
+  owner        integer not null,     -- the draft whose rows these are
+  number       integer not null,
+  queue        text not null,
+  rows         integer not null,
+  body         blob not null,
+  primary key (owner, number)
+);
+"""
+
 #: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.
-MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _ACROSS_SHARDS, _REBALANCING)
+MIGRATIONS: Final[tuple[str, ...]] = (
+    _VERSION_1,
+    _VERSION_2,
+    _VERSION_3,
+    _VERSION_4,
+    _ACROSS_SHARDS,
+    _REBALANCING,
+    _API_KEYS,
+    _LEDGER,
+)
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 
 

@@ -14,7 +14,7 @@ import structlog
 from penstock.core import limits
 from penstock.core.errors import JobQuarantined, OutcomeUnknown, PenstockError, StorageFailed, StorageFull, StoreIncompatible
 from penstock.core.limits import MEBIBYTE
-from penstock.core.queue import Standing
+from penstock.core.queue import QueueKey, Standing
 from penstock.core.quota import Windows
 from penstock.core.sharding import ALONE, Layout
 from penstock.store.catalog import CatalogReads
@@ -27,9 +27,11 @@ from penstock.store.contract import (
     Page,
     Parcel,
     Place,
+    Search,
     Selection,
     StoreStatus,
     Take,
+    Whereabouts,
 )
 from penstock.store.disk import (
     BALLAST_BYTES_MAX,
@@ -39,7 +41,7 @@ from penstock.store.disk import (
     prepare_directory,
     sync_directory,
 )
-from penstock.store.sqlite import crons, readers, rows, schema, waltail
+from penstock.store.sqlite import crons, keys, ledger, readers, rows, schema, waltail
 from penstock.store.sqlite.catalog import Catalog
 from penstock.store.sqlite.checkpoint import Checkpointer
 from penstock.store.sqlite.transaction import SqliteTransaction
@@ -49,10 +51,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from penstock.core.apikey import ApiKey
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
     from penstock.core.flow import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
+    from penstock.core.ledger import Chunk, Entry
     from penstock.core.queue import Queue
     from penstock.core.webhook import Webhook
     from penstock.store.contract import Store
@@ -69,7 +73,10 @@ WRITER_CACHE_KIB: Final = 32 * 1024
 READER_CACHE_KIB: Final = 4 * 1024
 #: Prepared statements kept per connection: a few dozen verbs, and inserts of each number of rows.
 STATEMENTS_CACHED: Final = 512
-_PLACES = "select j.id, q.standing from jobs j join queues q on q.number = j.queue where j.id = ?"
+_PLACES = (
+    "select j.id, q.standing, n.name, q.name from jobs j join queues q on q.number = j.queue"
+    " join namespaces n on n.number = q.namespace where j.id = ?"
+)
 
 
 class SqliteStore(CatalogReads[Catalog]):
@@ -110,6 +117,7 @@ class SqliteStore(CatalogReads[Catalog]):
         self._wal_fd = -1
         self._connected = False
         self._windows = Windows()
+        self._key_changes = 0  #: since it was opened: nobody else makes any
         self.when_moved: list[Callable[[], None]] = []
         self._new_layout: Layout | None = None  #: what is written into a new file
         self.suspects: set[int] = set()  #: jobs that were not what they had been read as
@@ -201,6 +209,10 @@ class SqliteStore(CatalogReads[Catalog]):
         self._wal_fd = -1
 
     @property
+    def source(self) -> str:
+        return f"sqlite:{self._path.absolute()}"
+
+    @property
     def db(self) -> apsw.Connection:
         """The writer's connection, to be used on the event loop only."""
         if not self._connected:
@@ -240,7 +252,7 @@ class SqliteStore(CatalogReads[Catalog]):
 
     def _check_log(self, *, accept_loss: bool) -> None:
         list(self._db.execute("select count(*) from sqlite_schema"))  # makes SQLite replay the log
-        lost = waltail.lost_commits(self._path)
+        lost = waltail.lost_commits(self._db, self._path)
         if not lost:
             return
         same_boot = self._lock.previous.boot_id == boot_id() != ""
@@ -317,6 +329,31 @@ class SqliteStore(CatalogReads[Catalog]):
             self._windows.give_back(namespace, -jobs)
             return 0
         return self._windows.take(namespace, jobs, quota, self.clock.steady_ms())
+
+    async def key_add(self, key: ApiKey, most: int) -> None:
+        self.check_writable(grows=True)
+        try:
+            keys.add(self.db, key, most)
+        except apsw.Error as error:
+            raise self.failed(error) from error
+        self._key_changes += 1
+        await self.sync()
+
+    async def key_revoke(self, key_id: str) -> bool:
+        self.check_writable(grows=False)
+        try:
+            known = keys.revoke(self.db, key_id, self.clock.now_ms())
+        except apsw.Error as error:
+            raise self.failed(error) from error
+        self._key_changes += 1
+        await self.sync()
+        return known
+
+    async def key_list(self) -> tuple[int, list[ApiKey]]:
+        return self._key_changes, keys.read(self.db)
+
+    async def key_revision(self) -> int:
+        return self._key_changes
 
     async def sync(self) -> None:
         try:
@@ -465,9 +502,9 @@ class SqliteStore(CatalogReads[Catalog]):
     async def job_export(self, ids: Sequence[int]) -> list[Parcel]:
         return await self.readers.run(lambda db: readers.export(db, ids))
 
-    async def job_places(self, ids: Sequence[int]) -> dict[int, Standing]:
+    async def job_places(self, ids: Sequence[int]) -> dict[int, Whereabouts]:
         found = self.db.executemany(_PLACES, [(job_id,) for job_id in ids])
-        return {job_id: Standing(standing) for job_id, standing in found}
+        return {job_id: Whereabouts(Standing(standing), QueueKey(*key)) for job_id, standing, *key in found}
 
     async def job_select(self, selection: Selection) -> list[Place]:
         return await self.readers.run(lambda db: readers.select(db, selection))
@@ -488,6 +525,18 @@ class SqliteStore(CatalogReads[Catalog]):
 
     async def log_get(self, job_id: int) -> list[LogEntry]:
         return readers.logs(self.db, job_id)
+
+    async def job_fetch(self, ids: Sequence[int]) -> list[Delivery]:
+        return await self.readers.run(lambda db: readers.fetch(db, ids))
+
+    async def entry_list(self, search: Search) -> list[Entry]:
+        return await self.readers.run(lambda db: ledger.entries(db, search))
+
+    async def entry_totals(self, kind: int) -> tuple[int, int]:
+        return await self.readers.run(lambda db: ledger.totals(db, kind))
+
+    async def chunk_read(self, owner: int, after: int, limit: int) -> list[Chunk]:
+        return await self.readers.run(lambda db: ledger.chunks(db, owner, after, limit))
 
     async def cron_get(self, key: CronKey) -> Cron | None:
         return next(iter(crons.read(self.db, crons.FIND, tuple(key))), None)

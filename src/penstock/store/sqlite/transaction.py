@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +23,7 @@ from penstock.store.sqlite import crons as cron_rows
 from penstock.store.sqlite import groups, rows
 from penstock.store.sqlite.across import AcrossShards
 from penstock.store.sqlite.catalog import encode_settings
+from penstock.store.sqlite.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -40,11 +42,19 @@ log = structlog.get_logger("penstock.store")
 Changed = tuple[Job, int, int]
 """A job with the state and the token it was read with."""
 
+_ACTIVE, _DELAYED = State.ACTIVE.value, State.DELAYED.value
+#: From so many on, rows are asked for by one statement that has all keys, instead of one after the other.
+_MANY = 8
+#: In place of a payload that nobody wants to see.
+_UNREAD = Payload(b"null", None)
 _encode = msgspec.msgpack.Encoder().encode
 _HEAD_FROM = f"select {rows.HEAD} from jobs j"  # noqa: S608
 _BODY_FROM = f"select {rows.HEAD}, {rows.BODY} from jobs j left join payloads p on p.id = j.id"  # noqa: S608
 
 _READY = f"{_BODY_FROM} where j.queue = ? and j.blocked = 0 and j.state = 0 order by j.priority desc, j.position limit ?"
+_READY_HEADS = (
+    f"{_HEAD_FROM} where j.queue = ? and j.blocked = 0 and j.state = 0 order by j.priority desc, j.position limit ?"
+)
 _CUSTOM = f"{_HEAD_FROM} where j.namespace = ? and j.custom_id = ?"
 _UNIQUE = f"{_HEAD_FROM} where j.queue = ? and j.unique_key = ? and j.state in (0, 1, 2, 5)"
 _DUE = f"{_HEAD_FROM} where j.state = 1 and j.run_at <= ? order by j.run_at, j.id limit ?"
@@ -97,7 +107,7 @@ _NEXT_LAPSE = "select min(lease_until) from jobs where state = 2 and lease_until
 _NEXT_EXPIRY = "select min(expires_at) from jobs where expires_at is not null and state in (0, 1, 5) and expires_at > ?"
 
 
-class SqliteTransaction(AcrossShards):
+class SqliteTransaction(Ledger, AcrossShards):
     """See ``contract.Transaction`` for what each method promises."""
 
     def __init__(self, store: SqliteStore, clock: Clock, id_mark: Callable[[], int]) -> None:
@@ -308,7 +318,10 @@ class SqliteTransaction(AcrossShards):
 
     async def job_load(self, ids: Iterable[int]) -> list[Job]:
         self._begin()
-        return self._heads(rows.SELECT_JOB, [(job_id,) for job_id in ids], many=True)
+        keys = array("q", ids)
+        if len(keys) < _MANY:
+            return self._heads(rows.SELECT_JOB, [(job_id,) for job_id in keys], many=True)
+        return self._heads(rows.SELECT_JOBS, (apsw.carray(keys),))
 
     async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
         self._begin()
@@ -318,10 +331,12 @@ class SqliteTransaction(AcrossShards):
         self._begin()
         return {(job.queue, job.unique_key or ""): job for job in self._heads(_UNIQUE, list(keys), many=True)}
 
-    async def job_ready(self, queue: Queue, limit: int) -> list[tuple[Job, Payload]]:
+    async def job_ready(self, queue: Queue, limit: int, *, bodies: bool = True) -> list[tuple[Job, Payload]]:
         self._begin()
         if self._touched:
             groups.put_right(self._db, self._touched)
+        if not bodies:
+            return self._ready_heads(queue, limit)
         found: list[tuple[Job, Payload]] = []
         damaged: list[rows.DamagedRow] = []
         size = 0
@@ -345,6 +360,13 @@ class SqliteTransaction(AcrossShards):
             return await self.job_ready(queue, limit)
         return found
 
+    def _ready_heads(self, queue: Queue, limit: int) -> list[tuple[Job, Payload]]:
+        while True:
+            read = self._fetch(_READY_HEADS, (queue.number, limit))
+            found = self._sound(read)
+            if len(found) == len(read):  # otherwise there may be sound jobs behind the damaged ones
+                return [(job, _UNREAD) for job in found]
+
     async def job_due(self, now_ms: int, limit: int) -> list[Job]:
         found, next_ms = self._overdue(_DUE, _NEXT_DUE, now_ms, limit)
         self._catalog.horizon.due_ms = next_ms
@@ -362,16 +384,34 @@ class SqliteTransaction(AcrossShards):
 
     async def job_save(self, jobs: Sequence[Changed]) -> None:
         self._begin()
-        self._guarded(rows.UPDATE_JOB, [rows.update_row(*each) for each in jobs], jobs)
-        for job, old_state, _ in jobs:
-            if job.state != old_state:
-                tally = self._tally(job.queue)
-                tally[old_state] -= 1
-                tally[job.state] += 1
-            self._written(job)
+        self._guarded(rows.UPDATE_JOB, rows.update_rows(jobs), jobs)
+        self._count(jobs)
 
     async def job_lease(self, jobs: Sequence[Changed]) -> None:
-        await self.job_save(jobs)  # a checksum covers all fields, so all are written
+        self._begin()
+        self._guarded(rows.LEASE_JOB, rows.lease_rows(jobs), jobs)
+        self._count(jobs)
+
+    def _count(self, jobs: Sequence[Changed]) -> None:
+        """Count jobs in their new states, and note when they need attention: ``_written`` for many."""
+        queue, tally = -1, [0]
+        lapse_ms = self._catalog.horizon.lapse_ms
+        for job, old_state, _ in jobs:
+            state = job.state
+            if state != old_state:
+                if job.queue != queue:
+                    queue, tally = job.queue, self._tally(job.queue)
+                tally[old_state] -= 1
+                tally[state] += 1
+            if state == _ACTIVE:
+                until = job.lease_until
+                if until is not None and (lapse_ms is None or until < lapse_ms):
+                    lapse_ms = until
+            elif state == _DELAYED or job.expires_at is not None:
+                book(self._catalog.horizon, job)
+            if job.group_id is not None:
+                self._touched.add((job.queue, job.group_id))
+        self._catalog.horizon.lapse_ms = lapse_ms
 
     async def job_remove(self, jobs: Sequence[Changed]) -> None:
         self._begin()
@@ -659,6 +699,9 @@ class SqliteTransaction(AcrossShards):
 
     def _sound(self, read: list[rows.Row]) -> list[Job]:
         """Make jobs from rows and put the damaged ones aside."""
+        jobs = rows.read_jobs(read)
+        if jobs is not None:
+            return jobs
         found: list[Job] = []
         for row in read:
             try:

@@ -11,23 +11,26 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+import apsw
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
 _LITTLE_ENDIAN, _BIG_ENDIAN = 0x377F0682, 0x377F0683
-_MAX_FRAME_OFFSET = 16
 _MASK_32 = 0xFFFF_FFFF
 
 
-def lost_commits(database: Path) -> int:
+def lost_commits(db: apsw.Connection, database: Path) -> int:
     """Count the commits behind the point up to which SQLite has replayed the log.
 
-    Call it after the first read of a connection and before its first write.
+    Call it after the first read of a connection and before its first write. The index beside the log would say as much, but
+    whoever closes a file loses all locks that SQLite has on it in this process: the next process that reads the data would take
+    itself for the first, and cut the index off under us.
     """
-    log, index = database.with_name(database.name + "-wal"), database.with_name(database.name + "-shm")
-    if not log.exists() or not index.exists():
+    log = database.with_name(database.name + "-wal")
+    if not log.exists():
         return 0
     with log.open("rb") as file:
         header = file.read(_HEADER.size)
@@ -39,7 +42,7 @@ def lost_commits(database: Path) -> int:
         step = _FRAME.size + page_size
         commits = 0
         ends_in_commit = False
-        for number in range(_replayed_frames(index), (log.stat().st_size - _HEADER.size) // step):
+        for number in range(_replayed_frames(db), (log.stat().st_size - _HEADER.size) // step):
             file.seek(_HEADER.size + number * step)
             _, pages_after_commit, *frame_salts, _, _ = _FRAME.unpack(file.read(_FRAME.size))
             if frame_salts == salts:  # not the remains of an older generation of the log
@@ -60,8 +63,6 @@ def _is_sound(header: bytes) -> bool:
     return (a, b) == (sum_1, sum_2)
 
 
-def _replayed_frames(index: Path) -> int:
-    with index.open("rb") as file:
-        file.seek(_MAX_FRAME_OFFSET)
-        (frames,) = struct.unpack("=I", file.read(4))
-    return int(frames)
+def _replayed_frames(db: apsw.Connection) -> int:
+    frames, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+    return max(0, frames)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock import __version__
+from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.errors import InvalidInput, Unauthorized
@@ -50,7 +51,9 @@ def choose_database(_session: Session, command: Command) -> bytes:
 
 def info(session: Session, _command: Command) -> bytes:
     """Answer what clients look at before they begin."""
-    lines = {"redis_version": f"penstock_v{__version__}", "redis_mode": "standalone", "loading": 0, **session.figures()}
+    lines: dict[str, object] = {"redis_version": f"penstock_v{__version__}", "redis_mode": "standalone", "loading": 0}
+    if session.identity is not None and session.identity.may(ANYWHERE, Right.LOOK):  # they are of all namespaces
+        lines |= session.figures()
     return replies.bulk("".join(f"{name}:{value}\r\n" for name, value in lines.items()).encode())
 
 

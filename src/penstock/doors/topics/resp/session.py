@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.access.identity import EVERYBODY, Right
+from penstock.access.identity import Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
@@ -105,7 +105,7 @@ class Session:
     def forget(self) -> None:
         """Be as it was when the client came."""
         self.namespace = DEFAULT_NAMESPACE
-        self.identity: Identity | None = EVERYBODY if self.gate.is_open else None
+        self.identity: Identity | None = self.gate.anybody if self.gate.is_open else None
         self.protocol = 2
         self.name = ""
         self.is_stock = False  #: it is a library made for Redis, and expects what Redis answers

@@ -1,0 +1,216 @@
+"""API keys: made and revoked by people, kept hashed in the store, known to every server within a moment.
+
+All keys are in memory, so a request costs no question. Keys live in one store, the first shard; other servers that share it
+may change them, so how many changes there were is asked for every second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import secrets
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import structlog
+
+from penstock.access.identity import WORDS, Identity
+from penstock.core import limits
+from penstock.core.apikey import PREFIX, ApiKey
+from penstock.core.clock import pause
+from penstock.core.errors import InvalidInput, KeyNotFound, KeysUnavailable, PenstockError, Unauthorized
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.core.clock import Clock
+    from penstock.store.contract import Store
+
+log = structlog.get_logger("penstock.access")
+
+#: How often it is looked whether other servers have changed keys: so long, and a question, a revoked key may be good there.
+LOOK_EVERY_MS: Final = 1_000
+NOT_READ: Final = "The API keys cannot be read now; the log says why. Retry in a moment."
+ROLES: Final = ("produce", "consume", "admin")
+_ID_BYTES: Final = 6
+_SECRET_BYTES: Final = 20
+_TEXT_CHARS: Final = len(PREFIX) + 2 * _ID_BYTES + 1 + 2 * _SECRET_BYTES
+_NO_DIGEST: Final = bytes(32)
+
+
+class Wish(NamedTuple):
+    """What a key is to be: where and what for, what people call it, and how long it is good (None: until it is revoked)."""
+
+    namespaces: tuple[str, ...]
+    roles: tuple[str, ...]
+    label: str = ""
+    lasts_ms: int | None = None
+
+
+class Made(NamedTuple):
+    """A new key, and its text, which is shown this once."""
+
+    key: ApiKey
+    text: str
+
+
+def check_wish(namespaces: Sequence[str], roles: Sequence[str], label: str = "", lasts_ms: int | None = None) -> Wish:
+    """Return what a key is to be, each namespace and role once. Raises InvalidInput, saying what was expected.
+
+    What namespaces may be called is for the doors to say.
+    """
+    if not namespaces or len(namespaces) > limits.api_key_namespaces_max:
+        raise InvalidInput(f"namespaces must be a list of 1 to {limits.api_key_namespaces_max} names, or of '*' for all")
+    if not roles or not set(roles) <= set(ROLES):
+        raise InvalidInput(f"roles must be a list of one or more of: {', '.join(ROLES)}")
+    if len(label) > limits.api_key_label_chars_max or not label.isprintable():
+        raise InvalidInput(f"label must be one line of at most {limits.api_key_label_chars_max} characters")
+    if lasts_ms is not None and not 0 < lasts_ms <= limits.api_key_ms_max:
+        raise InvalidInput(f"a key must be good for 1 to {limits.api_key_ms_max} ms")
+    return Wish(tuple(dict.fromkeys(namespaces)), tuple(dict.fromkeys(roles)), label, lasts_ms)
+
+
+async def make_key(store: Store, wish: Wish) -> Made:
+    """Make a key and keep it. Raises TooMany, StorageFailed."""
+    key_id = secrets.token_hex(_ID_BYTES)
+    text = f"{PREFIX}{key_id}_{secrets.token_hex(_SECRET_BYTES)}"
+    now = store.clock.now_ms()
+    expires_at = None if wish.lasts_ms is None else now + wish.lasts_ms
+    key = ApiKey(key_id, _digest(text), wish.namespaces, wish.roles, wish.label, now, expires_at)
+    await store.key_add(key, limits.api_keys_max)
+    return Made(key, text)
+
+
+class ApiKeys:
+    """All keys of a store, and who they speak for. ``when_changed`` is called after every change that was heard of."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._keys: dict[str, ApiKey] = {}
+        self._identities: dict[str, Identity] = {}
+        self._revision = -1
+        self._changing = asyncio.Lock()
+        self._following: asyncio.Task[None] | None = None
+        self.known = False  #: the store has been asked
+        self.when_changed: Callable[[], None] = lambda: None
+
+    @property
+    def exist(self) -> bool:
+        """Tell whether there are keys. Those that are over count: revoking the last one must not open the doors."""
+        return bool(self._keys)
+
+    async def start(self) -> None:
+        """Read the keys, and follow what others do with them. A store that is down is asked again until it is there."""
+        try:
+            await self.look()
+        except PenstockError as error:
+            log.warning("the API keys cannot be read: nobody is let in by one until they can be", reason=str(error))
+        if not self.known or self._store.capabilities.is_shared:
+            self._following = asyncio.get_running_loop().create_task(self._follow(), name="penstock-keys")
+
+    async def close(self) -> None:
+        """Stop following."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+
+    async def look(self) -> None:
+        """Read the keys if they were changed. Raises StorageFailed."""
+        async with self._changing:  # what was read before a change of our own must not be believed after it
+            if not self.known or await self._store.key_revision() != self._revision:
+                self._revision, keys = await self._store.key_list()
+                self._take(keys)
+
+    async def _follow(self) -> None:
+        while not self.known or self._store.capabilities.is_shared:
+            await pause(self._clock, LOOK_EVERY_MS)
+            try:
+                await self.look()
+            except PenstockError:  # what is known stays known; the next look tells
+                pass
+            except Exception:
+                log.exception("changes of API keys cannot be followed; trying again")
+
+    def _take(self, keys: Sequence[ApiKey]) -> None:
+        before, self._keys, self.known = self._keys, {key.id: key for key in keys}, True
+        for key_id, key in before.items():
+            now = self._keys.get(key_id)
+            if key.revoked_at is None and (now is None or now.revoked_at is not None):
+                self._end(key_id)
+        self.when_changed()
+
+    def _end(self, key_id: str) -> None:
+        identity = self._identities.pop(key_id, None)
+        if identity is not None:
+            identity.end()
+
+    def identify(self, shown: str) -> Identity:
+        """Return who a key speaks for. Raises Unauthorized, or KeysUnavailable.
+
+        Takes the same time whichever part of a bad key is wrong, and says why only to who has the right secret.
+        """
+        if not self.known:
+            raise KeysUnavailable(NOT_READ)
+        if len(shown) != _TEXT_CHARS or not shown.isascii():
+            raise Unauthorized
+        key = self._keys.get(shown[len(PREFIX) :].partition("_")[0])
+        is_it = hmac.compare_digest(_digest(shown), _NO_DIGEST if key is None else key.digest)
+        if key is None or not is_it:
+            raise Unauthorized
+        if key.revoked_at is not None:
+            raise Unauthorized("The key was revoked. Get a new one.")
+        if key.expires_at is not None and self._clock.now_ms() >= key.expires_at:
+            raise Unauthorized("The key has expired. Get a new one.")
+        identity = self._identities.get(key.id)
+        if identity is None:
+            self._identities[key.id] = identity = _identity_of(key)
+        return identity
+
+    def listed(self) -> list[ApiKey]:
+        """Return all keys, oldest first."""
+        return list(self._keys.values())
+
+    def find(self, key_id: str) -> ApiKey:
+        """Return a key. Raises KeyNotFound."""
+        key = self._keys.get(key_id)
+        if key is None:
+            raise KeyNotFound
+        return key
+
+    async def make(self, wish: Wish) -> Made:
+        """Make a key that is good at once. Raises TooMany, StorageFailed."""
+        async with self._changing:
+            made = await make_key(self._store, wish)
+            self._keys[made.key.id] = made.key
+        await self._look_again()
+        return made
+
+    async def revoke(self, key_id: str) -> None:
+        """Have a key be no longer good, here at once and elsewhere within a moment. Raises KeyNotFound, StorageFailed."""
+        async with self._changing:
+            if not await self._store.key_revoke(key_id):
+                raise KeyNotFound
+            key = self._keys.get(key_id)
+            if key is not None and key.revoked_at is None:
+                self._keys[key_id] = msgspec.structs.replace(key, revoked_at=self._clock.now_ms())
+            self._end(key_id)
+        await self._look_again()
+
+    async def _look_again(self) -> None:
+        """Find out what else there is. If that cannot be asked now, it can later: what was done is done and known."""
+        with contextlib.suppress(PenstockError):
+            await self.look()
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _identity_of(key: ApiKey) -> Identity:
+    rights = 0
+    for role in key.roles:
+        rights |= WORDS[role]
+    return Identity(f"key {key.id}", dict.fromkeys(key.namespaces, rights), key.expires_at)

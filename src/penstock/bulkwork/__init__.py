@@ -1,0 +1,1 @@
+"""Bulk reads: a process of its own reads stores and writes Arrow into files, so that the server has nothing to do with it."""

@@ -1,0 +1,36 @@
+"""What a server and its bulk process say to each other: a length in four bytes, then MessagePack."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+LENGTH_BYTES: Final = 4
+
+
+class Task(msgspec.Struct):
+    """What is to be done: the name of a task, and what it needs."""
+
+    name: str
+    given: dict[str, Any]
+
+
+class Outcome(msgspec.Struct, omit_defaults=True):
+    """What came of it: an answer; or an error by its code, with its text and what else it carries."""
+
+    answer: Any = None
+    code: str = ""
+    text: str = ""
+    first: int = 0  #: of JournalGone
+
+
+_encode = msgspec.msgpack.Encoder().encode
+decode_task = msgspec.msgpack.Decoder(Task).decode
+decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
+
+
+def frame(message: Task | Outcome) -> bytes:
+    """Return a message as it is sent."""
+    body = _encode(message)
+    return len(body).to_bytes(LENGTH_BYTES) + body

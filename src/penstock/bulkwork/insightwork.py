@@ -1,0 +1,69 @@
+"""Questions to the lake, answered in a bulk process, so that the server neither loads Delta nor waits for files."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from penstock.bulkwork.files import Spooler
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, LakeInvalid, LakeNotFound, StorageFailed
+from penstock.lake.place import Lake, LakeMissing
+from penstock.lake.reading.objectives import ObjectivesInvalid
+from penstock.lake.reading.questions import Answer, Insights, Question, QuestionInvalid
+from penstock.lake.reading.window import milliseconds
+
+#: A server has one lake, so this holds one thing, and what that has read.
+_lakes: Final[dict[str, Insights]] = {}
+_encode = msgspec.json.Encoder().encode
+
+
+def answer(
+    *, lake: str, insight: str, question: dict[str, Any], directory: str | None = None, room: int = 0
+) -> dict[str, Any]:
+    """Answer a question: as JSON; or, with a directory, as Arrow in a file there.
+
+    Raises InvalidInput, LakeNotFound, LakeInvalid, StorageFailed.
+    """
+    if lake not in _lakes:
+        _lakes.clear()
+        _lakes[lake] = Insights(Lake(lake))
+    try:
+        found = _lakes[lake].ask(insight, msgspec.convert(question, Question))
+    except QuestionInvalid as error:
+        raise InvalidInput(str(error)) from None
+    except ObjectivesInvalid as error:
+        raise LakeInvalid(str(error)) from None
+    except LakeMissing:
+        raise LakeNotFound from None
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        # Delta says more on further lines, in colours.
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise StorageFailed(
+            f"The lake cannot be read ({said}). Retry in a moment; penstock spark doctor --lake DIR says more."
+        ) from error
+    return {"body": _json(found)} if directory is None else _file(found, directory, room)
+
+
+def _json(found: Answer) -> bytes:
+    rows = pa.table(
+        [
+            milliseconds(column) if pa.types.is_temporal(column.type) else column
+            for column in map(found.rows.column, found.rows.column_names)
+        ],
+        names=found.rows.column_names,
+    ).to_pylist()
+    return _encode({"ok": True, **found.about, "rows": rows})
+
+
+def _file(found: Answer, directory: str, room: int) -> dict[str, Any]:
+    most = limits.insight_rows_max
+    with Spooler(directory, "insight", found.rows.schema, rows_max=most, room=room, bytes_max=room + 1) as spooler:
+        spooler.begin()
+        for batch in found.rows.to_batches():
+            spooler.write(batch)
+    made: dict[str, Any] = msgspec.to_builtins(spooler.parts[0])
+    return made

@@ -1,0 +1,117 @@
+"""The spool: files that wait for being fetched. It is bounded, and cleaned by age and at the start.
+
+Each server has a directory of its own in it, which it holds a lock on as long as it lives. So whoever starts can tell which
+directories were left behind, also where several servers share a machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import SpoolFull, StorageFailed
+from penstock.core.ids import random_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_LOCK: Final = "lock"
+
+
+class Spool:
+    """Files of one server, in a directory that is made when it is first needed. They may take up ``bytes_max`` together.
+
+    ``share``: how many may be writing at the same time; each may use up to its part of what is free.
+    """
+
+    def __init__(self, base: Path, bytes_max: int, *, share: int = 1) -> None:
+        self._base = base
+        self._bytes_max = bytes_max
+        self._share = share
+        self._own: Path | None = None
+        self._lock = -1
+        self.used = 0  #: bytes of files, and bytes that are promised to those who write
+
+    @property
+    def is_tight(self) -> bool:
+        """Tell whether more than half of it is used."""
+        return self.used * 2 > self._bytes_max
+
+    def clean(self) -> None:
+        """Remove what servers have left behind that are gone."""
+        if not self._base.is_dir():
+            return
+        for directory in self._base.iterdir():
+            lock = _try_lock(directory / _LOCK)
+            if lock is not None:
+                shutil.rmtree(directory, ignore_errors=True)
+                os.close(lock)
+
+    def directory(self) -> Path:
+        """Return a new, empty directory for some files. Raises StorageFailed if the disk does not have it."""
+        try:
+            if self._own is None:
+                self._base.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if self._base.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):  # what is put there could be replaced
+                    raise StorageFailed(f"Others may write to {self._base}. Remove it, or take that right from them.")
+                own = self._base / f"{random_name():016x}"
+                own.mkdir(mode=0o700)
+                self._lock = os.open(own / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+                self._own = own
+            made = self._own / f"{random_name():016x}"
+            made.mkdir(mode=0o700)
+        except OSError as error:
+            raise StorageFailed(f"The spool cannot be written ({error}). Check the directory given by --data.") from error
+        return made
+
+    @contextmanager
+    def room(self) -> Iterator[int]:
+        """Promise some bytes to who writes, for as long as that takes; what was written is then counted by ``keep``."""
+        free = (self._bytes_max - self.used) // self._share
+        if free <= 0:
+            raise SpoolFull("The spool is full of files that wait for being fetched. Delete snapshots, or retry later.")
+        self.used += free
+        try:
+            yield free
+        finally:
+            self.used -= free
+
+    def keep(self, size: int) -> None:
+        """Count files."""
+        self.used += size
+
+    async def remove(self, directory: Path, size: int) -> None:
+        """Remove a directory, and count its files no longer. Who is being sent one of them still gets all of it."""
+        self.used -= size
+        await asyncio.get_running_loop().run_in_executor(None, lambda: shutil.rmtree(directory, ignore_errors=True))
+
+    def close(self) -> None:
+        """Remove everything."""
+        if self._own is not None:
+            shutil.rmtree(self._own, ignore_errors=True)
+            os.close(self._lock)
+            self._own = None
+            with contextlib.suppress(OSError):  # somebody else may have something in it
+                self._base.rmdir()
+
+
+def _try_lock(path: Path) -> int | None:
+    """Take a lock, if nobody has it. A directory without one is just being made, or was never finished."""
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock

@@ -1,0 +1,285 @@
+"""From Arrow to rows that are kept: checked, put into the form of jobs, and packed for each queue."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Raw
+
+from penstock.bulkwork.trailer import trailer
+from penstock.core import ids, limits
+from penstock.core.errors import InvalidInput
+from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag
+from penstock.core.ledger import pack as pack_columns
+from penstock.core.opaque import wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+
+class _Number(NamedTuple):
+    """A column of whole numbers: the field of NewJob it becomes, and what it may be."""
+
+    field: str
+    low: int
+    high: int
+
+
+_NUMBERS: Final[dict[str, _Number]] = {
+    "priority": _Number("priority", limits.priority_min, limits.priority_max),
+    "delay": _Number("delay", 0, limits.delay_ms_max),
+    "run_at": _Number("due_at", 0, limits.timestamp_ms_max),
+    "max_attempts": _Number("max_attempts", 1, limits.attempts_max),
+    "backoff": _Number("backoff", 0, limits.backoff_ms_max),
+    "ttl": _Number("ttl", 0, limits.ttl_ms_max),
+    "timeout": _Number("timeout", 0, limits.timeout_ms_max),
+}
+_DEFAULTS: Final[dict[str, int | None]] = {
+    "priority": 0, "delay": 0, "due_at": None, "max_attempts": 3, "backoff": 1_000, "ttl": None, "timeout": None,
+}  # fmt: skip
+_TEXTS: Final = {"key": "job_id", "unique_key": "unique_key", "group_id": "group_id"}
+_FLAGS: Final = {
+    "lifo": JobFlag.LIFO,
+    "durable": JobFlag.DURABLE,
+    "remove_on_complete": JobFlag.REMOVE_ON_COMPLETE,
+}
+#: Columns, and parameters of the same names that are for all rows.
+COLUMNS: Final = ("value", "queue", "headers", *_NUMBERS, *_TEXTS, *_FLAGS)
+_check_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+class Packed(NamedTuple):
+    """Rows for one queue, as they are kept."""
+
+    queue: str
+    rows: int
+    body: bytes
+
+
+def pack(path: Path, constants: Mapping[str, str]) -> list[Packed]:
+    """Make rows of a file with an Arrow IPC stream or file. ``constants``: what columns that are not there have in all rows.
+
+    Names of queues are not checked here. Raises InvalidInput, which names the column and, where it can, the row.
+    """
+    table = _read(path)
+    twice = [name for name, count in Counter(table.column_names).items() if count > 1]
+    if twice:
+        raise InvalidInput(f"Columns that are there twice: {', '.join(twice)}. Leave one of them out.")
+    unknown = [name for name in table.column_names if name not in COLUMNS]
+    if unknown:
+        raise InvalidInput(f"Unknown columns: {', '.join(unknown)}. Known are: {', '.join(COLUMNS)}.")
+    if "value" not in table.column_names:
+        raise InvalidInput("The column value is missing")
+    unknown = [name for name in constants if name == "value" or name not in COLUMNS]
+    if unknown:
+        raise InvalidInput(f"Unknown parameters: {', '.join(unknown)}. Known are: part, {', '.join(COLUMNS[1:])}.")
+    if not table.num_rows:
+        return []
+    columns: dict[str, Any] = {"data": None}
+    columns["data"], columns["options"] = _values(table, constants)
+    for name, number in _NUMBERS.items():
+        columns[number.field] = _numbers(table, name, number, constants)
+    for name, field in _TEXTS.items():
+        columns[field] = _texts(table, name, constants)
+    columns["flags"] = _flags(table, constants)
+    columns = {name: value for name, value in columns.items() if not _is_default(name, value)}
+    return _chunks(_by_queue(table, constants), columns)
+
+
+def _read(path: Path) -> pa.Table:
+    body = path.read_bytes()  # not mapped: what is damaged in it is found here, not later
+    source = pa.BufferReader(body)
+    try:
+        if body[:6] == b"ARROW1":
+            table, rest = pa.ipc.open_file(source).read_all(), b""
+        else:
+            table, rest = pa.ipc.open_stream(source).read_all(), body[source.tell() :]
+        table.validate(full=True)  # places and texts are as the sender says: they may lead anywhere
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"The body is not an Arrow IPC stream or file: {error}") from None
+    if rest and rest != trailer(table.num_rows):
+        raise InvalidInput(
+            f"Behind the Arrow stream of {table.num_rows} rows is something else than a trailer that says so. Was it cut off?"
+        )
+    return table
+
+
+def _is_default(name: str, value: object) -> bool:
+    return value is None or (not isinstance(value, list) and value == _DEFAULTS.get(name, 0))
+
+
+def _values(table: pa.Table, constants: Mapping[str, str]) -> tuple[list[bytes], list[bytes | None] | None]:
+    """Return data and options of all rows; None for options if no row has any."""
+    column = table.column("value")
+    if not _is_bytes(column.type) and not _is_text(column.type):
+        raise InvalidInput(f"The column value must be binary or string, not {column.type}")
+    if column.null_count:
+        raise InvalidInput("The column value has nulls: every row needs one")
+    values: list[bytes] = column.cast(pa.large_binary()).to_pylist()
+    longest = max(map(len, values))
+    if longest > limits.payload_bytes_max:
+        raise InvalidInput(f"A value has {longest} bytes, at most {limits.payload_bytes_max} are taken")
+    headers = _texts(table, "headers", constants, longest=limits.payload_bytes_max)
+    if headers is None:
+        wrapped = [wrap(value, None) for value in values]
+    else:
+        each = headers if isinstance(headers, list) else [headers] * len(values)
+        wrapped = [wrap(value, _object(header)) for value, header in zip(values, each, strict=True)]
+    options = [options for _, options in wrapped]
+    return [data for data, _ in wrapped], options if any(options) else None
+
+
+def _object(text: str | None) -> Raw | None:
+    if text is None:
+        return None
+    try:
+        _check_object(text)
+    except (msgspec.DecodeError, RecursionError):
+        raise InvalidInput(f"headers must be a JSON object, not {text[:100]!r}") from None
+    return Raw(text.encode())
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _numbers(table: pa.Table, name: str, number: _Number, constants: Mapping[str, str]) -> Any:
+    default = _DEFAULTS[number.field]
+    if name in constants:
+        default = _within(name, constants[name], number)
+    if name not in table.column_names:
+        return default
+    column = table.column(name)
+    if name == "run_at" and pa.types.is_timestamp(column.type):
+        column = _milliseconds(column)
+    elif not pa.types.is_integer(column.type):
+        wanted = "a timestamp" if name == "run_at" else "an integer"
+        raise InvalidInput(f"The column {name} must be {wanted}, not {column.type}")
+    ends = pc.min_max(column).as_py()
+    if ends["min"] is not None and (ends["min"] < number.low or ends["max"] > number.high):
+        raise InvalidInput(f"The column {name} must be between {number.low} and {number.high}")
+    if column.null_count:
+        return [default if value is None else value for value in column.to_pylist()]
+    return column.to_pylist()
+
+
+def _milliseconds(moments: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return moments since 1970. Raises InvalidInput for those that are too far away for a number."""
+    wanted = pc.CastOptions(pa.timestamp("ms", tz=moments.type.tz), allow_time_truncate=True)
+    try:
+        return moments.cast(options=wanted).cast(pa.int64())
+    except pa.ArrowInvalid:
+        raise InvalidInput(f"The column run_at must be between 0 and {limits.timestamp_ms_max}") from None
+
+
+def _within(name: str, text: str, number: _Number) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise InvalidInput(f"{name} must be a whole number") from None
+    if not number.low <= value <= number.high:
+        raise InvalidInput(f"{name} must be between {number.low} and {number.high}")
+    return value
+
+
+def _texts(table: pa.Table, name: str, constants: Mapping[str, str], longest: int = limits.key_chars_max) -> Any:
+    default = constants.get(name)
+    if name == "key" and default is not None:
+        raise InvalidInput("key cannot be the same for all rows. Give it as a column.")
+    values: list[str | None] = []
+    if name in table.column_names:
+        column = table.column(name)
+        if _is_bytes(column.type) and name == "key":
+            column = _decoded(column)
+        if not _is_text(column.type):
+            raise InvalidInput(f"The column {name} must be a string, not {column.type}")
+        values = column.to_pylist()
+        if default is not None:
+            values = [default if value is None else value for value in values]
+        if not any(value is not None for value in values):
+            return None
+    for value in values or [default]:
+        if value is not None and (not value or len(value) > longest or "\x00" in value):
+            raise InvalidInput(f"{name} must have between 1 and {longest} characters, and no NUL: {value[:100]!r}")
+        if name == "key" and value is not None:
+            _check_name(value)
+    return values or default
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise InvalidInput("The column key must be UTF-8") from None
+
+
+def _check_name(value: str) -> None:
+    if ids.from_uuid(value) is not None:
+        raise InvalidInput(f"key {value!r} is spelled like an id that Penstock gives out. Choose another, or leave it out.")
+    if value.startswith(IDEMPOTENCY_PREFIX):
+        raise InvalidInput(f"key must not begin with {IDEMPOTENCY_PREFIX!r}. Choose another, or leave it out.")
+
+
+def _flags(table: pa.Table, constants: Mapping[str, str]) -> int | list[int]:
+    common = 0
+    varying: list[list[int]] = []
+    for name, flag in _FLAGS.items():
+        given = constants.get(name, "false")
+        if given not in ("true", "false"):
+            raise InvalidInput(f"{name} must be true or false")
+        default = flag if given == "true" else 0
+        if name not in table.column_names:
+            common |= default
+            continue
+        column = table.column(name)
+        if not pa.types.is_boolean(column.type):
+            raise InvalidInput(f"The column {name} must be a boolean, not {column.type}")
+        varying.append([default if value is None else flag * value for value in column.to_pylist()])
+    return [common | sum(row) for row in zip(*varying, strict=True)] if varying else common
+
+
+def _by_queue(table: pa.Table, constants: Mapping[str, str]) -> dict[str, Sequence[int]]:
+    """Return which rows each queue has, in order."""
+    queues = _texts(table, "queue", constants, longest=limits.name_chars_max)
+    if queues is None:
+        raise InvalidInput("There is no queue: neither a parameter, nor a column with anything in it")
+    if isinstance(queues, str):
+        return {queues: range(table.num_rows)}
+    rows: dict[str, list[int]] = {}
+    for row, queue in enumerate(queues):
+        if queue is None:
+            raise InvalidInput(f"Row {row} has no queue, and there is no parameter queue")
+        rows.setdefault(queue, []).append(row)
+    return {**rows}
+
+
+def _chunks(queues: Mapping[str, Sequence[int]], columns: Mapping[str, Any]) -> list[Packed]:
+    packed: list[Packed] = []
+    data: list[bytes] = columns["data"]
+    for queue, rows in queues.items():
+        first = size = 0
+        for at, row in enumerate(rows):
+            size += len(data[row])
+            if at + 1 - first == limits.slice_jobs_max or size >= limits.chunk_bytes or at + 1 == len(rows):
+                packed.append(Packed(queue, at + 1 - first, _pack(columns, rows[first : at + 1])))
+                first, size = at + 1, 0
+    return packed
+
+
+def _pack(columns: Mapping[str, Any], rows: Sequence[int]) -> bytes:
+    if isinstance(rows, range):
+        return pack_columns(
+            {name: value[rows.start : rows.stop] if isinstance(value, list) else value for name, value in columns.items()}
+        )
+    return pack_columns(
+        {name: [value[row] for row in rows] if isinstance(value, list) else value for name, value in columns.items()}
+    )

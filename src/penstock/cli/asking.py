@@ -1,0 +1,62 @@
+"""Asks a running server over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+from urllib.error import HTTPError, URLError
+from urllib.request import ProxyHandler, Request, build_opener
+
+import click
+import msgspec
+
+from penstock.core.errors import ConfigInvalid, PenstockError
+
+ANSWER_S: Final = 30.0
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def server_options(command: F) -> F:
+    """Give a command ``--url`` and ``--token``."""
+    url = click.option("--url", default="http://127.0.0.1:6790", show_default=True, envvar="PENSTOCK_URL", help="any server")
+    return url(token_option(command))
+
+
+def token_option(command: F) -> F:
+    """Give a command ``--token``."""
+    text = "a token or key that the server asks for, if it asks; default: $PENSTOCK_TOKEN"
+    return click.option("--token", envvar="PENSTOCK_TOKEN", help=text)(command)
+
+
+class Refused(PenstockError):
+    """The server has understood, and refuses."""
+
+    code = "refused"
+
+
+def ask(method: str, url: str, path: str, token: str | None, body: Any = None) -> dict[str, Any]:
+    """Ask a server. Raises Refused with its words for a mistake of ours, PenstockError if it cannot be asked."""
+    if not url.startswith(("http://", "https://")):
+        raise ConfigInvalid(f"--url must begin with http:// or https://, and is {url!r}")
+    headers = {"Content-Type": "application/json"} | ({} if token is None else {"Authorization": f"Bearer {token}"})
+    data = None if body is None else msgspec.json.encode(body)
+    request = Request(url.rstrip("/") + path, data, headers, method=method)  # noqa: S310 - looked at above
+    try:
+        with build_opener(ProxyHandler({})).open(request, timeout=ANSWER_S) as reply:
+            found: dict[str, Any] = msgspec.json.decode(reply.read())
+            return found
+    except HTTPError as error:
+        text = error.read().decode(errors="replace")
+        if error.code in (400, 403, 404, 409):
+            raise Refused(_words(text)) from error
+        raise PenstockError(f"{url} answered {error.code}: {text[:1_000]}") from error
+    except (URLError, OSError) as error:
+        raise PenstockError(f"{url} cannot be reached: {error}. Name a server with --url.") from error
+
+
+def _words(text: str) -> str:
+    try:
+        return str(msgspec.json.decode(text)["error"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return text[:1_000]

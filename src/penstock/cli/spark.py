@@ -1,0 +1,32 @@
+"""``penstock spark``: what Spark needs, and what is missing."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+@click.group()
+def spark() -> None:
+    """Apache Spark: what a data pipeline needs."""
+
+
+@spark.command()
+@click.option("--url", metavar="URL", envvar="PENSTOCK_URL", help="look at this server, too")
+@click.option("--lake", metavar="DIR", envvar="PENSTOCK_LAKE", help="look at this lake, too")
+@click.option("--start", is_flag=True, help="start Spark, which takes some seconds")
+def doctor(url: str | None, lake: str | None, *, start: bool) -> None:
+    """Look for Java, Spark and what else is needed; say what is wrong, and what helps. Exits with 1 if something is."""
+    # Other commands start without any of this.
+    from penstock.spark.doctor import examine  # noqa: PLC0415
+
+    wrong = 0
+    for each in examine(url=url, lake=lake, start=start):
+        mark = click.style("ok   ", fg="green") if each.ok else click.style("WRONG", fg="red")
+        click.echo(f"{mark}  {each.what:<10}  {each.text}")
+        if not each.ok:
+            wrong += 1
+            if each.remedy:
+                click.echo(f"{'':<19}{each.remedy}")
+    sys.exit(1 if wrong else 0)

@@ -1,0 +1,49 @@
+"""``penstock worker``: run tasks."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:TASKS")
+@click.option("--url", metavar="URL", envvar="PENSTOCK_URL", help="the server; that of the tasks, unless given")
+@click.option("--api-key", metavar="KEY", envvar="PENSTOCK_API_KEY", help="key of the server (X-Api-Key)")
+@click.option("--token", metavar="TOKEN", envvar="PENSTOCK_TOKEN", help="bearer token of the server")
+@click.option("--namespace", metavar="NAME", envvar="PENSTOCK_NAMESPACE", help="whose jobs; default")
+@click.option("-c", "--concurrency", metavar="N", type=click.IntRange(min=1), default=10, help="jobs at a time; 10")
+@click.option("-q", "--queue", "queues", metavar="QUEUE", multiple=True, help="only these; all queues of the tasks")
+@click.option(
+    "--stop-timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    help="for what runs when it is stopped; 30",
+)
+@click.option("-v", "--verbose", is_flag=True, help="log where failed attempts were raised, too")
+@click.option("--reload", is_flag=True, help="start anew when a .py file below this directory changes")
+def worker(
+    target: str,
+    queues: tuple[str, ...],
+    *,
+    concurrency: int,
+    stop_timeout: float,
+    verbose: bool,
+    reload: bool,
+    **server: Any,
+) -> None:
+    """Run the tasks of a Python module, found from this directory on.
+
+    TASKS is a Tasks object of the module; without it, the only one there is, or what @task has made. SIGTERM and Ctrl-C finish
+    what runs, for up to --stop-timeout, and give back the rest; the second signal does so at once.
+    """
+    # Other commands start without the SDK.
+    from penstock.cli import working  # noqa: PLC0415
+
+    if reload:
+        sys.exit(working.supervise([each for each in sys.argv[1:] if each != "--reload"]))
+    given = {name: value for name, value in server.items() if value is not None}
+    working.work(target, given, queues, concurrency, stop_timeout, verbose=verbose)

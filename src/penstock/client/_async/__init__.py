@@ -1,0 +1,1 @@
+"""The asynchronous client. ``penstock.client._sync`` is made from this by ``make sdk``; change this one."""

@@ -1,0 +1,94 @@
+"""The client: one object per server, for all doors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from penstock.client import _settings
+from penstock.client._async.crons import AsyncCrons
+from penstock.client._async.events import AsyncEvents
+from penstock.client._async.jobs import AsyncJobs
+from penstock.client._async.messaging import AsyncMessaging
+from penstock.client._async.queues import AsyncQueues
+from penstock.client._async.transport import AsyncTransport
+from penstock.client._async.webhooks import AsyncWebhooks
+from penstock.client._async.workers import AsyncWorkers
+from penstock.client._units import Duration, duration_s
+
+if TYPE_CHECKING:
+    import ssl
+    from types import TracebackType
+
+
+class AsyncClient(AsyncMessaging):
+    """Talks to a server.
+
+    Messages are its own methods (``publish``, ``consume``, ``ack``, …); jobs are ``jobs`` (``push``, ``pull``, …),
+    ``queues``, ``crons``, ``events``, ``webhooks`` and ``workers``. Close it, or use it as a context manager.
+
+    ``url``: ``http://host:6790``. ``api_key`` is sent as ``X-Api-Key``, ``token`` as a bearer token. ``namespace``: whose jobs
+    are meant; ``default``. ``timeout``: how long to wait for an answer, beyond what a call waits on purpose; 30 s.
+    ``retry_for``: for how long a call is tried again while the server is away or busy; 30 s, 0 for not at all. ``verify``:
+    False, or an ``ssl.SSLContext``, for certificates the system does not trust.
+    """
+
+    def __init__(
+        self,
+        url: str = _settings.DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        token: str | None = None,
+        namespace: str | None = None,
+        timeout: Duration = 30.0,
+        retry_for: Duration = 30.0,
+        verify: ssl.SSLContext | bool = True,
+    ) -> None:
+        self.settings = _settings.Settings(
+            url=url,
+            api_key=api_key,
+            token=token,
+            namespace=namespace,
+            timeout=duration_s(timeout, "timeout"),
+            retry_for=duration_s(retry_for, "retry_for"),
+            verify=verify,
+        )
+        self._transport = AsyncTransport(self.settings)
+        self.jobs = AsyncJobs(self._transport)
+        self.queues = AsyncQueues(self._transport)
+        self.crons = AsyncCrons(self._transport)
+        self.events = AsyncEvents(self._transport)
+        self.webhooks = AsyncWebhooks(self._transport)
+        self.workers = AsyncWorkers(self._transport)
+
+    @classmethod
+    def from_settings(cls, settings: _settings.Settings) -> Self:
+        """Return a client that talks to a server like another one: ``AsyncClient.from_settings(client.settings)``."""
+        return cls(
+            settings.url,
+            api_key=settings.api_key,
+            token=settings.token,
+            namespace=settings.namespace,
+            timeout=settings.timeout,
+            retry_for=settings.retry_for,
+            verify=settings.verify,
+        )
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """Return a client of the server that PENSTOCK_URL, _API_KEY, _TOKEN and _NAMESPACE name."""
+        return cls.from_settings(_settings.from_environment())
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._transport.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.settings.url!r})"

@@ -1,0 +1,61 @@
+"""Live events of the jobs door: what happens to jobs and queues, while it happens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httpx2
+
+from penstock.client._call import Call, nothing, path
+from penstock.client._clock import pause
+from penstock.client._retry import FIRST_PAUSE_S, Attempts
+from penstock.client._sse import SseReader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penstock.client._async.transport import AsyncTransport
+    from penstock.client.models import Event
+
+#: The server says something every 30 s, if only a comment; who hears nothing for this long, in seconds, comes back.
+SILENCE_S = 90.0
+
+
+class AsyncEvents:
+    """Events. Made by the client: ``client.events``."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def follow(self, queue: str | None = None, *, after: str | None = None) -> AsyncIterator[Event]:
+        """Yield what happens, for ever: in one queue, or in all of the namespace.
+
+        ``after``: the ``id`` of the last event that is known, or ``"0"`` for all that are kept; only what comes, unless given.
+        A lost connection is made anew, and goes on after the last event with an id.
+        """
+        where = "/events" if queue is None else path("/events/queues/{}", queue)
+        call = Call("GET", where, nothing)
+        settings = self._transport.settings
+        timeout = httpx2.Timeout(settings.timeout, read=SILENCE_S)
+        attempts = Attempts(call, settings.retry_for)
+        while True:
+            headers = {"accept": "text/event-stream"} | ({} if after is None else {"last-event-id": after})
+            wait: float | None = FIRST_PAUSE_S
+            try:
+                async with self._transport.http.stream(
+                    "GET", where, params={"format": "typed"}, headers=headers, timeout=timeout
+                ) as response:
+                    if response.is_success:
+                        attempts = Attempts(call, settings.retry_for)
+                        reader = SseReader()
+                        async for line in response.aiter_lines():
+                            event = reader.feed(line)
+                            if event is not None:
+                                after = event.id or after
+                                yield event
+                    else:
+                        await response.aread()
+                        wait = attempts.after_refusal(response)
+            except httpx2.TransportError as error:
+                wait = attempts.after_no_answer(error)
+            await pause(wait or 0.0)

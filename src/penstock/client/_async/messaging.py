@@ -1,0 +1,232 @@
+"""The messages door: publish now or later, consume, acknowledge; namespaces, queues, dead letters, subscriptions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.client import _clock
+from penstock.client import _replies as replies
+from penstock.client._call import Call, body, encode, nothing, path, query
+from penstock.client._units import Duration, Moment, duration_ms, moment_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.client._async.transport import AsyncTransport
+    from penstock.client.messages import Health, Message, Namespace, Stats, Subscription, Summary
+
+
+class AsyncMessaging:
+    """What a client does at the messages door. ``AsyncClient`` is one."""
+
+    _transport: AsyncTransport
+
+    # Producers.
+
+    async def publish(
+        self,
+        namespace: str,
+        queue: str,
+        body: bytes,
+        *,
+        delay: Duration | None = None,
+        deliver_at: Moment | None = None,
+        max_retries: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
+        """Publish a message and return its id. Namespace and queue are made if they do not exist.
+
+        ``delay`` (seconds or a timedelta) or ``deliver_at`` (an aware datetime, or milliseconds since 1970): nobody gets it
+        before, up to 90 days ahead. ``max_retries``: deliveries in all before it goes to the dead letters; the queue's.
+        """
+        fields = _message(body, delay, deliver_at, max_retries, metadata)
+        call = Call(
+            "POST",
+            path("/namespaces/{}/queues/{}/messages", namespace, queue),
+            replies.ID,
+            encode(fields),
+            headers={"idempotency-key": _clock.fresh_name()},  # so that it may be sent again if its answer is lost
+        )
+        return await self._transport.send(call)
+
+    async def publish_batch(
+        self,
+        namespace: str,
+        queue: str,
+        bodies: Iterable[bytes],
+        *,
+        delay: Duration | None = None,
+        deliver_at: Moment | None = None,
+        max_retries: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> list[str]:
+        """Publish up to 100 messages and return their ids in order. The options are for each of them."""
+        fields = [_message(each, delay, deliver_at, max_retries, metadata) for each in bodies]
+        call = Call(
+            "POST",
+            path("/namespaces/{}/queues/{}/messages/batch", namespace, queue),
+            replies.IDS,
+            encode(fields),
+            headers={"idempotency-key": _clock.fresh_name()},  # so that it may be sent again if its answer is lost
+        )
+        return await self._transport.send(call)
+
+    # Consumers.
+
+    async def consume(
+        self,
+        namespace: str,
+        queue: str,
+        n: int = 1,
+        *,
+        visibility_timeout: Duration | None = None,
+        wait: Duration | None = None,
+    ) -> list[Message]:
+        """Take up to ``n`` (1 to 100) messages; an empty list if there is none.
+
+        ``visibility_timeout``: how long they are yours; the queue's, 30 s. ``wait``: for how long to wait for the first; not
+        at all.
+        """
+        wait_ms = None if wait is None else duration_ms(wait, "wait")
+        visibility = None if visibility_timeout is None else duration_ms(visibility_timeout, "visibility_timeout")
+        call = Call(
+            "GET",
+            path("/namespaces/{}/queues/{}/messages", namespace, queue),
+            replies.MESSAGES,
+            params=query(n=n, visibility_timeout_ms=visibility, wait_ms=wait_ms),
+            wait_ms=wait_ms or 0,
+        )
+        return await self._transport.send(call)
+
+    async def ack(self, receipt_handle: str | Message) -> None:
+        """Say that a message is dealt with: it will not come again. The message itself will do, too. Raises LeaseLost."""
+        await self._transport.send(Call("DELETE", path("/messages/{}", _receipt(receipt_handle)), nothing, already=(410,)))
+
+    async def nack(self, receipt_handle: str | Message) -> None:
+        """Give a message back: it goes to the end of its queue, or to the dead letters. Raises LeaseLost."""
+        where = path("/messages/{}/nack", _receipt(receipt_handle))
+        await self._transport.send(Call("POST", where, nothing, already=(410,)))
+
+    async def purge(self, namespace: str, queue: str) -> int:
+        """Remove all messages that are ready or in flight; return how many. Scheduled ones stay. Raises NotFound."""
+        where = path("/namespaces/{}/queues/{}/messages", namespace, queue)
+        return await self._transport.send(Call("DELETE", where, replies.PURGED))
+
+    # Dead letters.
+
+    async def drain_dlq(self, namespace: str, queue: str, limit: int = 10) -> list[Message]:
+        """Take up to ``limit`` dead messages. They are yours like consumed ones: ack those you are done with."""
+        where = path("/namespaces/{}/queues/{}/dlq", namespace, queue)
+        return await self._transport.send(Call("GET", where, replies.MESSAGES, params=query(limit=limit)))
+
+    async def replay_dlq(self, namespace: str, queue: str, limit: int = 100) -> int:
+        """Put up to ``limit`` dead messages back into their queue, attempts beginning anew; return how many."""
+        where = path("/namespaces/{}/queues/{}/dlq/replay", namespace, queue)
+        call = Call("POST", where, replies.REPLAYED, params=query(limit=limit), repeatable=False)
+        return await self._transport.send(call)
+
+    # Subscriptions.
+
+    async def subscribe(self, namespace: str, queue: str, url: str, secret: str | None = None) -> str:
+        """Have messages pushed to a URL, signed with ``secret``; return the subscription's id."""
+        where = path("/namespaces/{}/queues/{}/subscriptions", namespace, queue)
+        call = Call("POST", where, replies.ID, body(url=url, secret=secret), repeatable=False)
+        return await self._transport.send(call)
+
+    async def subscriptions(self, namespace: str, queue: str) -> list[Subscription]:
+        """Return the subscriptions of a queue, oldest first."""
+        where = path("/namespaces/{}/queues/{}/subscriptions", namespace, queue)
+        return await self._transport.send(Call("GET", where, replies.SUBSCRIPTIONS))
+
+    async def unsubscribe(self, subscription_id: str) -> None:
+        """End a subscription. Raises NotFound."""
+        call = Call("DELETE", path("/subscriptions/{}", subscription_id), nothing, already=(404,))
+        await self._transport.send(call)
+
+    # Namespaces and queues.
+
+    async def create_namespace(self, name: str) -> None:
+        """Create a namespace. Raises Conflict if it exists."""
+        await self._transport.send(Call("POST", "/namespaces", nothing, body(name=name), already=(409,)))
+
+    async def list_namespaces(self) -> list[Namespace]:
+        """Return all namespaces, by name."""
+        return await self._transport.send(Call("GET", "/namespaces", replies.NAMESPACES))
+
+    async def delete_namespace(self, name: str) -> None:
+        """Delete a namespace. Raises NotFound."""
+        await self._transport.send(Call("DELETE", path("/namespaces/{}", name), nothing, already=(404,)))
+
+    async def create_queue(
+        self,
+        namespace: str,
+        queue: str,
+        *,
+        visibility_timeout: Duration | None = None,
+        max_messages: int | None = None,
+        max_retries: int | None = None,
+        max_batch_size: int | None = None,
+    ) -> None:
+        """Create a queue with settings of its own; what is not given is the server's. Raises Conflict if it exists."""
+        fields = body(
+            visibility_timeout_ms=None
+            if visibility_timeout is None
+            else duration_ms(visibility_timeout, "visibility_timeout"),
+            max_messages=max_messages,
+            max_retries=max_retries,
+            max_batch_size=max_batch_size,
+        )
+        where = path("/namespaces/{}/queues/{}", namespace, queue)
+        await self._transport.send(Call("POST", where, nothing, fields, already=(409,)))
+
+    async def list_queues(self, namespace: str) -> list[str]:
+        """Return the queues of a namespace, as ``namespace/queue``."""
+        return await self._transport.send(Call("GET", path("/namespaces/{}/queues", namespace), replies.QUEUES))
+
+    async def delete_queue(self, namespace: str, queue: str) -> None:
+        """Delete a queue with all its messages. Raises NotFound."""
+        where = path("/namespaces/{}/queues/{}", namespace, queue)
+        await self._transport.send(Call("DELETE", where, nothing, already=(404,)))
+
+    # The server.
+
+    async def health(self) -> Health:
+        """Return how the server is."""
+        return await self._transport.send(Call("GET", "/health", replies.HEALTH))
+
+    async def stats(self, page: int = 1, limit: int = 200) -> Stats:
+        """Return how full the queues are, a page (of up to 200) at a time."""
+        return await self._transport.send(Call("GET", "/api/stats", replies.STATS, params=query(page=page, limit=limit)))
+
+    async def stats_summary(self) -> Summary:
+        """Return the server in five numbers."""
+        return await self._transport.send(Call("GET", "/api/stats/summary", replies.SUMMARY))
+
+
+def _receipt(receipt_handle: str | Message) -> str:
+    return receipt_handle if isinstance(receipt_handle, str) else receipt_handle.receipt_handle
+
+
+def _message(
+    content: bytes,
+    delay: Duration | None,
+    deliver_at: Moment | None,
+    max_retries: int | None,
+    metadata: Mapping[str, str] | None,
+) -> dict[str, Any]:
+    """Return a message as the wire has it: its body as base64."""
+    if not isinstance(content, bytes | bytearray | memoryview):
+        raise TypeError(f"The body of a message must be bytes, not {type(content).__name__}")
+    if delay is not None and deliver_at is not None:
+        raise TypeError("Give delay or deliver_at, not both")
+    if delay is not None:
+        deliver_at = _clock.now_ms() + duration_ms(delay, "delay")
+    elif deliver_at is not None:
+        deliver_at = moment_ms(deliver_at, "deliver_at")
+    fields = {
+        "body": bytes(content),
+        "deliver_at": deliver_at,
+        "max_retries": max_retries,
+        "metadata": None if metadata is None else dict(metadata),
+    }
+    return {name: value for name, value in fields.items() if value is not None}

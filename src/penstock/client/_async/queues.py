@@ -1,0 +1,173 @@
+"""The jobs door, queue by queue: counts and listings, pausing and emptying, dead letters, limits and rules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from penstock.client import _replies as replies
+from penstock.client._call import Call, body, nothing, path, query
+from penstock.client._units import Duration, duration_ms
+
+if TYPE_CHECKING:
+    from penstock.client._async.transport import AsyncTransport
+    from penstock.client.models import Cleaned, Counts, DlqConfig, Job, StallConfig
+
+
+class AsyncQueues:
+    """Queues of jobs. Made by the client: ``client.queues``."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._send = transport.send
+
+    # Looking.
+
+    async def names(self) -> list[str]:
+        """Return the names of all queues of the namespace."""
+        return await self._send(Call("GET", "/queues", replies.QUEUES))
+
+    async def jobs(self, queue: str, state: str | None = None, *, limit: int = 100, offset: int = 0) -> list[Job]:
+        """Return jobs, oldest first. ``state``: one, or several separated by commas; all. ``limit``: 10,000 at most."""
+        params = query(state=state, limit=limit, offset=offset)
+        return await self._send(Call("GET", path("/queues/{}/jobs/list", queue), replies.JOBS, params=params))
+
+    async def counts(self, queue: str) -> Counts:
+        """Return how many jobs are in each state."""
+        return await self._send(Call("GET", path("/queues/{}/counts", queue), replies.COUNTS))
+
+    async def count(self, queue: str) -> int:
+        """Return how many jobs are waiting, delayed or active."""
+        return await self._send(Call("GET", path("/queues/{}/count", queue), replies.COUNT))
+
+    async def priority_counts(self, queue: str) -> dict[int, int]:
+        """Return how many waiting and delayed jobs there are per priority."""
+        return await self._send(Call("GET", path("/queues/{}/priority-counts", queue), replies.PRIORITY_COUNTS))
+
+    # Pausing and emptying.
+
+    async def is_paused(self, queue: str) -> bool:
+        """Tell whether a queue hands out nothing for now."""
+        return await self._send(Call("GET", path("/queues/{}/paused", queue), replies.PAUSED))
+
+    async def pause(self, queue: str) -> None:
+        """Hand out nothing until ``resume``. Who has a job keeps it."""
+        await self._send(Call("POST", path("/queues/{}/pause", queue), nothing))
+
+    async def resume(self, queue: str) -> None:
+        """Hand out jobs again."""
+        await self._send(Call("POST", path("/queues/{}/resume", queue), nothing))
+
+    async def drain(self, queue: str) -> int:
+        """Remove all waiting and delayed jobs; return how many."""
+        return await self._send(Call("POST", path("/queues/{}/drain", queue), replies.COUNT))
+
+    async def obliterate(self, queue: str) -> None:
+        """Remove a queue with all its jobs, whatever state they are in."""
+        await self._send(Call("POST", path("/queues/{}/obliterate", queue), nothing))
+
+    async def clean(self, queue: str, *, older_than: Duration = 0, state: str | None = None, limit: int = 1000) -> Cleaned:
+        """Remove jobs that are older. ``state``: completed, failed, …; waiting and delayed. ``limit``: how many at most."""
+        fields = body(grace=duration_ms(older_than, "older_than"), state=state, limit=limit)
+        return await self._send(Call("POST", path("/queues/{}/clean", queue), replies.CLEANED, fields))
+
+    async def promote(self, queue: str, count: int | None = None) -> int:
+        """Make delayed jobs ready now: ``count`` of them, or all; return how many."""
+        call = Call(
+            "POST", path("/queues/{}/promote-jobs", queue), replies.COUNT, body(count=count), repeatable=count is None
+        )
+        return await self._send(call)
+
+    async def retry_completed(self, queue: str, job_id: str | None = None) -> int:
+        """Run a completed job again, or all; return how many."""
+        fields = body(id=job_id)
+        return await self._send(
+            Call("POST", path("/queues/{}/retry-completed", queue), replies.COUNT, fields, repeatable=False)
+        )
+
+    # Dead letters.
+
+    async def dlq(self, queue: str, count: int = 100) -> list[Job]:
+        """Return dead jobs, with ``reason`` and ``failed_at``. They stay where they are."""
+        return await self._send(Call("GET", path("/queues/{}/dlq", queue), replies.JOBS, params=query(count=count)))
+
+    async def retry_dlq(self, queue: str, job_id: str | None = None, *, count: int | None = None) -> int:
+        """Bring back a dead job, or the oldest ``count``, or all; return how many."""
+        fields = body(jobId=job_id, count=count)
+        call = Call("POST", path("/queues/{}/dlq/retry", queue), replies.COUNT, fields, repeatable=count is None)
+        return await self._send(call)
+
+    async def purge_dlq(self, queue: str) -> int:
+        """Remove all dead jobs; return how many."""
+        return await self._send(Call("POST", path("/queues/{}/dlq/purge", queue), replies.COUNT))
+
+    # Limits and rules.
+
+    async def set_rate_limit(self, queue: str, limit: int) -> None:
+        """Hand out at most so many jobs per second."""
+        await self._send(Call("PUT", path("/queues/{}/rate-limit", queue), nothing, body(limit=limit)))
+
+    async def clear_rate_limit(self, queue: str) -> None:
+        """Hand out jobs as fast as they are asked for."""
+        await self._send(Call("DELETE", path("/queues/{}/rate-limit", queue), nothing))
+
+    async def set_concurrency(self, queue: str, limit: int) -> None:
+        """Let at most so many jobs be active at once, over all workers."""
+        await self._send(Call("PUT", path("/queues/{}/concurrency", queue), nothing, body(limit=limit)))
+
+    async def clear_concurrency(self, queue: str) -> None:
+        """Let any number of jobs be active."""
+        await self._send(Call("DELETE", path("/queues/{}/concurrency", queue), nothing))
+
+    async def stall_config(self, queue: str) -> StallConfig:
+        """Return when a silent worker loses its job."""
+        return await self._send(Call("GET", path("/queues/{}/stall-config", queue), replies.STALL))
+
+    async def set_stall_config(
+        self,
+        queue: str,
+        *,
+        enabled: bool | None = None,
+        stall_interval: Duration | None = None,
+        max_stalls: int | None = None,
+        grace_period: Duration | None = None,
+    ) -> None:
+        """Change when a silent worker loses its job; what is not given stays."""
+        fields = body(
+            enabled=enabled,
+            stallInterval=None if stall_interval is None else duration_ms(stall_interval, "stall_interval"),
+            maxStalls=max_stalls,
+            gracePeriod=None if grace_period is None else duration_ms(grace_period, "grace_period"),
+        )
+        await self._send(Call("PUT", path("/queues/{}/stall-config", queue), nothing, fields))
+
+    async def dlq_config(self, queue: str) -> DlqConfig:
+        """Return what becomes of dead jobs."""
+        return await self._send(Call("GET", path("/queues/{}/dlq-config", queue), replies.DLQ))
+
+    async def set_dlq_config(
+        self,
+        queue: str,
+        *,
+        auto_retry: bool | None = None,
+        auto_retry_interval: Duration | None = None,
+        max_auto_retries: int | None = None,
+        max_age: Duration | None = None,
+        max_entries: int | None = None,
+    ) -> None:
+        """Change what becomes of dead jobs; what is not given stays."""
+        interval = None if auto_retry_interval is None else duration_ms(auto_retry_interval, "auto_retry_interval")
+        fields = body(
+            autoRetry=auto_retry,
+            autoRetryInterval=interval,
+            maxAutoRetries=max_auto_retries,
+            maxAge=None if max_age is None else duration_ms(max_age, "max_age"),
+            maxEntries=max_entries,
+        )
+        await self._send(Call("PUT", path("/queues/{}/dlq-config", queue), nothing, fields))
+
+    async def mode(self, queue: str) -> str:
+        """Return when pushes are answered: once they are in the database (direct), or in the server's log (buffered)."""
+        return await self._send(Call("GET", path("/queues/{}/mode", queue), replies.MODE))
+
+    async def set_mode(self, queue: str, mode: Literal["direct", "buffered"]) -> None:
+        """Change when pushes are answered."""
+        await self._send(Call("PUT", path("/queues/{}/mode", queue), nothing, body(mode=mode)))

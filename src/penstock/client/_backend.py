@@ -1,0 +1,106 @@
+"""Where tasks go when they are enqueued: to a server, or, in tests, to a list."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.client._async.client import AsyncClient
+from penstock.client._sync.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from penstock.client._settings import Settings
+    from penstock.client.options import NewJob
+
+
+class Backend(Protocol):
+    """Takes jobs. ``client`` and ``async_client`` know what has become of them."""
+
+    @property
+    def client(self) -> Client:
+        """The server, for functions."""
+
+    @property
+    def async_client(self) -> AsyncClient:
+        """The server, for coroutines."""
+
+    def push(self, queue: str, jobs: Sequence[NewJob]) -> list[str]:
+        """Push jobs and return their ids."""
+
+    async def apush(self, queue: str, jobs: Sequence[NewJob]) -> list[str]:
+        """The same for coroutines."""
+
+
+class _Kept:
+    """A client that is closed with the loop it is used in, if nobody closes it before.
+
+    What a loop closes when it ends are asynchronous generators that have begun (``asyncio.run`` sees to that), so one of them
+    keeps the client.
+    """
+
+    def __init__(self, client: AsyncClient) -> None:
+        self.client = client
+        self.keeper = self._keep()
+        with contextlib.suppress(StopIteration):
+            self.keeper.__anext__().__await__().send(None)  # up to its yield, which waits for nothing
+
+    async def _keep(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await self.client.aclose()
+
+
+class ServerBackend:
+    """Pushes to a server. Clients are made when they are first needed: one for functions, one for each loop of coroutines."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._client: Client | None = None
+        self._async_clients: dict[asyncio.AbstractEventLoop, _Kept] = {}
+
+    @property
+    def client(self) -> Client:
+        """The server, for functions."""
+        if self._client is None:
+            self._client = Client.from_settings(self.settings)
+        return self._client
+
+    @property
+    def async_client(self) -> AsyncClient:
+        """The server, for coroutines of the loop that runs: a connection belongs to the loop it was made in."""
+        loop = asyncio.get_running_loop()
+        kept = self._async_clients.get(loop)
+        if kept is None:
+            self._forget_closed_loops()
+            kept = self._async_clients[loop] = _Kept(AsyncClient.from_settings(self.settings))
+        return kept.client
+
+    def push(self, queue: str, jobs: Sequence[NewJob]) -> list[str]:
+        """Push jobs and return their ids."""
+        return self.client.jobs.push_many(queue, jobs)
+
+    async def apush(self, queue: str, jobs: Sequence[NewJob]) -> list[str]:
+        """The same for coroutines."""
+        return await self.async_client.jobs.push_many(queue, jobs)
+
+    def close(self) -> None:
+        """Close the client for functions."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    async def aclose(self) -> None:
+        """Close the clients for functions and for coroutines of this loop."""
+        self.close()
+        self._forget_closed_loops()
+        kept = self._async_clients.pop(asyncio.get_running_loop(), None)
+        if kept is not None:
+            await kept.keeper.aclose()
+
+    def _forget_closed_loops(self) -> None:
+        for loop in [each for each in list(self._async_clients) if each.is_closed()]:
+            self._async_clients.pop(loop, None)

@@ -1,0 +1,80 @@
+"""A call of the server as data: what is sent, how the answer is read, whether it may be sent twice. No input or output here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One request.
+
+    ``repeatable``: sending it again does no harm if the answer to the first got lost. ``already``: statuses that mean it is
+    done, if an earlier try may have done it. ``wait_ms``: how long the server may take on purpose.
+    ``settles``: it is about a lease, so a refusal means that the lease is lost.
+    """
+
+    method: str
+    path: str
+    decode: Callable[[bytes], T]
+    body: bytes | None = None
+    params: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    repeatable: bool = True
+    already: tuple[int, ...] = ()
+    wait_ms: int = 0
+    settles: bool = False
+
+
+def path(template: str, *names: str) -> str:
+    """Return a path with names in place of ``{}``, quoted: a name may hold anything."""
+    return template.format(*(quote(name, safe="") for name in names))
+
+
+def query(**params: object) -> dict[str, str]:
+    """Return query parameters; those that are None are left out."""
+    return {name: _text(value) for name, value in params.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def body(**fields: object) -> bytes:
+    """Return a JSON body; fields that are None are left out."""
+    return encode({name: value for name, value in fields.items() if value is not None})
+
+
+def encode(value: object) -> bytes:
+    """Return anything as JSON: plain values, dataclasses, msgspec structs, datetimes, UUIDs, and so on."""
+    return msgspec.json.encode(value)
+
+
+def nothing(_content: bytes) -> None:
+    """Read an answer that says no more than that it is done."""
+
+
+def reading(kind: type[S], pick: Callable[[S], T]) -> Callable[[bytes], T]:
+    """Return a reader of answers of one kind, that picks what the caller wants of it."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def read(content: bytes) -> T:
+        return pick(decode(content))
+
+    return read
+
+
+def one_field(name: str, kind: Any) -> Callable[[bytes], Any]:
+    """Return a reader of answers of which one field is wanted; ``kind`` is its type."""
+    shape = msgspec.defstruct(f"_{name}", [("value", kind, msgspec.field(name=name))])
+    return reading(shape, lambda reply: reply.value)  # type: ignore[attr-defined]

@@ -1,0 +1,215 @@
+"""What a worker hands in: what became of its jobs, in batches, and what handlers say meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from penstock.client._handling import DROPPED, NULL, Done, Dropped, Failed, Outcome
+from penstock.client._plan import BATCH_MAX
+from penstock.client.errors import ApiError, LeaseLost, PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from typing import Any
+
+    from penstock.client._async.client import AsyncClient
+    from penstock.client._hand import Hand
+    from penstock.client.context import JobContext
+
+log = logging.getLogger("penstock.client")
+
+#: Requests that are about one job each (failures, reports) and may be under way together.
+SINGLES_MAX = 16
+#: Results that are handed in together have about this many bytes; a request may have 10 MB.
+RESULTS_BYTES = 1_000_000
+#: Of an error, so many characters go to the log.
+LINE_CHARS = 500
+
+
+class Outbox:
+    """Hands in. ``finished`` and ``report`` may be called from any thread, everything else belongs to the loop.
+
+    ``start`` starts something that must not break unnoticed; ``lose`` is told of jobs that are not ours any more.
+    """
+
+    client: AsyncClient
+
+    def __init__(
+        self,
+        hand: Hand,
+        loop: asyncio.AbstractEventLoop,
+        start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        lose: Callable[[JobContext], None],
+    ) -> None:
+        self.processed = 0
+        self.failed = 0
+        self._hand = hand
+        self._loop = loop
+        self._start = start
+        self._lose = lose
+        self._outcomes: deque[tuple[JobContext, Outcome]] = deque()
+        self._woken = False
+        self._settling: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._singles = asyncio.Semaphore(SINGLES_MAX)
+
+    def finished(self, context: JobContext, outcome: Outcome) -> None:
+        """Hear what became of a job. Of many in a row, the first wakes the loop."""
+        context.finished = True
+        self._outcomes.append((context, outcome))
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):  # the worker has stopped without waiting for this one
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def report(self, context: JobContext) -> None:
+        """Hear that a handler has something to say about its job."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._send_reports, context)
+
+    async def hand_in_all(self, left: Sequence[JobContext]) -> None:
+        """Give back what is left, and wait until everything is handed in."""
+        self._outcomes.extend((context, DROPPED) for context in left)
+        self._wake()
+        while self._settling is not None or self._tasks:
+            await asyncio.gather(*self._tasks, *([self._settling] if self._settling else []))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._start(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _wake(self) -> None:
+        self._woken = False
+        if self._settling is None and self._outcomes:
+            self._settling = self._start(self._settle())
+
+    async def _settle(self) -> None:
+        """Hand in what has gathered; what comes in meanwhile is the next batch."""
+        try:
+            while self._outcomes:
+                done: list[tuple[JobContext, Done]] = []
+                dropped: list[JobContext] = []
+                size = 0
+                for _ in range(min(len(self._outcomes), BATCH_MAX)):
+                    if size > RESULTS_BYTES:
+                        break
+                    context, outcome = self._outcomes.popleft()
+                    if not self._hand.holds(context):  # lost, or given back already
+                        self._hand.leave([context])
+                    elif context.reporter is not None or context.has_reports:
+                        self._send_reports(context)
+                        self._spawn(self._after_reports(context, outcome))
+                    elif isinstance(outcome, Done):
+                        done.append((context, outcome))
+                        size += len(memoryview(outcome.result))
+                    elif isinstance(outcome, Dropped):
+                        dropped.append(context)
+                    else:
+                        self._spawn(self._fail(context, outcome))
+                if done:
+                    await self._ack(done)
+                if dropped:
+                    await self._release(dropped)
+        finally:
+            self._settling = None
+
+    async def _after_reports(self, context: JobContext, outcome: Outcome) -> None:
+        """What a handler has said during its work is told before its end."""
+        if context.reporter is not None:
+            await context.reporter
+        self._outcomes.append((context, outcome))
+        self._wake()
+
+    async def _ack(self, done: Sequence[tuple[JobContext, Done]]) -> None:
+        contexts = [context for context, _ in done]
+        results = [outcome.result for _, outcome in done]
+        given = None if all(result is NULL for result in results) else results
+        try:
+            batch = await self.client.jobs.ack_many([context.info for context in contexts], given)
+            for error in batch.errors:
+                log.warning("The end of job %s was not counted: %s", error.id, error.error)
+            self.processed += batch.count
+        except LeaseLost as error:
+            log.warning("The end of %d jobs was not counted: %s", len(contexts), error)
+        except ApiError as error:
+            if error.status not in (400, 413):
+                log.error("The end of %d jobs was refused, they will come again: %s", len(contexts), error)
+            elif len(done) > 1:  # one bad result must not spoil the others
+                for each in done:
+                    await self._ack([each])
+                return
+            else:
+                await self._fail(contexts[0], Failed(f"The result was refused: {error}", [], final=True))
+                return
+        except PenstockError as error:
+            log.error("The end of %d jobs could not be told, they will come again: %s", len(contexts), error)
+        self._hand.leave(contexts)
+
+    async def _fail(self, context: JobContext, failed: Failed) -> None:
+        retry_in = None if failed.retry_ms is None else failed.retry_ms / 1000
+        self.failed += 1
+        _say_so(context, failed)
+        async with self._singles:
+            try:
+                await self.client.jobs.fail(
+                    context.info, failed.error, final=failed.final, retry_in=retry_in, stack=failed.stack
+                )
+            except PenstockError as error:
+                log.warning("The failure of job %s was not counted: %s", context.id, error)
+        self._hand.leave([context])
+
+    async def _release(self, contexts: Sequence[JobContext]) -> None:
+        try:
+            await self.client.jobs.release([context.info for context in contexts])
+        except PenstockError as error:
+            log.warning("%d jobs could not be given back, they will come again: %s", len(contexts), error)
+        self._hand.leave(contexts)
+
+    # Reports.
+
+    def _send_reports(self, context: JobContext) -> None:
+        if context.reporter is None and self._hand.holds(context):
+            context.reporter = self._spawn(self._report(context))
+
+    async def _report(self, context: JobContext) -> None:
+        try:
+            while (reports := context.take_reports()) is not None:
+                async with self._singles:
+                    if reports.progress is not None:
+                        await self._tell(context, self.client.jobs.progress(context.info, *reports.progress))
+                    for message, level in reports.lines:
+                        await self._tell(context, self.client.jobs.log(context.id, message, level))
+        except LeaseLost:
+            self._lose(context)
+        except PenstockError as error:
+            log.warning("A report of job %s got lost: %s", context.id, error)
+        finally:
+            context.reporter = None
+
+    @staticmethod
+    async def _tell(context: JobContext, report: Coroutine[Any, Any, None]) -> None:
+        """Send one report. One that cannot be put into words is not worth the worker, nor the reports after it."""
+        try:
+            await report
+        except PenstockError:
+            raise
+        except Exception as error:  # noqa: BLE001, whatever it is
+            log.warning("A report of job %s could not be sent: %s: %s", context.id, type(error).__name__, error)
+
+
+def _say_so(context: JobContext, failed: Failed) -> None:
+    """Log a failed attempt, in one line; where it was raised is for those who look closer."""
+    data = context.data
+    what = data.get("task", context.queue) if isinstance(data, dict) else context.queue
+    error = " ".join(failed.error[:LINE_CHARS].split())
+    log.warning(
+        "%s: attempt %d of %d failed, job %s: %s", what, context.attempt, context.info.max_attempts, context.id, error
+    )
+    if failed.stack and log.isEnabledFor(logging.DEBUG):
+        log.debug("\n".join(failed.stack))

@@ -1,0 +1,27 @@
+"""How a worker works: its options, once, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: A worker takes ahead what it does in about this time, in seconds: enough to never wait for the server, and not so much
+#: that jobs wait here while another worker is idle.
+AHEAD_S = 0.1
+#: After so many seconds without news, what was known about the pace is forgotten.
+STALE_S = 1.0
+#: Jobs per pull, per acknowledgement, per heartbeat.
+BATCH_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Options of a worker; see Worker. Durations in seconds."""
+
+    queues: tuple[str, ...]
+    concurrency: int
+    prefetch: int
+    lease: float
+    heartbeat: float
+    wait: float
+    stop_timeout: float
+    name: str

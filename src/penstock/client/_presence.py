@@ -1,0 +1,57 @@
+"""A worker is seen: by people, and by crons that need one. Nothing depends on it, so trouble with it is not the worker's."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from penstock.client import _clock
+from penstock.client.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client._async.client import AsyncClient
+    from penstock.client._plan import Plan
+
+log = logging.getLogger("penstock.client")
+#: How long leaving may take, in seconds.
+GOODBYE_S = 2.0
+
+
+class Presence:
+    """The entry of one worker among the registered ones."""
+
+    def __init__(self, client: AsyncClient, plan: Plan) -> None:
+        self._workers = client.workers
+        self._plan = plan
+        self._id = f"{plan.name}-{_clock.fresh_name()}"
+        self._known = False
+
+    async def show(self, active: int, processed: int, failed: int) -> None:
+        """Say that the worker is there, and what it does; again from the beginning if the server has forgotten it."""
+        try:
+            if self._known:
+                self._known = await self._workers.heartbeat(self._id, active_jobs=active, processed=processed, failed=failed)
+            if not self._known:
+                await self._register()
+                self._known = True
+        except PenstockError as error:
+            log.debug("The worker could not introduce itself: %s", error)
+
+    async def _register(self) -> None:
+        await self._workers.register(
+            self._plan.name,
+            self._plan.queues,
+            concurrency=self._plan.concurrency,
+            worker_id=self._id,
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+        )
+
+    async def say_goodbye(self) -> None:
+        """Be forgotten."""
+        try:
+            await _clock.within(GOODBYE_S, self._workers.unregister(self._id))
+        except (PenstockError, TimeoutError) as error:
+            log.debug("The worker could not say goodbye: %s", error)

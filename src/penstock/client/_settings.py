@@ -1,0 +1,67 @@
+"""Where a server is and how it is talked to: what every client, worker and group of tasks is made from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import ssl
+
+DEFAULT_URL = "http://127.0.0.1:6790"
+#: What is wrong with a secret that cannot be sent, and never the secret itself.
+UNSENDABLE = "must be of printable ASCII characters, and has others: is there a line break in it, or a quotation mark?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to reach a server. Durations in seconds; ``Client`` says what each of these means."""
+
+    url: str
+    api_key: str | None = None
+    token: str | None = None
+    namespace: str | None = None
+    timeout: float = 30.0
+    retry_for: float = 30.0
+    verify: ssl.SSLContext | bool = True
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url must begin with http:// or https://, not {self.url!r}. Try http://{self.url}")
+        for name, secret in (("api_key", self.api_key), ("token", self.token)):
+            if secret is not None and not is_sendable(secret):
+                raise ValueError(f"{name} {UNSENDABLE}")
+
+    def __repr__(self) -> str:
+        return f"Settings(url={self.url!r}, namespace={self.namespace!r})"  # and never a secret
+
+    def but(self, **changes: Any) -> Settings:
+        """Return the same with changes."""
+        return replace(self, **changes)
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of every request."""
+        headers = {"content-type": "application/json", "user-agent": "penstock-client"}
+        if self.api_key is not None:
+            headers["x-api-key"] = self.api_key
+        if self.token is not None:
+            headers["authorization"] = f"Bearer {self.token}"
+        if self.namespace is not None:
+            headers["x-namespace"] = self.namespace
+        return headers
+
+
+def is_sendable(secret: str) -> bool:
+    """Tell whether a secret can be sent as it is. Who finds out later would show it to whoever reads the error."""
+    return secret.isascii() and secret.isprintable() and secret == secret.strip()
+
+
+def from_environment() -> Settings:
+    """Read PENSTOCK_URL, PENSTOCK_API_KEY, PENSTOCK_TOKEN and PENSTOCK_NAMESPACE."""
+    return Settings(
+        url=os.environ.get("PENSTOCK_URL", DEFAULT_URL),
+        api_key=os.environ.get("PENSTOCK_API_KEY", "").strip() or None,
+        token=os.environ.get("PENSTOCK_TOKEN", "").strip() or None,
+        namespace=os.environ.get("PENSTOCK_NAMESPACE") or None,
+    )

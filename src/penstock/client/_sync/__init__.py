@@ -1,0 +1,2 @@
+# Made from _async/__init__.py by make sdk. Change that one.
+"""The synchronous client."""

@@ -1,0 +1,93 @@
+# Made from _async/client.py by make sdk. Change that one.
+"""The client: one object per server, for all doors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from penstock.client import _settings
+from penstock.client._sync.crons import Crons
+from penstock.client._sync.events import Events
+from penstock.client._sync.jobs import Jobs
+from penstock.client._sync.messaging import Messaging
+from penstock.client._sync.queues import Queues
+from penstock.client._sync.transport import Transport
+from penstock.client._sync.webhooks import Webhooks
+from penstock.client._sync.workers import Workers
+from penstock.client._units import Duration, duration_s
+
+if TYPE_CHECKING:
+    import ssl
+    from types import TracebackType
+
+
+class Client(Messaging):
+    """Talks to a server.
+
+    Messages are its own methods (``publish``, ``consume``, ``ack``, …); jobs are ``jobs`` (``push``, ``pull``, …),
+    ``queues``, ``crons``, ``events``, ``webhooks`` and ``workers``. Close it, or use it as a context manager.
+
+    ``url``: ``http://host:6790``. ``api_key`` is sent as ``X-Api-Key``, ``token`` as a bearer token. ``namespace``: whose jobs
+    are meant; ``default``. ``timeout``: how long to wait for an answer, beyond what a call waits on purpose; 30 s.
+    ``retry_for``: for how long a call is tried again while the server is away or busy; 30 s, 0 for not at all. ``verify``:
+    False, or an ``ssl.SSLContext``, for certificates the system does not trust.
+    """
+
+    def __init__(
+        self,
+        url: str = _settings.DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        token: str | None = None,
+        namespace: str | None = None,
+        timeout: Duration = 30.0,
+        retry_for: Duration = 30.0,
+        verify: ssl.SSLContext | bool = True,
+    ) -> None:
+        self.settings = _settings.Settings(
+            url=url,
+            api_key=api_key,
+            token=token,
+            namespace=namespace,
+            timeout=duration_s(timeout, "timeout"),
+            retry_for=duration_s(retry_for, "retry_for"),
+            verify=verify,
+        )
+        self._transport = Transport(self.settings)
+        self.jobs = Jobs(self._transport)
+        self.queues = Queues(self._transport)
+        self.crons = Crons(self._transport)
+        self.events = Events(self._transport)
+        self.webhooks = Webhooks(self._transport)
+        self.workers = Workers(self._transport)
+
+    @classmethod
+    def from_settings(cls, settings: _settings.Settings) -> Self:
+        """Return a client that talks to a server like another one: ``Client.from_settings(client.settings)``."""
+        return cls(
+            settings.url,
+            api_key=settings.api_key,
+            token=settings.token,
+            namespace=settings.namespace,
+            timeout=settings.timeout,
+            retry_for=settings.retry_for,
+            verify=settings.verify,
+        )
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """Return a client of the server that PENSTOCK_URL, _API_KEY, _TOKEN and _NAMESPACE name."""
+        return cls.from_settings(_settings.from_environment())
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.settings.url!r})"

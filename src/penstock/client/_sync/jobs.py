@@ -1,0 +1,257 @@
+# Made from _async/jobs.py by make sdk. Change that one.
+"""The jobs door, job by job: push, pull, settle, look up, intervene."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+from penstock.client import _replies as replies
+from penstock.client._call import Call, body, encode, nothing, path, query
+from penstock.client._units import Duration, duration_ms
+from penstock.client.errors import LeaseLost
+from penstock.client.options import JobOptions, NewJob, is_remembered, job_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.client._sync.transport import Transport
+    from penstock.client.models import Batch, Job, LogLine, Progress, Waited
+
+
+class Jobs:
+    """Jobs. Made by the client: ``client.jobs``."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._send = transport.send
+
+    # Producers.
+
+    def push(self, queue: str, data: Any = None, **options: Unpack[JobOptions]) -> str:
+        """Push a job and return its id. ``data`` is anything that JSON can say.
+
+        A job without a ``job_id`` gets one here, so that a push whose answer was lost is sent again without making two. One
+        with ``remove_on_complete`` or ``remove_on_fail`` is not sent again, because the server may have done and forgotten it
+        by then: ConnectionFailed with ``outcome_unknown``.
+        """
+        fields = job_fields(data, options, named=True)
+        where, again = path("/queues/{}/jobs", queue), is_remembered([fields])
+        return self._send(Call("POST", where, replies.ID, encode(fields), repeatable=again))
+
+    def push_many(self, queue: str, jobs: Iterable[Any], **options: Unpack[JobOptions]) -> list[str]:
+        """Push up to 10,000 jobs, all or none, and return their ids in order.
+
+        ``jobs`` are payloads or ``NewJob``s; ``options`` are for all, those of a ``NewJob`` go before. Sent again
+        like ``push``.
+        """
+        new = [
+            job_fields(each.data, {**options, **each.options}, named=True)
+            if isinstance(each, NewJob)
+            else job_fields(each, options, named=True)
+            for each in jobs
+        ]
+        if not new:
+            return []
+        where, again = path("/queues/{}/jobs/bulk", queue), is_remembered(new)
+        return self._send(Call("POST", where, replies.IDS, encode({"jobs": new}), repeatable=again))
+
+    # Workers.
+
+    def pull(
+        self, queue: str, *, wait: Duration | None = None, lease: Duration | None = None, owner: str | None = None
+    ) -> Job | None:
+        """Take a job, with the ``token`` of its lease; None if there is none.
+
+        ``wait``: for how long to wait for one, up to 60 s; not at all. ``lease``: how long it is yours without a sign of
+        life; the queue's rule, 30 s. ``owner``: who you are, for people to read.
+        """
+        jobs = self.pull_many(queue, 1, wait=wait, lease=lease, owner=owner)
+        return jobs[0] if jobs else None
+
+    def pull_many(
+        self,
+        queue: str,
+        count: int,
+        *,
+        wait: Duration | None = None,
+        lease: Duration | None = None,
+        owner: str | None = None,
+    ) -> list[Job]:
+        """Take up to ``count`` (1 to 1,000) jobs: as many as are ready, waiting for the first. Arguments as for ``pull``."""
+        wait_ms = 0 if wait is None else duration_ms(wait, "wait")
+        lease_ms = None if lease is None else duration_ms(lease, "lease")
+        wanted = body(count=count, timeout=wait_ms, lockTtl=lease_ms, owner=owner)
+        call = Call("POST", path("/queues/{}/jobs/pull-batch", queue), replies.PULLED, wanted, wait_ms=wait_ms)
+        return self._send(call)
+
+    def ack(self, job: Job | str, result: Any = None, *, token: str | None = None) -> None:
+        """Say that a job is done. ``token`` is the lease's; that of ``job`` if it was pulled. Raises LeaseLost."""
+        job_id, token = _held(job, token)
+        call = Call("POST", path("/jobs/{}/ack", job_id), nothing, body(result=result, token=token), settles=True)
+        try:
+            self._send(call)
+        except LeaseLost as error:
+            # The answer to an earlier try was lost: if that one counted, or the job is gone, all is well.
+            if not error.repeated or self.state(job_id) not in ("completed", "unknown"):
+                raise
+
+    def ack_many(
+        self, jobs: Sequence[Job | str], results: Sequence[Any] | None = None, *, tokens: Sequence[str | None] | None = None
+    ) -> Batch:
+        """Say that up to 10,000 jobs are done; ``results`` and ``tokens`` are matched by position.
+
+        Returns how many were, and why the others were not. Raises LeaseLost if none of them was.
+        """
+        ids, held = _all_held(jobs, tokens)
+        fields = body(ids=ids, tokens=held, results=None if results is None else list(results))
+        return self._send(Call("POST", "/jobs/ack-batch", replies.BATCH, fields, settles=True))
+
+    def fail(
+        self,
+        job: Job | str,
+        error: str | None = None,
+        *,
+        final: bool = False,
+        retry_in: Duration | None = None,
+        stack: Sequence[str] | None = None,
+        token: str | None = None,
+    ) -> None:
+        """Say that an attempt failed: the job is tried again after its backoff, or dead if this was its last attempt.
+
+        ``final``: it is dead in any case. ``retry_in``: how long to wait, in place of the backoff. ``stack``: where it failed,
+        line by line. Raises LeaseLost.
+        """
+        job_id, token = _held(job, token)
+        delay = None if retry_in is None else duration_ms(retry_in, "retry_in")
+        fields = body(error=error, unrecoverable=final or None, delay=delay, stack=stack, token=token)
+        try:
+            self._send(Call("POST", path("/jobs/{}/fail", job_id), nothing, fields, settles=True))
+        except LeaseLost as lost:
+            if not lost.repeated:  # otherwise it counted, or the lease has ended meanwhile: it is not held any more
+                raise
+
+    def release(self, jobs: Sequence[Job | str], *, tokens: Sequence[str | None] | None = None) -> Batch:
+        """Give back jobs that were not begun: ready at once, at their old place, and no attempt is counted."""
+        ids, held = _all_held(jobs, tokens)
+        return self._send(Call("POST", "/jobs/release-batch", replies.BATCH, body(ids=ids, tokens=held), settles=True))
+
+    def heartbeat(self, job: Job | str, *, lease: Duration | None = None, token: str | None = None) -> None:
+        """Say that you are still at it: the lease ends its own length, or ``lease``, from now. Raises LeaseLost."""
+        job_id, token = _held(job, token)
+        fields = body(token=token, duration=None if lease is None else duration_ms(lease, "lease"))
+        self._send(Call("POST", path("/jobs/{}/heartbeat", job_id), nothing, fields, settles=True))
+
+    def heartbeat_many(self, jobs: Sequence[Job | str], *, tokens: Sequence[str | None] | None = None) -> Batch:
+        """The same for up to 10,000 jobs. ``errors`` says which are not yours any more. Raises LeaseLost if none is."""
+        ids, held = _all_held(jobs, tokens)
+        return self._send(Call("POST", "/jobs/heartbeat-batch", replies.ALIVE, body(ids=ids, tokens=held), settles=True))
+
+    def extend(self, job: Job | str, lease: Duration, *, token: str | None = None) -> None:
+        """Let the lease end ``lease`` from now. Raises LeaseLost."""
+        job_id, token = _held(job, token)
+        fields = body(duration=duration_ms(lease, "lease"), token=token)
+        self._send(Call("POST", path("/jobs/{}/extend-lock", job_id), nothing, fields, settles=True))
+
+    def extend_many(
+        self, jobs: Sequence[Job | str], lease: Duration | None = None, *, tokens: Sequence[str | None] | None = None
+    ) -> int:
+        """Let leases end ``lease`` from now, or each its own length; return how many were."""
+        ids, held = _all_held(jobs, tokens)
+        durations = None if lease is None else [duration_ms(lease, "lease")] * len(ids)
+        fields = body(ids=ids, tokens=held, durations=durations)
+        return self._send(Call("POST", "/jobs/extend-locks", replies.COUNT, fields, settles=True))
+
+    def progress(self, job: Job | str, progress: int, message: str | None = None, *, token: str | None = None) -> None:
+        """Say how far a job is, from 0 to 100. Counts as a heartbeat. Raises LeaseLost."""
+        job_id, token = _held(job, token)
+        fields = body(progress=progress, message=message, token=token)
+        self._send(Call("POST", path("/jobs/{}/progress", job_id), nothing, fields, settles=True))
+
+    # Looking.
+
+    def get(self, job_id: str) -> Job:
+        """Return a job, by its id or ``job_id``. Raises NotFound."""
+        return self._send(Call("GET", path("/jobs/{}", job_id), replies.JOB))
+
+    def state(self, job_id: str) -> str:
+        """Return the state of a job; ``unknown`` if there is no such job."""
+        return self._send(Call("GET", path("/jobs/{}/state", job_id), replies.STATE))
+
+    def result(self, job_id: str) -> Any:
+        """Return what the worker of a job answered; None if there is no result (yet). See also ``wait``."""
+        return self._send(Call("GET", path("/jobs/{}/result", job_id), replies.RESULT))
+
+    def get_progress(self, job_id: str) -> Progress:
+        """Return how far a job is. Raises NotFound."""
+        return self._send(Call("GET", path("/jobs/{}/progress", job_id), replies.PROGRESS))
+
+    def wait(self, job_id: str, timeout: Duration = 30.0) -> Waited:
+        """Wait until a job has completed, up to ``timeout`` (10 minutes at most). Raises NotFound.
+
+        Not ``completed`` also comes at once if the job is dead.
+        """
+        wait_ms = duration_ms(timeout, "timeout")
+        call = Call("POST", path("/jobs/{}/wait", job_id), replies.WAITED, body(timeout=wait_ms), wait_ms=wait_ms)
+        return self._send(call)
+
+    def children(self, job_id: str, *, limit: int | None = None, offset: int | None = None) -> dict[str, Any]:
+        """Return what the jobs that a job needs have answered, by their ids. Raises NotFound."""
+        params = query(limit=limit, offset=offset)
+        return self._send(Call("GET", path("/jobs/{}/children", job_id), replies.CHILDREN, params=params))
+
+    def logs(self, job_id: str) -> list[LogLine]:
+        """Return the log of a job, up to 100 lines. Raises NotFound."""
+        return self._send(Call("GET", path("/jobs/{}/logs", job_id), replies.LOGS))
+
+    # Intervening.
+
+    def log(self, job_id: str, message: str, level: Literal["info", "warn", "error"] = "info") -> None:
+        """Add a line to the log of a job."""
+        fields = body(message=message, level=level)
+        self._send(Call("POST", path("/jobs/{}/logs", job_id), nothing, fields, repeatable=False))
+
+    def clear_logs(self, job_id: str) -> None:
+        """Remove all lines of the log of a job."""
+        self._send(Call("DELETE", path("/jobs/{}/logs", job_id), nothing))
+
+    def cancel(self, job_id: str) -> None:
+        """Remove a job, in whatever state it is. Who works on it is told at the next sign of life. Raises NotFound."""
+        self._send(Call("DELETE", path("/jobs/{}", job_id), nothing, already=(404,)))
+
+    def update(self, job_id: str, data: Any) -> None:
+        """Replace the payload of a job."""
+        self._send(Call("PUT", path("/jobs/{}/data", job_id), nothing, encode({"data": data})))
+
+    def set_priority(self, job_id: str, priority: int) -> None:
+        """Change the priority of a waiting or delayed job."""
+        self._send(Call("PUT", path("/jobs/{}/priority", job_id), nothing, body(priority=priority)))
+
+    def promote(self, job_id: str) -> None:
+        """Make a delayed job ready now."""
+        self._send(Call("POST", path("/jobs/{}/promote", job_id), nothing))
+
+    def set_delay(self, job_id: str, delay: Duration) -> None:
+        """Let a delayed job be ready ``delay`` from now."""
+        self._send(Call("PUT", path("/jobs/{}/delay", job_id), nothing, body(delay=duration_ms(delay, "delay"))))
+
+    def postpone(self, job_id: str, delay: Duration) -> None:
+        """Put off an active job: it is ready again ``delay`` from now, and no attempt is counted."""
+        fields = body(delay=duration_ms(delay, "delay"))
+        self._send(Call("POST", path("/jobs/{}/move-to-delayed", job_id), nothing, fields))
+
+    def discard(self, job_id: str) -> None:
+        """Send a job to the dead letters."""
+        self._send(Call("POST", path("/jobs/{}/discard", job_id), nothing))
+
+
+def _held(job: Job | str, token: str | None) -> tuple[str, str | None]:
+    """Return the id and token of a job that is held."""
+    return (job, token) if isinstance(job, str) else (job.id, token or job.token or None)
+
+
+def _all_held(jobs: Sequence[Job | str], tokens: Sequence[str | None] | None) -> tuple[list[str], list[str | None] | None]:
+    """Return the ids and tokens of several."""
+    if tokens is not None and len(tokens) != len(jobs):
+        raise ValueError("tokens must have as many items as jobs")
+    held = [_held(job, None if tokens is None else tokens[place]) for place, job in enumerate(jobs)]
+    known = any(token is not None for _, token in held)
+    return [job_id for job_id, _ in held], [token for _, token in held] if known else None

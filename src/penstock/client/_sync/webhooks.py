@@ -1,0 +1,43 @@
+# Made from _async/webhooks.py by make sdk. Change that one.
+"""Webhooks of the jobs door: URLs that are told what happens to jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.client import _replies as replies
+from penstock.client._call import Call, body, nothing, path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.client._sync.transport import Transport
+    from penstock.client.models import Webhook
+
+
+class Webhooks:
+    """Webhooks of a namespace. Made by the client: ``client.webhooks``."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._send = transport.send
+
+    def add(self, url: str, events: Sequence[str], *, queue: str | None = None, secret: str | None = None) -> str:
+        """Register a URL and return the webhook's id.
+
+        ``events``: any of pushed, started, completed, failed, progress, stalled. ``queue``: only this one; all. ``secret``:
+        what is sent is signed with it.
+        """
+        fields = body(url=url, events=list(events), queue=queue, secret=secret)
+        return self._send(Call("POST", "/webhooks", replies.WEBHOOK_ID, fields, repeatable=False))
+
+    def all(self) -> list[Webhook]:
+        """Return all webhooks of the namespace."""
+        return self._send(Call("GET", "/webhooks", replies.WEBHOOKS))
+
+    def remove(self, webhook_id: str) -> None:
+        """Remove a webhook. Raises NotFound."""
+        self._send(Call("DELETE", path("/webhooks/{}", webhook_id), nothing, already=(404,)))
+
+    def enable(self, webhook_id: str, *, enabled: bool = True) -> None:
+        """Switch a webhook on, or off. Raises NotFound."""
+        self._send(Call("PUT", path("/webhooks/{}/enabled", webhook_id), nothing, body(enabled=enabled)))

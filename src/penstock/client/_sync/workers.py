@@ -1,0 +1,55 @@
+# Made from _async/workers.py by make sdk. Change that one.
+"""Workers that are registered, for people and crons to see. ``Worker`` does this by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.client import _replies as replies
+from penstock.client._call import Call, body, nothing, path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.client._sync.transport import Transport
+    from penstock.client.models import WorkerInfo
+
+
+class Workers:
+    """Registered workers of a namespace. Made by the client: ``client.workers``."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._send = transport.send
+
+    def all(self, queue: str | None = None) -> list[WorkerInfo]:
+        """Return all workers of the namespace, or those of a queue."""
+        where = "/workers" if queue is None else path("/queues/{}/workers", queue)
+        return self._send(Call("GET", where, replies.WORKERS))
+
+    def register(
+        self,
+        name: str,
+        queues: Sequence[str],
+        *,
+        concurrency: int = 1,
+        worker_id: str | None = None,
+        hostname: str | None = None,
+        pid: int | None = None,
+    ) -> str:
+        """Register a worker and return its id. With a ``worker_id`` it can be done again."""
+        fields = body(
+            name=name, queues=list(queues), concurrency=concurrency, workerId=worker_id, hostname=hostname, pid=pid
+        )
+        call = Call("POST", "/workers", replies.WORKER_ID, fields, repeatable=worker_id is not None)
+        return self._send(call)
+
+    def heartbeat(
+        self, worker_id: str, *, active_jobs: int | None = None, processed: int | None = None, failed: int | None = None
+    ) -> bool:
+        """Say that a worker is alive, and what it does; False: the server does not know it, register again."""
+        fields = body(activeJobs=active_jobs, processed=processed, failed=failed)
+        return self._send(Call("POST", path("/workers/{}/heartbeat", worker_id), replies.HEARD, fields))
+
+    def unregister(self, worker_id: str) -> None:
+        """Forget a worker. Raises NotFound."""
+        self._send(Call("DELETE", path("/workers/{}", worker_id), nothing, already=(404,)))

@@ -1,0 +1,145 @@
+"""What a handler knows about the job it works on, and can say about it."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+
+from penstock.client._texts import LOG_CHARS_MAX, PROGRESS_CHARS_MAX, sendable
+from penstock.client.errors import PenstockError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from penstock.client.models import Job
+
+Level = Literal["info", "warn", "error"]
+#: Lines of a job's log that wait to be sent; the server keeps no more, either.
+LOG_LINES_MAX: Final = 100
+
+
+class JobCancelled(PenstockError):
+    """The job is not this worker's any more, or the worker has to stop: whatever the handler does now is not counted."""
+
+
+class Reports(NamedTuple):
+    """What a handler has said and the server has not heard yet."""
+
+    progress: tuple[int, str | None] | None
+    lines: list[tuple[str, Level]]
+
+
+class JobContext:
+    """A job in the hands of a handler. Its methods can be called from any thread, and from coroutines; none of them waits."""
+
+    __slots__ = ("_cancelled", "_lines", "_progress", "_report", "finished", "info", "reporter", "task")
+
+    def __init__(self, info: Job, report: Callable[[JobContext], None]) -> None:
+        self.info = info  #: the job as the server told it
+        self.finished = False  #: the handler is done with it
+        self.task: asyncio.Task[None] | None = None  #: in which a coroutine works on it
+        self.reporter: asyncio.Task[None] | None = None  #: in which reports are being sent
+        self._report = report
+        self._cancelled = False
+        self._progress: tuple[int, str | None] | None = None
+        self._lines: deque[tuple[str, Level]] | None = None
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.info.id
+
+    @property
+    def queue(self) -> str:
+        """The queue it came from."""
+        return self.info.queue
+
+    @property
+    def data(self) -> Any:
+        """What was pushed."""
+        return self.info.data
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1 on."""
+        return self.info.attempts + 1
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether a failure now is final."""
+        return self.attempt >= self.info.max_attempts
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether to stop: the job was removed, its lease was lost, or the worker has waited long enough for its end."""
+        return self._cancelled
+
+    def check(self) -> None:
+        """Raise JobCancelled if there is no use in going on. For handlers that run in a thread: coroutines are cancelled."""
+        if self._cancelled:
+            raise JobCancelled(f"Job {self.id} is not ours any more")
+
+    def progress(self, percent: float, message: str | None = None) -> None:
+        """Say how far it is, from 0 to 100, in whole percents; of several in a row the last is sent.
+
+        ``message``: up to 4,096 characters are kept. Raises JobCancelled like ``check``, TypeError or ValueError for what is no
+        number or no text.
+        """
+        self.check()
+        if isinstance(percent, bool) or not isinstance(percent, int | float):
+            raise TypeError(f"percent must be a number, not {type(percent).__name__}")
+        if not isinstance(message, str | None):
+            raise TypeError(f"message must be a text, not {type(message).__name__}")
+        if percent != percent:  # noqa: PLR0124, math.isnan() would fail for huge ints
+            raise ValueError("percent must be a number from 0 to 100, not NaN")
+        text = None if message is None else sendable(message, PROGRESS_CHARS_MAX)
+        self._progress = (round(min(100, max(0, percent))), text)
+        self._report(self)
+
+    def log(self, message: str, level: Level = "info") -> None:
+        """Add a line to the job's log. Of a burst, the last 100 lines are sent; of a line, 65,536 characters.
+
+        Raises JobCancelled like ``check``, TypeError or ValueError for what is no text or no level.
+        """
+        self.check()
+        if not isinstance(message, str):
+            raise TypeError(f"message must be a text, not {type(message).__name__}")
+        if level not in get_args(Level):
+            raise ValueError(f"level must be one of {', '.join(get_args(Level))}, not {level!r}")
+        if self._lines is None:
+            self._lines = deque(maxlen=LOG_LINES_MAX)
+        self._lines.append((sendable(message, LOG_CHARS_MAX), level))
+        self._report(self)
+
+    # For the worker.
+
+    def cancel(self) -> None:
+        """Tell the handler to stop."""
+        self._cancelled = True
+
+    @property
+    def has_reports(self) -> bool:
+        """Whether something was said and not taken yet."""
+        return self._progress is not None or bool(self._lines)
+
+    def take_reports(self) -> Reports | None:
+        """Return what was said and not taken yet."""
+        progress, self._progress = self._progress, None
+        lines = []
+        while self._lines:
+            lines.append(self._lines.popleft())
+        return Reports(progress, lines) if progress is not None or lines else None
+
+
+_current: ContextVar[JobContext] = ContextVar("penstock_job")
+set_current = _current.set
+
+
+def current_job() -> JobContext:
+    """Return the job that this thread or coroutine works on. Raises LookupError where no worker runs it."""
+    try:
+        return _current.get()
+    except LookupError:
+        raise LookupError("current_job() is known only while a worker runs a handler or a task") from None

@@ -1,0 +1,280 @@
+"""``Tasks`` and ``@task``: functions that are called here and run elsewhere, later."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+from penstock.client import _settings
+from penstock.client._arguments import Arguments
+from penstock.client._backend import Backend, ServerBackend
+from penstock.client._call import encode
+from penstock.client.errors import Fail
+from penstock.client.handle import Handle
+from penstock.client.options import JobOptions, NewJob, job_fields
+
+if TYPE_CHECKING:
+    from penstock.client._async.client import AsyncClient
+    from penstock.client._sync.client import Client
+    from penstock.client._units import Duration, Moment
+    from penstock.client.context import JobContext
+
+P = ParamSpec("P")
+C = TypeVar("C")
+R = TypeVar("R")
+DEFAULT_QUEUE = "tasks"
+
+
+class Task(Generic[P, C, R]):
+    """A function that can be enqueued. Calling it runs it here and now, as ever.
+
+    ``P`` are its parameters, ``C`` is what calling it returns, ``R`` what it has returned in the end: of a coroutine function
+    the first is a coroutine.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, C],
+        tasks: Tasks,
+        *,
+        name: str,
+        queue: str,
+        unique: bool | Sequence[str],
+        options: JobOptions,
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.queue = queue
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.arguments = Arguments(function)
+        self._tasks = tasks
+        self._unique = unique
+        self._options = options
+        self.__doc__ = function.__doc__
+        for each in () if isinstance(unique, bool) else unique:
+            if each not in self.arguments.signature.parameters:
+                raise TypeError(f"unique names {each!r}, which is no parameter of {function.__qualname__}")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
+        """Run it here and now."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Task({self.name!r}, queue={self.queue!r})"
+
+    def options(self, **options: Unpack[JobOptions]) -> Task[P, C, R]:
+        """Return the same task with other options: ``send.options(priority=5).enqueue(…)``."""
+        merged: JobOptions = {**self._options, **options}
+        return Task(self.function, self._tasks, name=self.name, queue=self.queue, unique=self._unique, options=merged)
+
+    # For functions.
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Have it run as soon as a worker is free. Raises TypeError for arguments that do not fit the annotations."""
+        return self._enqueue([self._job(args, kwargs)])[0]
+
+    def enqueue_in(self, delay: Duration, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Have it run after ``delay``: seconds, or a timedelta."""
+        return self._enqueue([self._job(args, kwargs, delay=delay)])[0]
+
+    def enqueue_at(self, moment: Moment, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Have it run at a moment: a datetime with a time zone, or milliseconds since 1970."""
+        return self._enqueue([self._job(args, kwargs, run_at=moment)])[0]
+
+    def enqueue_many(self, calls: Iterable[Sequence[Any] | Mapping[str, Any]]) -> list[Handle[R]]:
+        """Have it run for each of these, all or none are enqueued: tuples of arguments, or mappings by name."""
+        return self._enqueue([self._job_of(call) for call in calls])
+
+    # For coroutines.
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """``enqueue`` for coroutines."""
+        return (await self._aenqueue([self._job(args, kwargs)]))[0]
+
+    async def aenqueue_in(self, delay: Duration, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """``enqueue_in`` for coroutines."""
+        return (await self._aenqueue([self._job(args, kwargs, delay=delay)]))[0]
+
+    async def aenqueue_at(self, moment: Moment, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """``enqueue_at`` for coroutines."""
+        return (await self._aenqueue([self._job(args, kwargs, run_at=moment)]))[0]
+
+    async def aenqueue_many(self, calls: Iterable[Sequence[Any] | Mapping[str, Any]]) -> list[Handle[R]]:
+        """``enqueue_many`` for coroutines."""
+        return await self._aenqueue([self._job_of(call) for call in calls])
+
+    def data(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        """Return the payload of a job that calls it: for crons, and for producers without this SDK."""
+        return {"task": self.name, "args": self.arguments.bind(args, kwargs)}
+
+    def _enqueue(self, jobs: Sequence[NewJob]) -> list[Handle[R]]:
+        backend = self._tasks.backend
+        return self._handles(backend, backend.push(self.queue, jobs) if jobs else [])
+
+    async def _aenqueue(self, jobs: Sequence[NewJob]) -> list[Handle[R]]:
+        backend = self._tasks.backend
+        return self._handles(backend, await backend.apush(self.queue, jobs) if jobs else [])
+
+    def _handles(self, backend: Backend, ids: Sequence[str]) -> list[Handle[R]]:
+        return [Handle(job_id, backend, self.arguments.read_result) for job_id in ids]
+
+    def _job_of(self, call: Sequence[Any] | Mapping[str, Any]) -> NewJob:
+        if isinstance(call, Mapping):
+            return self._job((), call)
+        if isinstance(call, str | bytes):
+            raise TypeError("Calls are tuples of arguments, or mappings by name: (text,) calls it with a text")
+        return self._job(call, {})
+
+    def _job(self, args: Sequence[Any], kwargs: Mapping[str, Any], **more: Unpack[JobOptions]) -> NewJob:
+        plain = self.arguments.bind(args, kwargs)
+        options: JobOptions = {**self._options, **more}
+        if self._unique and "unique_key" not in options:
+            options["unique_key"] = self._key(plain)
+        return NewJob({"task": self.name, "args": plain}, **options)
+
+    def _key(self, plain: Mapping[str, Any]) -> str:
+        """Return the name under which one call at a time is kept."""
+        names = plain if isinstance(self._unique, bool) else self._unique
+        digest = hashlib.sha256(encode([plain[name] for name in names])).hexdigest()
+        return f"{self.name}:{digest[:32]}"
+
+
+class Decorator(Protocol):
+    """What ``@tasks.task(…)`` makes a task with."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+
+
+class Tasks:
+    """A group of tasks and the server they run on. It is what ``penstock worker module:tasks`` works on.
+
+    ``client``: a client, or the address of a server; without one, the environment says (PENSTOCK_URL and so on), when the
+    first task is enqueued. ``queue``: for tasks that name none; ``tasks``.
+    """
+
+    def __init__(self, client: Client | AsyncClient | str | None = None, *, queue: str = DEFAULT_QUEUE) -> None:
+        self.queue = queue
+        self.tasks: dict[str, Task[Any, Any, Any]] = {}
+        self._given = client
+        self._backend: Backend | None = None
+
+    @property
+    def settings(self) -> _settings.Settings:
+        """Where the server is."""
+        given = self._given
+        if given is None:
+            return _settings.from_environment()
+        return _settings.Settings(url=given) if isinstance(given, str) else given.settings
+
+    @property
+    def backend(self) -> Backend:
+        """Where tasks go when they are enqueued."""
+        if self._backend is None:
+            self._backend = ServerBackend(self.settings)
+        return self._backend
+
+    @backend.setter
+    def backend(self, backend: Backend | None) -> None:
+        self._backend = backend
+
+    def connect(self, client: Client | AsyncClient | str) -> None:
+        """Use another server from now on."""
+        self.close()
+        self._given, self._backend = client, None
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """All queues that tasks of this group go to."""
+        return tuple(dict.fromkeys(task.queue for task in self.tasks.values()))
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+
+    @overload
+    def task(
+        self,
+        *,
+        queue: str | None = None,
+        name: str | None = None,
+        unique: bool | Sequence[str] = False,
+        **options: Unpack[JobOptions],
+    ) -> Decorator: ...
+
+    def task(self, *function: Any, **given: Any) -> Any:
+        """Make a task of a function: ``@tasks.task``, or with options.
+
+        ``queue``: where it goes; the group's. ``name``: by which workers know it; ``module.function``, also where the
+        module is run as a program. ``unique``: of several
+        calls with the same arguments, or the same values of the ones named, only one is enqueued at a time; ``unique_for``
+        limits how long. Everything else is an option of its jobs: ``max_attempts``, ``backoff``, ``timeout``, ``priority``, …
+        """
+        return self._make(*function) if function else functools.partial(self._make, **given)
+
+    def _make(
+        self,
+        function: Callable[..., Any],
+        *,
+        queue: str | None = None,
+        name: str | None = None,
+        unique: bool | Sequence[str] = False,
+        **options: Unpack[JobOptions],
+    ) -> Task[Any, Any, Any]:
+        known = name or f"{_module_of(function)}.{function.__qualname__}"
+        if known in self.tasks:
+            raise ValueError(f"There is a task {known!r} already. Give one of them another name.")
+        job_fields(None, options, named=False)  # a mistake is told here, not at the first call
+        made: Task[Any, Any, Any] = Task(
+            function, self, name=known, queue=queue or self.queue, unique=unique, options=options
+        )
+        self.tasks[known] = made
+        return made
+
+    def of(self, context: JobContext) -> tuple[Task[Any, Any, Any], dict[str, Any]]:
+        """Return the task that a job calls, and its arguments. Raises Fail for what is no call of one of these."""
+        data = context.data
+        known = self.tasks.get(data.get("task", "")) if isinstance(data, dict) else None
+        if known is None:
+            raise Fail(f"This worker knows no such task. Its tasks: {', '.join(sorted(self.tasks))}")
+        try:
+            return known, known.arguments.read(data.get("args", {}))
+        except TypeError as error:
+            raise Fail(str(error)) from None
+
+    def close(self) -> None:
+        """Close the connections that functions have opened."""
+        if isinstance(self._backend, ServerBackend):
+            self._backend.close()
+
+    async def aclose(self) -> None:
+        """Close the connections that functions and coroutines have opened."""
+        if isinstance(self._backend, ServerBackend):
+            await self._backend.aclose()
+
+
+def _module_of(function: Callable[..., Any]) -> str:
+    """Return the module of a function by the name that others import it by, even if it is what ``python`` was told to run."""
+    module = function.__module__
+    if module not in ("__main__", "__mp_main__"):  # the second is the first, in a process that multiprocessing started
+        return module
+    main = sys.modules.get(module)
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None and spec.name != module:  # python -m package.module
+        return str(spec.name)
+    return PurePath(file).stem if file else module
+
+
+#: The group of ``@task``: its server is what the environment says.
+default_tasks = Tasks()
+task = default_tasks.task

@@ -1,0 +1,181 @@
+"""``Worker``: takes jobs of some queues, runs a handler on each, and says what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+from penstock.client._desk import Desk
+from penstock.client._handling import is_async
+from penstock.client._plan import Plan
+from penstock.client._runners import LoopRunner, Runner, ThreadRunner
+from penstock.client._settings import Settings
+from penstock.client._task_runner import TaskRunner
+from penstock.client._units import Duration, duration_s
+from penstock.client.tasks import Tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import FrameType
+
+    from penstock.client._async.client import AsyncClient
+    from penstock.client._handling import Handler
+    from penstock.client._sync.client import Client
+
+
+class Worker:
+    """Works on the jobs of some queues until it is stopped.
+
+    ``client``: a client, or the address of a server. ``queues``: the name of a queue, or several. ``handler``: a function or
+    coroutine function that takes a ``JobContext``; what it returns is the job's result, what it raises makes the attempt fail
+    (``Retry`` and ``Fail`` say how). Functions run in threads, coroutines in the loop of ``serve``. In place of all three,
+    ``Tasks`` will do: ``Worker(tasks)``.
+
+    ``concurrency``: jobs at a time; 10. ``prefetch``: jobs that may be taken ahead, though never more than are done in 0.1 s;
+    1,000. ``lease``: how long the server waits for a sign of life; 30 s. ``heartbeat``: how often one is sent, whatever the
+    handlers do; a third of the lease. ``wait``: how long one request waits for jobs; 20 s. ``stop_timeout``: how long those
+    that run may take to end after ``stop``; 30 s. ``name``: for people to read; the machine's.
+    """
+
+    def __init__(
+        self,
+        client: Client | AsyncClient | Tasks | str,
+        queues: str | Iterable[str] | None = None,
+        handler: Handler | Tasks | None = None,
+        *,
+        concurrency: int = 10,
+        prefetch: int = 1000,
+        lease: Duration = 30.0,
+        heartbeat: Duration | None = None,
+        wait: Duration = 20.0,
+        stop_timeout: Duration = 30.0,
+        name: str | None = None,
+    ) -> None:
+        settings = Settings(url=client) if isinstance(client, str) else client.settings
+        if handler is None and isinstance(client, Tasks):
+            handler = client
+        if handler is None:
+            raise TypeError("A worker needs a handler: a function, a coroutine function, or Tasks")
+        if queues is None:
+            queues = handler.queues if isinstance(handler, Tasks) else ()
+        names = (queues,) if isinstance(queues, str) else tuple(dict.fromkeys(queues))
+        if not names:
+            raise ValueError("A worker needs at least one queue")
+        if concurrency < 1 or prefetch < 0:
+            raise ValueError("concurrency must be 1 or more, prefetch 0 or more")
+        lease_s = duration_s(lease, "lease")
+        self.plan = Plan(
+            queues=names,
+            concurrency=concurrency,
+            prefetch=prefetch,
+            lease=lease_s,
+            heartbeat=lease_s / 3 if heartbeat is None else duration_s(heartbeat, "heartbeat"),
+            wait=duration_s(wait, "wait"),
+            stop_timeout=duration_s(stop_timeout, "stop_timeout"),
+            name=name or socket.gethostname(),
+        )
+        self._handler = handler
+        self._desk = Desk(settings, self.plan)
+        self._lock = threading.Lock()
+        self._started = False
+        self._stopped = 0
+
+    @property
+    def processed(self) -> int:
+        """How many jobs were done."""
+        return self._desk.processed
+
+    @property
+    def failed(self) -> int:
+        """How many attempts have failed."""
+        return self._desk.failed
+
+    def run(self) -> None:
+        """Work in this thread until stopped: by ``stop``, or in the main thread by SIGTERM or Ctrl-C.
+
+        The first signal finishes what runs; the second gives it back at once. Raises ApiError if the server refuses for good.
+        """
+        with self._signals():
+            asyncio.run(self.serve())
+
+    async def serve(self) -> None:
+        """The same in this loop, without signals. Cancelling it stops the worker, and waits for what runs."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        thread = threading.Thread(target=self._talk, args=(ended,), name="penstock-desk", daemon=True)
+        thread.start()
+        try:
+            await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            self.stop()
+            await ended
+            raise
+        finally:
+            if ended.done():
+                thread.join()
+        if self._desk.error is not None:
+            raise self._desk.error
+
+    def stop(self) -> None:
+        """Take no more jobs and let those that run end; called twice, give them back at once. From any thread."""
+        with self._lock:
+            self._stopped += 1
+            if self._started:
+                self._desk.stop()
+
+    def _talk(self, ended: asyncio.Future[None]) -> None:
+        """Run the desk, in a thread and a loop of its own."""
+        handlers = ended.get_loop()
+        try:
+            asyncio.run(self._sit(handlers))
+        except Exception as error:  # noqa: BLE001, whoever waits for the worker is told
+            self._desk.error = self._desk.error or error
+        with contextlib.suppress(RuntimeError):  # that loop may be closed already
+            handlers.call_soon_threadsafe(_resolve, ended)
+
+    async def _sit(self, handlers: asyncio.AbstractEventLoop) -> None:
+        desk, concurrency = self._desk, self.plan.concurrency
+        with self._lock:
+            if self._started:
+                raise RuntimeError("A worker runs once. Make another one.")
+            desk.start_in(asyncio.get_running_loop())
+            self._started = True
+            for _ in range(self._stopped):
+                desk.stop()
+        runner: Runner
+        if isinstance(self._handler, Tasks):
+            runner = TaskRunner(self._handler, concurrency, desk.outbox.finished, handlers)
+        elif is_async(self._handler):
+            runner = LoopRunner(self._handler, concurrency, desk.outbox.finished, handlers)
+        else:
+            runner = ThreadRunner(self._handler, concurrency, desk.outbox.finished)
+        try:
+            await desk.run(runner)
+        finally:
+            runner.close()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Stop on signals, if this is the main thread. They are heard between two steps of whatever runs in it."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(_number: int, _frame: FrameType | None) -> None:
+            # Not here: a handler of signals must not wait for a lock that the code it interrupted may have.
+            threading.Thread(target=self.stop, daemon=True).start()
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _resolve(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)

@@ -1,0 +1,21 @@
+"""The one configuration. Later sources win: defaults, the file given by ``--config``, environment variables, flags."""
+
+from penstock.config.readers import Listener, duration
+from penstock.config.settings import SECRETS, SETTINGS, Config, Setting, flag_of, without_password
+from penstock.config.shown import example, lines_of, spell
+from penstock.config.sources import load
+
+__all__ = [
+    "SECRETS",
+    "SETTINGS",
+    "Config",
+    "Listener",
+    "Setting",
+    "duration",
+    "example",
+    "flag_of",
+    "lines_of",
+    "load",
+    "spell",
+    "without_password",
+]

@@ -1,0 +1,61 @@
+"""What settings must be together, whichever way each was given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.config.readers import Listener
+from penstock.config.settings import SETTINGS, flag_of
+from penstock.core.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Config
+
+
+def check_listeners(config: Config) -> None:
+    """Raise ConfigInvalid if two listeners share an address, or one would let other machines in without being told to."""
+    found = {name: each for name in SETTINGS if isinstance(each := getattr(config, name), Listener)}
+    listeners = list(found.values())
+    for listener in listeners:
+        if listeners.count(listener) > 1:
+            raise ConfigInvalid(f"Two listeners share the address {listener}. Give each its own, or switch one off.")
+    exposed = [str(listener) for listener in listeners if not listener.is_loopback]
+    unasked = [str(each) for name, each in found.items() if not each.is_loopback and name not in config.unguarded]
+    if unasked and not config.asks_for_tokens and not config.insecure:
+        raise ConfigInvalid(
+            f"Listening on {', '.join(unasked)} would let everybody who can reach this machine in. Set AUTH_TOKENS or "
+            "JWT_SECRET, make keys and say auth_required, listen on 127.0.0.1, or say --insecure if that is what you want."
+        )
+    if exposed and config.dev_cert and not config.insecure:
+        # Clients on other machines would switch the check off, and then anybody in between can read along, tokens and all.
+        raise ConfigInvalid(
+            f"Listening on {', '.join(exposed)} with a development certificate: it is for this machine, others have no reason "
+            "to trust it. Bring a certificate of your own with --cert and --key, listen on 127.0.0.1, or say --insecure if "
+            "that is what you want."
+        )
+
+
+def check_tls(config: Config) -> None:
+    """Raise ConfigInvalid if there is only half of what TLS needs, or too much of it."""
+    files = ("tls_cert_file", "tls_key_file")
+    given = [f"{name} (from {config.origins[name]})" for name in files if getattr(config, name) is not None]
+    if len(given) == 1:
+        (missing,) = (name for name in files if getattr(config, name) is None)
+        raise ConfigInvalid(
+            f"TLS needs both a certificate and its key, and there is only {given[0]}. Set {missing} too, with "
+            f"{flag_of(missing)} or ${SETTINGS[missing].env[0]}, or neither."
+        )
+    if given and config.dev_cert:
+        raise ConfigInvalid(
+            f"There is a certificate in {' and '.join(given)}, and dev_cert (from {config.origins['dev_cert']}) asks for "
+            "another one. Choose one of them."
+        )
+
+
+def check_messages(config: Config) -> None:
+    """Raise ConfigInvalid if consumers would get more messages by default than they may have."""
+    if config.messages_batch_default > config.messages_batch_max:
+        raise ConfigInvalid(
+            f"messages_batch_default ({config.messages_batch_default}) is more than messages_batch_max "
+            f"({config.messages_batch_max}). Make it smaller, or the other one larger."
+        )

@@ -1,0 +1,383 @@
+"""Every setting with its default, its environment variables and what it is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from penstock.config import readers
+from penstock.config.readers import Listener
+from penstock.core import limits
+from penstock.core.durability import Durability
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Config(msgspec.Struct, frozen=True):
+    """All settings. A listener that is None is off."""
+
+    data: Path = Path("data")
+    stores: tuple[str, ...] = ()
+    redis: str = ""
+    redis_hot_jobs: int = 200
+    http: Listener = Listener("127.0.0.1", 6790)
+    tcp: Listener | None = Listener("127.0.0.1", 6789)
+    resp: Listener | None = Listener("127.0.0.1", 6380)
+    metrics: Listener | None = Listener("127.0.0.1", 9090)
+    batches: Listener | None = None
+    topics: Listener | None = None
+    topics_lease_ms: int = 10_000
+    messages: Listener | None = None
+    messages_visibility_timeout_ms: int = 30_000
+    messages_max_size_kb: int = 256
+    messages_batch_max: int = 100
+    messages_batch_default: int = 1
+    messages_max: int = 100_000
+    messages_max_retries: int = 3
+    #: How long a message is kept that nobody consumes, in milliseconds; 0: until somebody does.
+    messages_retention: int = 0
+    #: How far ahead a message may be scheduled, in milliseconds.
+    messages_schedule_ahead: int = 90 * limits.DAY_MS
+    messages_auto_create: bool = True
+    push_retry_delays_ms: tuple[int, ...] = (1_000, 5_000, 30_000)
+    push_timeout_ms: int = 5_000
+    durability: Durability = Durability.ALWAYS
+    sync_interval_ms: int = 100
+    auth_tokens: tuple[str, ...] = ()
+    api_key: str = ""
+    auth_required: bool = False
+    jwt_secret: str = ""
+    jwt_key_file: Path | None = None
+    jwt_jwks: str = ""
+    jwt_leeway_ms: int = 0
+    jwt_required_claims: tuple[str, ...] = ("exp",)
+    jwt_audience: str = ""
+    jwt_issuer: str = ""
+    namespace_quotas: tuple[tuple[str, int], ...] = ()
+    tls_cert_file: Path | None = None
+    tls_key_file: Path | None = None
+    dev_cert: bool = False
+    metrics_auth: bool | None = None
+    insecure: bool = False
+    cors_allow_origin: str = "*"
+    trusted_proxies: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    rate_limit_window_ms: int = 60_000
+    rate_limit_max_requests: int | None = None
+    rate_limit_cleanup_ms: int = 60_000
+    shutdown_timeout_ms: int = 10_000
+    completed_max: int = 50_000
+    completed_age_ms: int = 7 * limits.DAY_MS
+    journal_bytes_max: int = 256 * limits.MEBIBYTE
+    journal_age_ms: int = 7 * limits.DAY_MS
+    ballast_bytes: int = 64 * limits.MEBIBYTE
+    bulk_processes: int = 2
+    bulk_spool_bytes: int = 8192 * limits.MEBIBYTE
+    bulk_journal_rows: int = 1_000_000
+    bulk_snapshot_ms: int = 10 * limits.MINUTE_MS
+    lake: str = ""
+    queue_idle_threshold_ms: int = 30_000
+    queue_size_threshold: int = 0
+    memory_warning_mb: int = 0
+    storage_warning_mb: int = 0
+    worker_timeout_ms: int = 30_000
+    worker_overload_threshold_ms: int = 30_000
+    log_level: str = "info"
+    log_format: str = "auto"
+    webhook_allowed_hosts: tuple[str, ...] = ()
+    push_allowed_hosts: tuple[str, ...] = ()
+    accept_loss: bool = False
+    #: Where each setting that is not at its default comes from: "--flag", "$VARIABLE", or a line of a file.
+    origins: dict[str, str] = {}
+    #: What the file holds that is understood but has no meaning here, and what was made of the rest.
+    notes: tuple[str, ...] = ()
+    #: Listeners that the file opens to other machines although it says in so many words that nobody is asked for a key.
+    unguarded: frozenset[str] = frozenset()
+
+    @property
+    def asks_for_tokens(self) -> bool:
+        """Tell whether anybody needs a token."""
+        return bool(
+            self.auth_tokens or self.api_key or self.auth_required or self.jwt_secret or self.jwt_key_file or self.jwt_jwks
+        )
+
+
+class Setting(NamedTuple):
+    """How a setting is written and what it is for."""
+
+    read: Callable[[str], Any]
+    env: tuple[str, ...]
+    help: str
+    #: How its flag is called, where that is not the name of the setting.
+    flag: str = ""
+
+
+#: Settings whose values are never shown.
+SECRETS = frozenset({"api_key", "auth_tokens", "jwt_secret", "redis", "stores"})
+#: How nothing is spelled, where it can be said.
+NOTHING = {"cors_allow_origin": "none", "jwt_required_claims": "none", "push_retry_delays_ms": "none"}
+#: Durations whose names do not say their unit, because they are written with one.
+SPELLED = frozenset({"messages_retention", "messages_schedule_ahead"})
+_LONG = 100 * limits.YEAR_MS
+SETTINGS: dict[str, Setting] = {
+    "data": Setting(
+        Path, ("PENSTOCK_DATA", "DATA_PATH", "EPOCHQ_DATA_DIR", "EPOCHQUEUE_DATA_DIR"), "directory that holds the queue"
+    ),
+    "stores": Setting(
+        readers.stores,
+        ("PENSTOCK_STORES",),
+        "databases (postgresql://…) or directories (sqlite:DIR) to keep the queues in instead of data; --store once for each",
+        "--store",
+    ),
+    "redis": Setting(
+        readers.redis,
+        ("PENSTOCK_REDIS",),
+        "Redis (redis://…, rediss://…) or its Sentinels (sentinel://HOST,HOST/MASTER) for the fast path of databases",
+    ),
+    "redis_hot_jobs": Setting(
+        readers.number(1, 10**9),
+        ("PENSTOCK_REDIS_HOT_JOBS",),
+        "jobs taken from a queue within a second that make it a hot one",
+    ),
+    "http": Setting(readers.main_listener, ("PENSTOCK_HTTP",), "where the doors listen (HTTP_PORT and HOST work too)"),
+    "tcp": Setting(
+        readers.listener,
+        ("PENSTOCK_TCP",),
+        "where the jobs door's TCP protocol listens, or off (TCP_PORT and HOST work too)",
+    ),
+    "resp": Setting(readers.listener, ("PENSTOCK_RESP",), "where the topics door speaks the Redis protocol, or off"),
+    "metrics": Setting(
+        readers.listener, ("PENSTOCK_METRICS",), "where Prometheus finds metrics besides /prometheus, or off"
+    ),
+    "batches": Setting(
+        readers.listener,
+        ("PENSTOCK_BATCHES",),
+        "where the batches door listens on its own, as mqueue does (8080 there), or off",
+    ),
+    "topics": Setting(
+        readers.listener,
+        ("PENSTOCK_TOPICS",),
+        "where the topics door listens on its own, as miniqueue does (8080 there), or off",
+    ),
+    "topics_lease_ms": Setting(
+        readers.duration(300, limits.HOUR_MS),
+        ("PENSTOCK_TOPICS_LEASE_MS",),
+        "how long after the death of a server the messages come back that its subscribers held",
+    ),
+    "messages": Setting(
+        readers.listener,
+        ("PENSTOCK_MESSAGES",),
+        "where the messages door listens on its own, as EpochQ does (8080 there), or off",
+    ),
+    "messages_visibility_timeout_ms": Setting(
+        readers.duration(1, limits.timeout_ms_max),
+        ("PENSTOCK_MESSAGES_VISIBILITY_TIMEOUT_MS",),
+        "how long a consumer has for a message, unless its queue or the consumer says otherwise",
+    ),
+    "messages_max_size_kb": Setting(
+        readers.number(1, limits.payload_bytes_max // 1024), ("PENSTOCK_MESSAGES_MAX_SIZE_KB",), "how large a message may be"
+    ),
+    "messages_batch_max": Setting(
+        readers.number(1, limits.bulk_jobs_max),
+        ("PENSTOCK_MESSAGES_BATCH_MAX",),
+        "messages that may be published or consumed at once",
+    ),
+    "messages_batch_default": Setting(
+        readers.number(1, limits.bulk_jobs_max),
+        ("PENSTOCK_MESSAGES_BATCH_DEFAULT",),
+        "messages that a consumer gets who does not say how many",
+    ),
+    "messages_max": Setting(
+        readers.number(1, limits.queue_messages_max),
+        ("PENSTOCK_MESSAGES_MAX",),
+        "messages that a queue holds, ready and in flight, unless it says otherwise",
+    ),
+    "messages_max_retries": Setting(
+        readers.number(0, limits.attempts_max),
+        ("PENSTOCK_MESSAGES_MAX_RETRIES",),
+        "how often a message is delivered before it is a dead letter, unless its queue or the message says otherwise",
+    ),
+    "messages_retention": Setting(
+        readers.duration(0, _LONG),
+        ("PENSTOCK_MESSAGES_RETENTION",),
+        "how long a message is kept that nobody consumes, once it is due; 0: until somebody does",
+    ),
+    "messages_schedule_ahead": Setting(
+        readers.duration(1, limits.delay_ms_max),
+        ("PENSTOCK_MESSAGES_SCHEDULE_AHEAD",),
+        "how far ahead a message may be scheduled",
+    ),
+    "messages_auto_create": Setting(
+        readers.yes_or_no,
+        ("PENSTOCK_MESSAGES_AUTO_CREATE",),
+        "make a namespace when its first message is published",
+    ),
+    "push_retry_delays_ms": Setting(
+        readers.durations(limits.push_retries_max, limits.DAY_MS),
+        ("PENSTOCK_PUSH_RETRY_DELAYS_MS",),
+        "how long to wait before each further try to push a message to a subscription, or none",
+    ),
+    "push_timeout_ms": Setting(
+        readers.duration(1, limits.HOUR_MS), ("PENSTOCK_PUSH_TIMEOUT_MS",), "how long a subscription has to take a message"
+    ),
+    "durability": Setting(
+        readers.durability, ("PENSTOCK_DURABILITY",), "what an answer means: always (on disk), interval, or never"
+    ),
+    "sync_interval_ms": Setting(
+        readers.duration(1, 60_000), ("PENSTOCK_SYNC_INTERVAL_MS",), "with interval: how much a power cut may take"
+    ),
+    "auth_tokens": Setting(readers.tokens, ("AUTH_TOKENS",), "tokens that open the doors, separated by commas"),
+    "api_key": Setting(
+        readers.static_key,
+        ("PENSTOCK_AUTH_API_KEY", "EPOCHQ_AUTH_API_KEY", "EPOCHQUEUE_AUTH_API_KEY"),
+        "one key that opens everything, shown as X-Api-Key; others are made with penstock keys",
+    ),
+    "auth_required": Setting(
+        readers.yes_or_no,
+        ("PENSTOCK_AUTH_REQUIRED",),
+        "ask for a token or a key at every door, even as long as there is none",
+    ),
+    "jwt_secret": Setting(str, ("JWT_SECRET",), "secret that JSON Web Tokens are signed with (HS256), of 32 bytes or more"),
+    "jwt_key_file": Setting(
+        Path, ("JWT_KEY_FILE",), "PEM file with the public key that JSON Web Tokens are checked with (RS256, ES256)"
+    ),
+    "jwt_jwks": Setting(str, ("JWT_JWKS",), "JWKS with such public keys: a file, or an https URL"),
+    "jwt_leeway_ms": Setting(
+        readers.duration(0, limits.HOUR_MS), ("JWT_LEEWAY_MS",), "by how much clocks of issuers may differ"
+    ),
+    "jwt_required_claims": Setting(
+        readers.claims, ("JWT_REQUIRED_CLAIMS",), "claims that a JSON Web Token must have, separated by commas, or none"
+    ),
+    "jwt_audience": Setting(str, ("JWT_AUDIENCE",), "who a JSON Web Token must be for (its aud)"),
+    "jwt_issuer": Setting(str, ("JWT_ISSUER",), "who a JSON Web Token must be from (its iss)"),
+    "namespace_quotas": Setting(
+        readers.quotas,
+        ("NAMESPACE_QUOTAS",),
+        "jobs per minute as namespace:number, separated by commas; * is each of the others",
+    ),
+    "tls_cert_file": Setting(
+        Path, ("TLS_CERT_FILE",), "PEM file with the certificate, and its chain, of all listeners", "--cert"
+    ),
+    "tls_key_file": Setting(
+        Path, ("TLS_KEY_FILE",), "PEM file with the certificate's private key, without a passphrase", "--key"
+    ),
+    "dev_cert": Setting(
+        readers.yes_or_no,
+        ("PENSTOCK_DEV_CERT",),
+        "TLS with a certificate for this machine only, made in the data directory if need be",
+    ),
+    "metrics_auth": Setting(
+        readers.yes_or_no,
+        ("METRICS_AUTH",),
+        "ask for a token at /prometheus too; if not set: once there are API keys, or JSON Web Tokens can be shown",
+    ),
+    "insecure": Setting(
+        readers.yes_or_no, ("PENSTOCK_INSECURE",), "allow listening to other machines without tokens, or with --dev-cert"
+    ),
+    "cors_allow_origin": Setting(
+        readers.origin, ("CORS_ALLOW_ORIGIN",), "web pages that may call the doors: * for all, an origin, or none"
+    ),
+    "trusted_proxies": Setting(
+        readers.networks, ("PENSTOCK_TRUSTED_PROXIES",), "networks whose X-Forwarded-For is believed, separated by commas"
+    ),
+    "rate_limit_window_ms": Setting(
+        readers.duration(1, limits.DAY_MS), ("RATE_LIMIT_WINDOW_MS",), "sliding window per client"
+    ),
+    "rate_limit_max_requests": Setting(
+        readers.request_limit,
+        ("RATE_LIMIT_MAX_REQUESTS",),
+        "requests and commands per window and client; 0 or Infinity: no limit",
+    ),
+    "rate_limit_cleanup_ms": Setting(
+        readers.duration(1, limits.DAY_MS), ("RATE_LIMIT_CLEANUP_MS",), "how often clients not seen for long are forgotten"
+    ),
+    "shutdown_timeout_ms": Setting(
+        readers.duration(0, limits.HOUR_MS), ("SHUTDOWN_TIMEOUT_MS",), "how long a shutdown waits for requests under way"
+    ),
+    "completed_max": Setting(readers.number(0, 10**9), ("PENSTOCK_COMPLETED_MAX",), "completed jobs kept per queue"),
+    "completed_age_ms": Setting(
+        readers.duration(0, _LONG), ("PENSTOCK_COMPLETED_AGE_MS",), "how long completed jobs are kept"
+    ),
+    "journal_bytes_max": Setting(
+        readers.number(1_000, 10**13), ("PENSTOCK_JOURNAL_BYTES_MAX",), "how much of the journal is kept"
+    ),
+    "journal_age_ms": Setting(readers.duration(0, _LONG), ("PENSTOCK_JOURNAL_AGE_MS",), "how long the journal is kept"),
+    "ballast_bytes": Setting(
+        readers.number(0, 10**12),
+        ("PENSTOCK_BALLAST_BYTES",),
+        "disk space reserved so that acks go on when the disk is full",
+    ),
+    "bulk_processes": Setting(
+        readers.number(1, 16), ("PENSTOCK_BULK_PROCESSES",), "processes that read in bulk, each started when it is needed"
+    ),
+    "bulk_spool_bytes": Setting(
+        readers.number(limits.MEBIBYTE, 10**14),
+        ("PENSTOCK_BULK_SPOOL_BYTES",),
+        "disk space for what is read in bulk, until it is fetched",
+    ),
+    "bulk_journal_rows": Setting(
+        readers.number(1, 10**8), ("PENSTOCK_BULK_JOURNAL_ROWS",), "events of the journal that may be read at once"
+    ),
+    "bulk_snapshot_ms": Setting(
+        readers.duration(1_000, limits.DAY_MS),
+        ("PENSTOCK_BULK_SNAPSHOT_MS",),
+        "how long a snapshot is kept after its last use",
+    ),
+    "lake": Setting(
+        str,
+        ("PENSTOCK_LAKE",),
+        "directory, or URL in an object store, of the lake that penstock pipeline keeps; it is told of under /insights",
+    ),
+    "queue_idle_threshold_ms": Setting(
+        readers.duration(0, _LONG),
+        ("QUEUE_IDLE_THRESHOLD_MS",),
+        "a queue without jobs for this long is told to be idle; 0: never",
+    ),
+    "queue_size_threshold": Setting(
+        readers.number(0, 10**12), ("QUEUE_SIZE_THRESHOLD",), "more jobs than this in a queue are told; 0: never"
+    ),
+    "memory_warning_mb": Setting(
+        readers.number(0, 10**9), ("MEMORY_WARNING_MB",), "a larger heap than this is told; 0: never"
+    ),
+    "storage_warning_mb": Setting(
+        readers.number(0, 10**9), ("STORAGE_WARNING_MB",), "a larger store than this is told; 0: never"
+    ),
+    "worker_timeout_ms": Setting(
+        readers.duration(1, limits.DAY_MS), ("WORKER_TIMEOUT_MS",), "a worker silent for this long counts as disconnected"
+    ),
+    "worker_overload_threshold_ms": Setting(
+        readers.duration(0, limits.DAY_MS), ("WORKER_OVERLOAD_THRESHOLD_MS",), "a worker that is full for this long is told"
+    ),
+    "log_level": Setting(
+        readers.one_of("debug", "info", "warning", "error"), ("LOG_LEVEL",), "debug, info, warning or error"
+    ),
+    "log_format": Setting(readers.log_format, ("LOG_FORMAT",), "auto (plain on a terminal, else JSON), plain or json"),
+    "webhook_allowed_hosts": Setting(
+        readers.hosts,
+        ("WEBHOOK_ALLOWED_HOSTS",),
+        "private hosts that webhooks may call, as they are written in URLs, separated by commas",
+    ),
+    "push_allowed_hosts": Setting(
+        readers.hosts,
+        ("PENSTOCK_PUSH_ALLOWED_HOSTS",),
+        "private hosts that messages may be pushed to, as they are written in URLs, separated by commas",
+    ),
+    "accept_loss": Setting(
+        readers.yes_or_no, (), "start although the log is damaged, without the commits behind the damage"
+    ),
+}
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a setting. Not every setting has one at the command line."""
+    return SETTINGS[name].flag or f"--{name.replace('_', '-')}"
+
+
+def without_password(url: str) -> str:
+    """Spell an address so that it can be shown."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=f"{parts.username}@{host}" if parts.username else host, query="").geturl()

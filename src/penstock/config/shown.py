@@ -1,0 +1,96 @@
+"""Shows the settings: those in force, and an example of a file with all there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from penstock.config import readers
+from penstock.config.settings import NOTHING, SECRETS, SETTINGS, SPELLED, Config, flag_of, without_password
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: What stands in the example of a file where the default is that there is none.
+_EXAMPLES: Final = {
+    "stores": "[postgresql://penstock@db.example/penstock]",
+    "redis": "redis://127.0.0.1:6379/0",
+    "auth_tokens": "[secret-token-1, secret-token-2]",
+    "api_key": "secret-key",
+    "jwt_secret": "a secret of 32 bytes, or of more than that",
+    "jwt_key_file": "/etc/penstock/issuer.pem",
+    "jwt_jwks": "https://id.example/keys",
+    "jwt_audience": "penstock",
+    "jwt_issuer": "https://id.example",
+    "namespace_quotas": "{acme: 1000, other: 100}",
+    "tls_cert_file": "/etc/penstock/cert.pem",
+    "tls_key_file": "/etc/penstock/key.pem",
+    "lake": "/var/lib/penstock/lake",
+    "metrics_auth": "true",
+    "rate_limit_max_requests": "Infinity",
+    "webhook_allowed_hosts": "[hooks.corp.example, 10.0.0.1]",
+    "push_allowed_hosts": "[hooks.corp.example, 10.0.0.1]",
+}
+#: What is a listener when it is on.
+_LISTENERS: Final = frozenset({"tcp", "resp", "metrics", "batches", "topics", "messages"})
+
+
+def spell(name: str, value: Any) -> str | None:
+    """Spell the value of a setting as it would be written in a file. None if it is not set."""
+    if name in _LISTENERS and value is None:
+        return "off"
+    if value is None or value in ("", ()):
+        return NOTHING.get(name)
+    hidden = {"stores": _without_passwords, "redis": _without_passwords}
+    if name in SECRETS:
+        return hidden.get(name, lambda _: "'***'")(value)
+    return readers.spell_duration(value) if name in SPELLED else _plain(name, value)
+
+
+def _without_passwords(value: str | tuple[str, ...]) -> str:
+    return _yaml(without_password(value) if isinstance(value, str) else [without_password(each) for each in value])
+
+
+def _plain(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if name == "namespace_quotas":
+        return _yaml(dict(value))
+    if isinstance(value, tuple) and not isinstance(value, readers.Listener):
+        return _yaml(list(value))
+    return str(value) if isinstance(value, int) else _yaml(str(value))
+
+
+def _yaml(value: object) -> str:
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False)
+    return text.removesuffix("...\n").strip()
+
+
+def lines_of(config: Config, *, origin: bool) -> Iterator[str]:
+    """Yield the settings in force as lines of a file, secrets hidden; ``origin``: with where each comes from."""
+    rows: list[tuple[str, str]] = []
+    for name in SETTINGS:
+        text = spell(name, getattr(config, name))
+        line = f"# {name} is not set" if text is None else f"{name}: {text}"
+        rows.append((line, config.origins.get(name, "default")))
+    width = max(len(line) for line, _ in rows if len(line) <= 60)
+    for line, where in rows:
+        yield f"{line:<{width}}  # {where}" if origin else line
+    for note in config.notes:
+        yield f"# {note}"
+
+
+def example(flags: frozenset[str]) -> Iterator[str]:
+    """Yield a file with every setting there is, each with its default, as a comment. ``flags``: which ones have a flag."""
+    yield "# The settings of Penstock, each with its default, or with an example where there is none. Take the number sign"
+    yield "# away from a setting to change it. Variables win over this file, and flags win over variables."
+    yield "# Which value is in force, and why: penstock config show --origin"
+    defaults = Config()
+    for name, setting in SETTINGS.items():
+        yield ""
+        yield f"## {setting.help}"
+        ways = [f"${variable}" for variable in setting.env] + ([flag_of(name)] if name in flags else [])
+        default = spell(name, getattr(defaults, name))
+        yield f"## Default: {'none' if default is None else default}." + (f" Also: {', '.join(ways)}." if ways else "")
+        yield f"# {name}: {_EXAMPLES[name] if default is None else default}"

@@ -1,0 +1,65 @@
+"""What is kept of a payload that is bytes to its producer: see ``doors.opaque``."""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+from base64 import b64decode, b64encode
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Raw
+
+from penstock.core.errors import InvalidInput
+from penstock.core.nesting import take_json
+
+if TYPE_CHECKING:
+    from penstock.core.job import Payload
+
+NOTHING: Final = Raw()
+
+
+class Wrapping(msgspec.Struct, omit_defaults=True):
+    """What is kept of a payload besides itself: options of the job, next to those of other doors."""
+
+    base64: bool = False  #: the payload is a JSON string that holds the bytes in base64
+    metadata: Raw = NOTHING  #: a JSON object that travels with it
+
+
+_PLAIN: Final = Wrapping()
+_decode = msgspec.json.Decoder(Wrapping).decode
+_encode = msgspec.json.Encoder().encode
+_scan = msgspec.json.Decoder(Raw).decode
+
+
+def wrap(data: bytes, metadata: Raw | None = None) -> tuple[bytes, bytes | None]:
+    """Return what is stored for some bytes: the data and the options of a job."""
+    wrapped = not _is_json(data)
+    stored = b'"' + b64encode(data) + b'"' if wrapped else data
+    if not wrapped and metadata is None:
+        return stored, None
+    return stored, _encode(Wrapping(wrapped, NOTHING if metadata is None else metadata))
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        if not data.isascii():
+            data.decode()
+        take_json(_scan(data))
+    except (msgspec.DecodeError, InvalidInput, RecursionError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def unwrap(payload: Payload) -> tuple[bytes, Raw | None]:
+    """Return the bytes of a stored payload, and its metadata."""
+    return unwrapped(payload.data, payload.options)
+
+
+def unwrapped(data: bytes, options: bytes | None) -> tuple[bytes, Raw | None]:
+    """Return the bytes that were stored as this, and their metadata."""
+    wrapping = _PLAIN if options is None else _decode(options)
+    if wrapping.base64:
+        with contextlib.suppress(binascii.Error):  # another door may have replaced it by JSON
+            data = b64decode(data.strip(b'"'), validate=True)
+    return data, wrapping.metadata if bytes(wrapping.metadata) else None

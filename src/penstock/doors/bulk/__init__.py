@@ -1,0 +1,1 @@
+"""Bulk endpoints: what there is as Arrow, for programs that want all of it."""

@@ -1,0 +1,111 @@
+"""What all bulk endpoints share: whom a request is about, the processes and the spool."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.access.identity import ANYWHERE
+from penstock.bulkwork.process import BulkProcesses
+from penstock.bulkwork.spool import Spool
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, StorageFailed
+from penstock.doors.namespaces import namespace_in
+from penstock.engine.stages import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.config import Config
+    from penstock.doors.http.request import Request
+    from penstock.engine.engine import Engine
+    from penstock.engine.fleet import AnyEngine
+
+
+class BulkOffice:
+    """The bulk processes of a server and its spool."""
+
+    def __init__(self, config: Config, engine: AnyEngine) -> None:
+        self.clock = engine.clock
+        self.processes = BulkProcesses(config.bulk_processes, engine.clock)
+        files = any(each.store.source.startswith("sqlite:") for each in engine.engines)
+        base = config.data / "spool" if files else Path(tempfile.gettempdir()) / f"penstock-spool-{os.getuid()}"
+        self.spool = Spool(base, config.bulk_spool_bytes, share=config.bulk_processes)
+        self.spool.clean()
+        self._removing: set[asyncio.Task[None]] = set()
+
+    async def answer(self, task: str, **given: Any) -> dict[str, Any]:
+        """Have one file made that answers a request, and return what the task says of it. It is removed after a while."""
+        directory = self.spool.directory()
+        size = 0
+        try:
+            made: dict[str, Any] = await self.processes.run(task, self.spool, directory=str(directory), **given)
+            size = made.get("bytes", 0)
+            self.spool.keep(size)
+        except BaseException:
+            await self.spool.remove(directory, size)
+            raise
+        if not size:
+            await self.spool.remove(directory, 0)
+            return made
+        self.clock.call_at(self.clock.steady_ms() + limits.bulk_answer_ms, lambda: self._remove(directory, size))
+        return made
+
+    async def pack(self, body: bytes, constants: Mapping[str, str]) -> list[Rows]:
+        """Have rows that are to be staged checked, and packed for their queues. Raises InvalidInput."""
+        directory = self.spool.directory()
+        loop = asyncio.get_running_loop()
+        path = directory / "rows.arrow"
+        size = len(body)
+        self.spool.keep(size)
+        try:
+            await loop.run_in_executor(None, path.write_bytes, body)
+            made: dict[str, Any] = await self.processes.run(
+                "pack", self.spool, path=str(path), constants=constants, directory=str(directory)
+            )
+            content = memoryview(await loop.run_in_executor(None, Path(made["path"]).read_bytes))
+        finally:
+            await self.spool.remove(directory, size)
+        rows: list[Rows] = []
+        at = 0
+        for queue, count, length in made["chunks"]:
+            rows.append(Rows(queue, count, bytes(content[at : at + length])))
+            at += length
+        return rows
+
+    def _remove(self, directory: Path, size: int) -> None:
+        task = asyncio.get_running_loop().create_task(self.spool.remove(directory, size), name="penstock-bulk-remove")
+        self._removing.add(task)
+        task.add_done_callback(self._removing.discard)
+
+    async def close(self) -> None:
+        """End what is under way, and leave nothing behind."""
+        await self.processes.close()
+        self.spool.close()
+
+
+class BulkDoor:
+    """The handlers are methods of the classes that build on this."""
+
+    def __init__(self, engine: AnyEngine, office: BulkOffice) -> None:
+        self.engine = engine
+        self.office = office
+
+    @staticmethod
+    def namespace(req: Request) -> str:
+        """Return the namespace a request is about; ``*`` is all of them. Who may ask for it was looked at before."""
+        if req.header("x-namespace") == ANYWHERE:
+            return ANYWHERE
+        return namespace_in(req.scope.headers)
+
+    def shard(self, number: int) -> Engine:
+        """Return a shard that can be read from. Raises InvalidInput, StorageFailed."""
+        engines = self.engine.engines
+        if not 0 <= number < len(engines):
+            raise InvalidInput(f"There is no shard {number}: they are counted from 0 to {len(engines) - 1}. See GET /bulk.")
+        if not engines[number].store.status().writable:
+            raise StorageFailed(f"Shard {number} cannot be read now. Retry in a moment.")
+        return engines[number]

@@ -1,0 +1,32 @@
+"""All bulk endpoints of a server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.doors.bulk.door import BulkOffice
+from penstock.doors.bulk.journal import JournalHandlers
+from penstock.doors.bulk.snapshots import SnapshotHandlers
+
+if TYPE_CHECKING:
+    from penstock.config import Config
+    from penstock.doors.http.route import Route
+    from penstock.engine.fleet import AnyEngine
+
+
+class BulkEndpoints:
+    """Puts them together: they share an office."""
+
+    def __init__(self, config: Config, engine: AnyEngine) -> None:
+        self.office = BulkOffice(config, engine)
+        self.snapshots = SnapshotHandlers(engine, self.office, config.bulk_snapshot_ms)
+        self._journal = JournalHandlers(engine, self.office, config.bulk_journal_rows)
+
+    def routes(self) -> list[Route]:
+        """Return everything under ``/bulk``."""
+        return [*self._journal.routes(), *self.snapshots.routes()]
+
+    async def close(self) -> None:
+        """End what is under way, and leave no files behind."""
+        self.snapshots.close()
+        await self.office.close()

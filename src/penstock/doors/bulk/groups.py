@@ -1,0 +1,199 @@
+"""Handlers about consumer groups: claim many jobs as an epoch, read them in splits, acknowledge them together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from penstock.access.identity import ANYWHERE, Right
+from penstock.core import limits
+from penstock.core.errors import InvalidInput
+from penstock.core.ledger import slice_name
+from penstock.core.queue import QueueKey
+from penstock.doors.bulk.door import BulkDoor, BulkOffice
+from penstock.doors.bulk.stages import TAG, check_name
+from penstock.doors.bulk.wire import ARROW, ROWS_HEADER
+from penstock.doors.http.body import Reader
+from penstock.doors.http.route import File, Route
+from penstock.doors.jobs.door import check_queue_name
+from penstock.doors.namespaces import namespace_in
+from penstock.engine.groups import Wish
+
+if TYPE_CHECKING:
+    from penstock.doors.http.request import Request
+    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.groups import Groups
+
+EpochNumber = Annotated[int, Meta(ge=1, le=limits.epoch_max)]
+Lease = Annotated[int, Meta(ge=1, le=limits.lease_ms_max)]
+
+
+class EpochClaimBody(msgspec.Struct):
+    """What to claim as an epoch. ``max``: jobs at most. ``wait_ms``: how long to wait for the first."""
+
+    epoch: EpochNumber
+    queues: Annotated[list[str], Meta(max_length=limits.group_queues_max)]
+    max: Annotated[int, Meta(ge=1, le=limits.epoch_jobs_max)]
+    lease_ms: Lease = 5 * limits.MINUTE_MS
+    wait_ms: Annotated[int, Meta(ge=0, le=limits.claim_wait_ms_max)] = 0
+
+
+class EpochReadQuery(msgspec.Struct):
+    """Which epoch, and which part of it: ``split`` of ``splits``, counted from 0. ``lost``: about jobs whose leases ended."""
+
+    epoch: EpochNumber
+    split: Annotated[int, Meta(ge=0, le=limits.epoch_jobs_max)] = 0
+    splits: Annotated[int, Meta(ge=1, le=limits.epoch_jobs_max)] = 1
+    lost: Literal["fail", "skip"] = "fail"
+
+
+class EpochAckBody(msgspec.Struct):
+    """Up to which epoch everything is done. ``lost``: what to do if leases ran out, ``fail`` changes nothing."""
+
+    epoch: EpochNumber
+    lost: Literal["fail", "skip"] = "skip"
+
+
+class GroupHeartbeatBody(msgspec.Struct):
+    """For how long the leases go on from now, in ms."""
+
+    lease_ms: Lease = 5 * limits.MINUTE_MS
+
+
+class EpochClaimReply(msgspec.Struct):
+    """What is claimed as an epoch, and in how many splits it is best read."""
+
+    epoch: int
+    rows: int
+    splits: int
+
+
+class EpochAckReply(msgspec.Struct):
+    """How many jobs are done now, and how many were not the group's any more."""
+
+    acked: int
+    lost: int
+
+
+class GroupReleaseReply(msgspec.Struct):
+    """How many jobs are ready again."""
+
+    released: int
+
+
+class GroupHeartbeatReply(msgspec.Struct):
+    """The epochs a group has, and how many of their jobs are not the group's any more."""
+
+    epochs: list[int]
+    lost: int
+
+
+class GroupReply(msgspec.Struct):
+    """A consumer group. ``lag``: jobs that wait in its queues. ``last_seen``: wall clock, ms."""
+
+    namespace: str
+    group: str
+    queues: list[str]
+    epochs: list[int]
+    in_flight: int
+    lag: int
+    last_seen: int
+
+
+CLAIM: Final = Reader(EpochClaimBody)
+READ: Final = Reader(EpochReadQuery)
+ACK: Final = Reader(EpochAckBody)
+HEARTBEAT: Final = Reader(GroupHeartbeatBody)
+
+
+class GroupHandlers(BulkDoor):
+    """One method per route."""
+
+    def __init__(self, engine: AnyEngine, groups: Groups, office: BulkOffice) -> None:
+        super().__init__(engine, office)
+        self._groups = groups
+
+    async def claim(self, req: Request, group: str) -> EpochClaimReply:
+        namespace = self._consumer(req, group)
+        body = await CLAIM.read(req)
+        if not body.queues:
+            raise InvalidInput("queues must name at least one queue")
+        queues = list(dict.fromkeys(body.queues))
+        for queue in queues:
+            if self.engine.store.queue_find(QueueKey(namespace, queue)) is None:
+                check_queue_name(queue)
+        epoch = await self._groups.claim(namespace, group, body.epoch, Wish(queues, body.max, body.lease_ms, body.wait_ms))
+        rows = epoch.rows
+        return EpochClaimReply(body.epoch, rows, -(-rows // limits.epoch_rows_of_split))
+
+    async def read(self, req: Request, group: str) -> File:
+        namespace = self._consumer(req, group)
+        query = READ.parse_query(req)
+        if query.split >= query.splits:
+            raise InvalidInput("split must be below splits: it is counted from 0")
+        wanted = await self._groups.read(namespace, group, query.epoch, query.split, query.splits)
+        made = await self.office.answer(
+            "epoch",
+            sources=[each.store.source for each in self.engine.engines],
+            namespace=namespace,
+            entry=slice_name(group, query.epoch),
+            wanted=[(each.ref.shard, each.ref.number, *each[1:]) for each in wanted],
+            skip_lost=query.lost == "skip",
+        )
+        if made["missing"]:
+            await self._groups.examine(made["missing"])
+        if "path" not in made:
+            raise await self._groups.lost(namespace, group, query.epoch)
+        return File(made["path"], ARROW, made["bytes"], ((ROWS_HEADER, str(made["rows"])),))
+
+    async def ack(self, req: Request, group: str) -> EpochAckReply:
+        namespace = self._consumer(req, group)
+        body = await ACK.read(req)
+        return EpochAckReply(*await self._groups.ack(namespace, group, body.epoch, only_whole=body.lost == "fail"))
+
+    async def release(self, req: Request, group: str) -> GroupReleaseReply:
+        return GroupReleaseReply(await self._groups.release(self._consumer(req, group), group))
+
+    async def heartbeat(self, req: Request, group: str) -> GroupHeartbeatReply:
+        namespace = self._consumer(req, group)
+        body = await HEARTBEAT.read_optional(req)
+        return GroupHeartbeatReply(*await self._groups.heartbeat(namespace, group, body.lease_ms))
+
+    async def standings(self, req: Request) -> list[GroupReply]:
+        namespace = None if req.header("x-namespace") == ANYWHERE else namespace_in(req.scope.headers)
+        return [GroupReply(*each) for each in await self._groups.standings(namespace)]
+
+    @staticmethod
+    def _consumer(req: Request, group: str) -> str:
+        """Return the namespace a request is about. Who consumes takes jobs and settles them."""
+        namespace = namespace_in(req.scope.headers)
+        check_name("group", group)
+        req.allow(namespace, Right.TAKE)
+        req.allow(namespace, Right.SETTLE)
+        return namespace
+
+    def routes(self) -> list[Route]:
+        """Return all routes of this part."""
+        path = "/bulk/groups/{group}"
+        routes = [
+            Route("GET", "/bulk/groups", self.standings, "Consumer groups and their lag", TAG, listed=GroupReply),
+            Route(
+                "POST",
+                f"{path}/claim",
+                self.claim,
+                "Claim jobs as an epoch",
+                TAG,
+                EpochClaimReply,
+                CLAIM,
+                body_required=True,
+            ),
+            Route("GET", f"{path}/read", self.read, "Read jobs of an epoch", TAG, query=READ, media=ARROW),
+            Route(
+                "POST", f"{path}/ack", self.ack, "Acknowledge epochs up to one", TAG, EpochAckReply, ACK, body_required=True
+            ),
+            Route("POST", f"{path}/release", self.release, "Give back all that a group holds", TAG, GroupReleaseReply),
+            Route("POST", f"{path}/heartbeat", self.heartbeat, "Renew all leases", TAG, GroupHeartbeatReply, HEARTBEAT),
+        ]
+        return [route._replace(namespaced=True) for route in routes]

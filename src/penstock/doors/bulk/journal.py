@@ -1,0 +1,108 @@
+"""The journal in bulk: every event from a number on, in order, and never one that is not durable yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock import __version__
+from penstock.access.identity import ANYWHERE
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, JournalGone
+from penstock.doors.bulk import wire
+from penstock.doors.bulk.door import BulkDoor, BulkOffice
+from penstock.doors.http.body import Reader
+from penstock.doors.http.errors import ErrorReply, JournalGoneReply
+from penstock.doors.http.route import File, Route
+
+if TYPE_CHECKING:
+    from penstock.doors.http.request import Request
+    from penstock.engine.engine import Engine
+    from penstock.engine.fleet import AnyEngine
+    from penstock.store.contract import Store
+
+_QUERY: Final = Reader(wire.JournalQuery)
+_AT: Final = Reader(wire.JournalAtQuery)
+
+
+class JournalHandlers(BulkDoor):
+    """``GET /bulk`` and ``/bulk/journal``. ``rows_max``: how many events may be read at once."""
+
+    def __init__(self, engine: AnyEngine, office: BulkOffice, rows_max: int) -> None:
+        super().__init__(engine, office)
+        self._rows_max = rows_max
+
+    async def overview(self, req: Request) -> wire.BulkReply:
+        self.namespace(req)
+        shards = []
+        for number in range(len(self.engine.engines)):
+            engine = self.shard(number)
+            # In this order: what is kept can only get less, what is durable only more.
+            vouched, following = engine.journal_vouched, engine.store.journal_next
+            shards.append(wire.ShardPlace(number, await _first_kept(engine.store), following, vouched))
+        return wire.BulkReply(shards, self.engine.clock.now_ms(), __version__)
+
+    async def read(self, req: Request) -> File:
+        namespace = self.namespace(req)
+        query = _QUERY.parse_query(req)
+        engine = self.shard(query.shard)
+        seq, to = self._range(engine, query)
+        first = await _first_kept(engine.store)
+        if seq < first:
+            raise JournalGone(f"The journal is kept from {first} on, and {seq} was asked for.", first=first)
+        made = await self.office.answer(
+            "journal",
+            source=engine.store.source,
+            shard=query.shard,
+            namespace=None if namespace == ANYWHERE else namespace,
+            seq=seq,
+            to=to,
+        )
+        return File(made["path"], wire.ARROW, made["bytes"], ((wire.ROWS_HEADER, str(made["rows"])),))
+
+    async def at(self, req: Request) -> wire.JournalAtReply:
+        self.namespace(req)
+        query = _AT.parse_query(req)
+        if not 0 <= query.timestamp <= limits.timestamp_ms_max:
+            raise InvalidInput(f"timestamp is ms since 1970, up to {limits.timestamp_ms_max}")
+        engine = self.shard(query.shard)
+        following = engine.store.journal_next
+        found = await self.office.processes.run("journal_at", source=engine.store.source, at_ms=query.timestamp)
+        return wire.JournalAtReply(following if found is None else found)
+
+    def _range(self, engine: Engine, query: wire.JournalQuery) -> tuple[int, int]:
+        seq, to, durable = query.from_, query.to, engine.journal_vouched
+        if not 0 <= seq <= limits.journal_seq_max:
+            raise InvalidInput("from must be the number of an event: 1 or more. See GET /bulk for what there is.")
+        if to is None:
+            to = max(seq, min(seq + self._rows_max, durable))
+        if to < seq:
+            raise InvalidInput("to must not be less than from")
+        if to - seq > self._rows_max:
+            raise InvalidInput(f"At most {self._rows_max} events can be read at once (bulk_journal_rows). Ask for fewer.")
+        # On a shared store, another server may know more than this one; the bulk process looks for itself.
+        if to > durable and not engine.store.capabilities.is_shared:
+            raise InvalidInput(f"to is {to}, and only what is before {durable} is durable (vouched, see GET /bulk)")
+        return seq, to
+
+    def routes(self) -> list[Route]:
+        """Return what this part answers."""
+        tag = "Bulk"
+        no_arrow = (501, ErrorReply)
+        return [
+            Route("GET", "/bulk", self.overview, "What can be read in bulk", tag, wire.BulkReply, namespaced=True),
+            Route(
+                "GET", "/bulk/journal", self.read, "Events of the journal, as Arrow", tag, query=_QUERY, media=wire.ARROW,
+                namespaced=True, also=((410, JournalGoneReply), no_arrow),
+            ),
+            Route(
+                "GET", "/bulk/journal/at", self.at, "Find a place in the journal by time", tag, wire.JournalAtReply, query=_AT,
+                namespaced=True, also=(no_arrow,),
+            ),
+        ]  # fmt: skip
+
+
+async def _first_kept(store: Store) -> int:
+    """Return the number of the oldest event that is kept; of the next one, if none is."""
+    following = store.journal_next
+    blocks = await store.journal_read(0, 1)
+    return blocks[0].seq if blocks else following

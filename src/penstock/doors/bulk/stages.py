@@ -1,0 +1,158 @@
+"""Handlers about staged writes: rows that come in out of sight, and appear with one small commit."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from penstock.core import limits
+from penstock.core.errors import InvalidInput
+from penstock.core.queue import QueueKey
+from penstock.doors.bulk.wire import ARROW
+from penstock.doors.http.body import Reader
+from penstock.doors.http.route import Route
+from penstock.doors.jobs.door import check_queue_name
+from penstock.doors.namespaces import namespace_in
+
+if TYPE_CHECKING:
+    from penstock.doors.bulk.door import BulkOffice
+    from penstock.doors.http.request import Request
+    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.stages import Stages
+
+TAG: Final = "Bulk"
+_NAME: Final = re.compile(r"[A-Za-z0-9_.:@=+~-]+\Z")
+
+Key = Annotated[str, Meta(min_length=1, max_length=limits.idempotency_key_chars_max, pattern=r"^[^\x00]*\Z")]
+
+
+class CommitBody(msgspec.Struct):
+    """What is to appear. ``key``: the same key again is the same commit. ``wait_ms``: how long to wait until it has."""
+
+    key: Key
+    txns: Annotated[list[str], Meta(max_length=limits.commit_txns_max)]
+    wait_ms: Annotated[int, Meta(ge=0, le=limits.completion_wait_ms_max)] = 0
+
+
+class StageQuery(msgspec.Struct):
+    """Which part of a staged write this is. Other parameters are what columns that are missing have in all rows."""
+
+    part: Annotated[int, Meta(ge=0, le=limits.stage_part_max)] = 0
+    queue: str | None = None
+    priority: int | None = None
+    delay: int | None = None
+    run_at: int | None = None
+    max_attempts: int | None = None
+    backoff: int | None = None
+    ttl: int | None = None
+    timeout: int | None = None
+    unique_key: str | None = None
+    group_id: str | None = None
+    headers: str | None = None
+    lifo: str | None = None
+    durable: str | None = None
+    remove_on_complete: str | None = None
+
+
+class StagedReply(msgspec.Struct):
+    """What is staged now as a part."""
+
+    rows: int
+    bytes: int  #: as they are kept
+
+
+class CommitReply(msgspec.Struct):
+    """How it stands with a commit: its rows will appear, or are all there."""
+
+    key: str
+    rows: int
+    state: Literal["committed", "published"]
+    duplicate: bool  #: the key was used before, and nothing was done
+    known: int = 0  #: rows that made no new jobs so far, because another job has their key or unique key
+
+
+class AbortReply(msgspec.Struct):
+    """How many rows were dropped. What was committed is not among them."""
+
+    rows: int
+
+
+COMMIT: Final = Reader(CommitBody)
+STAGE: Final = Reader(StageQuery)
+
+
+class StageHandlers:
+    """One method per route."""
+
+    def __init__(self, engine: AnyEngine, stages: Stages, office: BulkOffice) -> None:
+        self._store = engine.store
+        self._office = office
+        self._stages = stages
+
+    async def stage(self, req: Request, txn: str) -> StagedReply:
+        namespace = namespace_in(req.scope.headers)
+        check_name("txn", txn)
+        constants = req.query()
+        part = STAGE.parse_query(req).part
+        constants.pop("part", None)
+        packed = await self._office.pack(await req.body(limits.stage_bytes_max), constants)
+        for queue in dict.fromkeys(each.queue for each in packed):
+            if self._store.queue_find(QueueKey(namespace, queue)) is None:
+                check_queue_name(queue)
+        stage = await self._stages.stage(namespace, txn, part, packed)
+        return StagedReply(stage.rows, stage.bytes)
+
+    async def commit(self, req: Request) -> CommitReply:
+        namespace = namespace_in(req.scope.headers)
+        body = await COMMIT.read(req)
+        for txn in body.txns:
+            check_name("txns", txn)
+        done = await self._stages.commit(namespace, body.key, body.txns, body.wait_ms)
+        return CommitReply(body.key, done.rows, "published" if done.published else "committed", done.duplicate, done.known)
+
+    async def state(self, req: Request, key: str) -> CommitReply:
+        done = await self._stages.state(namespace_in(req.scope.headers), key)
+        return CommitReply(key, done.rows, "published" if done.published else "committed", duplicate=False, known=done.known)
+
+    async def abort(self, req: Request, txn: str) -> AbortReply:
+        return AbortReply(await self._stages.abort(namespace_in(req.scope.headers), txn))
+
+    def routes(self) -> list[Route]:
+        """Return all routes of this part."""
+        routes = [
+            Route(
+                "POST",
+                "/bulk/stages/{txn}",
+                self.stage,
+                "Stage rows, out of sight",
+                TAG,
+                StagedReply,
+                query=STAGE,
+                takes=ARROW,
+                body_required=True,
+            ),
+            Route("POST", "/bulk/stages/{txn}/abort", self.abort, "Drop what is staged and not committed", TAG, AbortReply),
+            Route(
+                "POST",
+                "/bulk/commits",
+                self.commit,
+                "Have staged rows appear, exactly once",
+                TAG,
+                CommitReply,
+                COMMIT,
+                body_required=True,
+            ),
+            Route("GET", "/bulk/commits/{key}", self.state, "How it stands with a commit", TAG, CommitReply),
+        ]
+        return [route._replace(namespaced=True) for route in routes]
+
+
+def check_name(what: str, name: str) -> None:
+    """Raise InvalidInput for what cannot be the name of a group or of a staged write."""
+    if not 0 < len(name) <= limits.name_chars_max or _NAME.match(name) is None:
+        raise InvalidInput(
+            f"{what} must have between 1 and {limits.name_chars_max} characters, letters, digits and _.:@=+~- only"
+        )

@@ -1,0 +1,62 @@
+"""Consumer groups where the other consumers are shown: in Prometheus' metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import GaugeMetricFamily
+
+from penstock.core.errors import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+    from penstock.core.clock import Clock
+    from penstock.engine.groups import Groups, Standing
+
+#: How long a look at the groups is good for: whoever scrapes more often gets the same figures.
+LOOK_MS: Final = 1_000
+_LABELS: Final = ("namespace", "group")
+
+
+class GroupMetrics:
+    """How much waits for each consumer group and how much it holds, as of the last look. There are ``groups_max`` at most."""
+
+    def __init__(self, groups: Groups, clock: Clock) -> None:
+        self._groups = groups
+        self._clock = clock
+        self._standings: list[Standing] = []
+        self._looked_at: int | None = None
+
+    async def look(self) -> None:
+        """Find out how it stands with all groups. If that is not to be had, none are shown."""
+        now = self._clock.steady_ms()
+        if self._looked_at is not None and now - self._looked_at < LOOK_MS:
+            return
+        self._looked_at = now
+        try:
+            self._standings = await self._groups.standings(None)
+        except PenstockError:
+            self._standings = []
+
+    def describe(self) -> list[Metric]:
+        """Tell the registry nothing in advance, so that it does not collect at registration."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Produce all metrics."""
+        lag = GaugeMetricFamily("penstock_group_lag", "Jobs that wait in the queues of a consumer group.", labels=_LABELS)
+        held = GaugeMetricFamily("penstock_group_in_flight", "Jobs that a consumer group holds.", labels=_LABELS)
+        seen = GaugeMetricFamily(
+            "penstock_group_last_seen_seconds", "When a consumer group was last heard of, since 1970.", labels=_LABELS
+        )
+        for each in self._standings:
+            who = (each.namespace, each.group)
+            lag.add_metric(who, each.lag)
+            held.add_metric(who, each.in_flight)
+            seen.add_metric(who, each.last_seen / 1000)
+        yield lag
+        yield held
+        yield seen

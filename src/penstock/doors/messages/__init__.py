@@ -1,0 +1,1 @@
+"""The messages door: namespaces, delivery at any millisecond, visibility timeouts. As EpochQ does it."""

@@ -1,0 +1,89 @@
+"""How many messages are where: pages of queues, all of them together, and the health check of the original."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock import __version__
+from penstock.access.identity import Right
+from penstock.doors.http.route import Route
+from penstock.doors.messages import wire
+
+if TYPE_CHECKING:
+    from penstock.core.queue import Queue
+    from penstock.doors.http.request import Request
+    from penstock.doors.messages.places import Places
+    from penstock.doors.ops.health import Uptime
+    from penstock.store.contract import Store
+    from penstock.store.shards import ShardedStore
+
+PAGE_DEFAULT: Final = 50
+PAGE_MAX: Final = 200
+
+
+class MessageStats:
+    """One method per route. Everybody sees the queues of the namespaces they may look at."""
+
+    def __init__(self, store: Store | ShardedStore, places: Places, uptime: Uptime, node: str) -> None:
+        self._store = store
+        self._places = places
+        self._uptime = uptime
+        self._node = node
+
+    async def page(self, req: Request) -> wire.StatsPageReply:
+        query = req.query()
+        limit = wire.number_in(query.get("limit", ""), PAGE_DEFAULT, 1, PAGE_MAX)
+        queues = self._seen_by(req)
+        pages = max(1, -(-len(queues) // limit))
+        page = wire.number_in(query.get("page", ""), 1, 1, pages)
+        some = queues[(page - 1) * limit : page * limit]
+        return wire.StatsPageReply([self._view(queue) for queue in some], len(queues), page, limit, pages)
+
+    async def summary(self, req: Request) -> wire.SummaryReply:
+        queues = self._seen_by(req)
+        views = [self._view(queue) for queue in queues]
+        return wire.SummaryReply(
+            len(queues),
+            len({queue.key.namespace for queue in queues}),
+            sum(view.depth for view in views),
+            sum(view.scheduled for view in views),
+            sum(view.dlq_depth > 0 for view in views),
+        )
+
+    async def health(self, req: Request) -> wire.NodeHealthReply:
+        seconds = self._uptime.seconds()
+        hours, minutes = seconds // 3_600, seconds // 60 % 60
+        spelled = (
+            f"{hours}h{minutes}m{seconds % 60}s" if hours else f"{minutes}m{seconds % 60}s" if minutes else f"{seconds}s"
+        )
+        return wire.NodeHealthReply("ok", self._node, len(self._seen_by(req)), spelled, seconds * 1_000, __version__)
+
+    def _seen_by(self, req: Request) -> list[Queue]:
+        may = req.identity.may
+        return sorted(
+            (each for each in self._places.all() if may(each.key.namespace, Right.LOOK)), key=lambda each: each.key
+        )
+
+    def _view(self, queue: Queue) -> wire.QueueStats:
+        counts = self._store.counts(queue)
+        namespace, name = queue.key
+        depth = counts.waiting + counts.active
+        return wire.QueueStats(
+            namespace, name, f"{namespace}/{name}", counts.waiting, counts.active, counts.delayed, depth, counts.dead
+        )
+
+    def routes(self) -> list[Route]:
+        """Return what may be asked for at the main listener, where ``/health`` is everybody's."""
+        tag = "Messages"
+        routes = [
+            Route("GET", "/api/stats", self.page, "Queues, a page at a time", tag, wire.StatsPageReply),
+            Route("GET", "/api/stats/summary", self.summary, "All queues together", tag, wire.SummaryReply),
+        ]
+        return [route._replace(asks=True) for route in routes]
+
+    def own_routes(self) -> list[Route]:
+        """Return what may be asked for at the listener of this door alone."""
+        return [
+            *self.routes(),
+            Route("GET", "/health", self.health, "Health check", "Messages", wire.NodeHealthReply, asks=True),
+        ]

@@ -1,0 +1,46 @@
+"""Takes messages for push consumers: it waits in line for them, and nothing is lost when it is told to stop waiting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+from penstock.engine.claim import Claim, Wait
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.job import Delivery
+    from penstock.core.queue import QueueKey
+    from penstock.engine.fleet import AnyEngine
+
+
+class Taker:
+    """One place in the line of a queue."""
+
+    def __init__(self, engine: AnyEngine, queue: QueueKey) -> None:
+        self.stopped = False
+        self._engine = engine
+        self._queue = queue
+        self._wait: Wait | None = None
+
+    async def take(self, count: int, lease_ms: int) -> Sequence[Delivery]:
+        """Wait for messages and return up to ``count``, leased for ``lease_ms``.
+
+        Nothing: it was stopped, or nothing came for long and it is time to line up again. What is claimed when whoever waits
+        here is cancelled goes back. Raises what the engine refuses it with.
+        """
+        if self.stopped:
+            return ()
+        claim = Claim(self._queue, count, wait_ms=limits.subscription_wait_ms, lease_ms=lease_ms)
+        wait = self._wait = Wait(self._engine, claim)
+        try:
+            return await wait.answer()
+        finally:
+            self._wait = None
+
+    def stop(self) -> None:
+        """Take nothing any more; ``take`` returns, if it waits."""
+        self.stopped = True
+        if self._wait is not None:
+            self._wait.give_up()

@@ -1,0 +1,135 @@
+"""Handlers about API keys: make, list, revoke."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import structlog
+
+from penstock.access.api_keys import check_wish
+from penstock.access.identity import ANYWHERE, Right
+from penstock.core.errors import Forbidden, KeyNotFound
+from penstock.doors.http.body import Reader
+from penstock.doors.http.route import Route
+from penstock.doors.namespaces import check_namespace
+
+if TYPE_CHECKING:
+    from penstock.access.api_keys import ApiKeys
+    from penstock.access.gate import Gate
+    from penstock.core.apikey import ApiKey
+    from penstock.doors.http.request import Request
+
+log = structlog.get_logger("penstock.access")
+
+
+class _Out(msgspec.Struct, rename="camel"):
+    pass
+
+
+class KeyBody(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """What a key is to be. ``*`` is every namespace; roles are produce, consume and admin."""
+
+    namespaces: list[str]
+    roles: list[str]
+    label: str = ""
+    expires_in_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None  #: null: it is good until it is revoked
+
+
+class KeyView(_Out):
+    """A key, without its secret."""
+
+    id: str
+    prefix: str  #: what the key begins with
+    label: str
+    namespaces: list[str]
+    roles: list[str]
+    created_at: int
+    expires_at: int | None
+    revoked_at: int | None
+
+
+class KeyReply(_Out):
+    """A new key. ``secret`` is what to show as X-Api-Key; it is told this once."""
+
+    ok: bool
+    key: KeyView
+    secret: str
+
+
+class KeysReply(_Out):
+    """The keys of all namespaces that who asks administers, oldest first."""
+
+    ok: bool
+    keys: list[KeyView]
+
+
+class RevokedReply(_Out):
+    """The key is no longer good."""
+
+    ok: bool
+
+
+_BODY = Reader(KeyBody)
+
+
+class KeyHandlers:
+    """One method per route. Whoever administers all namespaces of a key may do everything with it; nobody else sees it."""
+
+    def __init__(self, keys: ApiKeys, gate: Gate) -> None:
+        self._keys = keys
+        self._gate = gate
+
+    async def make(self, req: Request) -> KeyReply:
+        body = await _BODY.read(req)
+        wish = check_wish(body.namespaces, body.roles, body.label, body.expires_in_ms)
+        for namespace in wish.namespaces:
+            if namespace != ANYWHERE:
+                check_namespace(namespace, "namespaces")
+            req.allow(namespace, Right.ADMIN)
+        if self._gate.is_open:
+            # From that moment on everybody would be asked, and somebody whom nobody has asked would have decided so.
+            raise Forbidden(
+                "Nobody is asked for a key here, so nobody may make the first one over the network. Make it with penstock keys "
+                "create where the store is, or set auth_tokens or api_key."
+            )
+        made = await self._keys.make(wish)
+        by = req.identity.subject or "a token"
+        log.info("an API key was made", key=made.key.id, namespaces=wish.namespaces, roles=wish.roles, by=by)
+        return KeyReply(ok=True, key=_view(made.key), secret=made.text)
+
+    async def listing(self, req: Request) -> KeysReply:
+        return KeysReply(ok=True, keys=[_view(key) for key in self._keys.listed() if _administers(req, key)])
+
+    async def revoke(self, req: Request, id: str) -> RevokedReply:
+        if not _administers(req, self._keys.find(id)):
+            raise KeyNotFound
+        await self._keys.revoke(id)
+        log.info("an API key was revoked", key=id, by=req.identity.subject or "a token")
+        return RevokedReply(ok=True)
+
+    def routes(self) -> list[Route]:
+        """Return what administrators may ask for."""
+        tag = "Keys"
+        return [
+            Route("GET", "/keys", self.listing, "List API keys", tag, KeysReply, asks=True),
+            Route("POST", "/keys", self.make, "Make an API key", tag, KeyReply, body=_BODY, body_required=True, asks=True),
+            Route("DELETE", "/keys/{id}", self.revoke, "Revoke an API key", tag, RevokedReply, asks=True),
+        ]
+
+
+def _administers(req: Request, key: ApiKey) -> bool:
+    return all(req.identity.may(namespace, Right.ADMIN) for namespace in key.namespaces)
+
+
+def _view(key: ApiKey) -> KeyView:
+    return KeyView(
+        id=key.id,
+        prefix=key.prefix,
+        label=key.label,
+        namespaces=list(key.namespaces),
+        roles=list(key.roles),
+        created_at=key.created_at,
+        expires_at=key.expires_at,
+        revoked_at=key.revoked_at,
+    )

@@ -1,0 +1,190 @@
+"""What WebSockets of all doors do alike: being admitted, hearing, speaking within bounds, and ending with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from penstock.core import limits
+from penstock.core.errors import OriginRefused, TooMany
+from penstock.doors.closing import Closing, say_why
+from penstock.doors.outbox import Outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from granian._granian import RSGIWebsocketProtocol, RSGIWebsocketTransport
+    from granian.rsgi import Scope
+
+    from penstock.core.clock import Clock
+    from penstock.doors.links import Links
+
+_CLOSE: Final = 0  #: the kind of the message that ends a connection
+
+
+class WebSocket:
+    """One connection. A door says what it does when it begins, hears something, and ends."""
+
+    def __init__(self, clock: Clock, links: Links, scope: Scope, proto: RSGIWebsocketProtocol) -> None:
+        loop = asyncio.get_running_loop()
+        self.clock = clock
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.outbox: Outbox[str] = Outbox(clock, self.send, lambda: self.end(None))
+        self._links = links
+        self._scope = scope
+        self._proto = proto
+        self._transport: RSGIWebsocketTransport | None = None
+        self._over: asyncio.Future[None] = loop.create_future()
+        self._closing: Closing | None = None  #: what the client is told when the server closes the connection
+
+    # What doors fill in.
+
+    def begin(self) -> None:
+        """The client is connected."""
+
+    async def hear(self, data: bytes | str) -> None:
+        """The client says something."""
+        raise NotImplementedError
+
+    def complain(self, error: str) -> None:
+        """Tell the client what is wrong."""
+        raise NotImplementedError
+
+    async def finish(self) -> None:
+        """It ends: finish what has arrived. What is put into the outbox by then is still sent, if the client is there."""
+        raise NotImplementedError
+
+    async def leave(self) -> None:
+        """It has ended, and nothing more is sent."""
+
+    async def render(self, message: str) -> str:
+        """Return a message as it is sent."""
+        return message
+
+    # What they use.
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the server is ending it."""
+        return self._over.done()
+
+    def end(self, closing: Closing | None) -> None:
+        """Have it end soon; of several reasons the first one counts. None: the client takes nothing, so it is told nothing."""
+        if not self._over.done():
+            self._closing = closing
+            self._over.set_result(None)
+
+    async def run(self) -> None:
+        """Serve until the client hangs up, or the server ends it."""
+        receiving: asyncio.Task[None] | None = None
+        try:
+            self._transport = await self._proto.accept()
+            self.begin()
+            receiving = asyncio.ensure_future(self._receive())
+            await asyncio.wait({receiving, self._over}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self._finish(receiving)
+
+    async def send(self, messages: list[str]) -> None:
+        """Send messages one by one. Raises RuntimeError when the client is gone."""
+        assert self._transport is not None
+        for message in messages:
+            await self._transport.send_str(await self.render(message))
+            self.outbox.moved()
+
+    async def _receive(self) -> None:
+        assert self._transport is not None
+        while True:
+            try:
+                message = await self._transport.receive()
+            except RuntimeError:  # the connection is gone, or what came is not what it should be: nobody tells which
+                self.end(Closing.BAD_FRAME)
+                return
+            if message.kind == _CLOSE or self._over.done():
+                return
+            if len(message.data) > limits.message_bytes_max:
+                self.complain(Closing.TOO_LARGE.reason)
+                self.end(Closing.TOO_LARGE)
+                return
+            await self.hear(message.data)
+            await self.outbox.room()
+
+    async def _finish(self, receiving: asyncio.Task[None] | None) -> None:
+        there = self._over.done()  # then the client gets what is meant for it
+        if not there:
+            self.outbox.close()
+        try:
+            await self.finish()
+            if there:
+                await self.outbox.flush_within(limits.goodbye_ms_max)
+            self.outbox.close()
+            await self.leave()
+        finally:
+            await self._hang_up(receiving, there=there)
+
+    async def _hang_up(self, receiving: asyncio.Task[None] | None, *, there: bool) -> None:
+        try:
+            if there:
+                await say_why(self._links, self._scope, self.outbox, self._closing)
+        finally:
+            self._proto.close(self._closing)
+            if receiving is not None:
+                receiving.cancel()
+            # The connection is closed when nobody holds these any more, and that should not wait for the garbage collector.
+            self._transport = None
+            del self._proto
+            self.ended.set_result(None)
+
+
+S = TypeVar("S", bound=WebSocket)
+
+
+class Connections(Generic[S]):
+    """Those of a door that are open, ``most`` at a time.
+
+    ``allow_origin`` is the web page that may connect from a browser (``*``: every one).
+    """
+
+    def __init__(self, most: int, allow_origin: str) -> None:
+        self._most = most
+        self._allow_origin = allow_origin
+        self._open: set[S] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[S]:
+        return iter(self._open)
+
+    def check_origin(self, scope: Scope) -> None:
+        """Raise OriginRefused for a handshake by a web page that may not connect."""
+        origin = scope.headers.get("origin")
+        if origin is not None and self._allow_origin not in ("*", origin):
+            raise OriginRefused
+
+    def check_room(self) -> None:
+        """Raise TooMany if there is no room for one more, or the door is closed."""
+        if self._closed or len(self._open) >= self._most:
+            raise TooMany("Too many WebSocket connections")
+
+    async def serve(self, socket: S) -> None:
+        """Serve one that was admitted, until it ends."""
+        self._open.add(socket)
+        try:
+            await socket.run()
+        finally:
+            self._open.discard(socket)
+
+    def shut(self) -> None:
+        """Let no more in."""
+        self._closed = True
+
+    async def close(self) -> None:
+        """End all of them, after what is already on its way to them."""
+        self.shut()
+        sockets = list(self._open)
+        for socket in sockets:
+            socket.end(Closing.GOING_AWAY)
+        if sockets:
+            await asyncio.wait([socket.ended for socket in sockets])

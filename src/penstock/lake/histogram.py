@@ -1,0 +1,84 @@
+"""Times as counts in buckets that are 2 % wide.
+
+Counts of different hours, queues and batches can be added, percentiles cannot.
+
+Bucket ``b`` holds times from ``1.02 ** b`` up to ``1.02 ** (b + 1)`` milliseconds; BELOW holds those of less than one. A
+value in the middle of its bucket is at most 1 % away from whatever was put in. Below 50 ms there is one whole number of
+milliseconds in a bucket at most, which is then exact.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+#: How much longer the end of a bucket is than its beginning.
+WIDTH: Final = 1.02
+LOG_WIDTH: Final = math.log(WIDTH)
+#: The bucket of what took less than a millisecond.
+BELOW: Final = -1
+
+
+def bucket_of(ms: float) -> int:
+    """Return the bucket of a time in milliseconds."""
+    return BELOW if ms < 1 else math.floor(math.log(ms) / LOG_WIDTH)
+
+
+def value_of(bucket: int) -> float:
+    """Return the milliseconds that stand for a bucket: the only whole number in it, or its middle."""
+    if bucket < 0:
+        return 0.0
+    whole = math.ceil(WIDTH**bucket - 1e-9)
+    if bucket_of(whole) == bucket != bucket_of(whole + 1):
+        return float(whole)
+    return float(WIDTH ** (bucket + 0.5))
+
+
+def add(histograms: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    """Add histograms up."""
+    total: dict[int, int] = {}
+    for each in histograms:
+        for bucket, count in each.items():
+            total[bucket] = total.get(bucket, 0) + count
+    return total
+
+
+def percentile(counts: Mapping[int, int], share: float) -> float | None:
+    """Return the time that ``share`` (0 to 1) of all stay below or at, in ms; None if there are none. Error: 1 % at most."""
+    return percentiles(counts, (share,))[0]
+
+
+def percentiles(counts: Mapping[int, int], shares: Sequence[float]) -> list[float | None]:
+    """Return several percentiles in one go; see ``percentile``."""
+    total = sum(counts.values())
+    if total == 0:
+        return [None] * len(shares)
+    found: list[float | None] = []
+    for share in shares:
+        if not 0 <= share <= 1:
+            raise ValueError(f"A percentile is asked for by a share from 0 to 1, not {share}")
+        rank, passed = max(1, math.ceil(share * total)), 0
+        for bucket in sorted(counts):
+            passed += counts[bucket]
+            if passed >= rank:
+                found.append(value_of(bucket))
+                break
+    return found
+
+
+def share_within(counts: Mapping[int, int], ms: float) -> float | None:
+    """Return which share of all took at most ``ms``; None if there are none. Its bucket counts as far as ``ms`` reaches."""
+    total = sum(counts.values())
+    if total == 0:
+        return None
+    edge = bucket_of(ms)
+    below = sum(count for bucket, count in counts.items() if bucket < edge)
+    inside = counts.get(edge, 0)
+    if edge < 0 or value_of(edge) == ms:
+        reached = 1.0
+    else:
+        reached = min(1.0, (ms - WIDTH**edge) / (WIDTH ** (edge + 1) - WIDTH**edge))
+    return (below + inside * reached) / total

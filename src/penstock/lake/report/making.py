@@ -1,0 +1,23 @@
+"""From a lake to a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.lake.place import Lake
+from penstock.lake.reading.questions import Insights, Question
+from penstock.lake.report.facts import facts_of
+from penstock.lake.report.page import page
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def make_report(lake: str | Lake, out: Path, question: Question | None = None) -> int:
+    """Write a report, and return its size in bytes. Raises LakeMissing, QuestionInvalid, ObjectivesInvalid.
+
+    What is asked for: the last day that the lake knows of, unless ``question`` says otherwise.
+    """
+    place = Lake(lake) if isinstance(lake, str) else lake
+    text = page(facts_of(Insights(place), question or Question()))
+    return out.write_bytes(text.encode())

@@ -1,0 +1,36 @@
+"""``bronze/events``: every event of the journal as the server wrote it. Everything else can be built from it again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.lake.tables.base import COUNT, DATE, MOMENT, SMALL, TEXT, Table, rows
+
+EVENTS: Final = Table(
+    "bronze",
+    "events",
+    "every event of the journal, as it is",
+    tuple(
+        rows(
+            ("shard", SMALL, "the shard whose journal it is from"),
+            ("seq", COUNT, "its number in that journal; with the shard, its key"),
+            ("at", MOMENT, "when it was committed"),
+            ("kind", TEXT, "what happened: `job:completed`, see [events](events.md)"),
+            ("namespace", TEXT, "the namespace of the queue"),
+            ("queue", TEXT, "the queue; none if it is about none"),
+            ("job_id", TEXT, "the job; none if it is about none"),
+            ("custom_id", TEXT, "the job's own id, if its producer gave one"),
+            ("attempt", SMALL, "failed attempts so far; with `job:failed` and `job:stalled`, this one included"),
+            ("priority", SMALL, "of the job, where the event says so"),
+            ("created_at", MOMENT, "when the job was pushed; on events that end an attempt"),
+            ("run_at", MOMENT, "when the job was or will be due"),
+            ("started_at", MOMENT, "when the attempt that ended began"),
+            ("size", COUNT, "of the job's payload, in bytes"),
+            ("error", TEXT, "why it failed, or the reason for a removal"),
+            ("payload", TEXT, "what else the event carries, as JSON"),
+            ("extra", TEXT, "columns of a newer server that this version does not know, as JSON"),
+            ("date", DATE, "the day it was committed (UTC); a directory each"),
+            ("batch", COUNT, "the number of the batch that wrote the row"),
+        )
+    ),
+)

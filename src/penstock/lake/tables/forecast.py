@@ -1,0 +1,40 @@
+"""``gold/forecast``: how the backlog of each queue will go on, and how wrong that may be. Written whole by each run.
+
+The error is measured: the same model had to foretell the last third of what is known. A queue that is known for too short a
+time has one row that says so, and no forecast.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.lake.tables.base import COUNT, MOMENT, SHARE, TEXT, Table, rows
+
+FORECAST: Final = Table(
+    "gold",
+    "forecast",
+    "the backlog to be expected, and when it will be gone",
+    tuple(
+        rows(
+            ("namespace", TEXT, "the namespace of the queue"),
+            ("queue", TEXT, "the queue"),
+            ("made_at", MOMENT, "the end of what it was made from"),
+            ("at", MOMENT, "the moment that is foretold"),
+            ("step_ms", COUNT, "the length of a step"),
+            ("depth", COUNT, "the backlog at `made_at`"),
+            ("net_per_minute", SHARE, "by how many jobs a minute it grew in the last 15 minutes; less than 0: it shrank"),
+            ("expected", SHARE, "the backlog to be expected"),
+            ("lowest", SHARE, "between this …"),
+            ("highest", SHARE, "… and this, in nine cases of ten"),
+            ("model", TEXT, "`last-value`, `holt-damped` or `holt-winters`: what was least wrong"),
+            ("error", SHARE, "by how many jobs it was off, on average, when it was tried on the past"),
+            ("naive_error", SHARE, "by how many the guess was off that nothing changes"),
+            ("drained_at", MOMENT, "when nothing will be left, if that is within what is foretold"),
+            ("drained_earliest", MOMENT, "likewise, by the lower bound"),
+            ("drained_latest", MOMENT, "likewise, by the upper bound"),
+            ("note", TEXT, "why there is no forecast"),
+        )
+    ),
+    partition=None,
+    is_replaced=True,
+)

@@ -1,0 +1,41 @@
+"""``gold/minutes``: what happened in each queue in each minute, in numbers.
+
+For all time, ``arrivals + revived + replayed - completions - dead - expired - removed`` is how many jobs are not finished.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.lake.tables.base import BATCH, DAY, MINUTE, NAMESPACE, QUEUE, Table, count
+
+MINUTES: Final = Table(
+    "gold",
+    "minutes",
+    "what happened in a queue in a minute",
+    (
+        NAMESPACE,
+        QUEUE,
+        MINUTE,
+        count("arrivals", "jobs pushed"),
+        count("completions", "jobs completed"),
+        count("failures", "attempts that failed, also those that are tried again"),
+        count("retries", "failed attempts that are tried again"),
+        count("stalls", "attempts whose worker was not heard of again"),
+        count("releases", "jobs that a worker gave back"),
+        count("dead", "jobs given up, which are dead letters now"),
+        count("revived", "dead letters brought back"),
+        count("replayed", "completed jobs run again"),
+        count("expired", "jobs whose time-to-live ran out before a worker had them"),
+        count("removed", "jobs removed before they were finished"),
+        count("forgotten", "completed jobs and dead letters that somebody removed; retention is not counted"),
+        count("bytes_in", "payloads of jobs pushed, in bytes"),
+        count("bytes_done", "payloads of jobs completed, in bytes"),
+        count("waits", "attempts that ended and of which it is known how long the job waited"),
+        count("wait_ms", "how long these waited, together"),
+        count("runs", "attempts that completed or failed and of which it is known how long they took"),
+        count("run_ms", "how long these took, together"),
+        DAY,
+        BATCH,
+    ),
+)

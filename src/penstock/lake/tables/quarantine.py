@@ -1,0 +1,31 @@
+"""``bronze/quarantine``: events that could not be understood, or only in part, and why.
+
+They are in ``bronze/events`` as well.
+
+An event that is not understood at all (an unknown kind, no job or queue where one belongs) is in no other table. One whose
+times cannot be true is counted, but not timed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.lake.tables.base import COUNT, DATE, MOMENT, SMALL, TEXT, Table, rows
+
+QUARANTINE: Final = Table(
+    "bronze",
+    "quarantine",
+    "events that could not be understood, and why",
+    tuple(
+        rows(
+            ("shard", SMALL, "the shard whose journal it is from"),
+            ("seq", COUNT, "its number in that journal"),
+            ("at", MOMENT, "when it was committed"),
+            ("kind", TEXT, "what it says it is"),
+            ("reason", TEXT, "`unknown kind`, `no job`, `no queue`, `no time`, `ended before it started`"),
+            ("row", TEXT, "the whole event, as JSON"),
+            ("date", DATE, "the day it was built if the event has no time, else the day it was committed (UTC)"),
+            ("batch", COUNT, "the number of the batch that wrote the row"),
+        )
+    ),
+)

@@ -1,0 +1,27 @@
+"""``gold/tenants``: what each namespace got in each minute, to see who takes how much.
+
+Shares and Jain's index follow from it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.lake.tables.base import BATCH, DAY, MINUTE, NAMESPACE, Table, count
+
+TENANTS: Final = Table(
+    "gold",
+    "tenants",
+    "what a namespace got in a minute",
+    (
+        NAMESPACE,
+        MINUTE,
+        count("arrivals", "jobs pushed"),
+        count("completions", "jobs completed"),
+        count("busy_ms", "time of workers spent on its jobs in this minute"),
+        count("waits", "attempts of which it is known how long the job waited"),
+        count("wait_ms", "how long these waited, together"),
+        DAY,
+        BATCH,
+    ),
+)

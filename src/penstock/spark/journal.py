@@ -1,0 +1,250 @@
+"""The journal as a log: offsets per shard, read as often as one likes; nothing is taken away.
+
+An offset of a stream is ``{"to": {"0": 1200}}``: the first event of each shard that is not read yet. Spark does not write
+down where a stream began, so the first offset that is written down says so, too (``from``), and so does one with a new shard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+
+from penstock.client._clock import block
+from penstock.client.errors import ApiError, PenstockError
+from penstock.spark import schemas
+from penstock.spark.options import TRIGGER_DELAY_MS
+from penstock.spark.pace import Pace
+from penstock.spark.wire import Wire, wrong_shard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+    from penstock.spark.options import Options
+
+#: Events of one partition at most, unless more partitions are asked for: a request each.
+EVENTS_PER_PARTITION: Final = 250_000
+#: How long an idle stream rests before Spark asks again, in seconds: by itself, it asks every 10 ms.
+IDLE_PAUSE_S: Final = 0.1
+#: For each shard, by its number as text (JSON has no other keys), a place in its journal.
+Places: TypeAlias = dict[str, int]
+
+
+class EventsLost(PenstockError):
+    """The journal no longer keeps events that were to be read."""
+
+
+@dataclass
+class Range(InputPartition):
+    """Events of a shard, from one place to before another."""
+
+    shard: int
+    start: int
+    end: int
+
+
+class Positions:
+    """Where the journals of a server begin and end, asked once."""
+
+    def __init__(self, wire: Wire, options: Options) -> None:
+        self._wire = wire
+        self._options = options
+        shards = wire.get("/bulk")["shards"]
+        self.first: Places = {str(each["shard"]): each["journal_first"] for each in shards}
+        #: The first event that is not on disk yet, and so might still change.
+        self.vouched: Places = {str(each["shard"]): each["vouched"] for each in shards}
+
+    def start(self) -> Places:
+        """Return where the options say to begin. Raises EventsLost, OptionInvalid."""
+        options = self._options
+        if options.starting_timestamp is not None:
+            return self._at(options.starting_timestamp)
+        if isinstance(options.starting_offsets, dict):
+            wanted = self.first | self._known("startingOffsets", options.starting_offsets)
+            return self.kept(wanted)
+        return dict(self.first if options.starting_offsets == "earliest" else self.vouched)
+
+    def end(self) -> Places:
+        """Return where the options say to end. Raises OptionInvalid."""
+        options = self._options
+        if options.ending_timestamp is not None:
+            return self._at(options.ending_timestamp)
+        if isinstance(options.ending_offsets, dict):
+            wanted = self._known("endingOffsets", options.ending_offsets)
+            return {shard: min(wanted.get(shard, place), place) for shard, place in self.vouched.items()}
+        return dict(self.first if options.ending_offsets == "earliest" else self.vouched)
+
+    def kept(self, places: Mapping[str, int]) -> Places:
+        """Return places that can be read from. Raises EventsLost if one cannot, unless that is to be lived with."""
+        moved = {shard: max(place, self.first.get(shard, place)) for shard, place in places.items()}
+        for shard, place in places.items():
+            if moved[shard] > place and self._options.fail_on_data_loss:
+                raise lost(shard, place, moved[shard])
+        return moved
+
+    def _known(self, option: str, places: Places) -> Places:
+        for shard in places:
+            if shard not in self.vouched:
+                raise wrong_shard(f"Option {option} names a shard {shard}", self.vouched)
+        return places
+
+    def _at(self, moment_ms: int) -> Places:
+        found = {
+            shard: int(self._wire.get("/bulk/journal/at", shard=shard, timestamp=moment_ms)["seq"]) for shard in self.vouched
+        }
+        return {shard: min(place, self.vouched[shard]) for shard, place in found.items()}
+
+
+def lost(shard: str | int, wanted: int, first: int) -> EventsLost:
+    """Return the error for events that are not kept any more, with what helps."""
+    return EventsLost(
+        f"Shard {shard} no longer keeps the events from {wanted} on: its journal begins with {first}. With failOnDataLoss=false"
+        " the rest is read; keep more (journal_age_ms, journal_bytes_max) to be able to stay away for longer."
+    )
+
+
+def ranges_of(start: Mapping[str, int], end: Mapping[str, int], min_partitions: int | None) -> list[Range]:
+    """Cut what lies between two places into partitions, none of which is too long for one request."""
+    counts = {shard: max(0, place - start.get(shard, place)) for shard, place in end.items()}
+    total = sum(counts.values())
+    length = EVENTS_PER_PARTITION
+    if min_partitions is not None and total:
+        length = max(1, min(length, total // min_partitions))
+    found = []
+    for shard, count in sorted(counts.items()):
+        pieces = -(-count // length)
+        first = start.get(shard, end[shard])
+        found += [
+            Range(int(shard), first + count * piece // pieces, first + count * (piece + 1) // pieces)
+            for piece in range(pieces)
+        ]
+    return found
+
+
+def read_range(options: Options, schema: pa.Schema, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Return the events of a partition, as Spark wants them. Raises EventsLost."""
+    if not isinstance(partition, Range):  # no event anywhere: Spark asks all the same, for nothing
+        return
+    yield from schemas.fitted(fetch_range(options, partition), schema)
+
+
+def fetch_range(options: Options, partition: Range) -> Iterator[pa.RecordBatch]:
+    """Return the events of a partition, as the server sends them. Raises EventsLost."""
+    if options.is_direct:
+        from penstock.spark import direct  # noqa: PLC0415, it imports this, and much that others do not need
+
+        yield from direct.read_events(options, partition)
+        return
+    start = partition.start
+    with Wire(options) as wire:
+        while start < partition.end:
+            try:
+                yield from wire.rows("/bulk/journal", shard=partition.shard, **{"from": start, "to": partition.end})
+                return
+            except ApiError as error:
+                if error.status != 410:
+                    raise
+                # It was there when the partition was planned, and has been cleaned away since.
+                shards = wire.get("/bulk")["shards"]
+                first = next(each["journal_first"] for each in shards if each["shard"] == partition.shard)
+                if options.fail_on_data_loss or first <= start:
+                    raise lost(partition.shard, start, first) from error
+                start = first
+
+
+class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Every event, once, in order within a shard. What was read is in Spark's checkpoint and nowhere else."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self.options = options
+        self.arrow = schemas.arrow_schema("journal", schema)
+        self._wire: Wire | None = None
+        self._target: Places | None = None  # of a run with availableNow
+        self._pace = Pace(options.min_offsets_per_trigger, options.max_trigger_delay or TRIGGER_DELAY_MS)
+        self._read: Places = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_wire": None}  # connections stay where they are
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802, Spark's name
+        """Return where to begin, in the words of the options: Spark asks several times, and must get the same."""
+        options = self.options
+        return {"start": options.starting_offsets if options.starting_timestamp is None else options.starting_timestamp}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802, Spark's name
+        """Return how much a batch may have."""
+        most = self.options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802, Spark's name
+        """Note what is there now: the run ends with it."""
+        self._target = self._positions().vouched
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, Spark's name
+        """Return how far the next batch goes."""
+        positions = self._positions()
+        known: Places = start.get("to") or positions.start()
+        # Shards that came since begin at their beginning.
+        known = known | {shard: place for shard, place in positions.first.items() if shard not in known}
+        head = positions.vouched if self._target is None else self._target
+        waiting = {shard: max(0, head.get(shard, place) - place) for shard, place in known.items()}
+        if self._target is None and self._pace.holds(sum(waiting.values())):
+            block(IDLE_PAUSE_S)
+            return start
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        # Where nothing comes next is held on to: a shard's place must not go back if a server does not know it for a while.
+        to = {shard: place + _share(waiting, shard, most) for shard, place in known.items()}
+        self._read = to
+        fresh = {shard: place for shard, place in known.items() if shard not in start.get("to", {})}
+        if not fresh and to == start["to"]:
+            if self._target is None:
+                block(IDLE_PAUSE_S)
+            return start
+        self._pace.went()
+        return {"to": to} | ({"from": fresh} if fresh else {})
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802, Spark's name
+        """Return the end of the journal, and how many events this batch leaves before it, for the query's progress."""
+        head = self._positions().vouched
+        lag = sum(max(0, place - self._read.get(shard, place)) for shard, place in head.items())
+        return {"to": head, "lag": lag}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cut a batch into pieces. Raises EventsLost."""
+        begin: Places = dict(end.get("from", {})) | dict(start.get("to", {}))
+        kept = self._positions().kept(
+            {shard: place for shard, place in begin.items() if place < end["to"].get(shard, place)}
+        )
+        return ranges_of(begin | kept, end["to"], self.options.min_partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Return the events of a piece."""
+        return read_range(self.options, self.arrow, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: the checkpoint knows."""
+
+    def stop(self) -> None:
+        """Close the connection."""
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+    def _positions(self) -> Positions:
+        if self._wire is None:
+            self._wire = Wire(self.options)
+        return Positions(self._wire, self.options)
+
+
+def _share(waiting: Mapping[str, int], shard: str, most: int | None) -> int:
+    """Return how many events of a shard a batch takes: in proportion to what waits, and at least one, so that all go on."""
+    total = sum(waiting.values())
+    if most is None or total <= most:
+        return waiting[shard]
+    return min(waiting[shard], max(1, waiting[shard] * most // total))

@@ -1,0 +1,66 @@
+"""A look at the workers that have introduced themselves: ``gold/fleet``. The journal does not tell of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.client._clock import fresh_name, now_ms
+from penstock.client.errors import PenstockError
+from penstock.lake.parts import PartWriter, commit
+from penstock.lake.tables import FLEET, TENANTS
+from penstock.spark.wire import Wire
+
+if TYPE_CHECKING:
+    from penstock.lake.place import Lake
+    from penstock.spark.options import Options
+
+#: Namespaces that are asked for at most: those that had jobs on the last day.
+NAMESPACES_MAX: Final = 100
+_MINUTE_MS: Final = 60_000
+#: How long a server that does not answer is asked again, in ms.
+_PATIENCE_MS: Final = 1_000
+_MILLIS: Final = pa.timestamp("ms", tz="UTC")
+
+
+def look(options: Options, lake: Lake, batch: int) -> int:
+    """Note which workers there are, and return how many. A server that does not say is left alone: it is a look, no more."""
+    minute = now_ms() // _MINUTE_MS * _MINUTE_MS
+    moment = pa.scalar(minute, pa.int64()).cast(_MILLIS)
+    found: list[dict[str, Any]] = []
+    own = options.namespace or "default"
+    for each in [own] if own != "*" else _namespaces(lake, minute):
+        try:
+            with Wire(replace(options, namespace=each, retry_for=_PATIENCE_MS)) as wire:
+                workers = wire.get("/workers")["data"]["workers"]
+        except (PenstockError, LookupError, TypeError):
+            continue
+        found += [
+            {
+                "namespace": each,
+                "minute": moment.as_py(),
+                "worker": worker["id"],
+                "name": worker.get("name"),
+                "queues": ",".join(worker.get("queues") or ()),
+                "concurrency": worker.get("concurrency"),
+                "active": worker.get("activeJobs"),
+                "date": pc.cast(moment, pa.date32()).as_py(),
+                "batch": batch,
+            }
+            for worker in workers
+            if worker.get("status") == "active"
+        ]
+    if found:
+        writer = PartWriter(lake, FLEET, fresh_name())
+        writer.write(pa.Table.from_pylist(found, schema=FLEET.schema))
+        commit(lake, FLEET, writer.close(), marks={}, now_ms=now_ms())
+    return len(found)
+
+
+def _namespaces(lake: Lake, at_ms: int) -> list[str]:
+    day = pc.cast(pa.scalar(at_ms - 86_400_000, pa.int64()).cast(_MILLIS), pa.date32()).as_py()
+    rows = lake.read(TENANTS, columns=["namespace"], partitions=[("date", ">=", day)], folded=False)
+    return sorted(pc.unique(rows.column("namespace")).to_pylist())[:NAMESPACES_MAX]

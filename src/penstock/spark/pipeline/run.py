@@ -1,0 +1,356 @@
+"""``penstock pipeline run``: keeps a lake up to date with the journal of a server.
+
+The lake itself says where to go on: the commit that adds events to bronze/events also notes, for each shard, which event comes
+next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalake.exceptions import CommitFailedError
+
+from penstock.client._clock import fresh_name, now_ms, steady
+from penstock.client.errors import PenstockError
+from penstock.lake.making import DERIVED
+from penstock.lake.parts import BATCH_MARK, commit, mark_of, paths_of_batch, shard_mark
+from penstock.lake.tables import EVENTS, QUARANTINE, TABLES
+from penstock.lake.upkeep import compact
+from penstock.spark.journal import Positions, Range, fetch_range, ranges_of
+from penstock.spark.pipeline.build import rebuild
+from penstock.spark.pipeline.fleet import look
+from penstock.spark.pipeline.tasks import fetch, remake
+from penstock.spark.trouble import is_passing, ours
+from penstock.spark.wire import Wire
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator, Mapping
+
+    from deltalake import DeltaTable
+    from pyspark.sql import SparkSession
+
+    from penstock.lake.parts import Part
+    from penstock.lake.place import Lake
+    from penstock.lake.tables import Table
+    from penstock.spark.options import Options
+
+#: Events of one batch at most.
+BATCH_EVENTS: Final = 2_000_000
+#: After how many batches upkeep is done, and how many files a day must have for it.
+UPKEEP_BATCHES: Final = 60
+UPKEEP_FILES: Final = 16
+#: What says that a directory is a lake, and of which namespace.
+CARD: Final = "lake.json"
+#: How a lake is laid out. One with a higher number is left alone.
+FORMAT: Final = 1
+#: What tells an event from those of other servers.
+IDENTITY: Final = ("seq", "at", "kind", "job_id")
+LOCK: Final = "_lock"
+
+
+class LakeInvalid(PenstockError):
+    """A lake cannot be used as it is. The message says what helps."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one batch did. ``lag``: events that the server had beyond it when it was planned."""
+
+    number: int
+    events: int
+    aside: int
+    seconds: float
+    lag: int
+
+
+class Builder:
+    """Adds to one lake. ``fault``: called at the moments between two commits, for tests."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        options: Options,
+        *,
+        batch_events: int = BATCH_EVENTS,
+        fault: Callable[[str], None] = lambda _moment: None,
+    ) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._options = options
+        self._most = batch_events
+        self._fault = fault
+        self._wire = Wire(options)
+
+    def close(self) -> None:
+        """Close connections."""
+        self._wire.close()
+
+    def open(self, tell: Callable[[str], None] = lambda _line: None) -> int:
+        """Make what is missing, widen what an earlier version made, finish a batch that was interrupted.
+
+        Returns the events of that batch that were put aside. Raises LakeInvalid.
+        """
+        lake, namespace = self._lake, self._options.namespace
+        card = lake.text(CARD)
+        if card is None:
+            if lake.is_local and _is_used(Path(lake.address)):
+                raise LakeInvalid(f"{lake.address} is not empty and no lake. Choose another directory, or empty it.")
+            lake.put_text(CARD, json.dumps({"format": FORMAT, "namespace": namespace}) + "\n")
+        elif (of := _read_card(lake, card)) != namespace:
+            raise LakeInvalid(
+                f"{lake.address} is the lake of namespace {of}, not {namespace}. Say --namespace {of}, or choose another."
+            )
+        for table in TABLES.values():
+            if not table.is_replaced:
+                lake.ensure(table)
+        found = lake.open(EVENTS)
+        batch = mark_of(found)
+        if found is None or batch is None:
+            return 0
+        self._check_server(found)
+        left, lacking = behind(lake, batch), behind(lake, batch - 1)
+        if lacking:  # somebody has removed them, or a newer version has brought them: the last batch alone would not do
+            tell(f"made anew from bronze, all of it: {', '.join(table.path for table in lacking)}")
+            rebuild(self._spark, lake, tables=lacking)
+            left = [table for table in left if table not in lacking]
+        paths = paths_of_batch(found, batch)
+        if not left or not paths:
+            return 0
+        made = remake(self._spark, lake, paths, batch, [table.path for table in left], only_batch=True)
+        return self._commit(made.files, batch)
+
+    def step(self) -> Batch | None:
+        """Take the next events into the lake; None if there are none. Raises PenstockError."""
+        began, lake = steady(), self._lake
+        positions = Positions(self._wire, self._options)
+        found = lake.open(EVENTS)
+        start = self._start(positions, {shard: mark_of(found, shard_mark(shard)) for shard in positions.vouched})
+        waiting = {shard: positions.vouched[shard] - place for shard, place in start.items()}
+        total = sum(waiting.values())
+        if total == 0:
+            return None
+        end = {shard: place + _share(waiting[shard], total, self._most) for shard, place in start.items()}
+        number = -1 if (last := mark_of(found)) is None else last
+        number += 1
+        ranges = ranges_of(start, end, self._options.min_partitions)
+        wanted = [EVENTS.path, *(table.path for table in DERIVED)]
+        files = fetch(self._spark, self._options, lake, ranges, batch=number, wanted=wanted).files
+        self._fault("fetched")
+        parts = files.pop(EVENTS.path)
+        marks = {BATCH_MARK: number} | {shard_mark(shard): place for shard, place in end.items()}
+        try:
+            commit(lake, EVENTS, parts, marks=marks, now_ms=now_ms())
+            self._fault(EVENTS.path)
+            aside = self._commit(files, number)
+        except CommitFailedError as error:
+            raise LakeInvalid(
+                f"Somebody else adds to {lake.address} at the same time ({error}). Run one pipeline for a lake."
+            ) from error
+        lag = sum(positions.vouched[shard] - place for shard, place in end.items())
+        return Batch(number, sum(part.rows for part in parts), aside, steady() - began, lag)
+
+    def look(self) -> int:
+        """Note which workers the server knows now, and return how many."""
+        return look(self._options, self._lake, mark_of(self._lake.open(EVENTS)) or 0)
+
+    def _commit(self, files: Mapping[str, list[Part]], batch: int) -> int:
+        """Commit files of tables that are made of bronze, and return how many events were put aside."""
+        for table in DERIVED:
+            if table.path in files:
+                commit(self._lake, table, files[table.path], marks={BATCH_MARK: batch}, now_ms=now_ms())
+                self._fault(table.path)
+        return sum(part.rows for part in files.get(QUARANTINE.path, []))
+
+    def _check_server(self, found: DeltaTable) -> None:
+        """Compare the last event that the lake has of each shard with what the server says it is. Raises LakeInvalid."""
+        positions = Positions(self._wire, self._options)
+        for shard, vouched in positions.vouched.items():
+            following = mark_of(found, shard_mark(shard))
+            if following is None or not positions.first[shard] < following <= vouched:
+                continue  # there is nothing to compare; what that means is said where the next batch begins
+            last = following - 1
+            where = [("shard", "=", int(shard)), ("seq", "=", last)]
+            here = self._lake.read(EVENTS, columns=IDENTITY, filters=where, folded=False).to_pylist()
+            fetched = fetch_range(self._options, Range(int(shard), last, following))
+            there = [row for batch in fetched for row in batch.select(IDENTITY).to_pylist()]
+            if here and there and here != there:
+                raise LakeInvalid(
+                    f"Event {last} of shard {shard} is another one in {self._lake.address} than in the journal of"
+                    f" {self._options.url}: it is another server, or an older copy of it. Use another directory."
+                )
+
+    def _start(self, positions: Positions, marks: Mapping[str, int | None]) -> dict[str, int]:
+        begin = positions.start()
+        wanted = {shard: begin[shard] if place is None else place for shard, place in marks.items()}
+        for shard, place in wanted.items():
+            if place > positions.vouched[shard] and marks[shard] is not None:
+                raise LakeInvalid(
+                    f"The lake has events of shard {shard} up to {place - 1}, and the journal of {self._options.url} ends with"
+                    f" {positions.vouched[shard] - 1}: it is another server, or an older copy of it. Use another directory."
+                )
+        return positions.kept(wanted)
+
+
+def behind(lake: Lake, batch: int) -> list[Table]:
+    """Return the tables that lack a batch, for example because whoever was to commit it was interrupted."""
+    return [table for table in DERIVED if _batch_number(mark_of(lake.open(table))) < batch]
+
+
+def check_complete(lake: Lake) -> None:
+    """Raise LakeInvalid if silver and gold lack what bronze has."""
+    batch = mark_of(lake.open(EVENTS))
+    if batch is not None and behind(lake, batch):
+        raise LakeInvalid(f"The last batch of {lake.address} is not finished. Have penstock pipeline run do so first.")
+
+
+def _share(waiting: int, total: int, most: int) -> int:
+    """Return how many events of a shard a batch takes: in proportion to what waits, and at least one, so that all go on."""
+    return waiting if total <= most else min(waiting, max(1, waiting * most // total)) if waiting else 0
+
+
+def _batch_number(mark: int | None) -> int:
+    """Return the number of a batch, or one before all if there was none."""
+    return -1 if mark is None else mark
+
+
+def _read_card(lake: Lake, card: str) -> str | None:
+    """Return the namespace that a lake is of. Raises LakeInvalid."""
+    try:
+        found = json.loads(card)
+        of, made_as = found.get("namespace"), int(found.get("format", FORMAT))
+    except (ValueError, TypeError, AttributeError):
+        raise LakeInvalid(
+            f"{lake.address}/{CARD} cannot be read. It says whose lake this is, such as"
+            f' {{"format": {FORMAT}, "namespace": "*"}}.'
+        ) from None
+    if made_as > FORMAT:
+        raise LakeInvalid(f"{lake.address} was made by a newer version of Penstock (format {made_as}). Update this one.")
+    return None if of is None else str(of)
+
+
+def _is_used(directory: Path) -> bool:
+    return directory.is_dir() and any(each.name not in (LOCK, "objectives.yaml") for each in directory.iterdir())
+
+
+@contextmanager
+def locked(lake: Lake) -> Iterator[None]:
+    """Be the only one who adds to a lake. Raises LakeInvalid.
+
+    Object stores have no locks: there, Delta lets one of two commits fail.
+    """
+    if not lake.is_local or os.name != "posix":
+        yield
+        return
+    import fcntl  # noqa: PLC0415, not on all systems
+
+    directory = Path(lake.address)
+    if directory.exists() and not directory.is_dir():
+        raise LakeInvalid(f"{directory} is a file, and a lake is a directory. Choose another place.")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = (directory / LOCK).open("a+", encoding="utf-8")
+    except OSError as error:
+        raise LakeInvalid(f"{directory} cannot be written to: {error.strerror}.") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            raise LakeInvalid(
+                f"Another pipeline ({file.read().strip() or 'unknown process'}) is at work on {directory}. One is enough."
+            ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()}\n")
+        file.flush()
+        yield
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run did."""
+
+    batches: int = 0
+    events: int = 0
+    aside: int = 0
+    seconds: float = 0.0
+
+
+def run(
+    builder: Builder,
+    lake: Lake,
+    *,
+    every_ms: int | None,
+    stop: threading.Event,
+    tell: Callable[[str], None],
+    upkeep_batches: int = UPKEEP_BATCHES,
+) -> Summary:
+    """Keep a lake up to date until there is nothing more, or, with ``every_ms``, until ``stop``. Raises PenstockError.
+
+    With ``every_ms``, a server that does not answer for a while is asked again next time.
+    """
+    done = Summary()
+    began = steady()
+    done.aside += builder.open(tell)
+    while not stop.is_set():
+        due = steady() + (every_ms or 0) / 1000
+        news = False
+        while not stop.is_set() and (batch := _step(builder, tell, is_patient=every_ms is not None)) is not None:
+            news = True
+            done.batches += 1
+            done.events += batch.events
+            done.aside += batch.aside
+            tell(_line(batch))
+            if upkeep_batches and done.batches % upkeep_batches == 0:
+                keep_up(lake, tell)
+        if news:
+            builder.look()
+            tell_derived(lake, tell)
+        if every_ms is None:
+            break
+        stop.wait(max(0.0, due - steady()))
+    done.seconds = steady() - began
+    return done
+
+
+def _step(builder: Builder, tell: Callable[[str], None], *, is_patient: bool) -> Batch | None:
+    try:
+        return builder.step()
+    except Exception as error:
+        if not is_patient or not is_passing(error):
+            raise
+        tell(f"warning: {ours(error) or error}. The next look tries again.")
+        return None
+
+
+def keep_up(lake: Lake, tell: Callable[[str], None], **more: Any) -> None:
+    """Fold and tidy, and tell what was done."""
+    for kept in compact(lake, name=fresh_name(), now_ms=now_ms(), **({"least_files": UPKEEP_FILES} | more)):
+        if kept.files_after != kept.files_before or kept.removed or kept.busy:
+            rows = f", {kept.rows_before:,} rows are {kept.rows_after:,} now" if kept.rows_before else ""
+            gone = f", {kept.removed} old files removed" if kept.removed else ""
+            busy = ", left alone: somebody else is at it" if kept.busy else ""
+            tell(f"{kept.table.path}: {kept.files_before} files are {kept.files_after} now{rows}{gone}{busy}")
+
+
+def tell_derived(lake: Lake, tell: Callable[[str], None]) -> None:
+    """Write what is worked out from gold. The run is good without it."""
+    from penstock.lake.reading.derived import write_derived  # noqa: PLC0415, only those who run need it
+
+    try:
+        write_derived(lake)
+    except ValueError as error:
+        tell(f"warning: {error}")
+
+
+def _line(batch: Batch) -> str:
+    rate = batch.events / batch.seconds if batch.seconds else 0.0
+    aside = f", {batch.aside:,} put aside" if batch.aside else ""
+    behind = f", {batch.lag:,} behind" if batch.lag else ", up to date"
+    return f"batch {batch.number}: {batch.events:,} events in {batch.seconds:.1f} s ({rate:,.0f}/s){aside}{behind}"

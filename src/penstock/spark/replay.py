@@ -1,0 +1,228 @@
+"""``penstock pipeline replay``: puts jobs that a condition chooses on a queue once more.
+
+Spark reads a snapshot of jobs, as payloads live in the store and nowhere else. With a lake, the condition may ask about the
+past, too. The jobs that are chosen are written as one commit whose key is made of the request: the same request again does
+nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import secrets
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.client._call import path
+from penstock.client.errors import NotFound, PenstockError
+from penstock.spark import options as opts
+from penstock.spark.trouble import ours, sentence
+from penstock.spark.wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.lake.place import Lake
+    from penstock.lake.tables import Table
+
+#: Where a job that was put on a queue once more says which one it was.
+HEADER: Final = "penstock-replay-of"
+#: What the jobs are called in conditions.
+VIEW: Final = "jobs"
+#: Rows of the sample.
+SAMPLE: Final = 10
+#: Characters of a payload or an error in the sample.
+SAMPLE_CHARS: Final = 60
+_SQL_TYPES: Final = {
+    "string": "string",
+    "int32": "int",
+    "int64": "bigint",
+    "double": "double",
+    "bool": "boolean",
+    "date32[day]": "date",
+    "timestamp[us, tz=UTC]": "timestamp",
+}
+
+
+class ReplayInvalid(PenstockError, ValueError):
+    """A replay that cannot be made as it was asked for. The message says why, and what there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What to put on a queue once more.
+
+    ``where``: a condition in SQL. ``states``: of the jobs to choose from. ``queues``: theirs (none: all). ``lake``: where, for
+    conditions about the past. ``limit``: jobs at most, the oldest first. ``again``: even if the same was asked for before.
+    """
+
+    where: str
+    queue: str
+    url: str
+    namespace: str | None = None
+    states: Sequence[str] = ("failed",)
+    queues: Sequence[str] = ()
+    lake: str | None = None
+    limit: int | None = None
+    again: bool = False
+
+    def key(self) -> str:
+        """Return the key of its commit."""
+        if self.again:
+            return f"replay:{secrets.token_hex(16)}"
+        said = [self.where, self.queue, self.namespace, sorted(self.states), sorted(self.queues), self.lake, self.limit]
+        return f"replay:{hashlib.sha256(json.dumps(said).encode()).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was done, or would be: how many jobs; of these, a few; and whether it was done before."""
+
+    rows: int
+    made_before: bool = False
+    by_queue: Sequence[tuple[str, str, int]] = ()  #: queue, state, jobs
+    sample: Sequence[dict[str, Any]] = ()
+
+
+def look(spark: SparkSession, wish: Wish) -> Outcome:
+    """Return what a replay would do. Raises ReplayInvalid."""
+    _check(wish)
+    with _plainly():
+        return _look(spark, wish)
+
+
+def _look(spark: SparkSession, wish: Wish) -> Outcome:
+    chosen = choose(spark, wish).persist()
+    try:
+        counted = chosen.groupBy("queue", "state").count().orderBy("queue", "state").collect()
+        text = f"substring(string(value), 1, {SAMPLE_CHARS}) value"
+        error = f"substring(error, 1, {SAMPLE_CHARS}) error"
+        rows = chosen.orderBy("created_at", "id").limit(SAMPLE)
+        sample = rows.selectExpr("id", "queue", "state", "attempts", "created_at", error, text).collect()
+    finally:
+        chosen.unpersist()
+    by_queue = [(row["queue"], row["state"], int(row["count"])) for row in counted]
+    before = not wish.again and _made(wish, wish.key()) is not None
+    return Outcome(sum(count for *_, count in by_queue), before, by_queue, [row.asDict() for row in sample])
+
+
+def replay(spark: SparkSession, wish: Wish) -> Outcome:
+    """Put the jobs on the queue, all or none, once. Raises ReplayInvalid."""
+    _check(wish)
+    key = wish.key()
+    before = _made(wish, key)
+    if before is not None:
+        return Outcome(before, made_before=True)
+    sink = _server(wish) | {"queue": wish.queue, "idempotencyKey": key}
+    with _plainly():
+        jobs_again(choose(spark, wish)).write.format("penstock").options(**sink).mode("append").save()
+    return Outcome(_made(wish, key) or 0)  # none fits: there is no commit then
+
+
+def _check(wish: Wish) -> None:
+    """Raise ReplayInvalid for what cannot be, before anybody is asked."""
+    if not wish.where.strip():
+        raise ReplayInvalid("--where is empty. All jobs of these states: --where true")
+    if wish.namespace == "*":
+        raise ReplayInvalid("--namespace: jobs are put on a queue of one namespace, so name one, and not *.")
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Say in a sentence what Spark says on many pages. Raises PenstockError; ReplayInvalid if it is about the condition."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        yield
+    except PySparkException as error:
+        raise (ours(error) or ReplayInvalid(f"--where cannot be worked out for all jobs: {sentence(error)}.")) from error
+
+
+def choose(spark: SparkSession, wish: Wish) -> DataFrame:
+    """Return the jobs that fit. Raises ReplayInvalid with the columns there are, if the condition is none."""
+    from pyspark.errors import AnalysisException  # noqa: PLC0415, Spark is slow to import
+
+    source = _server(wish) | {"table": "jobs", "states": ",".join(wish.states)}
+    if wish.queues:
+        source["queues"] = ",".join(wish.queues)
+    jobs = spark.read.format("penstock").options(**source).load()
+    if wish.lake is not None:
+        jobs = _with_history(spark, jobs, wish.lake)
+    jobs.createOrReplaceTempView(VIEW)
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # Spark logs a page for a typing error
+    try:
+        # Named twice, as Spark takes "where (…)" for another name of the table otherwise.
+        found = spark.sql(f"select * from {VIEW} as {VIEW} where ({wish.where})")  # noqa: S608, to ask in SQL is the point
+    except AnalysisException as error:
+        raise ReplayInvalid(_advice(wish, jobs.columns, error)) from error
+    return found if wish.limit is None else found.orderBy("created_at", "id").limit(wish.limit)
+
+
+def jobs_again(chosen: DataFrame) -> DataFrame:
+    """Make rows for the sink of jobs: payload, priority, attempts, group and headers stay; names do not, as they are taken."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    # Ours comes first, so that it is found in a job that was put on a queue before; it says where that came from, then.
+    rest = F.regexp_replace(F.trim("headers"), rf'^\{{"{HEADER}":"[^"]*",?', "{")
+    ours = F.concat(F.lit(f'{{"{HEADER}":"'), F.col("id"), F.lit('"'))
+    headers = F.when(F.col("headers").isNull() | (rest == "{}"), F.concat(ours, F.lit("}"))).otherwise(
+        F.concat(ours, F.lit(","), F.expr("substring(rest, 2)"))
+    )
+    return chosen.withColumn("rest", rest).select("value", "priority", "max_attempts", "group_id", headers.alias("headers"))
+
+
+def _server(wish: Wish) -> dict[str, str]:
+    return {"url": wish.url} | ({} if wish.namespace is None else {"namespace": wish.namespace})
+
+
+def _made(wish: Wish, key: str) -> int | None:
+    """Return how many jobs a commit has, or None if there is no such commit."""
+    with Wire(opts.for_write(_server(wish), overwrite=False)) as wire:
+        try:
+            return int(wire.get(path("/bulk/commits/{}", key))["rows"])
+        except NotFound:
+            return None
+
+
+def _with_history(spark: SparkSession, jobs: DataFrame, place: str) -> DataFrame:
+    """Add a column ``history`` (silver/jobs) to jobs, and a view ``attempts`` for subqueries. Raises ReplayInvalid."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    from penstock.lake.place import Lake  # noqa: PLC0415
+    from penstock.lake.tables import ATTEMPTS, JOBS  # noqa: PLC0415
+
+    lake = Lake(place)
+    _rows(spark, lake, ATTEMPTS).createOrReplaceTempView("attempts")
+    folds = {"sum": F.sum, "min": F.min, "max": F.max}
+    folded = [
+        (folds[each.fold](each.name) if each.fold in folds else F.max_by(each.name, F.struct(*JOBS.order))).alias(each.name)
+        for each in JOBS.columns
+        if each.fold != "key"
+    ]
+    history = _rows(spark, lake, JOBS).groupBy("namespace", F.col("job_id").alias("id")).agg(*folded)
+    told = F.struct(*[name for name in history.columns if name not in ("namespace", "id")])
+    return jobs.join(history.select("namespace", "id", told.alias("history")), ["namespace", "id"], "left")
+
+
+def _rows(spark: SparkSession, lake: Lake, table: Table) -> DataFrame:
+    """Return the rows of a table of the lake, as they are. Raises ReplayInvalid."""
+    found = lake.open(table)
+    if found is None:
+        raise ReplayInvalid(
+            f"--lake: there is no table {table.path} in {lake.address}. `penstock pipeline run --lake …` makes it."
+        )
+    ddl = ", ".join(f"`{each.name}` {_SQL_TYPES[str(each.type)]}" for each in table.columns)
+    files = found.file_uris()
+    if not files:
+        return spark.createDataFrame([], ddl)
+    return spark.read.option("basePath", lake.uri(table)).schema(ddl).parquet(*files)
+
+
+def _advice(wish: Wish, columns: Sequence[str], error: Exception) -> str:
+    """Say what is wrong with a condition, without Spark's stack."""
+    more = "" if wish.lake is not None else " With --lake there are also history.… and the table attempts."
+    return f"--where is no condition on jobs: {sentence(error)}. The columns are: {', '.join(columns)}.{more}"

@@ -1,0 +1,65 @@
+"""What to ask a shard for, to read it in bulk without a cursor of ours: whole columns, by a driver that speaks Arrow.
+
+Only numbers and names of our own are ever put into these texts. Nothing is imported that needs a database.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.queue import Standing
+from penstock.store.bulk import HEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Which shard it is.
+SHARD: Final = "select shard from penstock.layout"
+#: Its queues: number, namespace, name.
+QUEUES: Final = (
+    "select q.number, n.name, q.name from penstock.queues q join penstock.namespaces n on n.number = q.namespace"  # noqa: S608
+    f" where not q.removed and q.standing <= {Standing.LEAVING.value}"
+)
+
+
+def chosen(
+    queues: Sequence[int], states: Sequence[int], created_from: int | None = None, created_to: int | None = None
+) -> str:
+    """Return the condition for jobs of some queues and states, made at or after a wall-clock time and before another (ms)."""
+    parts = [f"j.queue in ({_listed(queues)})", f"j.state in ({_listed(states)})"]
+    if created_from is not None:
+        parts.append(f"j.created_at >= {created_from:d}")
+    if created_to is not None:
+        parts.append(f"j.created_at < {created_to:d}")
+    return " and ".join(parts)
+
+
+def marks(condition: str, every: int) -> str:
+    """Ask for the id of every so-manieth job, in order of ids, the first included."""
+    return (
+        "select id from (select j.id, row_number() over (order by j.id) n from penstock.jobs j"  # noqa: S608
+        f" where {condition}) numbered where (n - 1) % {every:d} = 0 order by id"
+    )
+
+
+def jobs(condition: str, start: int, end: int, *, payload: bool) -> str:
+    """Ask for jobs whose ids are in a range, up to before ``end``: their heads (``HEAD``), then options, payload, result."""
+    bodies = "p.options, p.data, r.data" if payload else "null::bytea, null::bytea, null::bytea"
+    joins = " left join penstock.payloads p on p.id = j.id left join penstock.results r on r.id = j.id" if payload else ""
+    heads = ", ".join(f"j.{name}" for name in HEAD)
+    return (
+        f"select {heads}, {bodies} from penstock.jobs j{joins}"  # noqa: S608
+        f" where j.id >= {start:d} and j.id < {end:d} and {condition}"
+    )
+
+
+def journal(start: int, end: int) -> str:
+    """Ask for the blocks that hold events from one number up to before another: number of the first event, time, body."""
+    return (
+        f"select seq, at, body from penstock.journal where count > 0 and seq < {end:d}"  # noqa: S608
+        f" and seq >= coalesce((select max(seq) from penstock.journal where count > 0 and seq <= {start:d}), 0) order by seq"
+    )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(f"{each:d}" for each in numbers) or "null"

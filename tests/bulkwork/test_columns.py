@@ -1,0 +1,99 @@
+"""Columns are what single values would be, whatever the values are."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.bulkwork.columns import MOMENT, column, moments, named, uuids
+from penstock.bulkwork.journal import EVENTS, Gathering
+from penstock.core import events, ids
+from penstock.core.events import EventKind
+from penstock.core.job import Job
+from penstock.store.bulk import Block
+from tests.bulkwork.blocks import body_of
+
+
+@given(st.lists(st.one_of(st.just(0), st.integers(1, ids.ID_MAX)), min_size=1))
+def test_ids_are_spelled_as_one_by_one(values: list[int]) -> None:
+    assert uuids(values).to_pylist() == [ids.to_uuid(each) if each else None for each in values]
+    assert uuids(tuple(values)).type == pa.string()
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 10**13 - 1)), min_size=1))
+def test_moments_are_what_they_were(values: list[int | None]) -> None:
+    made = moments(values)
+    assert made.type == MOMENT
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    found = [None if each is None else (each - epoch) // dt.timedelta(milliseconds=1) for each in made.to_pylist()]
+    assert found == values
+
+
+@given(st.lists(st.one_of(st.none(), st.text(alphabet="aü\0")), min_size=1))
+def test_texts_are_what_they_were(values: list[str | None]) -> None:
+    assert column(values, pa.string()).to_pylist() == values
+
+
+@given(st.lists(st.integers(0, 5), min_size=1))
+def test_names_are_found_by_number(values: list[int]) -> None:
+    names = {number: f"name {number}" for number in range(6)}
+    assert named(values, names).to_pylist() == [names[each] for each in values]
+
+
+def job(number: int) -> Job:
+    return Job(number, 1, 7, 1, 3, 1_000, None, None, None, None, None, 0, 0, 0, 1, 2, size=10)
+
+
+@given(st.lists(st.lists(st.sampled_from(list(EventKind)), min_size=1, max_size=5), min_size=1, max_size=5), st.data())
+def test_every_kind_of_event_has_its_row(kinds: list[list[EventKind]], data: st.DataObject) -> None:
+    blocks = []
+    seq = 1
+    for some in kinds:
+        made = [
+            (kind.value, 0, 0, "space", {"queue": "q", "more": 1})
+            if kind in events.PAYLOAD_KINDS
+            else events.job_event(kind, job(seq + index), "note")
+            for index, kind in enumerate(some)
+        ]
+        blocks.append(Block(seq, 1_000 + seq, body_of({7: ("space", "q")}, made)))
+        seq += len(some)
+    first = data.draw(st.integers(1, seq))
+    to = data.draw(st.integers(first, seq))
+    gathering = Gathering(3, data.draw(st.sampled_from([None, "space"])), first, to)
+    for block in blocks:
+        if block.seq < to:
+            gathering.take(block)
+    batch = gathering.batch()
+    flat = [kind for some in kinds for kind in some]
+    rows = [] if batch is None else batch.to_pylist()
+    assert [(row["seq"], row["kind"]) for row in rows] == [
+        (number, flat[number - 1].wire_name) for number in range(first, to)
+    ]
+    for row in rows:
+        assert (row["shard"], row["namespace"], row["queue"]) == (3, "space", "q")
+        assert "token" not in (row["payload"] or "")
+    if batch is not None:
+        assert batch.schema == EVENTS
+
+
+def test_events_of_others_are_left_out() -> None:
+    made = [events.job_event(EventKind.JOB_WAITING, job(number)) for number in (1, 2)]
+    strange = [(*each[:1], 8, *each[2:]) for each in made]
+    gathering = Gathering(0, "mine", 1, 9)
+    gathering.take(Block(1, 5, body_of({7: ("mine", "q"), 8: ("theirs", "q")}, [*made, *strange])))
+    assert gathering.next == 5
+    batch = gathering.batch()
+    assert batch is not None
+    assert batch["seq"].to_pylist() == [1, 2]
+    assert gathering.batch() is None
+
+
+def test_what_a_later_version_wrote_is_passed_on_by_number() -> None:
+    gathering = Gathering(0, None, 1, 3)
+    gathering.take(Block(1, 5, body_of({7: ("mine", "q")}, [(999, 7, 1, None, "new"), (3, 7, 1, None)])))
+    batch = gathering.batch()
+    assert batch is not None
+    assert batch["kind"].to_pylist() == ["unknown:999", "job:completed"]

@@ -1,0 +1,1 @@
+"""The Python SDK, over real sockets against a real server."""
