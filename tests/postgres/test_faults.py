@@ -177,6 +177,7 @@ async def test_a_server_that_stands_still_in_the_middle_of_several_commits(datab
     async with Pair(tmp_path, database.url) as pair:
         operator = await database.connect()
         load = PairLoad(pair, SEED)
+        await load.prepare()  # a server that stands still lets leases end, and a child that died of that holds up its parent
         load.avoided = 1
         tasks = load.start()
         await load.after(200)

@@ -210,8 +210,12 @@ class PairLoad:
             await asyncio.gather(*tasks)
         await self._tick_every(3_600_000)  # it keeps its count, and does not tick any more
         executions = (await self.surely("GET", f"/crons/{self.cron}"))["cron"]["executions"]
-        async with asyncio.timeout(PATIENCE_S):
-            await asyncio.gather(*(self._drain(self.queue) for _ in range(6)), self._drain(self.ticks_queue))
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.gather(*(self._drain(self.queue) for _ in range(6)), self._drain(self.ticks_queue))
+        except TimeoutError:
+            left = {queue: await self._counts(queue) for queue in (self.queue, self.ticks_queue)}
+            raise AssertionError(f"not drained in {PATIENCE_S} s: {left}") from None
         dead = (await self.surely("GET", f"/queues/{self.queue}/dlq?count=10000"))["jobs"]
         self.history.left_over = {job["data"] for job in dead}
         assert len(self.ticks) == executions, f"{executions} ticks, {len(self.ticks)} jobs"
