@@ -25,6 +25,7 @@ def main() -> None:
     """Do one task after the other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells it to everybody; the server says when it is over
     gc.disable()  # rows are many objects without cycles; between tasks there is time
+    gc.freeze()  # modules stay, and need no looking through every time
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever is printed belongs into the log, not among the answers
     while (task := _next(sys.stdin.buffer)) is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -266,12 +268,13 @@ def _chunks(queues: Mapping[str, Sequence[int]], columns: Mapping[str, Any]) -> 
     packed: list[Packed] = []
     data: list[bytes] = columns["data"]
     for queue, rows in queues.items():
-        first = size = 0
-        for at, row in enumerate(rows):
-            size += len(data[row])
-            if at + 1 - first == limits.slice_jobs_max or size >= limits.chunk_bytes or at + 1 == len(rows):
-                packed.append(Packed(queue, at + 1 - first, _pack(columns, rows[first : at + 1])))
-                first, size = at + 1, 0
+        sizes = [0, *accumulate(len(data[row]) for row in rows)]  # of all rows before each
+        first = 0
+        while first < len(rows):
+            full = bisect_left(sizes, sizes[first] + limits.chunk_bytes, first + 1)
+            end = min(first + limits.slice_jobs_max, full, len(rows))
+            packed.append(Packed(queue, end - first, _pack(columns, rows[first:end])))
+            first = end
     return packed
 
 
