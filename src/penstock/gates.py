@@ -1,4 +1,7 @@
-"""Makes the gate that all doors ask, and the quotas, from the configuration."""
+"""Makes the gate that all doors ask, and the quotas, from the configuration.
+
+A server without signed tokens starts without their cryptography: it is imported where it is wanted.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.access.api_keys import ApiKeys
 from penstock.access.gate import Gate
-from penstock.access.jwt import Rules, Verifier
-from penstock.access.keys import KeyRing, jwks_keys, pem_key, secret_key
 from penstock.access.quotas import Counter, Quotas
 from penstock.core import limits
 from penstock.core.errors import ConfigInvalid, InvalidInput
@@ -32,6 +33,10 @@ T = TypeVar("T")
 
 def jwt_keys(config: Config) -> list[Key]:
     """Return the keys that tokens may be signed with, but for those that have to be fetched. Raises ConfigInvalid."""
+    if not (config.jwt_secret or config.jwt_key_file or config.jwt_jwks):
+        return []
+    from penstock.access.keys import jwks_keys, pem_key, secret_key  # noqa: PLC0415, see above
+
     keys: list[Key] = []
     if config.jwt_secret:
         keys += _usable("jwt_secret", lambda: [secret_key(config.jwt_secret)])
@@ -53,6 +58,9 @@ def gate_of(config: Config, clock: Clock, guard: Guard) -> Gate:
         fetch = Fetcher(clock, guard, config.jwt_jwks, timeout_ms=wait, bytes_max=size)
     if not keys and fetch is None:
         return Gate(clock, tokens, required=config.auth_required)
+    from penstock.access.jwt import Rules, Verifier  # noqa: PLC0415, see above
+    from penstock.access.keys import KeyRing  # noqa: PLC0415
+
     ring = KeyRing(clock, keys, fetch)
     ring.tend()
     rules = Rules(config.jwt_leeway_ms, config.jwt_required_claims, config.jwt_audience, config.jwt_issuer)

@@ -1,4 +1,7 @@
-"""Opens the shards that the configuration names, and makes one engine of them for the doors."""
+"""Opens the shards that the configuration names, and makes one engine of them for the doors.
+
+A server on a file starts without what databases and Redis need: their modules are imported where they are wanted.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,11 @@ import structlog
 from penstock.core.errors import StorageFailed, StoreIncompatible
 from penstock.core.sharding import Layout, check_together
 from penstock.engine.engine import Engine
-from penstock.engine.fast.buffer import EnqueueBuffer
-from penstock.engine.fast.path import FastPath
 from penstock.engine.feed import Feed
 from penstock.engine.fleet import Fleet, ShardFeed
 from penstock.engine.keeper import Retention
 from penstock.engine.stats import Stats
 from penstock.engine.workers import Workers
-from penstock.store.postgres import PostgresStore
-from penstock.store.redis import Buffers, ReadyLists, RedisLink
 from penstock.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.engine.fleet import AnyEngine
     from penstock.store.contract import Store
-
+    from penstock.store.redis import RedisLink
 
 log = structlog.get_logger("penstock")
 
@@ -49,6 +48,8 @@ async def open_shards(config: Config, clock: Clock) -> list[Store]:
                     await SqliteStore.open(directory, clock, accept_loss=loss, ballast_bytes=ballast, layout=layout)
                 )
             else:
+                from penstock.store.postgres import PostgresStore  # noqa: PLC0415, see above
+
                 shards.append(await PostgresStore.open(url, clock, layout=layout, may_be_down=len(urls) > 1))
         await agree(shards)
     except BaseException:
@@ -109,6 +110,11 @@ async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> RedisLink
     """Give engines the fast path over Redis, if there is to be one and their stores can have it; return the way to Redis."""
     if not config.redis:
         return None
+    from penstock.engine.fast.buffer import EnqueueBuffer  # noqa: PLC0415, see above
+    from penstock.engine.fast.path import FastPath  # noqa: PLC0415
+    from penstock.store.postgres import PostgresStore  # noqa: PLC0415
+    from penstock.store.redis import Buffers, ReadyLists, RedisLink  # noqa: PLC0415
+
     if not any(isinstance(each.store, PostgresStore) for each in engine.engines):
         log.warning(
             "redis is not used: it is a fast path for databases (--store postgresql://…), and these stores are files"

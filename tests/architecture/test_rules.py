@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from penstock.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "penstock"
@@ -70,3 +75,18 @@ def test_nothing_deserialises_code() -> None:
         text = path.read_text(encoding="utf-8")
         for word in ("import pickle", "import marshal", r"yaml\.load\(", r"eval\(", r"exec\("):
             assert re.search(rf"\b{word}", text) is None, f"{path} uses {word}"
+
+
+def test_a_server_on_a_file_starts_without_what_only_others_need() -> None:
+    code = "import sys, penstock.cli.main, penstock.cli.serve; print(*{name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"asyncpg", "redis", "jwt", "httpx2", "pyarrow", "pyspark"}
+
+
+def test_every_command_of_the_command_line_is_found_by_its_name() -> None:
+    context = click.Context(main)
+    for name in COMMANDS:
+        command = main.get_command(context, name)
+        assert command is not None
+        assert command.name == name
+    assert main.get_command(context, "asking") is None, "a module, but no command"

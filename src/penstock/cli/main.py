@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import Final
 
 import click
 
 from penstock import __version__
-from penstock.cli.config import config
-from penstock.cli.keys import keys
-from penstock.cli.migrate import migrate
-from penstock.cli.pipeline import pipeline
-from penstock.cli.serve import serve
-from penstock.cli.shards import shards
-from penstock.cli.spark import spark
-from penstock.cli.worker import worker
 from penstock.core.errors import PenstockError
+
+#: Each is a module of this package, with a command of the same name.
+COMMANDS: Final = ("config", "keys", "migrate", "pipeline", "serve", "shards", "spark", "worker")
 
 
 class _Group(click.Group):
-    """Shows errors of ours as what they are: advice, not a traceback."""
+    """Imports a command when it is asked for, and shows errors of ours as what they are: advice, not a traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, click's
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002, click's
+        if cmd_name not in COMMANDS:
+            return None
+        found = getattr(import_module(f"penstock.cli.{cmd_name}"), cmd_name)
+        assert isinstance(found, click.Command)
+        return found
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -33,13 +40,3 @@ class _Group(click.Group):
 @click.version_option(__version__, prog_name="penstock")
 def main() -> None:
     """A queue server: push a job now, and a worker gets it when it is due."""
-
-
-main.add_command(serve)
-main.add_command(config)
-main.add_command(keys)
-main.add_command(migrate)
-main.add_command(pipeline)
-main.add_command(shards)
-main.add_command(spark)
-main.add_command(worker)
