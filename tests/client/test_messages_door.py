@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.client import ApiError, AsyncClient, Client, Conflict, LeaseLost, NotFound
-from tests.support.server import ServerProcess, free_port
+from tests.support.ports import free_port
+from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,8 @@ from penstock.client import (
     UnexpectedReply,
 )
 from tests.client.proxy import Answer, ForgetfulProxy, StubServer, first
-from tests.support.server import ServerProcess, free_port
+from tests.support.ports import free_port
+from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock import config
 from penstock.core.errors import PenstockError
 from tests.docs.generate import ROOT
-from tests.support.server import free_port
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

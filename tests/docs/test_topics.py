@@ -21,7 +21,8 @@ from penstock.doors.topics.subscriber import Word
 from tests.docs.generate import ROOT
 from tests.docs.test_docs import BLOCK
 from tests.support.issuer import certificate
-from tests.support.server import ServerProcess, free_port
+from tests.support.ports import free_port
+from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
     from pathlib import Path

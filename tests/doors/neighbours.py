@@ -16,7 +16,8 @@ from penstock.doors.messages.receipts import Receipt, receipt_in
 from penstock.lake.place import Lake
 from penstock.lake.tables import BACKLOG, FAILURES, FLEET, LATENCY, MINUTES, TENANTS, WORKERS
 from tests.support import lakes
-from tests.support.server import ServerProcess, free_port
+from tests.support.ports import free_port
+from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

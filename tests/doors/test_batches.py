@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from penstock.core import ids
 from penstock.core.timestamps import from_rfc3339, to_rfc3339
 from tests.support import stores
-from tests.support.server import ServerProcess, free_port
+from tests.support.ports import free_port
+from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,9 +13,10 @@ from websockets.sync.client import connect
 from tests.doors.listen import WAIT_S, ear, stream
 from tests.doors.neighbours import OWNER, STRANGER, neighbours, plain, text_of
 from tests.support.curl import CurlStream, needs_curl
+from tests.support.ports import free_port
 from tests.support.receiver import Receiver
 from tests.support.resp import RespClient
-from tests.support.server import ServerProcess, free_port
+from tests.support.server import ServerProcess
 from tests.support.tcp import TcpClient
 
 if TYPE_CHECKING:

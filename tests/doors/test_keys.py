@@ -16,8 +16,9 @@ from penstock.doors.closing import Closing
 from tests.doors.listen import ear, stream
 from tests.support import stores
 from tests.support.curl import CurlStream, needs_curl
+from tests.support.ports import free_port
 from tests.support.resp import END, Refused, RespClient
-from tests.support.server import ServerProcess, free_port
+from tests.support.server import ServerProcess
 from tests.support.tcp import TcpClient
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import pytest
 
 from penstock.core import limits
 from penstock.core.ids import from_ulid
-from tests.support.server import ServerProcess, free_port
+from tests.support.ports import free_port
+from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

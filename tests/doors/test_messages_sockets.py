@@ -15,7 +15,8 @@ from penstock.core import limits
 from penstock.doors.closing import Closing
 from tests.doors.test_messages import Queue, now_ms
 from tests.support.issuer import SECRET, token
-from tests.support.server import ServerProcess, free_port
+from tests.support.ports import free_port
+from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

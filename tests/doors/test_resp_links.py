@@ -22,9 +22,10 @@ from penstock.engine.produce import Push
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.resp import CORPUS, WORDS
 from tests.support.engines import QUEUE, push, state
+from tests.support.ports import free_port
 from tests.support.receiver import until
 from tests.support.resp import END, RespClient, unique, wire
-from tests.support.server import ServerProcess, free_port
+from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

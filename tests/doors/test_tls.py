@@ -21,7 +21,8 @@ from penstock.config import load
 from penstock.core import limits
 from penstock.core.errors import ConfigInvalid
 from tests.support.issuer import certificate, ec_key, rsa_key
-from tests.support.server import ServerProcess, free_port
+from tests.support.ports import free_port
+from tests.support.server import ServerProcess
 from tests.support.tcp import TcpClient
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import redis
 
 from penstock.core import limits
 from tests.support.curl import CurlStream, needs_curl
-from tests.support.server import ServerProcess, free_port
+from tests.support.ports import free_port
+from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,8 @@ import httpx2
 import pytest
 
 from penstock.config import Config
-from tests.support.server import ServerProcess, free_port
+from tests.support.ports import free_port
+from tests.support.server import ServerProcess
 from tests.support.tcp import frame
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import httpx2
 import pytest
 
 from tests.doors.api import Api
-from tests.support.server import ServerProcess, free_port, serve_command
+from tests.support.ports import free_port
+from tests.support.server import ServerProcess, serve_command
 
 if TYPE_CHECKING:
     from pathlib import Path

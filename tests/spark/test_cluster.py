@@ -20,7 +20,8 @@ import pytest
 from penstock.spark.session import make_shim
 from tests.spark.chaos import WAIT_S, descendants, until, values_of
 from tests.spark.cluster_driver import ROWS
-from tests.support.server import ServerProcess, free_port
+from tests.support.ports import free_port
+from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

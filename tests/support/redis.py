@@ -17,6 +17,8 @@ import psutil  # type: ignore[import-untyped]
 from redis import Redis
 from redis.exceptions import RedisError
 
+from tests.support.ports import free_port
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -41,8 +43,6 @@ class OwnRedis:
     """A Redis server of a test's own. ``options``: its settings, as on its command line."""
 
     def __init__(self, *options: str, port: int | None = None) -> None:
-        from tests.support.server import free_port
-
         self.port = free_port() if port is None else port
         self._options = options
         self._home = Path(tempfile.mkdtemp(prefix="redis-"))

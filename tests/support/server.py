@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Self
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx2
 
 from tests.support import stores
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,13 +27,6 @@ _CLEARED = (
     "TLS_KEY_FILE", "PENSTOCK_AUTH_API_KEY", "EPOCHQ_AUTH_API_KEY", "EPOCHQUEUE_AUTH_API_KEY", "PENSTOCK_AUTH_REQUIRED",
     "PENSTOCK_PUSH_ALLOWED_HOSTS", "PENSTOCK_LAKE",
 )  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def serve_command(data: Path) -> list[str]:
