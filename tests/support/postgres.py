@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import shutil
 import tempfile
 import uuid
 import warnings
@@ -19,9 +20,12 @@ import asyncpg
 
 VARIABLE = "PENSTOCK_TEST_POSTGRES"
 
-#: It does not wait for the disk: no test cuts its power, and the disk of a busy machine may take seconds. Those that kill a
-#: database have one of their own. And it has room for all servers of all test processes.
+#: It does not wait for the disk, and is in memory where there is room: no test cuts its power, and the disk of a busy machine
+#: may take seconds, after which servers rightly say that the database is away. Those that kill a database have one of their
+#: own. And it has room for all servers of all test processes.
 _SETTINGS = "fsync = off\nfull_page_writes = off\nmax_connections = 500\n"
+_MEMORY = Path("/dev/shm")
+_ROOM_BYTES = 4 << 30
 
 
 @cache
@@ -36,7 +40,7 @@ def server_url() -> str:
 
     # One directory per test run: the processes of pytest-xdist have the same run id, and share the server.
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
-    directory = Path(tempfile.gettempdir()) / f"penstock-pg-{run[:16]}"
+    directory = _place() / f"penstock-pg-{run[:16]}"
     directory.mkdir(mode=0o755, exist_ok=True)
     with Path(__file__).open() as lock:  # one of them sets it up
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -49,6 +53,11 @@ def server_url() -> str:
         server.start()
     url: str = server.get_uri()
     return url
+
+
+def _place() -> Path:
+    in_memory = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
+    return _MEMORY if in_memory else Path(tempfile.gettempdir())
 
 
 def url_of(database: str) -> str:
