@@ -59,7 +59,7 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
         "messages_batch_max": "50", "messages_batch_default": "2", "messages_max": "7", "messages_max_retries": "0",
         "messages_retention": "1d", "messages_schedule_ahead": "1h30m", "messages_auto_create": "no",
         "push_retry_delays_ms": "1s, 250", "push_timeout_ms": "100", "api_key": "k", "auth_required": "yes",
-        "redis": "sentinel://a:1,b:2/main", "redis_hot_jobs": "5",
+        "database_answer_ms": "10s", "redis": "sentinel://a:1,b:2/main", "redis_hot_jobs": "5",
     }  # fmt: skip
     assert set(good) == set(SETTINGS)
     assert load({"dev_cert": good.pop("dev_cert")}, {}).dev_cert  # goes with no other certificate
@@ -129,7 +129,7 @@ def test_other_machines_may_be_let_in_with_tokens_or_on_purpose() -> None:
     ("text", "error"),
     [
         ("durabilty: always", "unknown setting 'durabilty' (line 1). Did you mean durability?"),
-        ("zzz: 1", "unknown setting 'zzz' (line 1). There are: data, stores, redis"),
+        ("zzz: 1", "unknown setting 'zzz' (line 1). There are: data, stores, database_answer_ms"),
         ("- a", "must hold settings, one per line"),
         ("a: [", "is not valid YAML"),
         ("data: a\ndata: b", "has data twice, in the lines 1 and 2"),

@@ -50,7 +50,8 @@ async def open_shards(config: Config, clock: Clock) -> list[Store]:
             else:
                 from penstock.store.postgres import PostgresStore  # noqa: PLC0415, see above
 
-                shards.append(await PostgresStore.open(url, clock, layout=layout, may_be_down=len(urls) > 1))
+                patience, several = config.database_answer_ms, len(urls) > 1
+                shards.append(await PostgresStore.open(url, clock, layout=layout, answer_ms=patience, may_be_down=several))
         await agree(shards)
     except BaseException:
         await close_shards(shards)

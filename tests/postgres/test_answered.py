@@ -11,10 +11,8 @@ from penstock.store.postgres import connect
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(autouse=True)
-def stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whenever the clock is looked at, all the time there was is over."""
-    monkeypatch.setattr(connect, "ANSWER_S", 0.0)
+#: Whenever the clock is looked at, all the time there was is over.
+STOOD_STILL = 0
 
 
 async def test_an_answer_that_is_there_when_the_server_wakes_up_is_heard() -> None:
@@ -23,7 +21,7 @@ async def test_an_answer_that_is_there_when_the_server_wakes_up_is_heard() -> No
             await asyncio.sleep(0)
         return "yes"
 
-    assert await connect.answered(question()) == "yes"
+    assert await connect.answered(question(), STOOD_STILL) == "yes"
 
 
 async def test_a_database_that_says_nothing_is_given_up() -> None:
@@ -36,6 +34,6 @@ async def test_a_database_that_says_nothing_is_given_up() -> None:
             told.append("given up")
 
     with pytest.raises(TimeoutError):
-        await connect.answered(question())
+        await connect.answered(question(), STOOD_STILL)
     await asyncio.sleep(0)
     assert told == ["given up"]

@@ -22,6 +22,7 @@ class Config(msgspec.Struct, frozen=True):
 
     data: Path = Path("data")
     stores: tuple[str, ...] = ()
+    database_answer_ms: int = 5_000
     redis: str = ""
     redis_hot_jobs: int = 200
     http: Listener = Listener("127.0.0.1", 6790)
@@ -131,6 +132,11 @@ SETTINGS: dict[str, Setting] = {
         ("PENSTOCK_STORES",),
         "databases (postgresql://…) or directories (sqlite:DIR) to keep the queues in instead of data; --store once for each",
         "--store",
+    ),
+    "database_answer_ms": Setting(
+        readers.duration(100, 10 * 60_000),
+        ("PENSTOCK_DATABASE_ANSWER_MS",),
+        "how long a database may say nothing at all until it is taken for lost, and writes are refused until it answers",
     ),
     "redis": Setting(
         readers.redis,

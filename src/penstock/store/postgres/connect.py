@@ -47,13 +47,14 @@ _WRITER: Final = {
     "enable_bitmapscan": "off",
     "synchronous_commit": "on",
 }
-#: A database that has not answered the simplest of questions for so long is taken for lost: its network may hang. A slow one
-#: answers before that that it is slow. It is looked that often meanwhile, so that a server that stood still itself (its whole
+#: A database that has not answered the simplest of questions for so long is taken for lost, unless the configuration says
+#: otherwise: its network may hang. It is looked that often meanwhile, so that a server that stood still itself (its whole
 #: machine, say) hears the answer that has come since, instead of taking its own absence for the database's.
-ANSWER_S: Final = 5.0
+ANSWER_MS: Final = 5_000
 ANSWER_LOOKS: Final = 10
-_QUICK: Final = {"statement_timeout": "3000"}
-_COUNTER: Final = _QUICK | {
+#: A slow one says so after this part of that time.
+_SLOW: Final = 3 / 5
+_COUNTER: Final = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "synchronous_commit": "off",
@@ -65,21 +66,28 @@ _BULK: Final = {"idle_in_transaction_session_timeout": "120000", "default_transa
 
 
 async def connect(
-    url: str, *, writer: bool = False, quick: bool = False, counter: bool = False, bulk: bool = False
+    url: str,
+    *,
+    writer: bool = False,
+    quick: bool = False,
+    counter: bool = False,
+    bulk: bool = False,
+    answer_ms: int = ANSWER_MS,
 ) -> Connection:
     """Open a connection. Raises StorageFailed if the database cannot be reached, ConfigInvalid if it does not let us in.
 
     ``writer``: for transactions. ``quick``: for questions that are answered at once, or not at all; see ``answered``.
-    ``counter``: for such that count something, which need not survive a crash. ``bulk``: for reading much at once, and nothing
-    else.
+    ``counter``: for such that count something, which need not survive a crash; ``answer_ms``: what "at once" is at most.
+    ``bulk``: for reading much at once, and nothing else.
     """
-    settings = _SETTINGS | (_WRITER if writer else {}) | (_QUICK if quick else {}) | (_COUNTER if counter else {})
+    at_once = {"statement_timeout": str(int(answer_ms * _SLOW))} if quick or counter else {}
+    settings = _SETTINGS | (_WRITER if writer else {}) | at_once | (_COUNTER if counter else {})
     settings |= _BULK if bulk else {}
     try:
         return await asyncpg.connect(
             url,
             timeout=CONNECT_S,
-            command_timeout=ANSWER_S if counter else STATEMENT_S,
+            command_timeout=answer_ms / 1_000 if counter else STATEMENT_S,
             server_settings=settings,
             statement_cache_size=256,
         )
@@ -96,12 +104,12 @@ async def connect(
         raise
 
 
-async def answered(question: Coroutine[Any, Any, Any]) -> Any:
-    """Return the answer to a question. Raises TimeoutError if none comes for ANSWER_S in which this server was awake."""
+async def answered(question: Coroutine[Any, Any, Any], answer_ms: int) -> Any:
+    """Return the answer to a question. Raises TimeoutError if none comes for that long in which this server was awake."""
     asked = asyncio.ensure_future(question)
     try:
         for _ in range(ANSWER_LOOKS):
-            await asyncio.wait((asked,), timeout=ANSWER_S / ANSWER_LOOKS)
+            await asyncio.wait((asked,), timeout=answer_ms / 1_000 / ANSWER_LOOKS)
             if asked.done():
                 return asked.result()
     finally:

@@ -33,8 +33,9 @@ where last <= t.now_ms - $2 or last > t.now_ms + $2
 class QuotaCounter:
     """One per store. ``disconnect`` it with the store; it connects by itself."""
 
-    def __init__(self, url: str, clock: ShardClock) -> None:
+    def __init__(self, url: str, clock: ShardClock, answer_ms: int) -> None:
         self._url = url
+        self._answer_ms = answer_ms
         self._clock = clock
         self._db: Connection | None = None
         self._turn = asyncio.Lock()
@@ -57,7 +58,7 @@ class QuotaCounter:
     async def _ask(self, names: Sequence[str], counts: Sequence[int], quotas: Sequence[int | None]) -> list[int]:
         try:
             if self._db is None or self._db.is_closed():
-                self._db = await connect(self._url, counter=True)
+                self._db = await connect(self._url, counter=True, answer_ms=self._answer_ms)
             if self._clock.steady_ms() >= self._forget_at:
                 self._forget_at = self._clock.steady_ms() + limits.MINUTE_MS
                 await self._db.execute(_FORGET, self._clock.given_ms, limits.MINUTE_MS)

@@ -27,7 +27,7 @@ from penstock.store.contract import Capabilities, Horizon, StoreStatus
 from penstock.store.postgres import crons, keys, ledger, migrate, reads
 from penstock.store.postgres.catalog import LAYOUT, Catalog
 from penstock.store.postgres.clock import ShardClock
-from penstock.store.postgres.connect import answered, connect
+from penstock.store.postgres.connect import ANSWER_MS, answered, connect
 from penstock.store.postgres.errors import as_lost, is_lost, translate
 from penstock.store.postgres.follower import Follower
 from penstock.store.postgres.fronts import Fronts
@@ -81,8 +81,17 @@ class PostgresStore(CatalogReads[Catalog]):
 
     capabilities = Capabilities(name="postgres", commit_is_durable=True, is_shared=True, lanes=LANES)
 
-    def __init__(self, url: str, clock: Clock, *, layout: Layout = ALONE, database_clock: bool = True) -> None:
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        *,
+        layout: Layout = ALONE,
+        database_clock: bool = True,
+        answer_ms: int = ANSWER_MS,
+    ) -> None:
         self._url = url
+        self._answer_ms = answer_ms
         self._layout = layout
         self.shard = layout.shard
         self.clock = ShardClock(clock, follow=database_clock)
@@ -106,21 +115,29 @@ class PostgresStore(CatalogReads[Catalog]):
         self._listener: Connection | None = None
         self._pulse: Connection | None = None
         self._readers: Pool | None = None
-        self._quotas = QuotaCounter(url, self.clock)
+        self._quotas = QuotaCounter(url, self.clock, answer_ms)
         self._turns = Turns(LANES)
         self._asking = asyncio.Lock()  #: the pulse is asked by several, and answers one at a time
 
     @classmethod
     async def open(
-        cls, url: str, clock: Clock, *, layout: Layout = ALONE, database_clock: bool = True, may_be_down: bool = False
+        cls,
+        url: str,
+        clock: Clock,
+        *,
+        layout: Layout = ALONE,
+        database_clock: bool = True,
+        answer_ms: int = ANSWER_MS,
+        may_be_down: bool = False,
     ) -> PostgresStore:
         """Open a shard, making its tables if there are none.
 
         ``layout``: which of how many shards it is. ``database_clock``: go by the database's clock, or by the given one.
+        ``answer_ms``: it is lost if it says nothing at all for so long; default 5 s.
         ``may_be_down``: one that cannot be reached is no error; it is there once ``heal`` reaches it.
         Raises StoreIncompatible, ConfigInvalid, StorageFailed.
         """
-        store = cls(url, clock, layout=layout, database_clock=database_clock)
+        store = cls(url, clock, layout=layout, database_clock=database_clock, answer_ms=answer_ms)
         try:
             await store._connect_all()
         except StorageFailed as error:
@@ -190,7 +207,7 @@ class PostgresStore(CatalogReads[Catalog]):
 
     async def _watched(self, *, writer: bool = False, quick: bool = False) -> Connection:
         """Open a connection whose end is noticed at once, even if nobody is using it."""
-        db = await connect(self._url, writer=writer, quick=quick)
+        db = await connect(self._url, writer=writer, quick=quick, answer_ms=self._answer_ms)
 
         def ended(db: Any) -> None:
             if db in (*self._writers, self._listener, self._pulse):
@@ -254,7 +271,7 @@ class PostgresStore(CatalogReads[Catalog]):
             if self._pulse is None:
                 raise StorageFailed
             try:
-                return await answered(ask(self._pulse))
+                return await answered(ask(self._pulse), self._answer_ms)
             except Exception as error:
                 if is_lost(error):
                     self.lost(StorageFailed("it does not answer") if isinstance(error, TimeoutError) else error)
