@@ -70,6 +70,15 @@ def test_tests_do_not_sleep() -> None:
                 assert allowed, f"{path.relative_to(ROOT)}:{node.lineno} sleeps"
 
 
+def test_tests_do_not_spin() -> None:
+    """Whoever asks again and again lets others work in between: there are more of them than processors."""
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.While):
+                idle = all(isinstance(each, ast.Pass) for each in node.body)
+                assert not idle, f"{path.relative_to(ROOT)}:{node.lineno} spins: time.sleep(0.01)"
+
+
 def test_nothing_deserialises_code() -> None:
     for path in MODULES:
         text = path.read_text(encoding="utf-8")

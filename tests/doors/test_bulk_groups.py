@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from tests.doors.test_bulk_stages import commit, stage
@@ -102,7 +103,7 @@ def test_leases_that_ran_out_are_told(api: Api) -> None:
     fill(api, 3)
     claim(api, 1, lease_ms=1)
     while api.ok("GET", "{q}/counts")["counts"]["active"]:
-        pass
+        time.sleep(0.01)
     params = {"epoch": 1}
     response = api.http.get(f"/bulk/groups/{api.queue}/read", params=params)
     assert response.status_code == 409

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -105,7 +106,7 @@ def test_what_the_failure_of_a_child_in_another_queue_means(flow: Flow, policy: 
         flow.fail(queue)
     if not policy:  # all were told, and nothing happens
         while len(flow.tcp.ok("GetFailedChildrenValues", id=parent)["values"]) < len(children):
-            pass
+            time.sleep(0.01)
     assert flow.becomes(parent, ends_as)
     if policy == {"ignoreDependencyOnFailure": True}:
         assert set(flow.tcp.ok("GetIgnoredChildrenFailures", id=parent)["values"].values()) == {"broken"}

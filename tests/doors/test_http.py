@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 import subprocess
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -180,9 +181,9 @@ def test_who_hangs_up_while_waiting_for_an_end_is_forgotten(server: ServerProces
         with connection(server) as sock:
             send(sock, f"/jobs/{job_id}/wait", "Content-Length: 18", b'{"timeout":600000}')
             while waiting() == 0:
-                pass
+                time.sleep(0.01)
     while waiting() > 0:
-        pass
+        time.sleep(0.01)
 
 
 def test_a_pull_is_bounded_in_bytes(api: Api) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -350,7 +351,7 @@ def test_a_long_poll_gets_the_job_that_arrives_meanwhile(api: Api, server: Serve
     waiting = threading.Thread(target=poll)
     waiting.start()
     while api.ok("GET", "/stats")["collections"]["waitingCallers"] == 0:
-        pass
+        time.sleep(0.01)
     job_id = api.push("late")
     waiting.join(20)
     assert answers[0]["id"] == job_id
@@ -374,10 +375,10 @@ def test_a_client_that_hangs_up_takes_no_job_with_it(api: Api, server: ServerPro
     raw = socket.create_connection(("127.0.0.1", server.port))
     raw.sendall(f"GET /queues/{api.queue}/jobs?timeout=60000 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     while api.ok("GET", "/stats")["collections"]["waitingCallers"] == 0:
-        pass
+        time.sleep(0.01)
     raw.close()
     while api.ok("GET", "/stats")["collections"]["waitingCallers"] > 0:
-        pass
+        time.sleep(0.01)
     job_id = api.push(1)
     assert api.pull()["id"] == job_id
 

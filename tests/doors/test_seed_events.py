@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import threading
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -304,7 +305,7 @@ def _not_expired(on: Stage) -> Fields:
     job = on.push(ttl=3_600_000)
     short = on.push(ttl=1)
     while on.state(short) != "unknown":
-        pass
+        time.sleep(0.01)
     return {"jobId": job}
 
 
@@ -722,7 +723,7 @@ def _hook_not_failed(on: Stage) -> Fields:
     webhook = on.webhook()
     on.push()
     while on.ok("GET", "/webhooks")["data"]["webhooks"][-1]["successCount"] == 0:
-        pass  # it is counted soon after it was delivered
+        time.sleep(0.01)  # it is counted soon after it was delivered
     return {"id": webhook}
 
 

@@ -6,6 +6,7 @@ there for its own route. ``test_seed_coverage`` compares the tables of cases wit
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -600,7 +601,7 @@ def _streams(api: Witness) -> None:
         with stream(api.http, path) as events:
             job_id = api.push()
             while (heard := events.event()[1])["jobId"] != job_id:
-                pass
+                time.sleep(0.01)
             assert (heard["eventType"], heard["queue"]) == ("pushed", api.queue)
             api.note("SSE", path, worked=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,7 +41,7 @@ def test_who_does_not_read_is_sent_no_more_and_goes_on_when_it_reads(api: Api, s
         stuck = slow.post(f"/subscribe/{api.queue}")
         slow.send(stuck, b'"INIT"' + b'"ACK"' * MESSAGES)
         while api.counts()["waiting"] > MESSAGES - 10:
-            pass
+            time.sleep(0.01)
         stream = other.post(f"/subscribe/{api.queue}")
         other.send(stream, b'"INIT"' + b'"ACK"' * MESSAGES)
         bound = (limits.stream_look_bytes + limits.stream_unread_bytes_max) // SIZE + 3
@@ -69,7 +70,7 @@ def test_streams_share_a_connection_and_each_holds_its_own(api: Api, server: Ser
         for stream in streams[:6]:
             client.reset(stream)
         while api.counts()["active"] != 6:
-            pass
+            time.sleep(0.01)
         assert api.counts()["waiting"] == 18
 
 
@@ -99,7 +100,7 @@ def test_many_streams_of_one_connection_are_not_all_sent_their_messages(api: Api
         for stream in streams:
             client.send(stream, b'"INIT"')
         while api.counts()["active"] < 6:
-            pass
+            time.sleep(0.01)
         for stream in streams:  # it reads now, and all of them get theirs
             client.grant(stream, 10 * limits.MEBIBYTE)
         numbers = {number_in(client.lines(stream, 1)[0]) for stream in streams}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,7 +35,7 @@ def subscribe(server: ServerProcess, count: int) -> list[CurlStream]:
 
 def settled(client: httpx2.Client, **counts: int) -> None:
     while not client.get("/queues/held/counts").json()["counts"].items() >= counts.items():
-        pass
+        time.sleep(0.01)
 
 
 def numbers(first: int, last: int) -> list[bytes]:

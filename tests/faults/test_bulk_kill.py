@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ def waiting(client: httpx2.Client) -> int:
 def kill_when(server: ServerProcess, client: httpx2.Client, many: int) -> int:
     """Kill it once so many rows are there; return how many it were."""
     while (seen := waiting(client)) < many:
-        pass
+        time.sleep(0.01)
     server.kill()
     return seen
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
 import apsw
@@ -54,7 +55,7 @@ def test_a_failed_fsync_refuses_everything_loses_nothing_and_heals(tmp_path: Pat
         assert api.ok("GET", f"/jobs/{safe[2]}/state")["state"] == "waiting"  # reading goes on
         fault.unlink()
         while api.call("GET", "/ready").status_code != 200:
-            pass
+            time.sleep(0.01)
         api.ok("POST", f"/jobs/{job_id}/ack", {"token": token})
         assert api.push("again")
         data = [job["data"] for job in api.ok("GET", "{q}/jobs/list", params={"state": "waiting"})["jobs"]]
@@ -112,7 +113,7 @@ def test_a_full_disk_refuses_new_jobs_takes_acks_and_recovers(small_disk: Path) 
         assert not filler.exists()
         subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
         while api.ok("GET", "/storage")["diskFull"]:
-            pass
+            time.sleep(0.01)
         assert api.push("room again")
     with server, server.client() as client:
         assert Api(client, "q").counts()["waiting"] == pushed - acked + 1

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -87,7 +88,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             client.get("/ping")
         server.process.send_signal(signal.SIGTERM)
         while '"stopping"' not in server.log():
-            pass
+            time.sleep(0.01)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(5) == 1
     server.stop()

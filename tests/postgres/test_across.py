@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -110,14 +111,14 @@ def test_a_flow_waits_for_a_shard_that_is_down_and_goes_on(tmp_path: Path, datab
         for job, token in held:
             children.ok("POST", f"/jobs/{job}/ack", {"token": token, "result": 1})
         while client.post(f"/queues/{PARENTS}/jobs", json={"data": 1}).status_code == 200:
-            pass
+            time.sleep(0.01)
         refused = client.post(f"/queues/{CHILDREN}/jobs", json={"data": 1, "dependsOn": [parent]})
         assert (refused.status_code, "where a needed job lives" in refused.text) == (503, True)
         run(set_down(down, down=False))
         while client.get("/health").json()["status"] != "healthy":
-            pass
+            time.sleep(0.01)
         while (job := parents.pull(timeout=1_000)) is None or job["id"] != parent:
-            pass
+            time.sleep(0.01)
 
 
 def test_the_home_of_a_name_is_needed_for_that_name_only(tmp_path: Path, databases: list[str]) -> None:
@@ -126,7 +127,7 @@ def test_the_home_of_a_name_is_needed_for_that_name_only(tmp_path: Path, databas
     with server_on(tmp_path, databases) as server, server.client() as client:
         run(set_down(databases[number], down=True))
         while client.post(f"/queues/{PARENTS}/jobs", json={"data": 1}).status_code == 200:
-            pass
+            time.sleep(0.01)
         refused = client.post(f"/queues/{CHILDREN}/jobs", json={"data": 1, "jobId": names[number]})
         assert (refused.status_code, f"Shard {number} looks after" in refused.text) == (503, True)
         children = Api(client, CHILDREN)
@@ -134,7 +135,7 @@ def test_the_home_of_a_name_is_needed_for_that_name_only(tmp_path: Path, databas
         assert children.push()
         run(set_down(databases[number], down=False))
         while client.get("/health").json()["status"] != "healthy":
-            pass
+            time.sleep(0.01)
         assert children.push(jobId=names[number]) == names[number]
 
 
