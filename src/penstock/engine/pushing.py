@@ -18,7 +18,8 @@ from penstock.core.names import Permit
 from penstock.core.sharding import home_of
 from penstock.engine.afar import Await
 from penstock.engine.names import Reserve, Wish, Withdraw
-from penstock.engine.produce import MISSPELT, Push, PushAcross, PushAgain
+from penstock.engine.produce import Push, PushAcross, PushAgain
+from penstock.engine.taken import MISSPELT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

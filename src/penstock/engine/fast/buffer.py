@@ -26,7 +26,8 @@ from penstock.core.job import JobFlag, NewJob
 from penstock.core.queue import QueueKey
 from penstock.engine.fast.promises import Keep, KeepHere, Promise, decode, encode
 from penstock.engine.keeper import Keeper
-from penstock.engine.produce import Push, PushAcross, any_special, build
+from penstock.engine.making import build
+from penstock.engine.produce import Push, PushAcross, any_special
 from penstock.store.wal import Record, Wal
 
 if TYPE_CHECKING:

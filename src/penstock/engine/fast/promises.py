@@ -11,7 +11,7 @@ from penstock.core.events import EventKind
 from penstock.core.job import NewJob
 from penstock.core.queue import QueueKey
 from penstock.engine.command import Command
-from penstock.engine.produce import build, start_apart
+from penstock.engine.making import build, start_apart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
