@@ -39,8 +39,8 @@ PRICE_CORE_HOUR: Final = 0.04
 PRICE_GB_MONTH: Final = 0.023
 #: Files that compaction makes, in bytes.
 COMPACTED_BYTES: Final = 256 << 20
-#: A machine whose cores had more to do than this before a part began was not quiet.
-QUIET_LOAD: Final = 0.5
+#: A machine whose cores were busy for a larger share of the time than this before a part began was not quiet.
+QUIET_LOAD: Final = 0.1
 #: As penstock.spark.journal cuts a batch.
 EVENTS_PER_PARTITION: Final = 250_000
 #: As bench.spark.place calls it.
@@ -90,7 +90,7 @@ class Measured:
             found.append(f"{', '.join(small)} with {scale:g} of the full size")
         load = max((part.kept["load_before"] / part.kept["cores"] for part in self.parts.values()), default=0)
         if load > QUIET_LOAD:
-            found.append(f"cores had up to {load:.1f} other processes to run")
+            found.append(f"others kept cores busy for up to {load:.0%} of the time")
         return found
 
 

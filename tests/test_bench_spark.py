@@ -124,7 +124,7 @@ def test_a_billion_jobs_a_day_are_worked_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "doubt"), [({}, None), ({"scale": 0.05}, "0.05 of the full size"), ({"load_before": 6}, "3.0 other")]
+    ("changed", "doubt"), [({}, None), ({"scale": 0.05}, "0.05 of the full size"), ({"load_before": 0.5}, "25% of the time")]
 )
 def test_figures_that_are_not_to_be_relied_on_are_marked(tmp_path: Path, changed: dict[str, Any], doubt: str | None) -> None:
     text = billion.text(measured(tmp_path / "f.json", **changed))

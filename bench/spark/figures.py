@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import psutil  # type: ignore[import-untyped]
+
 from bench.goals import Goal, say
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 #: The last full run. docs/scale-spark.md is made from it, so it is kept with the code.
 RESULTS: Final = Path(__file__).parents[1] / "results" / "spark.json"
+_LOOK_S: Final = 0.5
 
 
 class Figures:
@@ -33,7 +36,8 @@ class Figures:
         self.values: dict[str, float] = {}  #: what is no rate: bytes for an event, megabytes of memory
         self.goals: list[Goal] = []
         self.notes: list[str] = []
-        self.load = os.getloadavg()[0]
+        # How many cores others keep busy right now. The system's average would tell of the part before this one.
+        self.load = psutil.cpu_percent(_LOOK_S) / 100 * (os.cpu_count() or 1)
         self.began = time.perf_counter()
 
     @contextmanager
