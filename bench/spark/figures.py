@@ -8,7 +8,7 @@ import platform
 import statistics
 import time
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,25 @@ if TYPE_CHECKING:
 
 #: The last full run. docs/scale-spark.md is made from it, so it is kept with the code.
 RESULTS: Final = Path(__file__).parents[1] / "results" / "spark.json"
-_LOOK_S: Final = 0.5
+_LOOK_S: Final = 1.0
+
+
+def _busy_with_others() -> float:
+    """Return how many cores others keep busy right now. The system's average would tell of the part before this one."""
+    before, mine = sum(psutil.cpu_times()[:3]), _spent_by_us()
+    time.sleep(_LOOK_S)
+    others: float = sum(psutil.cpu_times()[:3]) - before - (_spent_by_us() - mine)
+    return max(0.0, others / _LOOK_S)
+
+
+def _spent_by_us() -> float:
+    """Return the seconds of processors that this process and those that it started have had."""
+    spent = 0.0
+    us = psutil.Process()
+    for each in (us, *us.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            spent += sum(each.cpu_times()[:2])
+    return spent
 
 
 class Figures:
@@ -36,8 +54,7 @@ class Figures:
         self.values: dict[str, float] = {}  #: what is no rate: bytes for an event, megabytes of memory
         self.goals: list[Goal] = []
         self.notes: list[str] = []
-        # How many cores others keep busy right now. The system's average would tell of the part before this one.
-        self.load = psutil.cpu_percent(_LOOK_S) / 100 * (os.cpu_count() or 1)
+        self.load = _busy_with_others()
         self.began = time.perf_counter()
 
     @contextmanager

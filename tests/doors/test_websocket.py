@@ -191,6 +191,7 @@ def test_the_system_watches_over_connections_that_are_silent(server: ServerProce
     with ear(server, "server:shutdown") as events:
         port, timer, ticks = events.socket.local_address[1], "01", ""
         while timer == "01":  # what was sent is not acknowledged yet
+            time.sleep(0.01)
             lines = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()]
             between = [f"0100007F:{end:04X}" for end in (server.port, port)]
             ours = next(line for line in lines if line[1:3] == between)

@@ -6,9 +6,11 @@ All test processes of a run share one server; each test gets a database of its o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 import warnings
@@ -17,6 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
+import psutil  # type: ignore[import-untyped]
 
 VARIABLE = "PENSTOCK_TEST_POSTGRES"
 
@@ -24,6 +27,7 @@ VARIABLE = "PENSTOCK_TEST_POSTGRES"
 #: may take seconds, after which servers rightly say that the database is away. Those that kill a database have one of their
 #: own. And it has room for all servers of all test processes.
 _SETTINGS = "fsync = off\nfull_page_writes = off\nmax_connections = 500\n"
+_PREFIX = "penstock-pg-"
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 4 << 30
 
@@ -40,10 +44,15 @@ def server_url() -> str:
 
     # One directory per test run: the processes of pytest-xdist have the same run id, and share the server.
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
-    directory = _place() / f"penstock-pg-{run[:16]}"
-    directory.mkdir(mode=0o755, exist_ok=True)
+    name = f"{_PREFIX}{run[:16]}"
     with Path(__file__).open() as lock:  # one of them sets it up
         fcntl.flock(lock, fcntl.LOCK_EX)
+        _clear_away()
+        directory = next((found for found in (place / name for place in _places()) if found.is_dir()), _places()[0] / name)
+        directory.mkdir(mode=0o755, exist_ok=True)
+        owner = directory.with_name(f"{name}.owner")
+        if not owner.exists():
+            owner.write_text(str(os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()))
         server = get_server(directory, cleanup_mode="delete", start=False)
         server.ensure_pgdata_inited()
         settings = directory / "postgresql.auto.conf"
@@ -55,9 +64,24 @@ def server_url() -> str:
     return url
 
 
-def _place() -> Path:
-    in_memory = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
-    return _MEMORY if in_memory else Path(tempfile.gettempdir())
+def _places() -> list[Path]:
+    """Return where it may be, the best place first."""
+    roomy = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
+    return [_MEMORY, Path(tempfile.gettempdir())][:: 1 if roomy else -1]
+
+
+def _clear_away() -> None:
+    """Stop and remove what runs have left behind that were killed."""
+    for owner in (found for place in _places() for found in place.glob(f"{_PREFIX}*.owner")):
+        if psutil.pid_exists(int(owner.read_text())):
+            continue
+        directory = owner.with_suffix("")
+        with contextlib.suppress(OSError, ValueError, psutil.NoSuchProcess):
+            left = psutil.Process(int((directory / "postmaster.pid").read_text().split()[0]))
+            left.send_signal(signal.SIGQUIT)
+            left.wait(10)
+        shutil.rmtree(directory, ignore_errors=True)
+        owner.unlink(missing_ok=True)
 
 
 def url_of(database: str) -> str:

@@ -34,5 +34,5 @@ def environment(data: Path) -> dict[str, str]:
         urls = [thread.submit(lambda: asyncio.run(postgres.make_database())).result() for _ in range(count)]
         fast = {"PENSTOCK_REDIS": redis.server_url(), "PENSTOCK_REDIS_HOT_JOBS": "1"} if chosen() == "redis" else {}
         # What is tested is the doors: a machine that stops for seconds must not be taken for a database that is away.
-        patient = {"PENSTOCK_DATABASE_ANSWER_MS": "2m"}
+        patient = {"PENSTOCK_DATABASE_ANSWER_MS": "15s"}
         return {"PENSTOCK_STORES": ",".join(urls)} | patient | fast

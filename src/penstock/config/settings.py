@@ -134,9 +134,9 @@ SETTINGS: dict[str, Setting] = {
         "--store",
     ),
     "database_answer_ms": Setting(
-        readers.duration(100, 10 * 60_000),
+        readers.duration(1_000, 15_000),
         ("PENSTOCK_DATABASE_ANSWER_MS",),
-        "how long a database may say nothing at all until it is taken for lost, and writes are refused until it answers",
+        "how long a database may say nothing at all until it is taken for lost, and everything is refused until it answers",
     ),
     "redis": Setting(
         readers.redis,

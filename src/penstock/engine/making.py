@@ -42,7 +42,7 @@ def moments_of(new: NewJob, now_ms: int) -> Moments:
 
 
 def build_one(work: Work, queue: Queue, new: NewJob) -> Job:
-    """The same as ``_build``, for a job that may have been made at another time, or hold its key for some time only."""
+    """Turn what a producer asked for into a job that may have been made at another time, or hold its key for some time only."""
     (job,) = _build(work, queue, (new,))
     if new.timestamp is None and new.dedup is None:
         return job

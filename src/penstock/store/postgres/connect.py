@@ -50,6 +50,7 @@ _WRITER: Final = {
 #: A database that has not answered the simplest of questions for so long is taken for lost, unless the configuration says
 #: otherwise: its network may hang. It is looked that often meanwhile, so that a server that stood still itself (its whole
 #: machine, say) hears the answer that has come since, instead of taking its own absence for the database's.
+#: At most half of STATEMENT_S: several ask in turn, and all of them within a server's lease of its number.
 ANSWER_MS: Final = 5_000
 ANSWER_LOOKS: Final = 10
 #: A slow one says so after this part of that time.
@@ -77,8 +78,8 @@ async def connect(
     """Open a connection. Raises StorageFailed if the database cannot be reached, ConfigInvalid if it does not let us in.
 
     ``writer``: for transactions. ``quick``: for questions that are answered at once, or not at all; see ``answered``.
-    ``counter``: for such that count something, which need not survive a crash; ``answer_ms``: what "at once" is at most.
-    ``bulk``: for reading much at once, and nothing else.
+    ``counter``: for such that count something, which need not survive a crash. ``answer_ms``: what "at once" is for these two;
+    default 5 s. ``bulk``: for reading much at once, and nothing else.
     """
     at_once = {"statement_timeout": str(int(answer_ms * _SLOW))} if quick or counter else {}
     settings = _SETTINGS | (_WRITER if writer else {}) | at_once | (_COUNTER if counter else {})
