@@ -88,9 +88,11 @@ class Measured:
         for scale in sorted({part.kept["scale"] for part in self.parts.values()} - {1}):
             small = sorted(name for name, part in self.parts.items() if part.kept["scale"] == scale)
             found.append(f"{', '.join(small)} with {scale:g} of the full size")
-        load = max((part.kept["load_before"] / part.kept["cores"] for part in self.parts.values()), default=0)
-        if load > QUIET_LOAD:
-            found.append(f"others kept cores busy for up to {load:.0%} of the time")
+        if any("busy_before" not in part.kept for part in self.parts.values()):
+            found.append("what else the machine did was not noted")
+        busy = max((part.kept.get("busy_before", 0) / part.kept["cores"] for part in self.parts.values()), default=0)
+        if busy > QUIET_LOAD:
+            found.append(f"others kept cores busy for up to {busy:.0%} of the time")
         return found
 
 

@@ -100,7 +100,7 @@ def measured(path: Path, **changed: Any) -> billion.Measured:
         name: {what: {billion.SERVER: 1e6 / rate, "Spark's JVM": 1e6 / rate} for what, rate in each.items()}
         for name, each in rates.items()
     }
-    common = {"cores": 2, "scale": 1, "load_before": 0.1} | changed
+    common = {"cores": 2, "scale": 1, "busy_before": 0.1} | changed
     kept = {
         name: common | {"rates": each, "processor_us": spent[name], "values": values.get(name, {})}
         for name, each in rates.items()
@@ -124,7 +124,7 @@ def test_a_billion_jobs_a_day_are_worked_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "doubt"), [({}, None), ({"scale": 0.05}, "0.05 of the full size"), ({"load_before": 0.5}, "25% of the time")]
+    ("changed", "doubt"), [({}, None), ({"scale": 0.05}, "0.05 of the full size"), ({"busy_before": 0.5}, "25% of the time")]
 )
 def test_figures_that_are_not_to_be_relied_on_are_marked(tmp_path: Path, changed: dict[str, Any], doubt: str | None) -> None:
     text = billion.text(measured(tmp_path / "f.json", **changed))

@@ -122,7 +122,7 @@ class Figures:
         """Return everything, for bench.billion."""
         return {
             "scale": self.scale,
-            "load_before": round(self.load, 2),
+            "busy_before": round(self.load, 2),
             "cores": os.cpu_count(),
             "python": platform.python_version(),
             "measured_at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
