@@ -54,6 +54,19 @@ def test_a_wrong_or_stale_token_is_refused_and_the_right_one_is_not(api: Api, ve
     api.ok("POST", f"/jobs/{job_id}/{verb}", {"token": new, "progress": 5})
 
 
+@pytest.mark.parametrize("verb", ["ack", "fail", "heartbeat", "progress", "extend-lock"])
+def test_an_empty_token_is_no_token(api: Api, verb: str) -> None:
+    job_id = api.active()
+    api.ok("POST", f"/jobs/{job_id}/{verb}", {"token": "", "progress": 5, "duration": 60_000})
+
+
+@pytest.mark.parametrize("verb", ["ack-batch", "heartbeat-batch", "extend-locks", "release-batch"])
+def test_empty_tokens_of_a_batch_are_no_tokens(api: Api, verb: str) -> None:
+    ids = [api.active(), api.active()]
+    reply = api.ok("POST", f"/jobs/{verb}", {"ids": ids, "tokens": ["", ""]})
+    assert reply.get("data", reply)["count"] == 2
+
+
 def test_a_batch_of_acks(api: Api) -> None:
     ids = [api.active() for _ in range(3)]
     reply = api.ok("POST", "/jobs/ack-batch", {"ids": ids, "results": [{"a": 1}, None, {"c": 3}]})

@@ -96,6 +96,17 @@ def test_a_client_that_sends_no_more_still_gets_its_answers(client: TcpClient) -
     assert client.read() is None
 
 
+def test_an_empty_token_is_no_token(client: TcpClient) -> None:
+    """What bunqueue's client sends for jobs it pulled without a lock."""
+    (first, _), (second, _), (third, _) = client.active(), client.active(), client.active()
+    assert client.ok("JobHeartbeatB", ids=[first, second], tokens=["", ""])["data"]["count"] == 2
+    assert client.ok("ACKB", ids=[first, second], results=[1, 2], tokens=["", ""])["count"] == 2
+    client.ok("ExtendLock", id=third, duration=60_000, token="")
+    client.ok("Progress", id=third, progress=50, token="")
+    client.ok("FAIL", id=third, error="no", token="")
+    assert [client.state(each) for each in (first, second, third)] == ["completed", "completed", "delayed"]
+
+
 # Values.
 
 

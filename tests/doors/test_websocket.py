@@ -75,6 +75,14 @@ def test_the_older_form_has_results_and_payloads(server: ServerProcess, api: Api
         assert "data" not in heard("completed"), "what is over 1 MiB is left out"
 
 
+def test_an_empty_token_is_no_token(server: ServerProcess, api: Api) -> None:
+    first, second = api.active(), api.active()
+    with ear(server, "job:pushed") as events:
+        assert events.ask("ACKB", ids=[first], tokens=[""])["ok"]
+        assert events.ask("FAIL", id=second, token="")["ok"]
+    assert (api.state(first), api.state(second)) == ("completed", "delayed")
+
+
 def test_who_comes_soon_after_the_start_hears_of_it_once(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as running:
         with ear(running, "job:*") as events:

@@ -74,8 +74,8 @@ def job_name(job: Job) -> str:
 
 
 def token_value(text: str | None) -> int | None:
-    """Return the lease a token stands for."""
-    return None if text is None else ids.from_uuid(text) or NO_TOKEN
+    """Return the lease a token stands for. An empty token is no token: clients send it for jobs they pulled without a lock."""
+    return ids.from_uuid(text) or NO_TOKEN if text else None
 
 
 def take_payload(raw: Raw) -> bytes:
