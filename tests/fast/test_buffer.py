@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import msgspec
@@ -12,7 +12,7 @@ import pytest
 
 from penstock.core import limits
 from penstock.core.clock import SystemClock
-from penstock.core.errors import StorageFailed, StoreIncompatible, StoreLocked, TooMany
+from penstock.core.errors import QueueFull, StorageFailed, StoreIncompatible, StoreLocked, TooMany
 from penstock.core.events import EventKind
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
@@ -25,6 +25,7 @@ from penstock.store.postgres import PostgresStore
 from penstock.store.redis import Buffers, RedisLink
 from penstock.store.wal import Record, Wal
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, push, push_many, state, stored
+from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -258,6 +259,82 @@ async def test_a_full_buffer_says_so(shard: str, redis: OwnRedis, tmp_path: Path
             with pytest.raises(TooMany, match="buffer is full"):
                 await push_many(engine, 3)
             await push_many(engine, 2)
+
+
+def push_within(engine: Engine, room: int, count: int = 1, **options: Any) -> asyncio.Future[list[Job]]:
+    """Push to a queue that may hold so many jobs, as the messages door does."""
+    return engine.run(Push(QUEUE, [NewJob(b"1", **options)] * count, room=room))
+
+
+async def test_what_is_promised_takes_up_room(shard: str, redis: OwnRedis, tmp_path: Path) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        for _ in range(3):
+            await push_within(engine, 3)
+        with pytest.raises(QueueFull):
+            await push_within(engine, 3)
+        with pytest.raises(QueueFull):
+            await push_within(engine, 3, job_id="named")  # which is never promised
+        await push_within(engine, 3, delay=3_600_000)  # which takes up no room
+        job = await claim_job(engine)
+        with pytest.raises(QueueFull):
+            await push_within(engine, 3)
+        assert await ack(engine, job, token=job.token) is None
+        await push_within(engine, 3)
+        with pytest.raises(QueueFull):
+            await push_within(engine, 3)
+        await flushed(engine)
+        assert len(await claim_all(engine)) == 3
+
+
+async def test_pushes_that_come_together_share_the_room(shard: str, redis: OwnRedis, tmp_path: Path) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        answers = await asyncio.gather(*(push_within(engine, 10, count=3) for _ in range(8)), return_exceptions=True)
+        assert sum(isinstance(each, list) for each in answers) == 3
+        assert sum(isinstance(each, QueueFull) for each in answers) == 5
+        await flushed(engine)
+        assert len(await claim_all(engine)) == 9
+
+
+async def test_with_plenty_of_room_pushes_are_answered_early(
+    shard: str, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        with monkeypatch.context() as patch:
+            hold_back(engine, patch)
+            (job,) = await push_within(engine, 100)
+            assert await stored(engine, job) is None
+        await flushed(engine)
+
+
+async def test_without_the_database_nobody_can_tell_whether_there_is_room(
+    shard: str, redis: OwnRedis, tmp_path: Path
+) -> None:
+    async with engine_on(shard, redis.url, tmp_path) as engine:
+        assert isinstance(engine.store, PostgresStore)
+        engine.store.lost(StorageFailed("a test"))
+        await push_within(engine, 2, count=2)  # there is, as far as this server knows
+        with pytest.raises((StorageFailed, QueueFull)):  # full if the server has found the database again by then
+            await push_within(engine, 2)
+        await flushed(engine)  # by itself
+        assert len(await claim_all(engine)) == 2
+
+
+async def test_the_messages_door_keeps_the_capacity_of_a_buffered_queue(shard: str, redis: OwnRedis, tmp_path: Path) -> None:
+    env = {"PENSTOCK_STORES": shard, "PENSTOCK_REDIS": redis.url}
+    with ServerProcess(tmp_path / "data", env=env) as server:
+        async with server.async_client() as http:
+            path, message = "/namespaces/shop/queues/orders", {"body": "eA=="}
+            assert (await http.post("/namespaces", json={"name": "shop"})).status_code == 201
+            assert (await http.post(path, json={"max_messages": 3})).status_code == 201
+            buffered = await http.put("/queues/orders/mode", json={"mode": "buffered"}, headers={"X-Namespace": "shop"})
+            assert buffered.status_code == 200
+            answers = [await http.post(f"{path}/messages", json=message) for _ in range(5)]
+            assert [answer.status_code for answer in answers] == [201, 201, 201, 429, 429]
+            assert "at capacity (3 messages)" in answers[-1].text
+            (taken,) = (await http.get(f"{path}/messages?n=1")).json()["messages"]
+            assert (await http.post(f"{path}/messages", json=message)).status_code == 429  # in flight counts
+            assert (await http.delete(f"/messages/{taken['receipt_handle']}")).status_code == 204
+            assert (await http.post(f"{path}/messages", json=message)).status_code == 201
 
 
 async def test_without_redis_the_log_is_enough(shard: str, redis: OwnRedis, tmp_path: Path) -> None:

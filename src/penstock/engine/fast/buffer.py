@@ -21,9 +21,10 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.breaker import Breaker
-from penstock.core.errors import FastPathFailed, PenstockError, StorageFailed, TooMany
+from penstock.core.errors import FastPathFailed, PenstockError, ShuttingDown, StorageFailed, TooMany
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.queue import QueueKey
+from penstock.engine.fast.capacity import BufferCapacity
 from penstock.engine.fast.promises import Keep, KeepHere, Promise, decode, encode
 from penstock.engine.keeper import Keeper
 from penstock.engine.making import build
@@ -62,6 +63,7 @@ class EnqueueBuffer:
         self._bytes = 0
         self._depths: dict[QueueKey, int] = {}
         self.jobs = 0  #: promised and not stored
+        self._capacity = BufferCapacity(self, engine.store)
         self.breaker = Breaker(engine.clock, failures=FAILURES, rest_ms=REST_MS)
         self.flusher = Flusher(self, engine)
         self._flushing: asyncio.Task[None] | None = None
@@ -102,6 +104,11 @@ class EnqueueBuffer:
         self.wal = wal
         self.flush()
 
+    @property
+    def last_number(self) -> int:
+        """Number of the newest record of the log; 0 if there is none."""
+        return 0 if self.wal is None else self.wal.last
+
     def depth(self, queue: QueueKey) -> int:
         """Return how many jobs of a queue are promised and not stored."""
         return self._depths.get(queue, 0)
@@ -114,6 +121,8 @@ class EnqueueBuffer:
         def buffered(command: Command[Any]) -> asyncio.Future[Any]:
             parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]
             if type(command) is Push:
+                if command.room is not None and self._may_hold(command.queue):
+                    return asyncio.ensure_future(self._push_within_room(command, run))
                 parts = ((command.queue, command.jobs),)
             elif type(command) is PushAcross:
                 parts = command.parts
@@ -124,6 +133,17 @@ class EnqueueBuffer:
             return asyncio.ensure_future(self._promise(parts, across=type(command) is PushAcross))
 
         return buffered
+
+    def _may_hold(self, key: QueueKey) -> bool:
+        """Tell whether jobs of a queue may be promised here."""
+        queue = self._engine.store.queue_find(key)
+        return key in self._depths or (queue is not None and queue.settings.buffered)
+
+    async def _push_within_room(self, push: Push, run: Callable[[Command[Any]], asyncio.Future[Any]]) -> Any:
+        parts = ((push.queue, push.jobs),)
+        if self._takes(parts) and self._capacity.has_room(push):
+            return await self._promise(parts, across=False)  # which counts it before anything else happens
+        return await self._capacity.ask_database(push, run)
 
     def _takes(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]) -> bool:
         """Tell whether pushes may be answered early: all of them are to buffered queues, and plain."""
@@ -169,6 +189,7 @@ class EnqueueBuffer:
                     self._unstored.remove(each)
                     self._settle(each[1], len(record.body))
                     break
+            self._capacity.failed(StorageFailed("The log of the enqueue buffer failed: nothing was stored."))
         else:
             self.flush()
             self._uncopied.append(record)
@@ -211,6 +232,7 @@ class EnqueueBuffer:
                         raise StorageFailed("nothing of it was stored")
                 except PenstockError as error:
                     self.breaker.failed()
+                    self._capacity.failed(error)
                     log.warning("the enqueue buffer could not be stored; it is tried again", error=str(error))
                     continue
                 self.breaker.worked()
@@ -253,6 +275,7 @@ class EnqueueBuffer:
             record, counts = self._unstored.popleft()
             self._settle(counts, len(record.body))
         self._stored_up_to = number
+        self._capacity.advanced(number)
         wal.forget(number)
         with contextlib.suppress(FastPathFailed):
             await self.buffers.forget(wal.number, number)
@@ -298,6 +321,7 @@ class EnqueueBuffer:
         await self.flusher.stop()
         under_way = [task for task in (self._flushing, self._copying) if task is not None]
         await asyncio.gather(*under_way, return_exceptions=True)
+        self._capacity.failed(ShuttingDown())
         if self._opened is not None:
             wal = self._opened[0]
             await wal.close(is_stored=self.wal is wal and not self._unstored and wal.failure is None)
