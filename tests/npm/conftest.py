@@ -60,7 +60,7 @@ class OriginalServer:
             with contextlib.suppress(httpx2.HTTPError):
                 if httpx2.get(f"http://127.0.0.1:{http_port}/health", timeout=5, trust_env=False).status_code == 200:
                     return self
-            time.sleep(0.05)
+            time.sleep(0.01)
         raise AssertionError((self._data / "log").read_text(encoding="utf-8"))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
