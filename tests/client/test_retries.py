@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
 import sys
 import threading
@@ -16,16 +18,20 @@ from penstock.client import (
     Client,
     Conflict,
     ConnectionFailed,
+    Job,
     JobOptions,
     LeaseLost,
     NewJob,
     UnexpectedReply,
+    _clock,
 )
+from penstock.client._sync import transport
 from tests.client.proxy import Answer, ForgetfulProxy, StubServer, first
 from tests.support.ports import free_port
 from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -133,7 +139,7 @@ def test_a_server_that_is_killed_and_started_again_gets_each_job_once(tmp_path: 
     enough = threading.Event()
 
     def push(number: int) -> None:
-        with Client(server.url, retry_for=120) as client:
+        with Client(server.url, retry_for=120, connect_timeout=120) as client:
             count = 0
             while not enough.is_set():
                 client.jobs.push("q", [number, count])
@@ -204,3 +210,74 @@ def test_errors_say_what_they_are() -> None:
         assert true is None or getattr(raised.value, true)
     with StubServer(Answer(200, b"<html>")) as stub, Client(stub.url) as client, pytest.raises(UnexpectedReply):
         client.jobs.state("x")
+
+
+class FakeTime:
+    """The SDK's clock: time passes when a client waits, and not otherwise."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.passed = 0.0
+        monkeypatch.setattr(_clock, "steady", lambda: self.passed)
+        monkeypatch.setattr(transport, "block", self.block)
+
+    def block(self, seconds: float) -> None:
+        self.passed += seconds
+
+
+def test_a_server_that_is_away_is_given_up_after_connect_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    time, port = FakeTime(monkeypatch), free_port()
+    with Client(f"http://127.0.0.1:{port}") as client:
+        with pytest.raises(ConnectionFailed, match=rf"cannot connect to 127\.0\.0\.1:{port} ") as failed:
+            client.jobs.push("q", 1)
+        assert not failed.value.outcome_unknown
+        assert 2 < time.passed <= 5
+    before = time.passed
+    with Client(f"http://127.0.0.1:{port}", connect_timeout=60, retry_for=100) as client:
+        with pytest.raises(ConnectionFailed):
+            client.jobs.push("q", 1)
+        assert 50 < time.passed - before <= 60
+
+
+def test_a_server_that_went_away_is_given_up_after_connect_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection of an earlier call is lost first: that the request was sent must not make it wait for longer."""
+    server = ServerProcess(tmp_path / "data").start()
+    with Client(server.url) as client:
+        client.jobs.push("q", 1)
+        server.kill()
+        time = FakeTime(monkeypatch)
+        with pytest.raises(ConnectionFailed, match=f"cannot connect to 127.0.0.1:{server.port} "):
+            client.jobs.push("q", 1)
+        assert time.passed <= 5
+
+
+def test_a_server_that_takes_no_connection_is_given_up_too() -> None:
+    """A listener whose line is full does not answer to those who knock, like a machine that is switched off."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        port = full.getsockname()[1]
+        waiting = [socket.socket() for _ in range(3)]
+        for each in waiting:
+            each.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                each.connect(("127.0.0.1", port))
+        with (
+            Client(f"http://127.0.0.1:{port}", connect_timeout=0.3) as client,
+            pytest.raises(ConnectionFailed, match=rf"cannot connect to 127\.0\.0\.1:{port} "),
+        ):
+            client.jobs.push("q", 1)
+        for each in waiting:
+            each.close()
+
+
+@pytest.mark.parametrize("verb", ["pull", "ack", "publish"])
+def test_what_an_unknown_outcome_means_fits_what_was_asked_for(server: ServerProcess, queue: str, verb: str) -> None:
+    job = Job(id="x", queue=queue, token="y")
+    asks: dict[str, tuple[Callable[[Client], object], str]] = {
+        "pull": (lambda client: client.jobs.pull(queue), "leased to you. It comes back when the lease ends"),
+        "ack": (lambda client: client.jobs.ack(job), "Send it again with the same token"),
+        "publish": (lambda client: client.jobs.push(queue, 1), "Push it again with the same job_id"),
+    }
+    ask, advice = asks[verb]
+    with ForgetfulProxy(server.port, lambda _: True) as proxy, Client(proxy.url, retry_for=0) as unlucky:
+        with pytest.raises(ConnectionFailed, match=advice) as unknown:
+            ask(unlucky)
+        assert unknown.value.outcome_unknown

@@ -20,6 +20,7 @@ from penstock.client import (
     JobContext,
     Retry,
     Worker,
+    _clock,
     _desk,
     _handling,
     _texts,
@@ -478,6 +479,46 @@ def test_a_worker_waits_for_a_server_that_is_away(tmp_path: Path, queue: str) ->
         client.jobs.push(queue, 2)
         until(lambda: worker.processed == 2)
     server.stop()
+
+
+@pytest.mark.parametrize("outcome", ["done", "failed"])
+def test_finished_work_is_held_until_the_server_is_back(
+    tmp_path: Path, queue: str, monkeypatch: pytest.MonkeyPatch, outcome: str
+) -> None:
+    """However long that takes: the SDK's clock goes ahead by an hour with each look at it."""
+    begun, release, tries = threading.Event(), threading.Event(), threading.Semaphore(0)
+    calls: list[int] = []
+
+    def handle(job: JobContext) -> str:
+        calls.append(job.attempt)
+        begun.set()
+        release.wait(PATIENCE_S)
+        if outcome == "failed":
+            raise ValueError("not today")
+        return "kept"
+
+    hours = iter(range(0, 10**9, 3600))
+
+    def steady() -> float:
+        tries.release()
+        return float(next(hours))
+
+    server = ServerProcess(tmp_path / "data").start()
+    with Client(server.url) as client:
+        job_id = client.jobs.push(queue, 1, backoff=600)
+        with working(server.url, queue, handle):
+            assert begun.wait(PATIENCE_S)
+            server.kill()
+            monkeypatch.setattr(_clock, "steady", steady)
+            release.set()
+            for _ in range(12):
+                assert tries.acquire(timeout=PATIENCE_S)
+            monkeypatch.undo()
+            server = ServerProcess(tmp_path / "data", port=server.port).start()
+            until(lambda: client.jobs.state(job_id) == ("completed" if outcome == "done" else "delayed"))
+        assert client.jobs.get(job_id).attempts == (0 if outcome == "done" else 1)
+    server.stop()
+    assert calls == [1]
 
 
 def test_a_worker_ends_even_if_the_server_is_away(tmp_path: Path, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,38 @@ def test_a_failed_fsync_refuses_everything_loses_nothing_and_heals(tmp_path: Pat
     assert "storage works again" in server.log()
 
 
+ADVICE = {
+    "push": "Push it again with the same jobId or Idempotency-Key",
+    "pull": "what was leased without an answer comes back when its lease ends",
+    "ack": "Send it again with the same token",
+    "pause": "Look at what it was about",
+}
+
+
+@pytest.mark.parametrize("verb", ADVICE)
+def test_what_to_do_about_an_unknown_outcome_fits_what_was_asked_for(tmp_path: Path, verb: str) -> None:
+    fault = tmp_path / "broken"
+    launcher = ("-m", "tests.support.faulty_server")
+    with (
+        ServerProcess(tmp_path / "data", launcher=launcher, env={"FAULT_FILE": str(fault)}) as server,
+        server.client() as client,
+    ):
+        api = Api(client, "q")
+        api.push(1)
+        api.push(2)
+        job_id, token = api.take()
+        fault.touch()
+        answer = {
+            "push": lambda: api.call("POST", "{q}/jobs", json={"data": 1}),
+            "pull": lambda: api.call("GET", "{q}/jobs"),
+            "ack": lambda: api.call("POST", f"/jobs/{job_id}/ack", json={"token": token}),
+            "pause": lambda: api.call("POST", "{q}/pause"),
+        }[verb]()
+        assert (answer.status_code, answer.headers["penstock-error"]) == (500, "outcome_unknown")
+        assert f"it may or may not have happened. {ADVICE[verb]}" in answer.json()["error"].replace("Pull again: ", "")
+        fault.unlink()
+
+
 # A real file system that is full.
 
 

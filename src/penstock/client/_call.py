@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+#: What it means that a request was sent and its answer was lost, and what to do about it.
+IF_DONE: Final = "it may have been done"
+IF_PUSHED: Final = "it may be stored. Push it again with the same job_id, and it is there once"
+IF_TAKEN: Final = "something may have been leased to you. It comes back when the lease ends"
+IF_SETTLED: Final = (
+    "it may have counted. Send it again with the same token: a refusal then means that it did, or that the lease is over"
+)
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -21,7 +29,8 @@ class Call(Generic[T]):
 
     ``repeatable``: sending it again does no harm if the answer to the first got lost. ``already``: statuses that mean it is
     done, if an earlier try may have done it. ``wait_ms``: how long the server may take on purpose.
-    ``settles``: it is about a lease, so a refusal means that the lease is lost.
+    ``settles``: it is about a lease, so a refusal means that the lease is lost. ``if_unknown``: what it means that a request
+    was sent and its answer was lost.
     """
 
     method: str
@@ -34,6 +43,7 @@ class Call(Generic[T]):
     already: tuple[int, ...] = ()
     wait_ms: int = 0
     settles: bool = False
+    if_unknown: str = IF_DONE
 
 
 def path(template: str, *names: str) -> str:

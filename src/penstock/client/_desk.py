@@ -18,6 +18,7 @@ from penstock.client._handling import DROPPED
 from penstock.client._outbox import Outbox
 from penstock.client._plan import AHEAD_S, BATCH_MAX, Plan
 from penstock.client._presence import Presence
+from penstock.client._retry import ENDLESS_S
 from penstock.client.context import JobContext
 from penstock.client.errors import ApiError, LeaseLost, PenstockError
 
@@ -41,8 +42,8 @@ class Desk:
     """See above. ``stop`` may be called from any thread, everything else is of its own."""
 
     def __init__(self, settings: Settings, plan: Plan) -> None:
-        # A result is handed in for as long as its lease can last.
-        self.settings = settings.but(retry_for=max(plan.lease, settings.retry_for))
+        patience = max(plan.lease, settings.retry_for)
+        self.settings = settings.but(retry_for=patience, connect_timeout=patience)
         self.plan = plan
         self.error: BaseException | None = None  #: why it gave up
         self._begun = False
@@ -87,8 +88,10 @@ class Desk:
     async def run(self, runner: Runner) -> None:
         """Work until told to stop, or until the server refuses for good: then ``error`` says why."""
         self.runner = runner
-        async with AsyncClient.from_settings(self.settings) as client:
-            self.client = self.outbox.client = client
+        # What is finished is held until the server answers: it may be back in time, and then it says whether the lease is over.
+        settling = self.settings.but(retry_for=ENDLESS_S, connect_timeout=ENDLESS_S)
+        async with AsyncClient.from_settings(self.settings) as client, AsyncClient.from_settings(settling) as patient:
+            self.client, self.outbox.client = client, patient
             presence = Presence(client, self.plan)
             heart = self._watched(self._beat(presence))
             taker = self._watched(self._take())
@@ -241,7 +244,7 @@ class Desk:
             await presence.show(self._hand.count, self.outbox.processed, self.outbox.failed)
             await _clock.pause(self.plan.heartbeat)
             self._shed()
-            held = [context for context in self._hand.held.values() if not context.finished]
+            held = list(self._hand.held.values())  # what is finished and not handed in yet, too
             for start in range(0, len(held), BATCH_MAX):
                 await self._renew(held[start : start + BATCH_MAX])
 

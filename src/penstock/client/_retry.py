@@ -9,6 +9,7 @@ import httpx2
 import msgspec
 
 from penstock.client import _clock
+from penstock.client._call import IF_SETTLED
 from penstock.client.errors import ApiError, Conflict, ConnectionFailed, LeaseLost, NotFound
 
 if TYPE_CHECKING:
@@ -19,24 +20,40 @@ log = logging.getLogger("penstock.client")
 #: The first pause, and the longest, in seconds. Each is twice the one before, with chance in it.
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
+#: The longest pause of a call about a lease. A server that has restarted waits 2 s before it ends leases that are over.
+LONGEST_SETTLING_PAUSE_S: Final = 1.0
+#: A connection gets at least this many seconds to be made, whatever ``connect_timeout`` says.
+SHORTEST_CONNECT_S: Final = 0.1
 #: A server's Retry-After is honoured up to this many seconds.
 RETRY_AFTER_S_MAX: Final = 30.0
 #: It did not happen; the server says so. Trying again is always safe.
 REFUSED_FOR_NOW: Final = (429, 503)
+#: It did not happen, because the server's disk is full. What settles a job needs no room for long.
+DISK_FULL: Final = 507
+#: A call that may take so many seconds is tried until there is an answer.
+ENDLESS_S: Final = 365 * 86_400.0
 #: It may have happened: the answer got lost behind a proxy, or the disk failed in between.
 UNKNOWN: Final = (502, 504)
 #: The request never left.
 NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+#: No connection could be made.
+UNREACHABLE: Final = (httpx2.ConnectError, httpx2.ConnectTimeout)
 
 
 class Attempts:
-    """The tries of one call, for ``retry_for`` seconds from the first failure on."""
+    """The tries of one call, for ``retry_for`` seconds from the first failure on.
 
-    def __init__(self, call: Call[Any], retry_for: float) -> None:
+    ``connect_for``: give up earlier, after so many seconds in a row in which no connection could be made; ``retry_for``.
+    """
+
+    def __init__(self, call: Call[Any], retry_for: float, connect_for: float | None = None) -> None:
         self.call = call
         self.repeated = False  #: an earlier try may have counted
         self._retry_for = retry_for
+        self._connect_for = retry_for if connect_for is None else min(connect_for, retry_for)
         self._ends: float | None = None
+        self._try_began = _clock.steady()
+        self._unreachable_since: float | None = None
         self._told = False
         self._pause = FIRST_PAUSE_S
 
@@ -44,35 +61,46 @@ class Attempts:
         """Return how many seconds to wait before the next try. Raises ConnectionFailed if there is none."""
         unknown = not isinstance(error, NOT_SENT)
         self.repeated = self.repeated or unknown
+        self._note_reach(error)
         pause = None if isinstance(error, httpx2.UnsupportedProtocol) else self._next_pause(unknown=unknown)
-        what = f"No answer to {self.call.method} {self.call.path}: {str(error) or type(error).__name__}"
+        what = f"No answer to {self.call.method} {self.call.path}: {_reason(error)}"
         if pause is None:
             if self.repeated:
-                what += ". It had been sent, so its outcome is unknown: it may have been done"
+                meaning = IF_SETTLED if self.call.settles else self.call.if_unknown
+                what += f". It had been sent, so its outcome is unknown: {meaning}"
             raise ConnectionFailed(what, outcome_unknown=self.repeated) from error
-        self._tell(what)
+        self._tell(what, self._retry_for if self._unreachable_since is None else self._connect_for)
         return pause
+
+    def _note_reach(self, error: httpx2.TransportError) -> None:
+        """Note since when no connection could be made."""
+        if not isinstance(error, UNREACHABLE):
+            self._unreachable_since = None
+        elif self._unreachable_since is None:
+            self._unreachable_since = self._try_began
 
     def after_refusal(self, response: httpx2.Response) -> float | None:
         """Return how many seconds to wait before the next try, or None: it is done. Raises ApiError if it is final."""
         status = response.status_code
+        self._unreachable_since = None
         if self.repeated and status in self.call.already:
             return None
         error = error_of(response, repeated=self.repeated, settles=self.call.settles)
         unknown = error.outcome_unknown
         self.repeated = self.repeated or unknown
-        if unknown or status in REFUSED_FOR_NOW:
+        if unknown or status in REFUSED_FOR_NOW or (status == DISK_FULL and self.call.settles):
             pause = self._next_pause(unknown=unknown, at_least=_retry_after(response))
             if pause is not None:
-                self._tell(f"{self.call.method} {self.call.path} was refused for now: {error}")
+                self._tell(f"{self.call.method} {self.call.path} was refused for now: {error}", self._retry_for)
                 return pause
         raise error
 
-    def _tell(self, what: str) -> None:
-        """Say once, in the log, that a call takes longer, and why: whoever waits for it may wonder."""
+    def _tell(self, what: str, seconds: float) -> None:
+        """Log once that a call takes longer, and why."""
         if not self._told:
             self._told = True
-            log.warning("%s. Trying again for up to %g s.", what.rstrip("."), self._retry_for)
+            how_long = "until there is an answer" if seconds >= ENDLESS_S else f"for up to {seconds:g} s"
+            log.warning("%s. Trying again %s.", what.rstrip("."), how_long)
 
     def _next_pause(self, *, unknown: bool, at_least: float = 0.0) -> float | None:
         if unknown and not self.call.repeatable:
@@ -80,9 +108,13 @@ class Attempts:
         now = _clock.steady()
         if self._ends is None:
             self._ends = now + self._retry_for
+        ends = self._ends
+        if self._unreachable_since is not None:
+            ends = min(ends, self._unreachable_since + self._connect_for)
         pause = max(_clock.jittered(self._pause), at_least)
-        self._pause = min(self._pause * 2, LONGEST_PAUSE_S)
-        return pause if now + pause <= self._ends else None
+        self._pause = min(self._pause * 2, LONGEST_SETTLING_PAUSE_S if self.call.settles else LONGEST_PAUSE_S)
+        self._try_began = now + pause
+        return pause if self._try_began <= ends else None
 
 
 class _ErrorBody(msgspec.Struct):
@@ -104,6 +136,17 @@ def error_of(response: httpx2.Response, *, repeated: bool = False, settles: bool
     elif status == 410 or code == "stale_lease" or (settles and code == "refused"):
         kind = LeaseLost
     return kind(status, code, message or response.reason_phrase, repeated=repeated)
+
+
+def _reason(error: httpx2.TransportError) -> str:
+    """Return why there was no answer, with the host and port that were asked."""
+    text = str(error) or type(error).__name__
+    try:
+        url = error.request.url
+    except RuntimeError:  # it was raised without a request
+        return text
+    address = f"{url.host}:{url.port or (443 if url.scheme == 'https' else 80)}"
+    return f"cannot connect to {address} ({text})" if isinstance(error, UNREACHABLE) else f"{text} ({address})"
 
 
 def _retry_after(response: httpx2.Response) -> float:

@@ -24,6 +24,7 @@ class Settings:
     namespace: str | None = None
     timeout: float = 30.0
     retry_for: float = 30.0
+    connect_timeout: float = 5.0
     verify: ssl.SSLContext | bool = True
 
     def __post_init__(self) -> None:

@@ -323,9 +323,13 @@ class StorageFailed(PenstockError):
 
 
 class OutcomeUnknown(PenstockError):
-    """The disk failed while this was being made durable: it may or may not have happened. Retry with the same jobId."""
+    """The disk failed while this was being made durable: it may or may not have happened."""
 
     code = "outcome_unknown"
+
+    def with_advice(self, advice: str) -> OutcomeUnknown:
+        """Return the same error with what to do about it, which depends on what was asked for."""
+        return OutcomeUnknown(f"{self} {advice}")
 
 
 class FastPathFailed(PenstockError):

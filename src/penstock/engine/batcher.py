@@ -280,6 +280,8 @@ class Batcher:
         if not isinstance(error, PenstockError):
             log.error("a command failed unexpectedly", command=type(command).__name__, exc_info=error)
             error = PenstockError()
+        elif isinstance(error, OutcomeUnknown):
+            error = error.with_advice(command.if_unknown)
         self._refuse(command, error)
 
     def _refuse(self, command: AnyCommand, error: Exception) -> None:

@@ -18,7 +18,7 @@ from penstock.core.events import EventKind
 from penstock.core.ids import to_uuid
 from penstock.core.job import Delivery, Job, Payload, details_of, put_details
 from penstock.core.lifecycle import Arrow
-from penstock.engine.command import Command
+from penstock.engine.command import Command, IfUnknown
 from penstock.engine.settle import Hold, Release
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class Claim(Command[list[Delivery]]):
     __slots__ = (
         "alarm", "count", "direct", "engine", "gone", "lease_ms", "note", "owner", "queue", "wait_ms", "waits_until"
     )  # fmt: skip
+
+    if_unknown = IfUnknown.PULL
 
     def __init__(
         self,

@@ -22,6 +22,18 @@ class Lane:
     ACKS: Final = 2
 
 
+class IfUnknown:
+    """What to do about a command whose outcome is unknown, for the person who gets that answer."""
+
+    CHANGE: Final = "Look at what it was about, and send it again if it did not."
+    PUSH: Final = (
+        "Push it again with the same jobId or Idempotency-Key, and it is there once. Without one it may be there twice."
+    )
+    PULL: Final = "Pull again: what was leased without an answer comes back when its lease ends."
+    SETTLE: Final = "Send it again with the same token: a refusal then means that it counted, or that the lease is over."
+    SETTLE_BY_ID: Final = "Send it again: it counts once."
+
+
 class Command(Generic[Outcome]):
     """Base of all verbs. A door makes one and awaits ``engine.run(command)``.
 
@@ -33,6 +45,7 @@ class Command(Generic[Outcome]):
 
     lane: ClassVar[int] = Lane.MAIN  #: where it is done while the server is busy
     grows: ClassVar[bool] = False  #: it needs more room on disk, so it is refused while the disk is full
+    if_unknown: ClassVar[str] = IfUnknown.CHANGE  #: what to do if its outcome is unknown
     durable: bool = False  #: its answer waits for an fsync even if the server's durability would not
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from penstock.core.job import (
 from penstock.core.ledger import Entry, EntryKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine import flows
-from penstock.engine.command import Command, Lane
+from penstock.engine.command import Command, IfUnknown, Lane
 from penstock.engine.fast.commands import call_back
 from penstock.engine.making import build, build_one, make, start_apart
 from penstock.engine.taken import Names
@@ -50,6 +50,7 @@ class Push(Command[list[Job]]):
 
     lane = Lane.PUSHES
     grows = True
+    if_unknown = IfUnknown.PUSH
 
     def __init__(
         self, queue: QueueKey, jobs: Sequence[NewJob], permit: Permit | None = None, room: int | None = None
@@ -78,6 +79,7 @@ class PushAcross(Command[list[list[Job]]]):
 
     lane = Lane.PUSHES
     grows = True
+    if_unknown = IfUnknown.PUSH
 
     def __init__(
         self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]], asked_ms: int, permit: Permit | None = None
@@ -138,6 +140,7 @@ class PushAgain(Command[list[Job | None]]):
     __slots__ = ("asked_ms", "jobs", "namespace")
 
     grows = True
+    if_unknown = IfUnknown.PUSH
 
     def __init__(self, namespace: str, jobs: Sequence[NewJob], asked_ms: int | None) -> None:
         self.namespace = namespace

@@ -13,7 +13,7 @@ from penstock.core import limits
 from penstock.core.errors import JobNotFound, QueueMoving, WrongState
 from penstock.core.job import JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command, Lane
+from penstock.engine.command import Command, IfUnknown, Lane
 from penstock.engine.fast.commands import call_back
 from penstock.engine.repeat import repeat
 from penstock.engine.settle import complete_all, count_failure
@@ -43,6 +43,8 @@ class ById(Command[list["ItemOutcome"]]):
     """What both share. Answers one outcome per receipt, in order."""
 
     __slots__ = ("receipts",)
+
+    if_unknown = IfUnknown.SETTLE_BY_ID
 
     def __init__(self, receipts: Sequence[Receipt]) -> None:
         self.receipts = receipts

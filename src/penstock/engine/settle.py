@@ -13,7 +13,7 @@ from penstock.core.errors import JobNotFound, PenstockError, QueueMoving, StaleL
 from penstock.core.job import DeathReason, Job, JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.retry import after_failure
-from penstock.engine.command import Command, Lane
+from penstock.engine.command import Command, IfUnknown, Lane
 from penstock.engine.fast.commands import call_back
 from penstock.engine.repeat import repeat
 
@@ -43,6 +43,8 @@ class Settlement(Command[list[ItemOutcome]]):
     """
 
     __slots__ = ("holds", "may", "namespace")
+
+    if_unknown = IfUnknown.SETTLE
 
     def __init__(self, namespace: str | None, holds: Sequence[Hold], may: Callable[[QueueKey], bool] | None = None) -> None:
         self.namespace = namespace

@@ -37,6 +37,7 @@ log = structlog.get_logger("penstock.wal")
 _MAGIC: Final = b"PENSTOCK-WAL-1\n"
 _HEAD = struct.Struct(">15sQ36s")
 _RECORD = struct.Struct(">IIQ")
+_UNKNOWN: Final = "The log failed: it may or may not be stored. Pushed again, it may be there twice."
 
 
 class Record(NamedTuple):
@@ -199,7 +200,7 @@ class Wal:
         log.error("the log of the enqueue buffer cannot be written; what comes is stored directly", error=str(error))
         for _, durable in waiting + self._waiting:
             if not durable.done():
-                durable.set_exception(OutcomeUnknown("The log failed: the message may or may not be stored."))
+                durable.set_exception(OutcomeUnknown(_UNKNOWN))
         self._waiting = []
 
     def _put(self, data: bytes) -> None:

@@ -28,8 +28,9 @@ class AsyncClient(AsyncMessaging):
 
     ``url``: ``http://host:6790``. ``api_key`` is sent as ``X-Api-Key``, ``token`` as a bearer token. ``namespace``: whose jobs
     are meant; ``default``. ``timeout``: how long to wait for an answer, beyond what a call waits on purpose; 30 s.
-    ``retry_for``: for how long a call is tried again while the server is away or busy; 30 s, 0 for not at all. ``verify``:
-    False, or an ``ssl.SSLContext``, for certificates the system does not trust.
+    ``retry_for``: for how long a call is tried again while the server is busy, or its answers get lost; 30 s, 0 for not at all.
+    ``connect_timeout``: for how long a call tries to connect before it fails; 5 s, and never longer than ``retry_for``.
+    ``verify``: False, or an ``ssl.SSLContext``, for certificates the system does not trust.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class AsyncClient(AsyncMessaging):
         namespace: str | None = None,
         timeout: Duration = 30.0,
         retry_for: Duration = 30.0,
+        connect_timeout: Duration = 5.0,
         verify: ssl.SSLContext | bool = True,
     ) -> None:
         self.settings = _settings.Settings(
@@ -50,6 +52,7 @@ class AsyncClient(AsyncMessaging):
             namespace=namespace,
             timeout=duration_s(timeout, "timeout"),
             retry_for=duration_s(retry_for, "retry_for"),
+            connect_timeout=duration_s(connect_timeout, "connect_timeout"),
             verify=verify,
         )
         self._transport = AsyncTransport(self.settings)
@@ -70,6 +73,7 @@ class AsyncClient(AsyncMessaging):
             namespace=settings.namespace,
             timeout=settings.timeout,
             retry_for=settings.retry_for,
+            connect_timeout=settings.connect_timeout,
             verify=settings.verify,
         )
 

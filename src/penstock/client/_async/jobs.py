@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from penstock.client import _replies as replies
-from penstock.client._call import Call, body, encode, nothing, path, query
+from penstock.client._call import IF_PUSHED, IF_TAKEN, Call, body, encode, nothing, path, query
 from penstock.client._units import Duration, duration_ms
 from penstock.client.errors import LeaseLost
 from penstock.client.options import JobOptions, NewJob, is_remembered, job_fields
@@ -34,7 +34,7 @@ class AsyncJobs:
         """
         fields = job_fields(data, options, named=True)
         where, again = path("/queues/{}/jobs", queue), is_remembered([fields])
-        return await self._send(Call("POST", where, replies.ID, encode(fields), repeatable=again))
+        return await self._send(Call("POST", where, replies.ID, encode(fields), repeatable=again, if_unknown=IF_PUSHED))
 
     async def push_many(self, queue: str, jobs: Iterable[Any], **options: Unpack[JobOptions]) -> list[str]:
         """Push up to 10,000 jobs, all or none, and return their ids in order.
@@ -51,7 +51,8 @@ class AsyncJobs:
         if not new:
             return []
         where, again = path("/queues/{}/jobs/bulk", queue), is_remembered(new)
-        return await self._send(Call("POST", where, replies.IDS, encode({"jobs": new}), repeatable=again))
+        call = Call("POST", where, replies.IDS, encode({"jobs": new}), repeatable=again, if_unknown=IF_PUSHED)
+        return await self._send(call)
 
     # Workers.
 
@@ -79,7 +80,8 @@ class AsyncJobs:
         wait_ms = 0 if wait is None else duration_ms(wait, "wait")
         lease_ms = None if lease is None else duration_ms(lease, "lease")
         wanted = body(count=count, timeout=wait_ms, lockTtl=lease_ms, owner=owner)
-        call = Call("POST", path("/queues/{}/jobs/pull-batch", queue), replies.PULLED, wanted, wait_ms=wait_ms)
+        where = path("/queues/{}/jobs/pull-batch", queue)
+        call = Call("POST", where, replies.PULLED, wanted, wait_ms=wait_ms, if_unknown=IF_TAKEN)
         return await self._send(call)
 
     async def ack(self, job: Job | str, result: Any = None, *, token: str | None = None) -> None:

@@ -8,7 +8,7 @@ import httpx2
 import msgspec
 
 from penstock.client._clock import pause
-from penstock.client._retry import Attempts
+from penstock.client._retry import SHORTEST_CONNECT_S, Attempts
 from penstock.client.errors import UnexpectedReply
 
 if TYPE_CHECKING:
@@ -35,8 +35,10 @@ class AsyncTransport:
 
     async def send(self, call: Call[T]) -> T:
         """Make a call. Raises ApiError if the server refuses, ConnectionFailed if it does not answer."""
-        attempts = Attempts(call, self.settings.retry_for)
-        timeout = httpx2.Timeout(self.settings.timeout, read=self.settings.timeout + call.wait_ms / 1000)
+        settings = self.settings
+        attempts = Attempts(call, settings.retry_for, settings.connect_timeout)
+        connect = max(SHORTEST_CONNECT_S, min(settings.connect_timeout, settings.timeout))  # for one try
+        timeout = httpx2.Timeout(settings.timeout, connect=connect, read=settings.timeout + call.wait_ms / 1000)
         while True:
             try:
                 response = await self.http.request(

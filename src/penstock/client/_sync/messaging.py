@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client import _clock
 from penstock.client import _replies as replies
-from penstock.client._call import Call, body, encode, nothing, path, query
+from penstock.client._call import IF_SETTLED, IF_TAKEN, Call, body, encode, nothing, path, query
 from penstock.client._units import Duration, Moment, duration_ms, moment_ms
 
 if TYPE_CHECKING:
@@ -96,17 +96,19 @@ class Messaging:
             replies.MESSAGES,
             params=query(n=n, visibility_timeout_ms=visibility, wait_ms=wait_ms),
             wait_ms=wait_ms or 0,
+            if_unknown=IF_TAKEN,
         )
         return self._transport.send(call)
 
     def ack(self, receipt_handle: str | Message) -> None:
         """Say that a message is dealt with: it will not come again. The message itself will do, too. Raises LeaseLost."""
-        self._transport.send(Call("DELETE", path("/messages/{}", _receipt(receipt_handle)), nothing, already=(410,)))
+        where = path("/messages/{}", _receipt(receipt_handle))
+        self._transport.send(Call("DELETE", where, nothing, already=(410,), if_unknown=IF_SETTLED))
 
     def nack(self, receipt_handle: str | Message) -> None:
         """Give a message back: it goes to the end of its queue, or to the dead letters. Raises LeaseLost."""
         where = path("/messages/{}/nack", _receipt(receipt_handle))
-        self._transport.send(Call("POST", where, nothing, already=(410,)))
+        self._transport.send(Call("POST", where, nothing, already=(410,), if_unknown=IF_SETTLED))
 
     def purge(self, namespace: str, queue: str) -> int:
         """Remove all messages that are ready or in flight; return how many. Scheduled ones stay. Raises NotFound."""
@@ -118,7 +120,7 @@ class Messaging:
     def drain_dlq(self, namespace: str, queue: str, limit: int = 10) -> list[Message]:
         """Take up to ``limit`` dead messages. They are yours like consumed ones: ack those you are done with."""
         where = path("/namespaces/{}/queues/{}/dlq", namespace, queue)
-        return self._transport.send(Call("GET", where, replies.MESSAGES, params=query(limit=limit)))
+        return self._transport.send(Call("GET", where, replies.MESSAGES, params=query(limit=limit), if_unknown=IF_TAKEN))
 
     def replay_dlq(self, namespace: str, queue: str, limit: int = 100) -> int:
         """Put up to ``limit`` dead messages back into their queue, attempts beginning anew; return how many."""
