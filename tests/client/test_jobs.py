@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from datetime import UTC, datetime, timedelta
@@ -270,6 +271,14 @@ def test_namespaces_are_apart(server: ServerProcess, queue: str) -> None:
         assert two.jobs.state(job_id) == "unknown"
         assert two.jobs.pull(queue) is None
         assert one.jobs.pull(queue) is not None
+
+
+@pytest.mark.anyio
+async def test_a_pull_that_waits_is_ended_by_its_id(async_client: AsyncClient, queue: str) -> None:
+    pull = asyncio.create_task(async_client.jobs.pull_many(queue, 1, wait=60, wait_id=queue))
+    while not await async_client.jobs.stop_waiting(queue):
+        await asyncio.sleep(0.01)
+    assert await pull == []
 
 
 @pytest.mark.anyio

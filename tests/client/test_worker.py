@@ -272,8 +272,14 @@ def test_progress_and_logs_arrive_before_the_end(client: Client, queue: str) -> 
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_handler_cannot_starve_heartbeats(client: Client, queue: str, busy: bool) -> None:
+def test_a_handler_cannot_starve_heartbeats(client: Client, server: ServerProcess, queue: str, busy: bool) -> None:
     release, begun = threading.Event(), threading.Event()
+    beats: list[bytes] = []
+
+    def count(request: bytes) -> bool:
+        if begun.is_set() and request.startswith(b"POST /jobs/heartbeat-batch "):
+            beats.append(request)
+        return False
 
     async def rude(job: JobContext) -> str:
         begun.set()
@@ -287,9 +293,12 @@ def test_a_handler_cannot_starve_heartbeats(client: Client, queue: str, busy: bo
         return "kept"
 
     job_id = client.jobs.push(queue, "x")
-    with working(client, queue, compute if busy else rude, lease=0.5):
+    with (
+        ForgetfulProxy(server.port, count) as proxy,
+        working(proxy.url, queue, compute if busy else rude, heartbeat=0.05),
+    ):
         assert begun.wait(PATIENCE_S)
-        assert client.jobs.pull(queue, wait=2) is None  # four leases long nobody else gets it
+        until(lambda: len(beats) >= 4)
         release.set()
         assert client.jobs.wait(job_id, PATIENCE_S).result == "kept"
     assert client.jobs.get(job_id).stall_count == 0
@@ -380,6 +389,31 @@ def test_the_second_stop_does_not_wait(client: Client, queue: str) -> None:
         until(lambda: client.jobs.state(job_id) == "waiting")
     release.set()
     assert client.jobs.get(job_id).attempts == 0
+
+
+@pytest.mark.parametrize("queues", [1, 3])
+def test_stopping_loses_no_job_where_the_server_does_not_see_the_worker_hang_up(
+    client: Client, server: ServerProcess, queue: str, queues: int
+) -> None:
+    """What a worker gives back when it stops must not be leased to a pull of its own that the server still knows."""
+    begun, release = threading.Event(), threading.Event()
+
+    def deaf(job: JobContext) -> None:
+        begun.set()
+        release.wait(PATIENCE_S)
+
+    names = [queue, *(f"{queue}-{number}" for number in range(1, queues))]
+    job_id = client.jobs.push(queue, "x")
+    with server.client() as http, ForgetfulProxy(server.port, lambda _: False) as proxy:
+        with working(proxy.url, names, deaf, wait=30, concurrency=3) as worker:
+            assert begun.wait(PATIENCE_S)
+            until(lambda: http.get("/stats").json()["collections"]["waitingCallers"] >= queues)
+            worker.stop()
+            worker.stop()
+        counts = client.queues.counts(queue)
+        job = client.jobs.get(job_id)
+    release.set()
+    assert (counts.waiting, counts.active, job.attempts) == (1, 0, 0)
 
 
 def test_what_was_taken_ahead_is_given_back_when_jobs_turn_out_slow(client: Client, queue: str) -> None:

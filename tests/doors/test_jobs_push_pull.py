@@ -383,6 +383,40 @@ def test_a_client_that_hangs_up_takes_no_job_with_it(api: Api, server: ServerPro
     assert api.pull()["id"] == job_id
 
 
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_pull_that_waits_can_be_ended_by_its_id(api: Api, server: ServerProcess, batch: bool) -> None:
+    answers: list[Any] = []
+
+    def poll() -> None:
+        with server.client() as client:
+            mine = Api(client, api.queue)
+            if batch:
+                body = {"count": 3, "timeout": 60_000, "waitId": api.queue}
+                answers.append(mine.ok("POST", "{q}/jobs/pull-batch", body)["jobs"])
+            else:
+                answers.append(mine.pull(timeout=60_000, waitId=api.queue))
+
+    def stop(**more: Any) -> Any:
+        return api.ok("POST", "/jobs/stop-waiting", {"waitId": api.queue}, **more)["count"]
+
+    assert stop() == 0
+    waiting = [threading.Thread(target=poll) for _ in range(2)]
+    for each in waiting:
+        each.start()
+    while api.ok("GET", "/stats")["collections"]["waitingCallers"] < 2:
+        time.sleep(0.01)
+    assert stop(headers={"X-Namespace": "another"}) == 0
+    assert stop() == 2
+    for each in waiting:
+        each.join(20)
+    nothing: Any = [] if batch else None
+    assert answers == [nothing, nothing]
+    assert stop() == 0
+    job_id = api.push(1)
+    assert api.pull()["id"] == job_id
+    assert api.refused("POST", "/jobs/stop-waiting", {}) == (400, "waitId is required")
+
+
 def test_a_batch_is_pulled_with_tokens(api: Api) -> None:
     pushed = [api.push(n) for n in range(3)]
     reply = api.ok("POST", "{q}/jobs/pull-batch", {"count": 10, "owner": "w1", "lockTtl": 60_000})

@@ -36,6 +36,10 @@ log = logging.getLogger("penstock.client")
 LAST_S = 5.0
 #: How long cancelled handlers have to end, in seconds.
 CANCEL_S = 1.0
+#: How long the server has to answer pulls that are stopped, in seconds. Then the worker hangs up.
+LEAVE_S = 2.0
+#: A pull may reach the server after the request that stops it, so that is sent again after so many seconds.
+LEAVE_AGAIN_S = 0.1
 
 
 class Desk:
@@ -47,6 +51,7 @@ class Desk:
         self.plan = plan
         self.error: BaseException | None = None  #: why it gave up
         self._begun = False
+        self._wait_id = _clock.fresh_name()  #: of all pulls of this worker that wait
 
     @property
     def processed(self) -> int:
@@ -70,6 +75,7 @@ class Desk:
         self._turn = asyncio.Event()  #: set when a queue that was watched has a job
         self._watchers: set[asyncio.Task[None]] = set()  #: of queues that had none
         self._asked = 0  #: jobs that may be on their way
+        self._pulls = 0  #: requests for jobs that are not answered yet
         self.outbox = Outbox(self._hand, loop, self._watched, self._lose)
         self._begun = True
 
@@ -96,17 +102,32 @@ class Desk:
             heart = self._watched(self._beat(presence))
             taker = self._watched(self._take())
             await self._stopping.wait()
-            # Hanging up tells the server that nobody waits: it hands out nothing to who is not there.
-            taker.cancel()
-            await asyncio.gather(taker, return_exceptions=True)
-            pollers = list(self._watchers)
-            for poller in pollers:
-                poller.cancel()
-            await asyncio.gather(*pollers, return_exceptions=True)
+            await self._stop_taking(taker)
             await self._clear(runner)
             heart.cancel()
             await asyncio.gather(heart, return_exceptions=True)
             await presence.say_goodbye()
+
+    async def _stop_taking(self, taker: asyncio.Task[None]) -> None:
+        """Wait until the last pull is answered. What it brings is given back.
+
+        The server is asked to answer pulls that wait. Hanging up is only for a server that does not answer: it notices that
+        late, and until then it leases jobs to a pull that no client waits for any more.
+        """
+        self._turn.set()
+        self._hand.room.set()
+        taking = {taker, *self._watchers}
+        until = _clock.steady() + LEAVE_S
+        try:
+            while taking and (left := until - _clock.steady()) > 0:
+                if self._pulls:
+                    await _clock.within(left, self.client.jobs.stop_waiting(self._wait_id))
+                _, taking = await asyncio.wait(taking, timeout=LEAVE_AGAIN_S)
+        except (PenstockError, TimeoutError) as error:
+            log.warning("The server did not end the pulls of this worker, so it hangs up: %s", error)
+        for each in taking:
+            each.cancel()
+        await asyncio.gather(taker, *self._watchers, return_exceptions=True)
 
     async def _clear(self, runner: Runner) -> None:
         """Empty the desk: wait for those who work, as long as agreed, and give back the rest."""
@@ -171,10 +192,11 @@ class Desk:
         """Ask queue after queue, in turn, for its share of the jobs there are hands for. Those that have none are watched."""
         plan = self.plan
         alone = len(plan.queues) == 1  # nobody else's turn is held up by waiting
-        while True:
+        while not self._stopping.is_set():
             if not self._turns:
                 self._turn.clear()
                 await self._turn.wait()
+                continue
             if (free := self._free()) <= 0:
                 self._hand.room.clear()
                 await self._hand.room.wait()
@@ -200,42 +222,46 @@ class Desk:
         when the job comes, it is given back at once: another worker may have one free.
         """
         while not (jobs := await self._pull(queue, 1, self.plan.wait)):
-            pass
-        surplus = self._free() - self._asked <= 0
-        contexts = self._accept(jobs, begin=not surplus)
-        if surplus:
-            for context in contexts:
-                self.outbox.finished(context, DROPPED)
+            if self._stopping.is_set():
+                return
+        self._accept(jobs, begin=self._free() - self._asked > 0)
         self._turns.append(queue)
         self._turn.set()
 
     async def _pull(self, queue: str, count: int, wait: float) -> Sequence[Job]:
-        """Take jobs, as soon as the server has an ear. Raises ApiError if it refuses for good."""
-        trouble_s = 0.1
-        while True:
+        """Take jobs, as soon as the server answers; none if the worker stops. Raises ApiError if it refuses for good."""
+        plan, trouble_s = self.plan, 0.1
+        while not self._stopping.is_set():
+            self._pulls += 1
             try:
-                return await self.client.jobs.pull_many(queue, count, wait=wait, lease=self.plan.lease, owner=self.plan.name)
+                return await self.client.jobs.pull_many(
+                    queue, count, wait=wait, lease=plan.lease, owner=plan.name, wait_id=self._wait_id
+                )
             except PenstockError as error:
                 if isinstance(error, ApiError) and not error.is_temporary and not error.outcome_unknown:
                     raise
-                trouble_s = await self._wait_out(queue, error, trouble_s)
-
-    async def _wait_out(self, queue: str, error: PenstockError, seconds: float) -> float:
-        log.warning("No jobs of %s for now: %s", queue, error)
-        await _clock.pause(_clock.jittered(seconds))
-        return min(seconds * 2, 10.0)
+                log.warning("No jobs of %s for now: %s", queue, error)
+            finally:
+                self._pulls -= 1
+            with contextlib.suppress(TimeoutError):
+                await _clock.within(_clock.jittered(trouble_s), self._stopping.wait())
+            trouble_s = min(trouble_s * 2, 10.0)
+        return ()
 
     def _give_up(self, error: BaseException) -> None:
         log.error("The worker stops: %s", error)
         self.error = self.error or error
         self._stopping.set()
 
-    def _accept(self, jobs: Sequence[Job], *, begin: bool = True) -> list[JobContext]:
+    def _accept(self, jobs: Sequence[Job], *, begin: bool = True) -> None:
+        """Begin jobs, or give them back if that is not to be, or if the worker stops."""
         contexts = [JobContext(job, self.outbox.report) for job in jobs]
         self._hand.take(contexts)
-        if begin and contexts:
+        if not begin or self._stopping.is_set():
+            for context in contexts:
+                self.outbox.finished(context, DROPPED)
+        elif contexts:
             self.runner.submit(contexts)
-        return contexts
 
     # Staying alive.
 

@@ -86,6 +86,7 @@ ROUTES: Final[dict[Right, tuple[str, ...]]] = {
     Right.TAKE: (
         "GET /queues/{queue}/jobs",
         "POST /queues/{queue}/jobs/pull-batch",
+        "POST /jobs/stop-waiting",
         "POST /workers",
         "DELETE /workers/{id}",
         "POST /workers/{id}/heartbeat",

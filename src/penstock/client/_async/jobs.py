@@ -75,14 +75,25 @@ class AsyncJobs:
         wait: Duration | None = None,
         lease: Duration | None = None,
         owner: str | None = None,
+        wait_id: str | None = None,
     ) -> list[Job]:
-        """Take up to ``count`` (1 to 1,000) jobs: as many as are ready, waiting for the first. Arguments as for ``pull``."""
+        """Take up to ``count`` (1 to 1,000) jobs: as many as are ready, waiting for the first. Arguments as for ``pull``.
+
+        ``wait_id``: a name for this wait, for ``stop_waiting``.
+        """
         wait_ms = 0 if wait is None else duration_ms(wait, "wait")
         lease_ms = None if lease is None else duration_ms(lease, "lease")
-        wanted = body(count=count, timeout=wait_ms, lockTtl=lease_ms, owner=owner)
+        wanted = body(count=count, timeout=wait_ms, lockTtl=lease_ms, owner=owner, waitId=wait_id)
         where = path("/queues/{}/jobs/pull-batch", queue)
         call = Call("POST", where, replies.PULLED, wanted, wait_ms=wait_ms, if_unknown=IF_TAKEN)
         return await self._send(call)
+
+    async def stop_waiting(self, wait_id: str) -> int:
+        """End the pulls that wait with this ``wait_id``: they are answered without a job. Return how many there were.
+
+        Cancelling a pull hangs up, and a job that becomes ready before the server notices that is leased to nobody.
+        """
+        return await self._send(Call("POST", "/jobs/stop-waiting", replies.COUNT, body(waitId=wait_id)))
 
     async def ack(self, job: Job | str, result: Any = None, *, token: str | None = None) -> None:
         """Say that a job is done. ``token`` is the lease's; that of ``job`` if it was pulled. Raises LeaseLost."""

@@ -1,4 +1,4 @@
-"""Claims of HTTP clients, which may hang up while they wait."""
+"""Claims of HTTP clients, which may hang up while they wait, or end the wait by its id."""
 
 from __future__ import annotations
 
@@ -16,11 +16,48 @@ if TYPE_CHECKING:
     from penstock.engine.fleet import AnyEngine
 
 
-async def claim_for(req: Request, engine: AnyEngine, claim: Claim) -> Sequence[Delivery]:
-    """Claim jobs. If the client hangs up while it waits, nothing is claimed, or it is given back."""
+class PullWaits:
+    """Pulls that wait for a job and have a wait id, so that their client can end them. Several may have the same id.
+
+    A client that hangs up ends its pull, too, but the server notices that later: a job that becomes ready in between would
+    be leased to a client that is gone.
+    """
+
+    def __init__(self) -> None:
+        self._waits: dict[tuple[str, str], set[Wait]] = {}
+
+    def add(self, namespace: str, wait_id: str, wait: Wait) -> None:
+        """Remember a pull that waits."""
+        self._waits.setdefault((namespace, wait_id), set()).add(wait)
+
+    def remove(self, namespace: str, wait_id: str, wait: Wait) -> None:
+        """Forget a pull that was answered."""
+        waits = self._waits[namespace, wait_id]
+        waits.discard(wait)
+        if not waits:
+            del self._waits[namespace, wait_id]
+
+    def end(self, namespace: str, wait_id: str) -> int:
+        """Have all pulls with an id answered at once, without a job. Return how many there were."""
+        waits = self._waits.get((namespace, wait_id), ())
+        for wait in waits:
+            wait.give_up()
+        return len(waits)
+
+
+async def claim_for(
+    req: Request, engine: AnyEngine, claim: Claim, waits: PullWaits | None = None, wait_id: str | None = None
+) -> Sequence[Delivery]:
+    """Claim jobs. If the client hangs up while it waits, nothing is claimed, or it is given back.
+
+    With a ``wait_id``, ``waits`` can end the wait, too.
+    """
     if claim.wait_ms == 0:
         return await engine.run(claim)
     wait = Wait(engine, claim)
+    namespace = claim.queue.namespace
+    if waits is not None and wait_id is not None:
+        waits.add(namespace, wait_id, wait)
     gone = asyncio.ensure_future(req.disconnected())
     gone.add_done_callback(lambda left: None if left.cancelled() else wait.give_up())
     try:
@@ -31,3 +68,5 @@ async def claim_for(req: Request, engine: AnyEngine, claim: Claim) -> Sequence[D
         return deliveries
     finally:
         gone.cancel()
+        if waits is not None and wait_id is not None:
+            waits.remove(namespace, wait_id, wait)

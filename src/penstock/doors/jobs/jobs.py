@@ -13,7 +13,7 @@ from penstock.core.flow import Need
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
 from penstock.doors.http.body import Reader
-from penstock.doors.http.claiming import claim_for
+from penstock.doors.http.claiming import PullWaits, claim_for
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.door import JobsDoor, hold, holds, in_other_words
@@ -26,6 +26,7 @@ from penstock.engine.settle import Ack, Fail, Progress, Release, Renew
 if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.doors.http.request import Request
+    from penstock.engine.fleet import AnyEngine
 
 
 class ChildrenPage(wire.In):
@@ -37,8 +38,9 @@ class ChildrenPage(wire.In):
 
 PUSH = Reader(wire.PushBody)
 BULK = Reader(wire.BulkBody)
-PULL = Reader(wire.PullQuery)
-PULL_BATCH = Reader(wire.PullBatchBody)
+PULL = Reader(wire.HttpPullQuery)
+PULL_BATCH = Reader(wire.HttpPullBatchBody)
+STOP_WAITING = Reader(wire.StopWaitingBody)
 ACK = Reader(wire.AckBody)
 ACK_BATCH = Reader(wire.AckBatchBody)
 FAIL = Reader(wire.FailBody)
@@ -63,6 +65,10 @@ NOT_DELAYED = "Job not found or not delayed"
 
 class JobHandlers(JobsDoor):
     """One method per route."""
+
+    def __init__(self, engine: AnyEngine) -> None:
+        super().__init__(engine)
+        self._pulls = PullWaits()
 
     # Producers.
 
@@ -93,7 +99,7 @@ class JobHandlers(JobsDoor):
         key = self.queue_key(req, queue)
         query = PULL.parse_query(req)
         claim = Claim(key, wait_ms=query.timeout, lease_ms=query.lock_ttl, owner=query.owner)
-        for job, payload in await claim_for(req, self.engine, claim):
+        for job, payload in await claim_for(req, self.engine, claim, self._pulls, query.wait_id):
             return wire.PulledReply(job=job_view(job, payload, queue), token=ids.to_uuid(job.token))
         return wire.NothingReply()
 
@@ -101,11 +107,15 @@ class JobHandlers(JobsDoor):
         key = self.queue_key(req, queue)
         body = await PULL_BATCH.read(req)
         claim = Claim(key, body.count, wait_ms=body.timeout, lease_ms=body.lock_ttl, owner=body.owner)
-        claimed = await claim_for(req, self.engine, claim)
+        claimed = await claim_for(req, self.engine, claim, self._pulls, body.wait_id)
         return wire.PulledBatchReply(
             jobs=[job_view(job, payload, queue) for job, payload in claimed],
             tokens=[ids.to_uuid(job.token) for job, _ in claimed],
         )
+
+    async def stop_waiting(self, req: Request) -> wire.CountReply:
+        body = await STOP_WAITING.read(req)
+        return wire.CountReply(count=self._pulls.end(self.namespace(req), body.wait_id))
 
     async def ack(self, req: Request, id: str) -> wire.Ok:
         body = await ACK.read_optional(req)
@@ -296,6 +306,15 @@ class JobHandlers(JobsDoor):
                 "Pull jobs in batch",
                 wire.PulledBatchReply,
                 body=PULL_BATCH,
+                **required,
+            ),
+            route(
+                "POST",
+                "/jobs/stop-waiting",
+                self.stop_waiting,
+                "End pulls that wait",
+                wire.CountReply,
+                body=STOP_WAITING,
                 **required,
             ),
             route("GET", "/jobs/{id}", self.get, "Get job by ID", wire.JobReply),

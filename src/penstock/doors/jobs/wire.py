@@ -132,6 +132,24 @@ class PullBatchBody(In):
     lock_ttl: Lease | None = None
 
 
+class HttpPullQuery(PullQuery):
+    """The same over HTTP, where a pull is not tied to a connection that ends it."""
+
+    wait_id: Key | None = None
+
+
+class HttpPullBatchBody(PullBatchBody):
+    """The same over HTTP, where a pull is not tied to a connection that ends it."""
+
+    wait_id: Key | None = None
+
+
+class StopWaitingBody(In):
+    """Which pulls to end: those that wait and have this id."""
+
+    wait_id: Key
+
+
 class AckBody(In):
     """A job is done."""
 
