@@ -91,6 +91,19 @@ def test_events_of_others_are_left_out() -> None:
     assert gathering.batch() is None
 
 
+def test_an_event_of_an_earlier_version_does_not_say_when_its_attempt_was_due() -> None:
+    completed = events.job_event(EventKind.JOB_COMPLETED, job(1))
+    failed = events.job_event(EventKind.JOB_FAILED, job(1), "note", 1_234)
+    released = events.job_events(EventKind.JOB_RELEASED, [job(1)], [1_235])
+    gathering = Gathering(0, None, 1, 9)
+    gathering.take(Block(1, 5, body_of({7: ("mine", "q")}, [completed, failed, *released, failed[:-1], released[0][:-1]])))
+    batch = gathering.batch()
+    assert batch is not None
+    due = [None if each is None else round(each.timestamp() * 1000) for each in batch["due_at"].to_pylist()]
+    assert due == [job(1).run_at, 1_234, 1_235, None, None]
+    assert batch["error"].to_pylist() == [None, "note", None, "note", None]
+
+
 def test_what_a_later_version_wrote_is_passed_on_by_number() -> None:
     gathering = Gathering(0, None, 1, 3)
     gathering.take(Block(1, 5, body_of({7: ("mine", "q")}, [(999, 7, 1, None, "new"), (3, 7, 1, None)])))

@@ -40,6 +40,7 @@ EVENTS = {
     "shard": pa.int32(), "seq": pa.int64(), "at": MOMENT, "kind": pa.string(), "namespace": pa.string(), "queue": pa.string(),
     "job_id": pa.string(), "custom_id": pa.string(), "attempt": pa.int32(), "priority": pa.int32(), "created_at": MOMENT,
     "run_at": MOMENT, "started_at": MOMENT, "size": pa.int64(), "error": pa.string(), "payload": pa.string(),
+    "due_at": MOMENT,
 }  # fmt: skip
 
 
@@ -279,6 +280,8 @@ def test_the_journal_tells_every_event_in_order(jobs: Api, bulk: Bulk, namespace
     assert (completed["size"], completed["attempt"], completed["error"]) == (12, 0, None)
     failed = next(row for row in rows if row["kind"] == "job:failed")
     assert (failed["attempt"], failed["error"]) == (1, "broken")
+    assert failed["created_at"] <= failed["due_at"] <= failed["started_at"]
+    assert completed["due_at"] == completed["run_at"]
     pushed = next(row for row in rows if row["custom_id"] == "own")
     assert (pushed["priority"], pushed["kind"]) == (4, "job:pushed")
     added = next(row for row in rows if row["kind"] == "dlq:added")

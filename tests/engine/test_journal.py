@@ -10,7 +10,7 @@ from penstock.core.events import FIELDS, EventKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
 from penstock.engine import admin
-from penstock.engine.settle import Hold, Progress
+from penstock.engine.settle import Fail, Hold, Progress, PutBack, Release
 from tests.support.engines import QUEUE, ack, claim_job, fail, move, push
 
 if TYPE_CHECKING:
@@ -78,6 +78,45 @@ async def test_a_lapse_is_told(engine: Engine, clock: ManualClock) -> None:
     await clock.advance(30_000)
     assert (await told(engine))[-1][0] == "job:stalled"
     assert (await told(engine))[-1][1]["error"] == "Job stalled 1 times"
+
+
+async def test_an_attempt_that_ends_tells_when_it_was_due_whatever_comes_next(engine: Engine, clock: ManualClock) -> None:
+    job = await push(engine, delay=500, max_attempts=9, backoff=2_000)
+    start = job.created_at
+    due = [start + 500]
+    await clock.advance(700)
+    await claim_job(engine)
+    await clock.advance(40)
+    await fail(engine, job)  # tried again in 2 s
+    due.append(start + 2_740)
+    await clock.advance(2_100)
+    await claim_job(engine)
+    await clock.advance(10)
+    (outcome,) = await engine.run(Fail("default", [Hold(job.id)], "broken", delay_ms=0))  # tried again at once
+    assert outcome is None
+    due.append(start + 2_850)
+    await clock.advance(50)
+    await claim_job(engine)
+    await clock.advance(30_000)  # its lease ends, and it is due again
+    due.append(start + 32_900)
+    await clock.advance(100)
+    await claim_job(engine)
+    await engine.run(PutBack("default", [Hold(job.id)], Arrow.SEND_BACK))
+    due.append(start + 33_000)
+    await clock.advance(1)
+    await claim_job(engine)
+    await engine.run(Release("default", [Hold(job.id)]))  # not begun: it has been due all the time
+    due.append(start + 33_000)
+    await clock.advance(1)
+    await claim_job(engine)
+    await fail(engine, job)
+    events = await told(engine)
+    ended = [fields["due_at"] for name, fields in events if name in ("job:failed", "job:stalled", "job:released")]
+    assert ended == due
+    # What comes next is told as before.
+    assert [fields["run_at"] for name, fields in events if name == "job:retried"] == [
+        start + 2_740, start + 2_850, start + 33_002 + 16_000
+    ]  # fmt: skip
 
 
 async def test_what_is_removed_in_bulk_is_told_job_by_job_and_as_a_whole(engine: Engine) -> None:

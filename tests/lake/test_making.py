@@ -79,6 +79,30 @@ def test_an_attempt_has_all_its_times() -> None:
     assert sum(each["busy_ms"] for each in found[TENANTS.path]) == 3_000
 
 
+@pytest.mark.parametrize("kind", ["job:failed", "job:stalled"])
+def test_the_wait_of_an_attempt_goes_by_its_own_time_and_not_by_that_of_the_next(kind: str) -> None:
+    found = made(table(attempt(kind=kind, run_at=NOON + 60 * SECOND, due_at=NOON - 8 * SECOND, attempt=1)))
+    row = one(found[ATTEMPTS.path])
+    assert (row["run_at"], row["wait_ms"]) == (NOON - 8 * SECOND, 5_000)
+    minute = one(found[MINUTES.path])
+    assert (minute["waits"], minute["wait_ms"]) == (1, 5_000)
+    # A clock that was a little behind makes it no time at all, and it is still a wait that is known.
+    found = made(table(attempt(kind=kind, run_at=NOON + 60 * SECOND, due_at=NOON - 2 * SECOND, attempt=1)))
+    assert (one(found[MINUTES.path])["waits"], one(found[MINUTES.path])["wait_ms"]) == (1, 0)
+
+
+def test_an_earlier_server_that_told_the_time_of_the_next_attempt_leaves_the_wait_unknown() -> None:
+    found = made(table(attempt(kind="job:failed", run_at=NOON + 60 * SECOND, attempt=1)))
+    row = one(found[ATTEMPTS.path])
+    assert (row["run_at"], row["wait_ms"], row["run_ms"]) == (None, None, 3_000)
+    minute = one(found[MINUTES.path])
+    assert (minute["failures"], minute["waits"], minute["wait_ms"], minute["runs"]) == (1, 0, 0, 1)
+    assert {each["kind"] for each in found[LATENCY.path]} == {"run"}
+    # There is no next attempt after the last one: what it told was its own.
+    found = made(table(attempt(kind="job:failed", attempt=1)))
+    assert (one(found[ATTEMPTS.path])["wait_ms"], one(found[MINUTES.path])["waits"]) == (5_000, 1)
+
+
 @pytest.mark.parametrize(
     ("event", "counts"),
     [

@@ -50,7 +50,8 @@ from penstock.lake.tables import (
 from penstock.lake.upkeep import DETAILED, compact
 from penstock.spark import options
 from penstock.spark.pipeline.build import rebuild
-from penstock.spark.pipeline.run import Builder, LakeInvalid, locked, run
+from penstock.spark.pipeline.card import LakeInvalid
+from penstock.spark.pipeline.run import Builder, locked, run
 from penstock.spark.pipeline.tasks import stored
 from penstock.store.sqlite.store import FILE_NAME
 from tests.spark.lifework import Lifework
@@ -221,7 +222,7 @@ def times_of(events: list[dict[str, Any]]) -> dict[str, list[int]]:
     for event in events:
         if event["kind"] not in ("job:completed", "job:failed", "job:stalled"):
             continue
-        at, created, due, started = (event[name] for name in ("at", "created_at", "run_at", "started_at"))
+        at, created, due, started = (event[name] for name in ("at", "created_at", "due_at", "started_at"))
         found["wait"].append(max(0, (started - max(created, due)) // timedelta(milliseconds=1)))
         if event["kind"] != "job:stalled":
             found["run"].append((at - started) // timedelta(milliseconds=1))
@@ -477,7 +478,7 @@ def test_a_lake_is_refused_that_is_none_or_somebody_elses(
         pytest.raises(LakeInvalid, match="it is another server, or an older"),
     ):
         made.open()  # its journal is longer, and tells of something else
-    for card, words in (('{"format": 2, "namespace": "*"}', "by a newer version of Penstock"), ("{", "cannot be read")):
+    for card, words in (('{"format": 99, "namespace": "*"}', "by a newer version of Penstock"), ("{", "cannot be read")):
         lake.put_text("lake.json", card)
         with closing(builder(spark, server, lake)) as made, pytest.raises(LakeInvalid, match=words):
             made.open()

@@ -38,12 +38,13 @@ EVENTS: Final = pa.schema(
         ("size", pa.int64()),
         ("error", pa.string()),
         ("payload", pa.string()),
+        ("due_at", MOMENT),
     ]
 )
 #: Fields of events that have a column of their own, and which.
 _COLUMNS: Final = {
     "attempts": "attempt", "priority": "priority", "created_at": "created_at", "run_at": "run_at", "started_at": "started_at",
-    "size": "size", "error": "error", "reason": "error",
+    "size": "size", "error": "error", "reason": "error", "due_at": "due_at",
 }  # fmt: skip
 #: Fields that nobody is told: with a lease token, its job can be settled.
 _SECRET: Final = frozenset({"token"})
@@ -53,6 +54,7 @@ _MAKERS: Final[dict[str, Callable[[Sequence[Any]], pa.Array]]] = {
     "created_at": moments,
     "run_at": moments,
     "started_at": moments,
+    "due_at": moments,
     "size": lambda values: pa.array(values, pa.int64()),
     "error": lambda values: texts([None if each is None else str(each) for each in values]),
 }
@@ -183,6 +185,8 @@ def _columns(shard: int, kind: int, alike: _Alike) -> pa.RecordBatch:
     known = _KNOWN.get(kind)
     given = dict(zip(FIELDS[known] if known is not None else (), values, strict=False))
     made = {_COLUMNS[name]: _MAKERS[_COLUMNS[name]](column) for name, column in given.items() if name in _COLUMNS}
+    if known is EventKind.JOB_COMPLETED and "run_at" in made:
+        made["due_at"] = made["run_at"]  # there is no next attempt whose time could be there
     made |= {
         "shard": pa.repeat(pa.scalar(shard, pa.int32()), count),
         "seq": pa.array(alike.seq, pa.int64()),

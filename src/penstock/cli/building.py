@@ -140,7 +140,7 @@ def forget(lake: str, keep_days: int, *, dry_run: bool) -> None:
 def _go(work: Callable[[], None]) -> None:
     try:
         from penstock.client.errors import PenstockError  # noqa: PLC0415, other commands start without any of this
-        from penstock.spark.pipeline.run import LakeInvalid  # noqa: F401, PLC0415
+        from penstock.spark.pipeline.card import LakeInvalid  # noqa: F401, PLC0415
     except ImportError as error:
         raise click.ClickException(f"{error.name} is missing: pip install 'penstock[spark]'") from error
     try:
@@ -157,7 +157,7 @@ def _place(address: str) -> Lake:
 
 
 def _found(address: str) -> Lake:
-    from penstock.spark.pipeline.run import LakeInvalid  # noqa: PLC0415
+    from penstock.spark.pipeline.card import LakeInvalid  # noqa: PLC0415
 
     lake = _place(address)
     if not lake.exists():
@@ -248,12 +248,13 @@ def _rebuild(address: str, master: str, conf: tuple[str, ...], *, lose_forgotten
     from penstock.lake.upkeep import forgotten_before  # noqa: PLC0415
     from penstock.spark.pipeline import run as running  # noqa: PLC0415
     from penstock.spark.pipeline.build import rebuild as rebuilding  # noqa: PLC0415
+    from penstock.spark.pipeline.card import LakeInvalid, note_format  # noqa: PLC0415
 
     lake = _found(address)
     with running.locked(lake):
         first = forgotten_before(lake)
         if first is not None and not lose_forgotten:
-            raise running.LakeInvalid(
+            raise LakeInvalid(
                 f"Events before {first} were forgotten: silver and gold would lose what they say of earlier days."
                 " Say --lose-forgotten if that is what you want."
             )
@@ -262,6 +263,7 @@ def _rebuild(address: str, master: str, conf: tuple[str, ...], *, lose_forgotten
             done = rebuilding(spark, lake, tell=lambda some, total: click.echo(f"{some:,} of {total:,} events"))
         finally:
             spark.stop()
+        note_format(lake)
         running.tell_derived(lake, click.echo)
     rate = done.events / done.seconds if done.seconds else 0.0
     for path, rows in done.rows.items():

@@ -143,10 +143,19 @@ NOTES: Final[dict[EventKind, str]] = {
     EventKind.CONFIG_MODE_CHANGED: "mode",
 }
 
+#: When the attempt that ended was due. ``run_at`` of the same event is when the next one is due, if there is one. It is no
+#: field of a job: the caller reads ``run_at`` before the job moves on.
+DUE_AT: Final = "due_at"
+
 #: What an event says of its job after the note, because it came later: events that are stored have no other places for it.
 LATER: Final[dict[EventKind, tuple[str, ...]]] = {
     EventKind.JOB_REMOVED: ("finished_at",),  # none: it was not finished, and so it is missed
+    EventKind.JOB_FAILED: (DUE_AT,),
+    EventKind.JOB_STALLED: (DUE_AT,),
+    EventKind.JOB_RELEASED: (DUE_AT,),
 }
+#: Kinds that need ``due_at`` from the caller. ``job:completed`` does not: nothing changes the ``run_at`` of a job that is done.
+DUE_KINDS: Final = frozenset(kind for kind, fields in LATER.items() if DUE_AT in fields)
 
 #: Kinds that are about no job: their note is the whole payload that users see, a mapping.
 PAYLOAD_KINDS: Final = frozenset(kind for kind in EventKind if kind >= EventKind.CRON_CREATED) | {
@@ -177,17 +186,21 @@ _number = {kind: kind.value for kind in EventKind}
 Event = tuple[Any, ...]
 
 
-def job_event(kind: EventKind, job: Job, note: object = None) -> Event:
-    """Describe what has just happened to a job."""
+def job_event(kind: EventKind, job: Job, note: object = None, due_at: int | None = None) -> Event:
+    """Describe what has just happened to a job. ``due_at``: its ``run_at`` before that happened, see DUE_KINDS."""
+    event = (_number[kind], *_read[kind](job))
     if kind in NOTES:
-        event = (_number[kind], *_read[kind](job), note)
-        return event if kind not in LATER else (*event, *[getattr(job, name) for name in LATER[kind]])
-    return (_number[kind], *_read[kind](job))
+        event = (*event, note)
+    if kind in LATER:
+        event = (*event, *[due_at if name == DUE_AT else getattr(job, name) for name in LATER[kind]])
+    return event
 
 
-def job_events(kind: EventKind, jobs: Sequence[Job]) -> list[Event]:
-    """Describe what has just happened to several jobs, for a kind that needs no note."""
+def job_events(kind: EventKind, jobs: Sequence[Job], due_at: Sequence[int] = ()) -> list[Event]:
+    """Describe what has just happened to several jobs, for a kind that needs no note. ``due_at``: one a job, see DUE_KINDS."""
     number, read = _number[kind], _read[kind]
+    if kind in DUE_KINDS:
+        return [(number, *read(job), due) for job, due in zip(jobs, due_at, strict=True)]
     return [(number, *read(job)) for job in jobs]
 
 

@@ -13,6 +13,7 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.core.errors import WrongState
+from penstock.core.events import DUE_KINDS
 from penstock.core.events import EventKind as Kind
 from penstock.core.job import Job, JobFlag
 
@@ -304,7 +305,7 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
             events=(Kind.JOB_WAITING,)),
     **_rows(Arrow.EXPIRE,       (_WAITING, _DELAYED, _CHILDREN), _NOWHERE,
             events=(Kind.JOB_EXPIRED,)),
-    **_rows(Arrow.STALL,        (_ACTIVE,),                   _WAITING,    count_failure, count_stall, end_lease,
+    **_rows(Arrow.STALL,        (_ACTIVE,),                   _WAITING,    count_failure, count_stall, end_lease, ready_now,
             events=(Kind.JOB_STALLED,)),
     **_rows(Arrow.STALL_BACK,   (_ACTIVE,),                   _WAITING,    count_failure, count_stall, end_lease, line_up_again,
             ready_now, events=(Kind.JOB_STALLED,)),
@@ -376,6 +377,9 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
     **_rows(Arrow.QUARANTINE,   _STORED,                      _NOWHERE,    events=(Kind.JOB_QUARANTINED,)),
 }
 # fmt: on
+
+#: Arrows that end an attempt and may change when the job is due: their events say when the attempt was.
+DUE_ARROWS: Final = frozenset(arrow for (_, arrow), row in TABLE.items() if not DUE_KINDS.isdisjoint(row.events))
 
 
 def move(job: Job, arrow: Arrow, moment: Moment, value: int = 0) -> Transition:

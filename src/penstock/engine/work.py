@@ -8,7 +8,7 @@ from penstock.core import ids, lifecycle
 from penstock.core.errors import QueueMoving
 from penstock.core.events import ERROR_KINDS, Event, EventKind, job_event, job_events, queue_event
 from penstock.core.job import JobFlag, Payload
-from penstock.core.lifecycle import Arrow, State
+from penstock.core.lifecycle import DUE_ARROWS, Arrow, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -281,9 +281,10 @@ class Work:
 
     def _follow_all(self, jobs: Sequence[Job], arrow: Arrow, value: int, moment: Moment | None = None) -> None:
         source = jobs[0].state
+        due_at = [job.run_at for job in jobs] if arrow in DUE_ARROWS else ()
         target, _, kinds = lifecycle.move_all(jobs, arrow, moment or self, value)
         for kind in kinds:
-            self._events += job_events(kind, jobs)
+            self._events += job_events(kind, jobs, due_at)
         if target == _WAITING:
             self.readied.append(jobs)
         if target == _WAITING or (source == _ACTIVE and target != _ACTIVE):
@@ -305,10 +306,10 @@ class Work:
             self._changed[job.id] = None
 
     def _follow(self, job: Job, arrow: Arrow, value: int, note: object, error: str | None) -> None:
-        source = job.state
+        source, due_at = job.state, job.run_at
         target, _, kinds = lifecycle.move(job, arrow, self, value)
         for kind in kinds:
-            self._events.append(job_event(kind, job, error if kind in ERROR_KINDS else note))
+            self._events.append(job_event(kind, job, error if kind in ERROR_KINDS else note, due_at))
         if target == _WAITING:
             self.ready.add(job.queue)  # something to claim
             self.readied.append((job,))

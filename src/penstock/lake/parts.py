@@ -186,14 +186,29 @@ def remove(found: DeltaTable, table: Table, gone: Sequence[Part], *, marks: Mapp
     _commit(found, table, actions, {FOLD_MARK: found.version(), **marks})
 
 
-def replace_all(lake: Lake, table: Table, parts: Sequence[Part], *, marks: Mapping[str, int], now_ms: int) -> None:
-    """Put files in the place of all that a table has."""
+def replace_all(
+    lake: Lake,
+    table: Table,
+    parts: Sequence[Part],
+    *,
+    marks: Mapping[str, int],
+    now_ms: int,
+    since: str | None = None,
+) -> None:
+    """Put files in the place of all that a table has; ``since``: of those of this day and later ones (2026-01-31)."""
     found = lake.ensure(table)
     actions: list[AddAction | RemoveAction] = [
-        RemoveAction(each.path, True, now_ms, each.size, _values(table, each)) for each in parts_of(found, table)
+        RemoveAction(each.path, True, now_ms, each.size, _values(table, each))
+        for each in parts_of(found, table)
+        if is_since(each, since)
     ]
     actions += [_added(table, each, now_ms) for each in parts]
     _commit(found, table, actions, {FOLD_MARK: found.version(), **marks})
+
+
+def is_since(part: Part, day: str | None) -> bool:
+    """Tell whether a file is of a day or a later one (2026-01-31). None: of any. A file of no day is of none."""
+    return day is None or (part.value is not None and part.value >= day)
 
 
 def parts_of(found: DeltaTable, table: Table) -> list[Part]:

@@ -67,6 +67,7 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
         "size": "bigint",
         "error": "string",
         "payload": "string",
+        "due_at": "timestamp",
     },
     "queues": {
         "key": "string",

@@ -208,9 +208,19 @@ class Rows:
         return millis(self.column("created_at"))
 
     @cached_property
+    def due_at(self) -> Any:
+        """When the attempt that ended was due; null where that is not known."""
+        # Servers before ``due_at`` told with a failed attempt when the next one is due, which is after this one began. A job
+        # is never handed out before it is due: what is not after the beginning is the attempt's own.
+        told, run_at = self.column("due_at"), self.column("run_at")
+        own = pc.fill_null(pc.less_equal(run_at, self.column("started_at")), fill_value=False)
+        return only(self.has_ended, pc.coalesce(told, only(pc.or_(own, self.is_kind("job:completed")), run_at)))
+
+    @cached_property
     def wait_ms(self) -> Any:
         """From when it was due until a worker got it; null where that is not known."""
-        due = pc.max_element_wise(self.created_ms, millis(self.column("run_at")))
+        due_ms = millis(self.due_at)
+        due = only(pc.is_valid(due_ms), pc.max_element_wise(self.created_ms, due_ms))
         return pc.max_element_wise(pc.subtract(self.started_ms, due), 0, skip_nulls=False)
 
     @cached_property

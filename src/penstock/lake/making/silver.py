@@ -43,7 +43,7 @@ def attempts(rows: Rows) -> pa.Table:
     chosen = rows.events.filter(ended)
     failed = rows.has_failed.filter(ended)
     names = (
-        "namespace", "queue", "job_id", "custom_id", "shard", "seq", "created_at", "run_at", "started_at", "size", "error",
+        "namespace", "queue", "job_id", "custom_id", "shard", "seq", "created_at", "started_at", "size", "error",
     )  # fmt: skip
     columns: dict[str, Any] = {name: chosen.column(name) for name in names}
     counted = chosen.column("attempt").combine_chunks()
@@ -52,6 +52,7 @@ def attempts(rows: Rows) -> pa.Table:
     kind = rows.kind.filter(ended)
     outcomes = pa.array([OUTCOMES.get(each) for each in kind.dictionary.to_pylist()], pa.string())
     columns["outcome"] = outcomes.take(kind.indices)
+    columns["run_at"] = rows.due_at.filter(ended)
     columns["ended_at"] = chosen.column("at")
     columns["wait_ms"] = rows.wait_ms.filter(ended)
     columns["run_ms"] = rows.run_ms.filter(ended)

@@ -23,8 +23,17 @@ EVENTS: Final = Table(
             ("attempt", SMALL, "failed attempts so far; with `job:failed` and `job:stalled`, this one included"),
             ("priority", SMALL, "of the job, where the event says so"),
             ("created_at", MOMENT, "when the job was pushed; on events that end an attempt"),
-            ("run_at", MOMENT, "when the job was or will be due"),
+            (
+                "run_at",
+                MOMENT,
+                "when the job is due; on events that end an attempt, when the next one is due, if there is one",
+            ),
             ("started_at", MOMENT, "when the attempt that ended began"),
+            (
+                "due_at",
+                MOMENT,
+                "when the attempt that ended was due; none for failed attempts in journals of earlier servers",
+            ),
             ("size", COUNT, "of the job's payload, in bytes"),
             ("error", TEXT, "why it failed, or the reason for a removal"),
             ("payload", TEXT, "what else the event carries, as JSON"),

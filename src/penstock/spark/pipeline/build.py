@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.client._clock import now_ms, steady
 from penstock.lake.making import DERIVED
-from penstock.lake.parts import BATCH_MARK, mark_of, parts_of, replace_all
+from penstock.lake.parts import BATCH_MARK, is_since, mark_of, parts_of, replace_all
 from penstock.lake.tables import EVENTS
 from penstock.spark.pipeline.tasks import remake
 
@@ -41,12 +41,14 @@ def rebuild(
     lake: Lake,
     *,
     tables: Sequence[Table] = DERIVED,
+    since: str | None = None,
     tell: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Rebuilt:
     """Make silver and gold anew from bronze, and at the end commit each table once.
 
-    Until then readers see the tables as they were; if it is interrupted, they stay so. ``tell`` hears how many events are done,
-    and of how many. Nobody else may add to the lake meanwhile: see ``locked``.
+    Until then readers see the tables as they were; if it is interrupted, they stay so. ``since``: only days from this one on
+    (2026-01-31); None: all. ``tell`` is called with how many events are done, and of how many. Nobody else may add to the lake
+    meanwhile: see ``locked``.
     """
     began = steady()
     found = lake.open(EVENTS)
@@ -55,17 +57,18 @@ def rebuild(
     took = dict.fromkeys(files, 0.0)
     done = total = 0
     if found is not None and batch is not None:
-        bronze = parts_of(found, EVENTS)
+        bronze = [part for part in parts_of(found, EVENTS) if is_since(part, since)]
         total = sum(part.rows for part in bronze)
         for some in _pieces(bronze):
             made = remake(spark, lake, [part.path for part in some], batch, files, only_batch=False)
             for path, parts in made.files.items():
-                files[path] += parts
+                # Time that workers spent is spread over the minutes before, which may be of a day that stays as it is.
+                files[path] += [part for part in parts if is_since(part, since)]
                 took[path] += made.took[path]
             done += sum(part.rows for part in some)
             tell(done, total)
         for table in tables:
-            replace_all(lake, table, files[table.path], marks={BATCH_MARK: batch}, now_ms=now_ms())
+            replace_all(lake, table, files[table.path], marks={BATCH_MARK: batch}, now_ms=now_ms(), since=since)
     rows = {path: sum(each.rows for each in parts) for path, parts in files.items()}
     return Rebuilt(total, steady() - began, rows, took)
 

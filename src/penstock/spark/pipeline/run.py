@@ -6,7 +6,6 @@ next.
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,14 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 from deltalake.exceptions import CommitFailedError
 
 from penstock.client._clock import fresh_name, now_ms, steady
-from penstock.client.errors import PenstockError
 from penstock.lake.making import DERIVED
 from penstock.lake.parts import BATCH_MARK, commit, mark_of, paths_of_batch, shard_mark
 from penstock.lake.tables import EVENTS, QUARANTINE, TABLES
 from penstock.lake.upkeep import compact
 from penstock.spark.journal import Positions, Range, fetch_range, ranges_of
 from penstock.spark.pipeline.build import rebuild
+from penstock.spark.pipeline.card import LOCK, LakeInvalid, note_format, open_card
 from penstock.spark.pipeline.fleet import look
+from penstock.spark.pipeline.migrate import migrate
 from penstock.spark.pipeline.tasks import fetch, remake
 from penstock.spark.trouble import is_passing, ours
 from penstock.spark.wire import Wire
@@ -45,17 +45,8 @@ BATCH_EVENTS: Final = 2_000_000
 #: After how many batches upkeep is done, and how many files a day must have for it.
 UPKEEP_BATCHES: Final = 60
 UPKEEP_FILES: Final = 16
-#: What says that a directory is a lake, and of which namespace.
-CARD: Final = "lake.json"
-#: How a lake is laid out. One with a higher number is left alone.
-FORMAT: Final = 1
 #: What tells an event from those of other servers.
 IDENTITY: Final = ("seq", "at", "kind", "job_id")
-LOCK: Final = "_lock"
-
-
-class LakeInvalid(PenstockError):
-    """A lake cannot be used as it is. The message says what helps."""
 
 
 @dataclass(slots=True)
@@ -97,24 +88,18 @@ class Builder:
 
         Returns the events of that batch that were put aside. Raises LakeInvalid.
         """
-        lake, namespace = self._lake, self._options.namespace
-        card = lake.text(CARD)
-        if card is None:
-            if lake.is_local and _is_used(Path(lake.address)):
-                raise LakeInvalid(f"{lake.address} is not empty and no lake. Choose another directory, or empty it.")
-            lake.put_text(CARD, json.dumps({"format": FORMAT, "namespace": namespace}) + "\n")
-        elif (of := _read_card(lake, card)) != namespace:
-            raise LakeInvalid(
-                f"{lake.address} is the lake of namespace {of}, not {namespace}. Say --namespace {of}, or choose another."
-            )
+        lake = self._lake
+        made_as = open_card(lake, self._options.namespace)
         for table in TABLES.values():
             if not table.is_replaced:
                 lake.ensure(table)
         found = lake.open(EVENTS)
         batch = mark_of(found)
         if found is None or batch is None:
+            note_format(lake)
             return 0
         self._check_server(found)
+        migrate(self._spark, lake, made_as, tell)
         left, lacking = behind(lake, batch), behind(lake, batch - 1)
         if lacking:  # somebody has removed them, or a newer version has brought them: the last batch alone would not do
             tell(f"made anew from bronze, all of it: {', '.join(table.path for table in lacking)}")
@@ -218,25 +203,6 @@ def _share(waiting: int, total: int, most: int) -> int:
 def _batch_number(mark: int | None) -> int:
     """Return the number of a batch, or one before all if there was none."""
     return -1 if mark is None else mark
-
-
-def _read_card(lake: Lake, card: str) -> str | None:
-    """Return the namespace that a lake is of. Raises LakeInvalid."""
-    try:
-        found = json.loads(card)
-        of, made_as = found.get("namespace"), int(found.get("format", FORMAT))
-    except (ValueError, TypeError, AttributeError):
-        raise LakeInvalid(
-            f"{lake.address}/{CARD} cannot be read. It says whose lake this is, such as"
-            f' {{"format": {FORMAT}, "namespace": "*"}}.'
-        ) from None
-    if made_as > FORMAT:
-        raise LakeInvalid(f"{lake.address} was made by a newer version of Penstock (format {made_as}). Update this one.")
-    return None if of is None else str(of)
-
-
-def _is_used(directory: Path) -> bool:
-    return directory.is_dir() and any(each.name not in (LOCK, "objectives.yaml") for each in directory.iterdir())
 
 
 @contextmanager

@@ -1,0 +1,72 @@
+"""``lake.json``: says that a directory is a lake, of which namespace, and how it is laid out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.client.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.lake.place import Lake
+
+CARD: Final = "lake.json"
+#: How a lake is laid out. One with a higher number is left alone, one with a lower number is migrated (``migrate``).
+#: 2: ``silver/attempts`` and all tables with waits go by ``due_at`` of an attempt.
+FORMAT: Final = 2
+#: What a card without a number is: the first ones had none.
+_FIRST_FORMAT: Final = 1
+LOCK: Final = "_lock"
+
+
+class LakeInvalid(PenstockError):
+    """A lake cannot be used as it is. The message says what helps."""
+
+
+def open_card(lake: Lake, namespace: str | None) -> int:
+    """Return the format of the lake of a namespace; write the card if there is none yet. Raises LakeInvalid."""
+    card = lake.text(CARD)
+    if card is None:
+        if lake.is_local and _is_used(Path(lake.address)):
+            raise LakeInvalid(f"{lake.address} is not empty and no lake. Choose another directory, or empty it.")
+        _write(lake, namespace, FORMAT)
+        return FORMAT
+    of, made_as = _read(lake, card)
+    if of != namespace:
+        raise LakeInvalid(
+            f"{lake.address} is the lake of namespace {of}, not {namespace}. Say --namespace {of}, or choose another."
+        )
+    return made_as
+
+
+def note_format(lake: Lake) -> None:
+    """Write down that a lake is laid out as this version does it. Raises LakeInvalid."""
+    card = lake.text(CARD)
+    if card is not None:
+        namespace, made_as = _read(lake, card)
+        if made_as < FORMAT:
+            _write(lake, namespace, FORMAT)
+
+
+def _write(lake: Lake, namespace: str | None, made_as: int) -> None:
+    lake.put_text(CARD, json.dumps({"format": made_as, "namespace": namespace}) + "\n")
+
+
+def _read(lake: Lake, card: str) -> tuple[str | None, int]:
+    """Return the namespace that a lake is of, and its format. Raises LakeInvalid."""
+    try:
+        found = json.loads(card)
+        of, made_as = found.get("namespace"), int(found.get("format", _FIRST_FORMAT))
+    except (ValueError, TypeError, AttributeError):
+        raise LakeInvalid(
+            f"{lake.address}/{CARD} cannot be read. It says whose lake this is, such as"
+            f' {{"format": {FORMAT}, "namespace": "*"}}.'
+        ) from None
+    if made_as > FORMAT:
+        raise LakeInvalid(f"{lake.address} was made by a newer version of Penstock (format {made_as}). Update this one.")
+    return (None if of is None else str(of)), made_as
+
+
+def _is_used(directory: Path) -> bool:
+    return directory.is_dir() and any(each.name not in (LOCK, "objectives.yaml") for each in directory.iterdir())

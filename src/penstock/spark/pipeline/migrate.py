@@ -1,0 +1,43 @@
+"""Brings a lake that an earlier version made to the present format.
+
+Format 1 to 2: earlier versions took the wait of an attempt that is tried again for 0. The tables with waits are made anew from
+bronze. Where bronze does not say when such an attempt was due, its wait is not known, and is not counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.lake.tables import ATTEMPTS, LATENCY, MINUTES, TENANTS
+from penstock.lake.upkeep import forgotten_before
+from penstock.spark.pipeline.build import rebuild
+from penstock.spark.pipeline.card import FORMAT, note_format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from penstock.lake.place import Lake
+
+#: Tables with waits.
+WITH_WAITS: Final = (ATTEMPTS, MINUTES, LATENCY, TENANTS)
+
+
+def migrate(spark: SparkSession, lake: Lake, made_as: int, tell: Callable[[str], None]) -> None:
+    """Make anew what an earlier version made otherwise. If this is interrupted, the next run does it again.
+
+    ``made_as``: the format of the lake. Days whose events were forgotten stay as they are.
+    """
+    if made_as >= FORMAT:
+        return
+    since = forgotten_before(lake)
+    kept = f" Days before {since} stay as they are: their events were forgotten." if since else ""
+    tell(
+        "an earlier version made this lake, and took waits of attempts that were tried again for 0; made anew from bronze:"
+        f" {', '.join(table.path for table in WITH_WAITS)}.{kept}"
+    )
+    rebuild(
+        spark, lake, tables=WITH_WAITS, since=since, tell=lambda some, total: tell(f"{some:,} of {total:,} events made anew")
+    )
+    note_format(lake)
