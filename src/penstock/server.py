@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from penstock.access.api_keys import ApiKeys
     from penstock.access.gate import Gate
     from penstock.config import Config
+    from penstock.core.clock import Clock
     from penstock.doors.http.route import Handler, Route
     from penstock.engine.fleet import AnyEngine
 
@@ -107,7 +108,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     if config.namespace_quotas:
         meter(engine, dict(config.namespace_quotas))
     engine.start()
-    doors = Doors(config, engine, gate, guard, await keys_for(gate, shards[0], clock))
+    doors = Doors(config, engine, gate, guard, await keys_for(gate, shards[0], clock), clock=clock)
     apps = [(config.http, doors.app())]
     for name, listener, app in (
         ("metrics", config.metrics, doors.metrics_app),
@@ -158,11 +159,11 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
 
 
 class Doors:
-    """All ways in and out of one engine."""
+    """All ways in and out of one engine. ``clock``: this process's own; the engine's may be that of a database."""
 
-    def __init__(self, config: Config, engine: AnyEngine, gate: Gate, guard: Guard, keys: ApiKeys) -> None:
+    def __init__(self, config: Config, engine: AnyEngine, gate: Gate, guard: Guard, keys: ApiKeys, *, clock: Clock) -> None:
         self._config = config
-        self._clock = engine.clock
+        self._clock = clock
         self._gate = gate
         self.readiness = Readiness()
         uptime = Uptime(engine.clock)

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+class SetClock(ManualClock):
+    """A clock that is set without an event loop."""
+
+    now = 1_800_000_000_000
+
+    def steady_ms(self) -> int:
+        return self.now
+
+
 def window(clock: ManualClock, requests_max: int = 5, window_ms: int = 1_000) -> SlidingWindow:
     return SlidingWindow(clock, window_ms=window_ms, requests_max=requests_max, cleanup_ms=60_000)
 
@@ -40,34 +49,80 @@ async def advance(clock: ManualClock, ms: int) -> None:
 async def test_so_many_requests_pass_in_a_window_and_the_next_waits(clock: ManualClock) -> None:
     limit = window(clock)
     assert [limit.retry_after_ms("a") for _ in range(5)] == [0] * 5
-    assert 0 < limit.retry_after_ms("a") <= 1_000
+    assert limit.retry_after_ms("a") == 1_000
     assert limit.retry_after_ms("b") == 0
-    await clock.advance(2_000)
-    assert limit.retry_after_ms("a") == 0
+    await clock.advance(999)
+    assert limit.retry_after_ms("a") == 1
+    await clock.advance(1)
+    assert [limit.retry_after_ms("a") for _ in range(6)] == [0] * 5 + [1_000]
 
 
 @pytest.mark.anyio
-async def test_the_window_slides(clock: ManualClock) -> None:
-    limit = window(clock, requests_max=10)
-    await clock.advance(1_000 - clock.steady_ms() % 1_000)
-    assert all(limit.retry_after_ms("a") == 0 for _ in range(10))
-    await clock.advance(1_500)  # half of the previous window is still in sight
-    assert [limit.retry_after_ms("a") == 0 for _ in range(6)] == [True] * 5 + [False]
+async def test_bursts_that_keep_the_limit_all_pass(clock: ManualClock) -> None:
+    limit = window(clock, window_ms=3_000)
+    for _ in range(50):
+        assert [limit.retry_after_ms("a") for _ in range(5)] == [0] * 5
+        await clock.advance(3_300)
 
 
-@given(st.lists(st.integers(0, 700), max_size=200))
-def test_no_window_ever_holds_more_than_twice_the_limit(steps: list[int]) -> None:
-    import asyncio
+@pytest.mark.anyio
+async def test_a_request_passes_at_the_moment_that_was_told(clock: ManualClock) -> None:
+    limit = window(clock, window_ms=60_000)
+    for _ in range(5):
+        assert limit.retry_after_ms("a") == 0
+        await clock.advance(7_000)
+    for _ in range(12):
+        wait_ms = limit.retry_after_ms("a")
+        assert wait_ms > 0
+        await clock.advance(wait_ms - 1)
+        assert limit.retry_after_ms("a") == 1
+        await clock.advance(1)
+        assert limit.retry_after_ms("a") == 0
 
-    clock = ManualClock()
-    limit = window(clock)
+
+@given(st.lists(st.integers(0, 700), max_size=200), st.integers(1, 7))
+def test_a_request_passes_if_and_only_if_fewer_than_the_limit_passed_in_the_window(steps: list[int], most: int) -> None:
+    clock = SetClock()
+    limit = window(clock, requests_max=most)
     passed: list[int] = []
     for step in steps:
-        asyncio.run(clock.advance(step))
-        if limit.retry_after_ms("a") == 0:
-            passed.append(clock.steady_ms())
-    for moment in passed:
-        assert sum(moment <= other < moment + 1_000 for other in passed) <= 10
+        clock.now += step
+        recent = [moment for moment in passed if moment > clock.now - 1_000]
+        wait_ms = limit.retry_after_ms("a")
+        assert wait_ms == (0 if len(recent) < most else recent[-most] + 1_000 - clock.now)
+        if not wait_ms:
+            passed.append(clock.now)
+
+
+@given(st.lists(st.integers(0, 9), max_size=300))
+def test_a_very_high_limit_is_counted_in_parts_of_the_window_and_keeps_nobody_back_who_keeps_it(steps: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "rate_limit_exact_max", 20)
+        clock = SetClock()
+        limit = window(clock, requests_max=40, window_ms=400)
+        passed: list[int] = []
+        for step in steps:
+            clock.now += step
+            in_window = sum(moment > clock.now - 400 for moment in passed)
+            in_less = sum(moment > clock.now - 380 for moment in passed)
+            wait_ms = limit.retry_after_ms("a")
+            if wait_ms:
+                assert in_window >= 40
+                clock.now += wait_ms
+                assert limit.retry_after_ms("a") == 0
+            else:
+                assert in_less < 40
+            passed.append(clock.now)
+            assert len(limit._clients["a"]) <= 2 * 21
+
+
+def test_the_number_of_remembered_requests_is_bounded(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "rate_limit_marks_max", 10)
+    limit = window(clock)
+    for number in range(100):
+        limit.retry_after_ms(str(number))
+    assert sum(map(len, limit._clients.values())) == 10
+    assert limit._marks == 10
 
 
 def test_the_number_of_remembered_clients_is_bounded(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:

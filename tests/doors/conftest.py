@@ -23,6 +23,7 @@ _WITHOUT_STORE = (
     "events_rendering",
     "frames",
     "push_office",
+    "rate_limit",
     "resp_parser",
     "subscriber",
     "tls",

@@ -443,7 +443,7 @@ LISTENERS: dict[str, dict[str, Row]] = {
 @pytest.fixture
 async def doors(engine: Engine, store: SqliteStore, clock: ManualClock) -> Doors:
     """All there is to be asked, as the server puts it together."""
-    return Doors(Config(), engine, Gate(clock), Guard(()), ApiKeys(store, clock))
+    return Doors(Config(), engine, Gate(clock), Guard(()), ApiKeys(store, clock), clock=clock)
 
 
 async def test_every_route_of_every_listener_has_a_row(doors: Doors) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from array import array
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.core import limits
@@ -30,38 +31,85 @@ class Headers(Protocol):
         """Return all lines of a header by its name in lower case."""
 
 
-class SlidingWindow:
-    """Allows ``requests_max`` per ``window_ms`` and client.
+class _Requests:
+    """When one client asked, within the window: marks in the order of time, each with how many requests it stands for."""
 
-    Counts per fixed window, and weighs the previous window by the part of it that is still in sight: two numbers a client,
-    however many requests. At most ``rate_limit_clients_max`` clients are remembered; beyond that the longest unseen go first.
+    __slots__ = ("_counts", "_first", "_starts", "total")
+
+    def __init__(self) -> None:
+        self._starts = array("q")  # steady ms
+        self._counts = array("q")
+        self._first = 0  #: where the marks begin that still count
+        self.total = 0  #: requests that still count
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @property
+    def oldest(self) -> int:
+        """When the oldest request was made that still counts."""
+        return self._starts[self._first]
+
+    @property
+    def newest(self) -> int:
+        """When the newest mark was made."""
+        return self._starts[-1]
+
+    def forget(self, until_ms: int) -> None:
+        """Forget the requests made at ``until_ms`` or before. Marks are deleted when they are half of all."""
+        first, starts = self._first, self._starts
+        while first < len(starts) and starts[first] <= until_ms:
+            self.total -= self._counts[first]
+            first += 1
+        if 2 * first >= len(starts):
+            del starts[:first], self._counts[:first]
+            first = 0
+        self._first = first
+
+    def add(self, now: int, slot_ms: int) -> None:
+        """Note a request. It joins the newest mark if that is younger than ``slot_ms``."""
+        self.total += 1
+        if self.total > 1 and now - self._starts[-1] < slot_ms:
+            self._counts[-1] += 1
+        else:
+            self._starts.append(now)
+            self._counts.append(1)
+
+
+class SlidingWindow:
+    """Allows each client ``requests_max`` requests in any ``window_ms``. A request that is refused does not count.
+
+    The moment of each request is kept for as long as it counts, so the limit is exact, and so is the wait. Requests of one
+    millisecond share a mark; above ``rate_limit_exact_max`` requests, so do those of a small part of the window, which then
+    count from the first of them. Two bounds: ``rate_limit_clients_max`` clients, ``rate_limit_marks_max`` marks. Beyond these
+    the clients that were not seen for longest are forgotten first.
     """
 
     def __init__(self, clock: Clock, *, window_ms: int, requests_max: int, cleanup_ms: int) -> None:
         self._clock = clock
         self._window_ms = window_ms
         self._requests_max = requests_max
+        self._slot_ms = 1 if requests_max <= limits.rate_limit_exact_max else window_ms // limits.rate_limit_exact_max or 1
         self._cleanup_ms = cleanup_ms
         self._cleanup_at = clock.steady_ms() + cleanup_ms
-        self._clients: dict[
-            str, tuple[int, int, int]
-        ] = {}  # client: window number, requests in it, requests in the one before
+        self._clients: dict[str, _Requests] = {}  # the one seen last is the last
+        self._marks = 0
 
     def retry_after_ms(self, client: str) -> int:
-        """Count a request of a client; 0 if it is allowed, else how long to wait before the next."""
+        """Count a request of a client; 0 if it is allowed, else in how many ms the next one will be."""
         now = self._clock.steady_ms()
         if now >= self._cleanup_at:
             self._clean_up(now)
-        window, into = divmod(now, self._window_ms)
-        number, current, previous = self._clients.pop(client, (window, 0, 0))
-        if number != window:
-            current, previous = 0, current if number == window - 1 else 0
-        in_sight = current + previous * (self._window_ms - into) / self._window_ms
-        allowed = in_sight + 1 <= self._requests_max
-        self._clients[client] = (window, current + allowed, previous)  # put back at the end: last seen
-        if len(self._clients) > limits.rate_limit_clients_max:
-            del self._clients[next(iter(self._clients))]
-        return 0 if allowed else max(1, self._window_ms - into)
+        seen = self._clients.pop(client, None) or _Requests()
+        self._clients[client] = seen
+        before = len(seen)
+        seen.forget(now - self._window_ms)
+        allowed = seen.total < self._requests_max
+        if allowed:
+            seen.add(now, self._slot_ms)
+        self._marks += len(seen) - before
+        self._keep_bounds()
+        return 0 if allowed else seen.oldest + self._window_ms - now
 
     def check(self, client: str) -> None:
         """Count a request, or a command, of a client. Raises RateLimited if it is one too many."""
@@ -69,10 +117,18 @@ class SlidingWindow:
         if wait_ms:
             raise RateLimited(retry_after_ms=wait_ms)
 
+    def _keep_bounds(self) -> None:
+        clients = self._clients
+        while len(clients) > limits.rate_limit_clients_max or (
+            self._marks > limits.rate_limit_marks_max and len(clients) > 1
+        ):
+            self._marks -= len(clients.pop(next(iter(clients))))
+
     def _clean_up(self, now: int) -> None:
         self._cleanup_at = now + self._cleanup_ms
-        oldest = now // self._window_ms - 1
-        self._clients = {client: seen for client, seen in self._clients.items() if seen[0] >= oldest}
+        gone = now - self._window_ms
+        self._clients = {client: seen for client, seen in self._clients.items() if seen.newest > gone}
+        self._marks = sum(len(seen) for seen in self._clients.values())
 
 
 class ClientAddress:

@@ -290,7 +290,9 @@ SETTINGS: dict[str, Setting] = {
         readers.networks, ("PENSTOCK_TRUSTED_PROXIES",), "networks whose X-Forwarded-For is believed, separated by commas"
     ),
     "rate_limit_window_ms": Setting(
-        readers.duration(1, limits.DAY_MS), ("RATE_LIMIT_WINDOW_MS",), "sliding window per client"
+        readers.duration(1, limits.DAY_MS),
+        ("RATE_LIMIT_WINDOW_MS",),
+        "how long a request of a client counts",
     ),
     "rate_limit_max_requests": Setting(
         readers.request_limit,

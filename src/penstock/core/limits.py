@@ -114,6 +114,8 @@ logs_per_job_max: Final = 100
 keep_logs_max: Final = 1_000_000  # may be asked for; logs_per_job_max is what there is
 counted_topics_max: Final = 1_000  # beyond these, the batches door counts under one name
 rate_limit_clients_max: Final = 100_000
+rate_limit_marks_max: Final = 2_000_000  # moments of requests, of all clients together; each takes 16 bytes
+rate_limit_exact_max: Final = 10_000  # up to this limit each request is counted to the millisecond
 quota_namespaces_max: Final = 10_000  # whose enqueues are counted
 webhooks_max: Final = 200  # each has a delivery of its own under way, so this bounds those too
 
