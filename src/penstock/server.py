@@ -194,7 +194,6 @@ class Doors:
         self._requests = RequestTally(engine.clock)
         metrics.add(self._requests)
         places = Places(engine, _message_rules(config))
-        self._messages = MessagesDoor(engine, places, message_tally)
         push_guard = Guard(config.push_allowed_hosts)
         push_rules = PushRules(config.push_retry_delays_ms, config.push_timeout_ms)
         self._subscriptions = SubscriptionHandlers(engine, places, push_guard)
@@ -211,6 +210,7 @@ class Doors:
             allow_origin=config.cors_allow_origin,
             handshakes=self._requests.of("GET", CONSUMERS_PATH),
         )
+        self._messages = MessagesDoor(engine, places, message_tally, self._consumers.settling)
         self._message_stats = MessageStats(engine.store, places, uptime, f"node-{engine.store.journals[0].node}")
         jobs, queues = JobHandlers(engine), QueueHandlers(engine)
         crons, webhooks = CronHandlers(engine), WebhookHandlers(engine, guard)

@@ -236,6 +236,21 @@ async def test_there_are_so_many_and_a_door_that_closes_lets_nobody_in(
         await Client(door).serving
 
 
+async def test_nothing_is_remembered_of_a_connection_that_is_over(
+    engine: Engine, door: Consumers, client: Client, clock: ManualClock
+) -> None:
+    for _ in range(4):
+        await push(engine, flags=JobFlag.MESSAGE | JobFlag.REMOVE_ON_COMPLETE)
+    await settle()
+    assert (len(door.deliveries), engine.feed.is_heard) == (2, True)
+    await client.ack(client.frames[0])
+    assert (len(door.deliveries), engine.feed.is_heard) == (2, True)
+    await clock.advance(Rules().visibility_timeout_ms)
+    assert (len(door.deliveries), engine.feed.is_heard) == (2, False), "late words about them are heard"
+    await client.hang_up()
+    assert (len(door.deliveries), engine.feed.is_heard) == (0, False)
+
+
 async def test_two_that_hold_the_whole_queue_give_all_of_it_back(engine: Engine, door: Consumers, client: Client) -> None:
     other = Client(door)
     await settle()

@@ -13,8 +13,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from penstock.core import limits
+from penstock.core.ids import from_ulid, to_uuid
 from penstock.doors.closing import Closing
 from tests.doors.test_messages import Queue, now_ms
+from tests.support import stores
 from tests.support.issuer import SECRET, token
 from tests.support.ports import free_port
 from tests.support.server import ServerProcess
@@ -151,6 +153,84 @@ def test_the_window_is_filled_and_resumed_by_acks_and_nacks(server: ServerProces
         settled(queue, ready=0, in_flight=0)
 
 
+def test_acks_over_http_make_room(server: ServerProcess, queue: Queue) -> None:
+    bodies = publish(queue, 35)
+    with consumer(server, queue) as ws:
+        for body in bodies:
+            message = ws.message()
+            assert base64.b64decode(message["body"]) == body
+            queue.ack(message["receipt_handle"])
+        settled(queue, ready=0, in_flight=0)
+
+
+def test_nacks_over_http_make_room(server: ServerProcess, queue: Queue) -> None:
+    publish(queue, 8)
+    with consumer(server, queue, "?window=2") as ws:
+        for attempt in (1, 2, 3):
+            for _ in range(8):
+                message = ws.message()
+                assert message["attempt"] == attempt
+                queue.nack(message["receipt_handle"])
+        settled(queue, ready=0, in_flight=0, dlq_depth=8)
+
+
+def test_acks_over_another_connection_make_room(server: ServerProcess, queue: Queue) -> None:
+    bodies = publish(queue, 12)
+    elsewhere = Queue(queue.http, queue.namespace, "elsewhere")
+    with consumer(server, queue, "?window=1") as ws, consumer(server, elsewhere) as other:
+        for body in bodies:
+            message = ws.message()
+            assert base64.b64decode(message["body"]) == body
+            other.say("ack", message)
+        settled(queue, ready=0, in_flight=0)
+
+
+def test_an_ack_at_the_jobs_door_makes_room(server: ServerProcess, queue: Queue) -> None:
+    publish(queue, 3)
+    with consumer(server, queue, "?window=1") as ws:
+        for _ in range(3):
+            job_id = from_ulid(ws.message()["id"])
+            assert job_id is not None
+            done = queue.http.post(f"/jobs/{to_uuid(job_id)}/ack", headers={"X-Namespace": queue.namespace})
+            assert done.status_code == 200, done.text
+
+
+def test_a_purge_makes_room(server: ServerProcess, queue: Queue) -> None:
+    publish(queue, 3)
+    with consumer(server, queue, "?window=3") as ws:
+        ws.bodies(3)
+        assert queue.ok("DELETE", f"{queue.path}/messages") == {"purged": 3}
+        bodies = publish(queue, 3)
+        assert ws.bodies(3) == bodies
+
+
+def test_a_late_ack_over_http_is_a_sign_of_life(server: ServerProcess, queue: Queue) -> None:
+    queue.make(visibility_timeout_ms=500)
+    bodies = publish(queue, 2)
+    with consumer(server, queue, "?window=1") as ws:
+        first = ws.message()
+        settled(queue, ready=2, in_flight=0)
+        assert queue.refused("DELETE", f"/messages/{first['receipt_handle']}")[0] == 410
+        second = ws.message()
+        assert base64.b64decode(second["body"]) == bodies[1]
+        queue.ack(second["receipt_handle"])
+        again = ws.message()
+        assert (again["id"], again["attempt"]) == (first["id"], 2)
+
+
+@pytest.mark.skipif(stores.chosen() == "sqlite", reason="a file has one server")
+def test_acks_at_another_server_make_room(server: ServerProcess, queue: Queue, tmp_path: Path) -> None:
+    shared = {name: value for name, value in server.env.items() if name.startswith("PENSTOCK_")}
+    bodies = publish(queue, 25)
+    with ServerProcess(tmp_path / "two", env=shared) as two, two.client() as client, consumer(server, queue) as ws:
+        there = Queue(client, queue.namespace)
+        for body in bodies:
+            message = ws.message()
+            assert base64.b64decode(message["body"]) == body
+            there.ack(message["receipt_handle"])
+        settled(queue, ready=0, in_flight=0)
+
+
 @pytest.mark.parametrize(("query", "count"), [("", 10), ("?window=0", 10), ("?window=x", 10), ("?window=3", 3)])
 def test_how_many_a_connection_holds(server: ServerProcess, queue: Queue, query: str, count: int) -> None:
     publish(queue, 12)
@@ -276,8 +356,8 @@ def test_what_a_killed_server_had_sent_comes_again(tmp_path: Path) -> None:
         ("[]", "invalid json: Expected `object`, got `array`"),
         ('{"type":"stop"}', 'unknown type "stop": expected ack or nack'),
         ('{"type":1}', "invalid json: Expected `str`, got `int` - at `$.type`"),
-        ('{"type":"ack"}', 'ack: unknown or expired receipt handle ""'),
-        ('{"type":"nack","receipt_handle":"01ARZ3NDEKTSV4RRFFQ69G5FAV"}', "ack: unknown or expired receipt handle"),
+        ('{"type":"ack"}', "broker: unknown receipt handle: "),
+        ('{"type":"nack","receipt_handle":"01ARZ3NDEKTSV4RRFFQ69G5FAV"}', "nack: unknown or expired receipt handle"),
         (b"\xff", "invalid json"),
     ],
 )
@@ -293,13 +373,19 @@ def test_words_that_are_none_are_told_and_nothing_happens(
         settled(queue, in_flight=0, ready=0)
 
 
-def test_a_receipt_of_somebody_else_is_unknown(server: ServerProcess, queue: Queue) -> None:
-    queue.publish()
-    handle = queue.take()
+def test_a_receipt_of_another_delivery_is_taken_too(server: ServerProcess, queue: Queue) -> None:
+    queue.publish(b"one")
+    queue.publish(b"two", max_retries=1)
+    done, failed = queue.take(), queue.take()
     with consumer(server, queue) as ws:
-        ws.say("ack", {"receipt_handle": handle})
+        ws.say("ack", {"receipt_handle": done.lower()})
+        ws.say("nack", {"receipt_handle": failed})
+        settled(queue, ready=0, in_flight=0, dlq_depth=1)
+        (dead,) = queue.dead()
+        ws.say("ack", dead)
+        settled(queue, dlq_depth=0)
+        ws.say("ack", dead)
         assert "unknown or expired" in ws.error()
-    queue.ack(handle)
 
 
 def test_words_that_are_too_long_end_the_connection(server: ServerProcess, queue: Queue) -> None:
@@ -331,6 +417,19 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 
 def bearer(**claims: Any) -> dict[str, str]:
     return {"Authorization": f"Bearer {token(**claims)}"}
+
+
+def test_a_receipt_of_another_namespace_is_unknown(guarded: ServerProcess) -> None:
+    with guarded.client(headers=bearer(scopes=["theirs:*"])) as client:
+        theirs = Queue(client, "theirs")
+        theirs.publish()
+        handle = theirs.take()
+        shown = bearer(scopes=["mine:consume"])
+        with connect(f"ws://127.0.0.1:{guarded.port}/namespaces/mine/queues/jobs/ws", additional_headers=shown) as socket:
+            ws = Consumer(socket)
+            ws.say("ack", {"receipt_handle": handle})
+            assert ws.error() == f'ack: unknown or expired receipt handle "{handle}"'
+        theirs.ack(handle)
 
 
 def test_who_may_consume_may_connect(guarded: ServerProcess) -> None:

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from penstock.access.identity import Right
 from penstock.core import limits
-from penstock.core.errors import BodyTooLarge, InvalidInput, JobNotFound, ReceiptUnknown, StaleLease, WrongState
+from penstock.core.errors import BodyTooLarge, InvalidInput
 from penstock.core.ids import ID_MAX, to_ulid
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.lifecycle import Arrow, State
@@ -18,14 +18,12 @@ from penstock.doors.http.claiming import claim_for
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Plain, Route
 from penstock.doors.messages import wire
-from penstock.doors.messages.receipts import receipt_in
 from penstock.doors.messages.view import view_of
 from penstock.doors.opaque import wrap
 from penstock.engine import admin
 from penstock.engine.claim import Claim
-from penstock.engine.dead import Inspect, SettleDead
+from penstock.engine.dead import Inspect
 from penstock.engine.produce import Push
-from penstock.engine.settle import Ack, Fail, Hold
 from penstock.store.contract import Place, Selection
 
 if TYPE_CHECKING:
@@ -35,9 +33,9 @@ if TYPE_CHECKING:
     from penstock.core.queue import QueueKey
     from penstock.doors.http.request import Request
     from penstock.doors.messages.places import Places, Rules
+    from penstock.doors.messages.settling import Settling
     from penstock.doors.messages.tally import MessageTally
     from penstock.engine.fleet import AnyEngine
-    from penstock.engine.settle import ItemOutcome
 
 #: An idempotency key of this door is kept as its job's own id, behind this and its queue.
 KEY_PREFIX: Final = "message:"
@@ -54,10 +52,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 class MessagesDoor:
-    """One method per route. ``tally`` counts."""
+    """One method per route. ``tally`` counts, ``settling`` takes what is said about deliveries."""
 
-    def __init__(self, engine: AnyEngine, places: Places, tally: MessageTally) -> None:
+    def __init__(self, engine: AnyEngine, places: Places, tally: MessageTally, settling: Settling) -> None:
         self._engine = engine
+        self._settling = settling
         self._store = engine.store
         self._places = places
         self._tally = tally
@@ -135,40 +134,12 @@ class MessagesDoor:
         return wire.MessagesReply([view_of(key, each) for each in taken])
 
     async def ack(self, req: Request, receipt: str) -> Plain:
-        await self._settle(req, receipt, done=True)
+        await self._settling.settle(req.identity, receipt, done=True)
         return _GONE
 
     async def nack(self, req: Request, receipt: str) -> Plain:
-        await self._settle(req, receipt, done=False)
+        await self._settling.settle(req.identity, receipt, done=False)
         return _GONE
-
-    async def _settle(self, req: Request, text: str, *, done: bool) -> None:
-        """Say what became of a delivery. Raises ReceiptUnknown."""
-        receipt = receipt_in(text)
-        hold = Hold(receipt.id, receipt.token)
-
-        queues: list[QueueKey] = []
-
-        def may(queue: QueueKey) -> bool:
-            queues.append(queue)
-            return req.identity.may(queue.namespace, Right.SETTLE)
-
-        outcome: ItemOutcome
-        if receipt.dead:
-            outcome = await self._engine.run(SettleDead(hold, Arrow.PURGE if done else Arrow.PUT_DOWN, may))
-        elif done:
-            (outcome,) = await self._engine.run(Ack(None, [hold], [None], may))
-        else:
-            (outcome,) = await self._engine.run(Fail(None, [hold], None, may=may))
-        if isinstance(outcome, JobNotFound | StaleLease | WrongState):
-            raise ReceiptUnknown(f'{"ack" if done else "nack"}: unknown or expired receipt handle "{text}"')
-        if outcome is not None:
-            raise outcome
-        count = self._tally.of(queues[-1])
-        if done:
-            count.acked += 1
-        else:
-            count.nacked += 1
 
     async def purge(self, req: Request, ns: str, queue: str) -> wire.PurgedReply:
         key = self._key(req, ns, queue, Right.ADMIN)

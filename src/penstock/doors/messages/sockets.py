@@ -1,7 +1,8 @@
 """WebSocket push: messages come as they are ready, up to a window of messages that nobody has said anything about.
 
 A message that is out is the client's for the visibility timeout of its queue, as if it had been consumed. When that is over, it
-is the queue's again and makes room in the window; when the connection ends, all that is out goes back to the front at once.
+is the queue's again and makes room in the window; when the connection ends, all that is out goes back to the front at once. An
+acknowledgement makes room whichever way it comes: over this connection, over HTTP, at another server (``deliveries.py``).
 """
 
 from __future__ import annotations
@@ -18,22 +19,18 @@ from penstock.access.gate import shown_in
 from penstock.access.identity import Right
 from penstock.core import limits
 from penstock.core.clock import pause
-from penstock.core.errors import (
-    JobNotFound,
-    PenstockError,
-    RouteNotFound,
-    StaleLease,
-    Unauthorized,
-    WrongState,
-)
+from penstock.core.errors import PenstockError, ReceiptUnknown, RouteNotFound, Unauthorized
 from penstock.core.lifecycle import Arrow
 from penstock.doors.closing import Closing
 from penstock.doors.http.errors import status_of
 from penstock.doors.messages import wire
+from penstock.doors.messages.deliveries import Deliveries
+from penstock.doors.messages.receipts import Receipt
+from penstock.doors.messages.settling import Settling
 from penstock.doors.messages.taker import Taker
 from penstock.doors.messages.view import view_of
 from penstock.doors.websocket import Connections, WebSocket
-from penstock.engine.settle import Ack, Fail, Hold, PutBack
+from penstock.engine.settle import Hold, PutBack
 
 if TYPE_CHECKING:
     from granian._granian import RSGIWebsocketProtocol
@@ -50,7 +47,6 @@ if TYPE_CHECKING:
     from penstock.doors.messages.requests import RouteCount
     from penstock.doors.messages.tally import MessageTally
     from penstock.engine.fleet import AnyEngine
-    from penstock.engine.settle import Settlement
 
 log = structlog.get_logger("penstock.push")
 
@@ -86,6 +82,8 @@ class Consumers:
         self.engine = engine
         self.places = places
         self.tally = tally
+        self.deliveries = Deliveries(engine)  #: of all connections
+        self.settling = Settling(engine, tally, self.deliveries)  #: takes what is said about deliveries, at any door
         self._handshakes = handshakes
         self.gate = gate
         self.links = links
@@ -143,8 +141,14 @@ def _path_of(scope: Scope) -> tuple[str, str]:
 class Held(NamedTuple):
     """A message that is out."""
 
-    hold: Hold
+    id: int
+    token: int
     until: int  #: steady ms; then it is the queue's again
+
+    @property
+    def hold(self) -> Hold:
+        """What proves that the message is out."""
+        return Hold(self.id, self.token)
 
 
 class Consumer(WebSocket):
@@ -175,6 +179,7 @@ class Consumer(WebSocket):
         self._lapse: Alarm | None = None  #: rings when the visibility timeout of something that is out is over
         self._lapses_at = 0  #: steady ms
         self._silent = False  #: it has let a message go without a word, and has said nothing since
+        self._late: list[Held] = []  #: those it has let go since it said something last
         self._expiry: Expiry | None = None
         self._feeding: asyncio.Task[None] | None = None
 
@@ -203,7 +208,10 @@ class Consumer(WebSocket):
     async def _give_back(self) -> None:
         """Give back what is out, to the front and in its order. If that fails, its leases run out."""
         holds = [held.hold for held in self._held.values()]
+        for held in (*self._held.values(), *self._late):
+            self._forget(held)
         self._held.clear()
+        self._late.clear()
         if holds:
             try:
                 await self._engine.run(PutBack(self._queue.namespace, holds, Arrow.RETURN))
@@ -243,12 +251,13 @@ class Consumer(WebSocket):
     def _hand_out(self, delivery: Delivery, lease_ms: int) -> None:
         view = view_of(self._queue, delivery)
         until = self.clock.steady_ms() + lease_ms
-        self._hold(view.receipt_handle, Held(Hold(delivery.job.id, delivery.job.token), until))
+        self._hold(view.receipt_handle, Held(delivery.job.id, delivery.job.token, until))
         self._door.tally.of(self._queue).consumed += 1
         self.outbox.put((_MESSAGE + _encode(view)[1:]).decode(), must=True)
 
     def _hold(self, handle: str, held: Held) -> None:
         self._held[handle] = held
+        self._door.deliveries.add(held.id, held.token, self)
         if self._lapse is None or held.until < self._lapses_at:
             self._expect_lapse(held.until)
 
@@ -259,13 +268,42 @@ class Consumer(WebSocket):
         self._lapse = self.clock.call_at(at, self._let_go)
 
     def _let_go(self) -> None:
-        """Forget what is the queue's again."""
-        now, out = self.clock.steady_ms(), len(self._held)
-        self._held = {handle: held for handle, held in self._held.items() if held.until > now}
-        self._silent = self._silent or len(self._held) < out
+        """Note what is the queue's again: its time is over."""
+        now = self.clock.steady_ms()
+        over = [handle for handle, held in self._held.items() if held.until <= now]
+        for handle in over:
+            held = self._held.pop(handle)
+            self._silent = True
+            self._late.append(held)
+            self._door.deliveries.came_back(held.token)  # or was settled, and we have not been told
         self._lapse = None
         if self._held:
             self._expect_lapse(min(held.until for held in self._held.values()))
+        self._freed.set()
+
+    def _forget(self, held: Held) -> None:
+        self._door.deliveries.remove(held.token)
+
+    # What happens elsewhere, see Holder.
+
+    @property
+    def namespace(self) -> str:
+        """Where its queue is."""
+        return self._queue.namespace
+
+    def delivery_over(self, job_id: int, token: int) -> None:
+        """Make room in the window for a message that was settled by another way, or is the queue's again."""
+        held = self._held.pop(str(Receipt(job_id, token)), None)
+        if held is not None:  # else it came back, and a late word about it is still a sign of life
+            self._forget(held)
+            self._freed.set()
+
+    def spoke(self) -> None:
+        """Note a sign of life of the client, whichever way it came."""
+        self._silent = False
+        for held in self._late:
+            self._forget(held)
+        self._late.clear()
         self._freed.set()
 
     def complain(self, error: str) -> None:
@@ -278,10 +316,11 @@ class Consumer(WebSocket):
     # In.
 
     async def hear(self, data: bytes | str) -> None:
-        """Take a word about a message that is out."""
-        self._silent = False
-        self._freed.set()
-        word = _word_in(data)
+        """Take a word about a message. What is wrong with it is told before anything that it makes room for."""
+        await self._take(_word_in(data))
+        self.spoke()
+
+    async def _take(self, word: wire.Word | str) -> None:
         try:
             if self._door.window is not None:
                 self._door.window.check(self._client)
@@ -297,9 +336,10 @@ class Consumer(WebSocket):
             self._tell(word)
             return
         held = self._held.pop(word.receipt_handle, None)
-        if held is None:
-            self._tell(*_unknown(word.receipt_handle))
+        if held is None:  # it was delivered elsewhere; nothing more is read until it is settled, so these are few at a time
+            await self._settle(word, None)
             return
+        self._forget(held)
         task = asyncio.get_running_loop().create_task(self._settle(word, held))
         self._settling.add(task)
         task.add_done_callback(self._settled)
@@ -308,25 +348,16 @@ class Consumer(WebSocket):
         self._settling.discard(task)
         self._freed.set()
 
-    async def _settle(self, word: wire.Word, held: Held) -> None:
-        namespace, done = self._queue.namespace, word.type == "ack"
-        settlement: Settlement = Ack(namespace, [held.hold], [None]) if done else Fail(namespace, [held.hold], None)
+    async def _settle(self, word: wire.Word, held: Held | None) -> None:
+        """Say what became of a delivery. ``held``: it is one of this connection's."""
         try:
-            (outcome,) = await self._engine.run(settlement)
-            if outcome is not None:
-                raise outcome
-        except (JobNotFound, StaleLease, WrongState):
-            self._tell(*_unknown(word.receipt_handle))
+            await self._door.settling.settle(self._identity, word.receipt_handle, done=word.type == "ack")
+        except ReceiptUnknown as error:
+            self._tell(str(error), word.receipt_handle[:64])
         except PenstockError as error:  # it is still out
-            if held.until > self.clock.steady_ms():
+            if held is not None and held.until > self.clock.steady_ms():
                 self._hold(word.receipt_handle, held)
-            self._tell(str(error), word.receipt_handle)
-        else:
-            count = self._door.tally.of(self._queue)
-            if done:
-                count.acked += 1
-            else:
-                count.nacked += 1
+            self._tell(str(error), word.receipt_handle[:64])
 
 
 def _word_in(data: bytes | str) -> wire.Word | str:
@@ -336,8 +367,3 @@ def _word_in(data: bytes | str) -> wire.Word | str:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return f"invalid json: {error}"
     return word if word.type in ("ack", "nack") else f'unknown type "{word.type[:64]}": expected ack or nack'
-
-
-def _unknown(handle: str) -> tuple[str, str]:
-    """Say that a receipt handle is none of this connection's, in the words of the other routes."""
-    return f'ack: unknown or expired receipt handle "{handle[:64]}"', handle[:64]

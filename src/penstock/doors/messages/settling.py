@@ -1,0 +1,57 @@
+"""What a consumer says about a delivery, whichever way it says it: over HTTP, or over a WebSocket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.access.identity import Right
+from penstock.core.errors import JobNotFound, ReceiptUnknown, StaleLease, WrongState
+from penstock.core.lifecycle import Arrow
+from penstock.doors.messages.receipts import receipt_in
+from penstock.engine.dead import SettleDead
+from penstock.engine.settle import Ack, Fail, Hold
+
+if TYPE_CHECKING:
+    from penstock.access.identity import Identity
+    from penstock.core.queue import QueueKey
+    from penstock.doors.messages.deliveries import Deliveries
+    from penstock.doors.messages.tally import MessageTally
+    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.settle import ItemOutcome
+
+
+class Settling:
+    """Acknowledges deliveries, or gives them back, by their receipt handles. ``deliveries`` are those over WebSockets."""
+
+    def __init__(self, engine: AnyEngine, tally: MessageTally, deliveries: Deliveries) -> None:
+        self._engine = engine
+        self._tally = tally
+        self._deliveries = deliveries
+
+    async def settle(self, identity: Identity, text: str, *, done: bool) -> None:
+        """Say what became of a delivery, in a namespace where ``identity`` may. Raises ReceiptUnknown."""
+        receipt = receipt_in(text)
+        hold = Hold(receipt.id, receipt.token)
+        queues: list[QueueKey] = []
+
+        def may(queue: QueueKey) -> bool:
+            queues.append(queue)
+            return identity.may(queue.namespace, Right.SETTLE)
+
+        outcome: ItemOutcome
+        if receipt.dead:
+            outcome = await self._engine.run(SettleDead(hold, Arrow.PURGE if done else Arrow.PUT_DOWN, may))
+        elif done:
+            (outcome,) = await self._engine.run(Ack(None, [hold], [None], may))
+        else:
+            (outcome,) = await self._engine.run(Fail(None, [hold], None, may=may))
+        self._deliveries.consumer_spoke(receipt.token)
+        if isinstance(outcome, JobNotFound | StaleLease | WrongState):
+            raise ReceiptUnknown(f'{"ack" if done else "nack"}: unknown or expired receipt handle "{text}"')
+        if outcome is not None:
+            raise outcome
+        count = self._tally.of(queues[-1])
+        if done:
+            count.acked += 1
+        else:
+            count.nacked += 1
