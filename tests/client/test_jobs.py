@@ -204,9 +204,13 @@ def test_queues(client: Client, queue: str) -> None:
 
 def test_rules_of_queues(client: Client, queue: str) -> None:
     queues = client.queues
+    assert (queues.rate_limit(queue), queues.concurrency(queue)) == (None, None)
     queues.set_rate_limit(queue, 100)
+    assert queues.rate_limit(queue) == 100
     queues.clear_rate_limit(queue)
+    assert queues.rate_limit(queue) is None
     queues.set_concurrency(queue, 1)
+    assert queues.concurrency(queue) == 1
     client.jobs.push_many(queue, [1, 2])
     assert len(client.jobs.pull_many(queue, 2)) == 1
     queues.clear_concurrency(queue)

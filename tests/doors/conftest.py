@@ -6,11 +6,13 @@ import itertools
 import os
 from typing import TYPE_CHECKING
 
+import httpx2
 import pytest
 
 from tests.doors.api import Api
 from tests.support import stores
 from tests.support.curl import CurlStream
+from tests.support.described import Current, Description
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +40,12 @@ _numbers = itertools.count()
 def nobody_is_left() -> Iterator[None]:
     yield
     CurlStream.kill_all()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def every_reply_is_described(server: ServerProcess) -> None:
+    """Whatever a test of this directory is answered, it is what the OpenAPI document says."""
+    Current.description = Description(httpx2.get(f"{server.url}/openapi.json", trust_env=False).json())
 
 
 @pytest.fixture

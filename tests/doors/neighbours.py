@@ -276,7 +276,7 @@ class World:
             )
         }
         for queue in self.ask("GET", "/queues")["queues"]:
-            for what in ("jobs/list", "counts", "paused", "stall-config", "dlq-config"):
+            for what in ("jobs/list", "counts", "paused", "rate-limit", "concurrency", "stall-config", "dlq-config"):
                 seen[f"{queue} {what}"] = self.ask("GET", f"/queues/{queue}/{what}")
         for job in self.names.jobs:
             for what in ("", "/result", "/children", "/logs"):

@@ -279,6 +279,8 @@ MAIN: dict[str, Row] = {
     "GET /queues/{queue}/priority-counts": Row({200}, per_queue(), NAMED),
     "GET /queues/{queue}/paused": Row({200}, per_queue(), NAMED),
     "GET /queues/{queue}/dlq": Row({200}, per_queue(), NAMED),
+    "GET /queues/{queue}/rate-limit": Row({200}, per_queue(), NAMED),
+    "GET /queues/{queue}/concurrency": Row({200}, per_queue(), NAMED),
     "GET /queues/{queue}/stall-config": Row({200}, per_queue(), NAMED),
     "GET /queues/{queue}/dlq-config": Row({200}, per_queue(), NAMED),
     "GET /queues/{queue}/mode": Row({200}, per_queue(), NAMED),

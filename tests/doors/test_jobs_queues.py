@@ -216,6 +216,17 @@ def test_a_concurrency_limit(api: Api) -> None:
 
 
 @pytest.mark.parametrize("route", ["rate-limit", "concurrency"])
+def test_a_limit_that_is_set_can_be_read(api: Api, route: str) -> None:
+    assert api.ok("GET", f"{{q}}/{route}") == {"ok": True, "limit": None}
+    api.ok("PUT", f"{{q}}/{route}", {"limit": 7})
+    assert api.ok("GET", f"{{q}}/{route}") == {"ok": True, "limit": 7}
+    other = {"rate-limit": "concurrency", "concurrency": "rate-limit"}[route]
+    assert api.ok("GET", f"{{q}}/{other}") == {"ok": True, "limit": None}
+    api.ok("DELETE", f"{{q}}/{route}")
+    assert api.ok("GET", f"{{q}}/{route}") == {"ok": True, "limit": None}
+
+
+@pytest.mark.parametrize("route", ["rate-limit", "concurrency"])
 def test_bad_limits_are_refused(api: Api, route: str) -> None:
     assert api.refused("PUT", f"{{q}}/{route}", {}) == (400, "limit is required")
     assert api.refused("PUT", f"{{q}}/{route}", {"limit": 0}) == (400, "limit must be at least 1")

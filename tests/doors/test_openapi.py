@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from openapi_spec_validator import OpenAPIV31SpecValidator, validate
 from schemathesis.checks import load_all_checks
 
+from tests.docs.generate import ROOT
 from tests.support import stores
 
 if TYPE_CHECKING:
@@ -66,8 +70,10 @@ POST /queues/:q/retry-completed
 GET /queues/:q/dlq
 POST /queues/:q/dlq/retry
 POST /queues/:q/dlq/purge
+GET /queues/:q/rate-limit
 PUT /queues/:q/rate-limit
 DELETE /queues/:q/rate-limit
+GET /queues/:q/concurrency
 PUT /queues/:q/concurrency
 DELETE /queues/:q/concurrency
 GET /queues/:q/stall-config
@@ -179,6 +185,121 @@ def test_the_reference_page_lists_every_route(api: Api) -> None:
     assert response.headers["content-type"] == "text/html; charset=utf-8"
     document = api.http.get("/openapi.json").json()
     assert all(path in response.text for path in document["paths"])
+
+
+@pytest.fixture(scope="module")
+def document(server: ServerProcess) -> dict[str, Any]:
+    described: dict[str, Any] = httpx2.get(f"{server.url}/openapi.json", trust_env=False).json()
+    return described
+
+
+def operations(document: dict[str, Any]) -> dict[str, Any]:
+    return {
+        f"{method.upper()} {path}": operation
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+    }
+
+
+def test_the_document_is_valid(document: dict[str, Any]) -> None:
+    validate(document, cls=OpenAPIV31SpecValidator)
+
+
+def test_what_has_no_content_has_no_body(document: dict[str, Any]) -> None:
+    without = {name for name, operation in operations(document).items() if "204" in operation["responses"]}
+    assert without == {
+        "DELETE /namespaces/{ns}",
+        "DELETE /namespaces/{ns}/queues/{queue}",
+        "DELETE /messages/{receipt}",
+        "POST /messages/{receipt}/nack",
+        "DELETE /subscriptions/{id}",
+        "DELETE /bulk/snapshots/{id}",
+    }
+    assert all("content" not in operations(document)[name]["responses"]["204"] for name in without)
+
+
+@pytest.mark.parametrize(
+    ("name", "required"),
+    [
+        ("Ok", {"ok"}),
+        ("IdReply", {"ok", "id"}),
+        ("NothingReply", {"ok", "job"}),
+        ("CompletedReply", {"ok", "result", "completed"}),
+        ("WorkerRemovedReply", {"ok", "data"}),
+        ("CommitReply", {"key", "rows", "state", "duplicate", "known"}),
+        ("StallConfig", {"enabled", "stallInterval", "maxStalls", "gracePeriod"}),
+        ("Created", {"status"}),  # a name has what is a namespace
+        ("StorageReply", {"ok", "diskFull"}),  # the rest tells of trouble
+        ("HealthReply", {"ok", "status", "uptime", "version", "memory", "reason"}),
+        ("AliveBatchData", {"ok", "count"}),
+        ("QueuesReply", {"ok", "queues"}),
+        ("PushBody", {"data"}),
+        ("CleanBody", set()),
+    ],
+)
+def test_what_is_always_sent_is_required(document: dict[str, Any], name: str, required: set[str]) -> None:
+    assert set(document["components"]["schemas"][name]["required"]) == required
+
+
+@pytest.mark.parametrize(
+    ("operation", "names"),
+    [
+        ("GET /events", {"format", "lastEventId", "Last-Event-ID", "X-Namespace"}),
+        ("GET /events/queues/{queue}", {"queue", "format", "lastEventId", "Last-Event-ID", "X-Namespace"}),
+        ("GET /api/stats", {"page", "limit"}),
+        ("GET /namespaces/{ns}/queues/{queue}/dlq", {"ns", "queue", "limit"}),
+        ("POST /namespaces/{ns}/queues/{queue}/dlq/replay", {"ns", "queue", "limit"}),
+        ("GET /namespaces/{ns}/queues/{queue}/messages", {"ns", "queue", "n", "visibility_timeout_ms", "wait_ms"}),
+        ("GET /queues/{queue}/dlq", {"queue", "count", "X-Namespace"}),
+        ("GET /dlq", {"namespace", "topic", "limit"}),
+    ],
+)
+def test_parameters_are_described(document: dict[str, Any], operation: str, names: set[str]) -> None:
+    found = {each["name"]: each["schema"] for each in operations(document)[operation]["parameters"]}
+    assert set(found) == names
+    for name in names & {"page", "limit", "n", "visibility_timeout_ms", "wait_ms", "count"}:
+        assert found[name]["type"] == "integer"
+
+
+#: What reads a query string, or headers, by itself, and where its parameters are described instead.
+OWN_READERS = {"doors/bulk/stages.py": "StageQuery has all of them", "doors/http/body.py": "it reads them for all others"}
+
+
+def test_no_handler_reads_parameters_that_its_route_does_not_name() -> None:
+    """A query string is read through the shape that describes it."""
+    for file in (ROOT / "src" / "penstock" / "doors").rglob("*.py"):
+        if str(file.relative_to(ROOT / "src" / "penstock")) not in OWN_READERS:
+            assert "req.query()" not in file.read_text(encoding="utf-8"), file
+
+
+def test_a_query_string_has_no_null_in_it(document: dict[str, Any]) -> None:
+    for name, operation in operations(document).items():
+        for each in operation["parameters"]:
+            assert "null" not in json.dumps(each["schema"]), (name, each)
+
+
+def test_patterns_are_those_of_ecmascript(document: dict[str, Any]) -> None:
+    r"""There, \Z is the letter, \A too, and groups have no P."""
+    patterns = re.findall(r'"pattern": "(.*?)"[,}]', json.dumps(document))
+    assert patterns
+    assert not [each for each in patterns if re.search(r"\\[ZAz]|\(\?P", each)]
+
+
+def test_a_namespace_can_be_all_of_them_where_that_works(document: dict[str, Any], server: ServerProcess) -> None:
+    everywhere = {
+        name
+        for name, operation in operations(document).items()
+        for each in operation["parameters"]
+        if each["name"] == "X-Namespace" and re.search(each["schema"]["pattern"], "*")
+    }
+    assert everywhere == {
+        name
+        for name in operations(document)
+        if re.fullmatch(r"(GET /insights.*|GET /bulk(/journal.*|/groups)?|.*/snapshots.*)", name)
+    }
+    with server.client(headers={"X-Namespace": "*"}) as client:
+        assert client.get("/bulk").status_code == 200
+        assert client.get("/queues").status_code == 400
 
 
 load_all_checks()

@@ -222,6 +222,7 @@ def test_nothing_gives_nothing() -> None:
     window = Window(MONDAY, MONDAY + HOUR)
     assert not series(rows_of(MINUTES, []), window).num_rows
     assert not totals(rows_of(MINUTES, []), window).num_rows
+    assert not totals(rows_of(MINUTES, []), window, by=()).num_rows, "not a row of nulls"
     assert not latency(rows_of(LATENCY, []), window, "wait").num_rows
     assert not failures(rows_of(FAILURES, []), window).num_rows
     assert not backlog(rows_of(BACKLOG, []), window).num_rows

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx2
 
 from tests.support import stores
+from tests.support.described import DescribedClient
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
@@ -132,7 +133,9 @@ class ServerProcess:
         return self.log_path.read_text(encoding="utf-8") if self.log_path.exists() else ""
 
     def client(self, **more: Any) -> httpx2.Client:
-        return httpx2.Client(base_url=self.url, timeout=30, trust_env=False, **more)
+        client = DescribedClient(base_url=self.url, timeout=30, trust_env=False, **more)
+        client.main_port = self.port
+        return client
 
     def async_client(self, **more: Any) -> httpx2.AsyncClient:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)

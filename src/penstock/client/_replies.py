@@ -67,6 +67,7 @@ Number = Callable[[bytes], int]
 ID: Text = one_field("id", str)
 IDS: Texts = one_field("ids", list[str])
 COUNT: Number = one_field("count", int)
+LIMIT: Callable[[bytes], int | None] = one_field("limit", int | None)
 STATE: Text = one_field("state", str)
 MODE: Text = one_field("mode", str)
 PAUSED: Callable[[bytes], bool] = one_field("paused", bool)

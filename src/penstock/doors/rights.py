@@ -33,6 +33,8 @@ ROUTES: Final[dict[Right, tuple[str, ...]]] = {
         "GET /queues/{queue}/priority-counts",
         "GET /queues/{queue}/paused",
         "GET /queues/{queue}/dlq",
+        "GET /queues/{queue}/rate-limit",
+        "GET /queues/{queue}/concurrency",
         "GET /queues/{queue}/stall-config",
         "GET /queues/{queue}/dlq-config",
         "GET /queues/{queue}/mode",

@@ -100,6 +100,10 @@ class Queues:
 
     # Limits and rules.
 
+    def rate_limit(self, queue: str) -> int | None:
+        """Return how many jobs per second are handed out at most; None: there is no limit."""
+        return self._send(Call("GET", path("/queues/{}/rate-limit", queue), replies.LIMIT))
+
     def set_rate_limit(self, queue: str, limit: int) -> None:
         """Hand out at most so many jobs per second."""
         self._send(Call("PUT", path("/queues/{}/rate-limit", queue), nothing, body(limit=limit)))
@@ -107,6 +111,10 @@ class Queues:
     def clear_rate_limit(self, queue: str) -> None:
         """Hand out jobs as fast as they are asked for."""
         self._send(Call("DELETE", path("/queues/{}/rate-limit", queue), nothing))
+
+    def concurrency(self, queue: str) -> int | None:
+        """Return how many jobs may be active at once; None: there is no limit."""
+        return self._send(Call("GET", path("/queues/{}/concurrency", queue), replies.LIMIT))
 
     def set_concurrency(self, queue: str, limit: int) -> None:
         """Let at most so many jobs be active at once, over all workers."""

@@ -16,6 +16,7 @@ from penstock.doors.bulk.door import BulkDoor, BulkOffice
 from penstock.doors.bulk.stages import TAG, check_name
 from penstock.doors.bulk.wire import ARROW, ROWS_HEADER
 from penstock.doors.http.body import Reader
+from penstock.doors.http.errors import ErrorReply, LeasesLostReply
 from penstock.doors.http.route import File, Route
 from penstock.doors.jobs.door import check_queue_name
 from penstock.doors.namespaces import namespace_in
@@ -178,7 +179,9 @@ class GroupHandlers(BulkDoor):
         """Return all routes of this part."""
         path = "/bulk/groups/{group}"
         routes = [
-            Route("GET", "/bulk/groups", self.standings, "Consumer groups and their lag", TAG, listed=GroupReply),
+            Route(
+                "GET", "/bulk/groups", self.standings, "Consumer groups and their lag", TAG, listed=GroupReply, anywhere=True
+            ),
             Route(
                 "POST",
                 f"{path}/claim",
@@ -188,10 +191,28 @@ class GroupHandlers(BulkDoor):
                 EpochClaimReply,
                 CLAIM,
                 body_required=True,
+                also=((409, ErrorReply),),
             ),
-            Route("GET", f"{path}/read", self.read, "Read jobs of an epoch", TAG, query=READ, media=ARROW),
             Route(
-                "POST", f"{path}/ack", self.ack, "Acknowledge epochs up to one", TAG, EpochAckReply, ACK, body_required=True
+                "GET",
+                f"{path}/read",
+                self.read,
+                "Read jobs of an epoch",
+                TAG,
+                query=READ,
+                media=ARROW,
+                also=((409, LeasesLostReply), (501, ErrorReply)),
+            ),
+            Route(
+                "POST",
+                f"{path}/ack",
+                self.ack,
+                "Acknowledge epochs up to one",
+                TAG,
+                EpochAckReply,
+                ACK,
+                body_required=True,
+                also=((409, LeasesLostReply),),
             ),
             Route("POST", f"{path}/release", self.release, "Give back all that a group holds", TAG, GroupReleaseReply),
             Route("POST", f"{path}/heartbeat", self.heartbeat, "Renew all leases", TAG, GroupHeartbeatReply, HEARTBEAT),

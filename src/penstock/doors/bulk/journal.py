@@ -89,14 +89,16 @@ class JournalHandlers(BulkDoor):
         tag = "Bulk"
         no_arrow = (501, ErrorReply)
         return [
-            Route("GET", "/bulk", self.overview, "What can be read in bulk", tag, wire.BulkReply, namespaced=True),
+            Route(
+                "GET", "/bulk", self.overview, "What can be read in bulk", tag, wire.BulkReply, namespaced=True, anywhere=True
+            ),
             Route(
                 "GET", "/bulk/journal", self.read, "Events of the journal, as Arrow", tag, query=_QUERY, media=wire.ARROW,
-                namespaced=True, also=((410, JournalGoneReply), no_arrow),
+                namespaced=True, anywhere=True, also=((410, JournalGoneReply), no_arrow),
             ),
             Route(
                 "GET", "/bulk/journal/at", self.at, "Find a place in the journal by time", tag, wire.JournalAtReply, query=_AT,
-                namespaced=True, also=(no_arrow,),
+                namespaced=True, anywhere=True, also=(no_arrow,),
             ),
         ]  # fmt: skip
 

@@ -199,13 +199,15 @@ class SnapshotHandlers(BulkDoor):
         return [
             Route(
                 "POST", path, self.take, "Take a snapshot of jobs", tag, wire.SnapshotReply, body=_BODY, status=201,
-                namespaced=True, also=also,
+                namespaced=True, anywhere=True, also=also,
             ),
             Route(
                 "GET", path + "/{id}/parts/{part}", self.part, "A part of a snapshot, as Arrow", tag, media=wire.ARROW,
-                namespaced=True,
+                namespaced=True, anywhere=True,
             ),
-            Route("DELETE", path + "/{id}", self.delete, "Remove a snapshot", tag, status=204, namespaced=True),
+            Route(
+                "DELETE", path + "/{id}", self.delete, "Remove a snapshot", tag, status=204, namespaced=True, anywhere=True
+            ),
         ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from penstock.core.errors import InvalidInput
 from penstock.core.queue import QueueKey
 from penstock.doors.bulk.wire import ARROW
 from penstock.doors.http.body import Reader
+from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Route
 from penstock.doors.jobs.door import check_queue_name
 from penstock.doors.namespaces import namespace_in
@@ -133,6 +134,7 @@ class StageHandlers:
                 query=STAGE,
                 takes=ARROW,
                 body_required=True,
+                also=((501, ErrorReply),),
             ),
             Route("POST", "/bulk/stages/{txn}/abort", self.abort, "Drop what is staged and not committed", TAG, AbortReply),
             Route(

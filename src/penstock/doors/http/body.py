@@ -92,6 +92,8 @@ def _fields(raw: bytes | msgspec.Raw, otherwise: str) -> dict[str, msgspec.Raw]:
 
 
 def _kinds(kind: inspect.Type) -> tuple[inspect.Type, ...]:
+    if isinstance(kind, inspect.Metadata):  # what the OpenAPI document says of it
+        kind = kind.type
     return kind.types if isinstance(kind, inspect.UnionType) else (kind,)
 
 

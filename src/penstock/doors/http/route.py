@@ -61,18 +61,21 @@ class Route(NamedTuple):
     public: bool = False  #: needs no token
     of_all: bool = False  #: tells of all namespaces: public only as long as nobody is let in for some of them only
     namespaced: bool = False  #: the header X-Namespace says whose queues and jobs are meant
+    anywhere: bool = False  #: ``X-Namespace: *`` means all namespaces
     right: Right = Right.ADMIN  #: what it needs, in its namespace if it is namespaced, else for the whole server
     asks: bool = False  #: the handler asks for the right itself, with ``request.allow``, because it finds out the namespace
     media: str = "text/plain"  #: what an answer without a shape is
     listed: Any = None  #: a good answer is a JSON array of these instead
     listed_too: Any = None  #: a good answer may also be a JSON array of these
     arrow_too: bool = False  #: a good answer is an Arrow stream for those who accept that
+    text_too: str = ""  #: what a good answer is for those who accept plain text; empty: nothing else
     plain_errors: bool = False  #: errors are answered as a line of text instead of JSON
     repeatable: bool = False  #: the header Idempotency-Key says which requests are the same one
-    status: int = 200  #: of a good answer without a shape
+    resumable: bool = False  #: the header Last-Event-ID says where a stream goes on
+    status: int = 200  #: of a good answer
     takes: str = ""  #: the media type of a body that is taken as it is
     meter: Meter | None = None
-    also: tuple[tuple[int, type[msgspec.Struct]], ...] = ()  #: other statuses that have a shape of their own
+    also: tuple[tuple[int, type[msgspec.Struct | str]], ...] = ()  #: other statuses, and the shapes they have; str: text
 
     @property
     def replies(self) -> tuple[type[msgspec.Struct], ...]:

@@ -150,7 +150,7 @@ class InsightHandlers(BulkDoor):
             Route("GET", f"/insights/{path}", handler, summary, tag, reply, query=query, arrow_too=True)
             for path, handler, summary, reply, query in told
         ]
-        return [route._replace(namespaced=True, also=((501, ErrorReply),)) for route in routes]
+        return [route._replace(namespaced=True, anywhere=True, also=((501, ErrorReply),)) for route in routes]
 
 
 def _step(text: str) -> int:

@@ -76,7 +76,7 @@ class InsightsReply(msgspec.Struct):
     groups: list[GroupReply]  #: consumer groups, as in GET /bulk/groups
 
 
-class QueueFiguresRow(msgspec.Struct, kw_only=True):
+class QueueFiguresRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a queue did in a window."""
 
     namespace: str | None = None
@@ -117,7 +117,7 @@ class QueueFiguresReply(msgspec.Struct):
     to: int
 
 
-class SeriesRow(msgspec.Struct, kw_only=True):
+class SeriesRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What happened in a step; columns that were not asked for are left out."""
 
     namespace: str | None = None
@@ -153,7 +153,7 @@ class SeriesReply(msgspec.Struct):
     step_ms: int
 
 
-class LatencyRow(msgspec.Struct, kw_only=True):
+class LatencyRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Percentiles in milliseconds: p50, p99.9 and so on, as asked for."""
 
     namespace: str | None = None
@@ -166,7 +166,7 @@ class LatencyRow(msgspec.Struct, kw_only=True):
     p99: float | None = None
 
 
-class LatencyReply(msgspec.Struct):
+class LatencyReply(msgspec.Struct, omit_defaults=True):
     """Percentiles, step by step or of the whole window."""
 
     ok: bool
@@ -176,7 +176,7 @@ class LatencyReply(msgspec.Struct):
     step_ms: int | None = None
 
 
-class FailureRow(msgspec.Struct, kw_only=True):
+class FailureRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A kind of failure."""
 
     namespace: str | None = None
@@ -200,7 +200,7 @@ class FailuresReply(msgspec.Struct):
     to: int
 
 
-class BacklogRow(msgspec.Struct, kw_only=True):
+class BacklogRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How many jobs were not finished at the end of a step, and how old the oldest was if they leave in order."""
 
     namespace: str | None = None
@@ -222,7 +222,7 @@ class BacklogReply(msgspec.Struct):
     step_ms: int
 
 
-class UtilisationRow(msgspec.Struct, kw_only=True):
+class UtilisationRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How busy workers were in a step."""
 
     namespace: str | None = None
@@ -313,7 +313,7 @@ class ObjectivesReply(msgspec.Struct):
     to: int
 
 
-class ForecastRow(msgspec.Struct, kw_only=True):
+class ForecastRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The backlog to be expected at a moment."""
 
     namespace: str | None = None

@@ -161,12 +161,18 @@ class QueueHandlers(JobsDoor):
 
     # Limits and settings.
 
+    async def get_rate_limit(self, req: Request, queue: str) -> wire.LimitReply:
+        return wire.LimitReply(limit=self._settings(req, queue).rate_limit)
+
     async def set_rate_limit(self, req: Request, queue: str) -> wire.Ok:
         body = await LIMIT.read(req)
         return await self._set(req, queue, EventKind.RATELIMIT_SET, rate_limit=body.limit)
 
     async def clear_rate_limit(self, req: Request, queue: str) -> wire.Ok:
         return await self._set(req, queue, EventKind.RATELIMIT_CLEARED, rate_limit=None)
+
+    async def get_concurrency(self, req: Request, queue: str) -> wire.LimitReply:
+        return wire.LimitReply(limit=self._settings(req, queue).concurrency)
 
     async def set_concurrency(self, req: Request, queue: str) -> wire.Ok:
         body = await LIMIT.read(req)
@@ -271,8 +277,10 @@ class QueueHandlers(JobsDoor):
             Route("GET", f"{q}/dlq", self.list_dlq, "List DLQ jobs", dead, wire.DeadJobsReply, query=DLQ_LIST),
             Route("POST", f"{q}/dlq/retry", self.retry_dlq, "Retry DLQ jobs", dead, count, body=DLQ_RETRY),
             Route("POST", f"{q}/dlq/purge", self.purge_dlq, "Purge DLQ", dead, count),
+            Route("GET", f"{q}/rate-limit", self.get_rate_limit, "Get rate limit", limit, wire.LimitReply),
             Route("PUT", f"{q}/rate-limit", self.set_rate_limit, "Set rate limit", limit, ok, body=LIMIT, **required),
             Route("DELETE", f"{q}/rate-limit", self.clear_rate_limit, "Clear rate limit", limit, ok),
+            Route("GET", f"{q}/concurrency", self.get_concurrency, "Get concurrency", limit, wire.LimitReply),
             Route("PUT", f"{q}/concurrency", self.set_concurrency, "Set concurrency", limit, ok, body=LIMIT, **required),
             Route("DELETE", f"{q}/concurrency", self.clear_concurrency, "Clear concurrency", limit, ok),
             Route("GET", f"{q}/stall-config", self.get_stall_config, "Stall detection config", config, wire.StallReply),

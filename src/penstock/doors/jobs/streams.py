@@ -13,11 +13,14 @@ from penstock.core import limits
 from penstock.core.clock import pause
 from penstock.core.errors import PenstockError
 from penstock.core.ids import IdSource, to_uuid
+from penstock.doors.http import body
+from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Plain, Route, Stream
 from penstock.doors.jobs import events
 from penstock.doors.jobs.door import JobsDoor
 from penstock.doors.jobs.hub import Hub, Reader
 from penstock.doors.jobs.sendqueue import LOOK_EVERY_MS, SendQueues
+from penstock.doors.jobs.wire import EventsQuery
 from penstock.doors.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.engine.fleet import AnyEngine
     from penstock.store.contract import JournalBlock, Store
 
+EVENTS: Final = body.Reader(EventsQuery)
 EVENT_STREAM: Final = "text/event-stream"
 RETRY_MS: Final = 3_000
 HEARTBEAT_MS: Final = 30_000
@@ -63,9 +67,9 @@ class StreamHandlers(JobsDoor):
         namespace = self.namespace(req)
         if self._closed or len(self._open) >= limits.event_streams_max:
             return Plain(b"Too many SSE connections", status=503)
-        query = req.query()
-        last = req.header("last-event-id") or query.get("lastEventId", "")
-        typed = query.get("format") == "typed"
+        query = EVENTS.parse_query(req)
+        last = req.header("last-event-id") or query.last_event_id
+        typed = query.format == "typed"
         stream = EventStream(self, req, namespace, queue, last=_places(last, len(self.store.journals)), typed=typed)
         # It counts from here on, so that the limit holds however many come in one moment.
         self._open.add(stream)
@@ -84,9 +88,15 @@ class StreamHandlers(JobsDoor):
     def routes(self) -> list[Route]:
         """Return what this part of the contract answers."""
         tag = "Real-time"
+        stream: dict[str, Any] = {
+            "query": EVENTS,
+            "media": EVENT_STREAM,
+            "resumable": True,
+            "also": ((503, ErrorReply), (503, str)),
+        }
         return self.namespaced(
-            Route("GET", "/events", self.everything, "All events", tag, media=EVENT_STREAM),
-            Route("GET", "/events/queues/{queue}", self.of_queue, "Events of a queue", tag, media=EVENT_STREAM),
+            Route("GET", "/events", self.everything, "All events", tag, **stream),
+            Route("GET", "/events/queues/{queue}", self.of_queue, "Events of a queue", tag, **stream),
         )
 
 

@@ -290,6 +290,13 @@ class ListQuery(In):
     offset: Annotated[int, Meta(ge=0, le=limits.offset_max)] = 0
 
 
+class EventsQuery(In):
+    """How events are spelled, and after which one to begin. ``format``: ``typed`` for all of them, each with its name."""
+
+    format: str = ""
+    last_event_id: str = ""  #: for clients that cannot send the header Last-Event-ID
+
+
 class CleanBody(In):
     """Which jobs to remove."""
 
@@ -672,6 +679,12 @@ class PausedReply(Reply, kw_only=True):
     """Whether a queue is paused."""
 
     paused: bool
+
+
+class LimitReply(Reply, kw_only=True):
+    """A limit of a queue; null if it has none."""
+
+    limit: int | None
 
 
 class StallReply(Reply, kw_only=True):

@@ -47,6 +47,7 @@ BATCH: Final[wire.Body[list[wire.MessageBody]]] = wire.Body(list[wire.MessageBod
 NAMESPACE: Final[wire.Body[wire.NamespaceBody]] = wire.Body(wire.NamespaceBody)
 QUEUE: Final[wire.Body[wire.QueueBody]] = wire.Body(wire.QueueBody)
 CONSUME: Final = Reader(wire.ConsumeQuery)
+DEAD: Final = Reader(wire.DeadLettersQuery)
 _GONE: Final = Plain(b"", status=204)
 _encode = msgspec.json.Encoder().encode
 
@@ -153,7 +154,7 @@ class MessagesDoor:
     async def drain(self, req: Request, ns: str, queue: str) -> wire.MessagesReply:
         key = self._key(req, ns, queue, Right.TAKE)
         rules = self._places.rules_of(key)
-        limit = wire.number_in(req.query().get("limit", ""), DEAD_DEFAULT, 1, rules.max_batch_size)
+        limit = wire.number_in(DEAD.parse_query(req).limit, DEAD_DEFAULT, 1, rules.max_batch_size)
         found = self._places.find(key)
         taken: list[Delivery] = []
         after = Place(0, 0)
@@ -169,7 +170,7 @@ class MessagesDoor:
 
     async def replay(self, req: Request, ns: str, queue: str) -> wire.ReplayedReply:
         key = self._key(req, ns, queue, Right.ADMIN)
-        limit = wire.number_in(req.query().get("limit", ""), REPLAY_MAX, 1, REPLAY_MAX)
+        limit = wire.number_in(DEAD.parse_query(req).limit, REPLAY_MAX, 1, REPLAY_MAX)
         self._places.find(key)
         return wire.ReplayedReply(await admin.revive(self._engine, key, limit))
 
@@ -209,8 +210,8 @@ class MessagesDoor:
             Route("DELETE", f"{queues}/messages", self.purge, "Purge a queue", tag, wire.PurgedReply),
             Route("DELETE", "/messages/{receipt}", self.ack, "Acknowledge a message", tag, **settled),
             Route("POST", "/messages/{receipt}/nack", self.nack, "Give a message back", tag, **settled),
-            Route("GET", f"{queues}/dlq", self.drain, "Take dead letters", tag, wire.MessagesReply),
-            Route("POST", f"{queues}/dlq/replay", self.replay, "Replay dead letters", tag, wire.ReplayedReply),
+            Route("GET", f"{queues}/dlq", self.drain, "Take dead letters", tag, wire.MessagesReply, query=DEAD),
+            Route("POST", f"{queues}/dlq/replay", self.replay, "Replay dead letters", tag, wire.ReplayedReply, query=DEAD),
         ]
         return [route._replace(asks=True) for route in routes]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock import __version__
 from penstock.access.identity import Right
+from penstock.doors.http.body import Reader
 from penstock.doors.http.route import Route
 from penstock.doors.messages import wire
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 PAGE_DEFAULT: Final = 50
 PAGE_MAX: Final = 200
+_STATS: Final = Reader(wire.StatsQuery)
 
 
 class MessageStats:
@@ -31,11 +33,11 @@ class MessageStats:
         self._node = node
 
     async def page(self, req: Request) -> wire.StatsPageReply:
-        query = req.query()
-        limit = wire.number_in(query.get("limit", ""), PAGE_DEFAULT, 1, PAGE_MAX)
+        query = _STATS.parse_query(req)
+        limit = wire.number_in(query.limit, PAGE_DEFAULT, 1, PAGE_MAX)
         queues = self._seen_by(req)
         pages = max(1, -(-len(queues) // limit))
-        page = wire.number_in(query.get("page", ""), 1, 1, pages)
+        page = wire.number_in(query.page, 1, 1, pages)
         some = queues[(page - 1) * limit : page * limit]
         return wire.StatsPageReply([self._view(queue) for queue in some], len(queues), page, limit, pages)
 
@@ -76,7 +78,7 @@ class MessageStats:
         """Return what may be asked for at the main listener, where ``/health`` is everybody's."""
         tag = "Messages"
         routes = [
-            Route("GET", "/api/stats", self.page, "Queues, a page at a time", tag, wire.StatsPageReply),
+            Route("GET", "/api/stats", self.page, "Queues, a page at a time", tag, wire.StatsPageReply, query=_STATS),
             Route("GET", "/api/stats/summary", self.summary, "All queues together", tag, wire.SummaryReply),
         ]
         return [route._replace(asks=True) for route in routes]

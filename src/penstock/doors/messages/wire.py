@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, MethodRefused, RateLimited, RouteNotFound, Unauthorized
+from penstock.doors.http.schemas import SENT_AS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,12 +207,29 @@ class NodeHealthReply(msgspec.Struct):
     data_dir: str = ""
 
 
+#: A number in a query string; see number_in for what is none.
+Number = Annotated[str, Meta(extra_json_schema={SENT_AS: "integer", "minimum": 1})]
+
+
 class ConsumeQuery(msgspec.Struct):
     """How many messages, how long they are the caller's, and how long to wait for the first."""
 
-    n: str = ""
-    visibility_timeout_ms: str = ""
-    wait_ms: str = ""
+    n: Number = ""
+    visibility_timeout_ms: Number = ""
+    wait_ms: Annotated[str, Meta(extra_json_schema={SENT_AS: "integer", "minimum": 0})] = ""
+
+
+class DeadLettersQuery(msgspec.Struct):
+    """How many dead letters."""
+
+    limit: Number = ""
+
+
+class StatsQuery(msgspec.Struct):
+    """Which page, counted from 1, and how many queues are on one."""
+
+    page: Number = ""
+    limit: Number = ""
 
 
 T = TypeVar("T")

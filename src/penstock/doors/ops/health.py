@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from penstock.core.queue import Counts
     from penstock.doors.http.request import Request
     from penstock.engine.fleet import AnyEngine
+
+
+_PROMETHEUS: Final = "all metrics in Prometheus' format, as GET /prometheus has them"
 
 
 class Uptime:
@@ -285,7 +288,7 @@ class OpsHandlers:
             Route("GET", "/ready", self.ready, "Readiness probe", tag, ReadyReply, probe=True, also=((503, ReadyReply),)),
             Route("GET", "/ping", self.ping, "Ping/pong", tag, PingReply),
             Route("GET", "/stats", self.stats, "Server statistics", tag, StatsReply),
-            Route("GET", "/metrics", self.metrics, "Throughput metrics", tag, MetricsReply),
+            Route("GET", "/metrics", self.metrics, "Throughput metrics", tag, MetricsReply, text_too=_PROMETHEUS),
             Route("GET", "/storage", self.storage, "Storage health", tag, StorageReply),
             Route("POST", "/gc", self.collect_garbage, "Force GC + compact", tag, GcReply),
             Route("GET", "/heapstats", self.heap, "Heap statistics", tag, HeapReply),

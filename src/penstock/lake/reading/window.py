@@ -92,12 +92,17 @@ def folded(
     lowest: Iterable[str] = (),
     highest: Iterable[str] = (),
 ) -> pa.Table:
-    """Merge rows with the same keys: some columns are added up, of some the lowest or highest is taken. In order of keys."""
+    """Merge rows with the same keys: some columns are added up, of some the lowest or highest is taken. In order of keys.
+
+    No rows make no row, also where there are no keys.
+    """
     rules = [*((name, "sum") for name in sums), *((name, "min") for name in lowest), *((name, "max") for name in highest)]
     names = [f"{name}_{rule}" for name, rule in rules]
     grouped = table.group_by(list(keys), use_threads=False).aggregate(rules)
     grouped = grouped.select([*keys, *names]).rename_columns([*keys, *(name for name, _ in rules)])
-    return grouped.sort_by([(key, "ascending") for key in keys]) if keys else grouped
+    if not keys:
+        return grouped.slice(0, min(1, table.num_rows))
+    return grouped.sort_by([(key, "ascending") for key in keys])
 
 
 def of(table: pa.Table, chosen: Mapping[str, str | None]) -> pa.Table:

@@ -1,0 +1,117 @@
+"""JSON Schemas of what goes in and out, made from the structs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import inspect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_REF: Final = "#/components/schemas/{name}"
+#: A key of ``Meta(extra_json_schema=…)``: the type to send, where the server reads text and forgives what does not fit.
+SENT_AS: Final = "x-sent-as"
+
+
+class Schemas:
+    """Schemas of all shapes of an API: those that requests have, and those that replies have.
+
+    They differ in what is required. A field of a request is, if it has no default. A field of a reply is, if it is always sent,
+    and that is so for one with a default too, unless its struct omits defaults.
+    """
+
+    def __init__(self, requests: Iterable[Any], replies: Iterable[Any]) -> None:
+        requests, replies = list(requests), list(replies)
+        taken, sent = list(structs_in(requests)), list(structs_in(replies))
+        shapes = list(dict.fromkeys([*requests, *replies, *taken, *sent]))
+        found, self.components = msgspec.json.schema_components(shapes, ref_template=_REF)
+        self._of = dict(zip(shapes, found, strict=True))
+        for struct in sent:
+            schema = self.definition(struct)
+            required = _always_sent(struct)
+            if struct in taken and required != schema["required"]:
+                raise ValueError(
+                    f"{struct.__name__} is a part of requests and of replies, and some of its fields have defaults"
+                )
+            schema["required"] = required
+            for name in required:
+                schema["properties"][name].pop("default", None)
+        _spell(self.components)
+
+    def of(self, shape: Any) -> dict[str, Any]:
+        """Return the schema of a shape: a struct by its name, a list by what is in it."""
+        schema: dict[str, Any] = self._of[shape]
+        return schema
+
+    def definition(self, struct: type) -> dict[str, Any]:
+        """Return the schema of a struct in full."""
+        definition: dict[str, Any] = self.components[self.of(struct)["$ref"].rpartition("/")[2]]
+        return definition
+
+
+def query_parameters(struct: type[msgspec.Struct]) -> list[dict[str, Any]]:
+    """Return the parameters of a query string. There is no null in it: what is not given is left out."""
+    (definition,) = msgspec.json.schema(struct)["$defs"].values()
+    _spell(definition)
+    return [
+        {"name": name, "in": "query", "required": name in definition["required"], "schema": _without_null(each)}
+        for name, each in definition["properties"].items()
+    ]
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    schema = dict(schema)
+    if "anyOf" in schema:
+        kinds = [each for each in schema.pop("anyOf") if each != {"type": "null"}]
+        schema |= kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    if schema.get("default", "") in (None, ""):
+        schema.pop("default", None)
+    if SENT_AS in schema:
+        schema["type"] = schema.pop(SENT_AS)
+    return schema
+
+
+def _always_sent(struct: type[msgspec.Struct]) -> list[str]:
+    return [field.encode_name for field in msgspec.structs.fields(struct) if not _may_be_missing(struct, field)]
+
+
+def _may_be_missing(struct: type[msgspec.Struct], field: msgspec.structs.FieldInfo) -> bool:
+    if field.default is msgspec.UNSET:
+        return True
+    return struct.__struct_config__.omit_defaults and not field.required
+
+
+def structs_in(shapes: Iterable[Any], *, deep: bool = True) -> Iterator[type[msgspec.Struct]]:
+    """Return all structs that shapes are made of, each once; unless ``deep``, without those inside of other structs."""
+    seen: set[type] = set()
+    kinds = [inspect.type_info(shape) for shape in shapes]
+    while kinds:
+        kind = kinds.pop()
+        if isinstance(kind, inspect.StructType):
+            if kind.cls in seen:
+                continue
+            seen.add(kind.cls)
+            yield kind.cls
+            kinds += [field.type for field in kind.fields] if deep else []
+        elif isinstance(kind, inspect.UnionType):
+            kinds += kind.types
+        elif isinstance(kind, inspect.DictType):
+            kinds.append(kind.value_type)
+        elif isinstance(kind, inspect.CollectionType):
+            kinds.append(kind.item_type)
+        elif isinstance(kind, inspect.Metadata):
+            kinds.append(kind.type)
+
+
+def _spell(schema: Any) -> None:
+    r"""Spell patterns as JSON Schema does: it has ECMAScript's, where the end is ``$`` and ``\Z`` is a Z."""
+    if isinstance(schema, dict):
+        if isinstance(schema.get("pattern"), str):
+            schema["pattern"] = schema["pattern"].replace(r"\Z", "$")
+        for each in schema.values():
+            _spell(each)
+    elif isinstance(schema, list):
+        for each in schema:
+            _spell(each)
