@@ -257,9 +257,18 @@ def test_one_that_hangs_up_while_it_waits_takes_nothing(client: RespClient, othe
 def test_sending_no_more_is_hanging_up_but_what_was_said_counts(client: RespClient, other: RespClient) -> None:
     client.publish("a", "b")
     assert client.subscribe() == b"a"
-    client.send("ACK")
-    client.socket.shutdown(socket.SHUT_WR)
+    client.send_last("ACK")
     assert client.read() == b"OK"
+    assert client.read() is END
+    assert other.subscribe() == b"b"
+
+
+def test_a_message_that_was_sent_before_the_client_hung_up_goes_back(client: RespClient, other: RespClient) -> None:
+    """A client that says ACK and hangs up later may have been sent the next message meanwhile: it goes to the next one."""
+    client.publish("a", "b")
+    assert client.subscribe() == b"a"
+    assert client.settle("ACK") == b"b"
+    client.socket.shutdown(socket.SHUT_WR)
     assert client.read() is END
     assert other.subscribe() == b"b"
 

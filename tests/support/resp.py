@@ -51,6 +51,11 @@ class RespClient:
     def send(self, *words: Word) -> None:
         self.socket.sendall(wire(*words))
 
+    def send_last(self, *words: Word) -> None:
+        """Send a command and the end of the stream in one packet, so that the server cannot see one without the other."""
+        self.socket.send(wire(*words), socket.MSG_MORE)
+        self.socket.shutdown(socket.SHUT_WR)
+
     def line(self, text: str) -> None:
         self.socket.sendall(text.encode() + b"\r\n")
 
