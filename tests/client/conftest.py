@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.client import AsyncClient, Client
+from penstock.client import AsyncClient, Client, Tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -33,3 +33,10 @@ async def async_client(server: ServerProcess) -> AsyncIterator[AsyncClient]:
 @pytest.fixture
 def queue() -> str:
     return f"sdk{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def tasks(server: ServerProcess, queue: str) -> Iterator[Tasks]:
+    made = Tasks(server.url, queue=queue)
+    yield made
+    made.close()

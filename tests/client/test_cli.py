@@ -152,3 +152,23 @@ def test_it_says_what_is_wrong(target: str, advice: str, monkeypatch: pytest.Mon
     done = CliRunner().invoke(worker, [target])
     assert done.exit_code == 1
     assert advice in done.output
+
+
+@pytest.mark.parametrize("target", ["app:tasks", "shop.jobs:tasks"])
+def test_it_tells_a_missing_import_from_a_missing_module(target: str, tmp_path: Path) -> None:
+    """The name of what is missing begins like the module's: what counts is the whole of it."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "app.py").write_text("import os\nimport a\n")
+    (tmp_path / "shop" / "jobs.py").write_text("import os\nimport shop.missing\n")
+    command = [sys.executable, "-m", "penstock", "worker"]
+    done = subprocess.run([*command, target], cwd=tmp_path, capture_output=True, text=True, check=False)
+    missing = "a" if target == "app:tasks" else "shop.missing"
+    name = target.removesuffix(":tasks")
+    file = tmp_path / f"{name.replace('.', '/')}.py"
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"Error: The module {name!r} was found, but it imports {missing!r}, which is not installed here ({file}, line 2)\n"
+    )
+    for nowhere in ("app2", "shop.nothing", "nowhere.jobs"):
+        done = subprocess.run([*command, nowhere], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert "There is no module" in done.stderr

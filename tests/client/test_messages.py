@@ -40,8 +40,8 @@ def test_publish() -> None:
         before = int(datetime.now(UTC).timestamp() * 1000)
         client.publish("payments", "invoices", b"x", delay=timedelta(hours=1))
         assert 0 <= asked(stub)[2]["deliver_at"] - before - 3_600_000 < 60_000
-        client.publish("a/b", "c d", b"x")
-        assert asked(stub)[1] == "/namespaces/a%2Fb/queues/c%20d/messages"
+        client.publish("a b", "c d", b"x")
+        assert asked(stub)[1] == "/namespaces/a%20b/queues/c%20d/messages"
 
 
 def test_publish_refuses_what_cannot_be_meant() -> None:

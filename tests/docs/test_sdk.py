@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 
 class Page:

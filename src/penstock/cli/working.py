@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,18 +60,27 @@ def _so_many(count: int, what: str) -> str:
 def _find(target: str) -> Tasks:
     """Return the tasks that are meant. Raises a ClickException that says what to change."""
     name, _, attribute = target.partition(":")
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not name.startswith(error.name):
-            raise  # it is something that the module needs
-        raise click.ClickException(f"There is no module {name!r} below {Path.cwd()}") from None
-    found = _of(module, attribute)
+    found = _of(_module(name), attribute)
     if not isinstance(found, Tasks):
         raise click.ClickException(f"{target} is no Tasks object. Try {name}:tasks, with tasks = Tasks(…) in it.")
     if not found.tasks:
         raise click.ClickException(f"{target} has no tasks: decorate functions with @task")
     return found
+
+
+def _module(name: str) -> ModuleType:
+    """Import a module. Raises a ClickException that tells a module that is missing from one that it imports."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name == missing or name.startswith(f"{missing}."):
+            raise click.ClickException(f"There is no module {missing!r} below {Path.cwd()}") from None
+        importing = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+        where = f"{importing[-1].filename}, line {importing[-1].lineno}"
+        raise click.ClickException(
+            f"The module {name!r} was found, but it imports {missing!r}, which is not installed here ({where})"
+        ) from None
 
 
 def _of(module: ModuleType, attribute: str) -> Any:

@@ -3,54 +3,87 @@
 from __future__ import annotations
 
 import inspect
+import re
 import typing
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from penstock.client import _plain
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_WHERE: Final = re.compile(r" - at `\$\.?(.+)`\Z")
+_MISSING: Final = re.compile(r"Object missing required field `(.+)`\Z")
 
 
 class Arguments:
     """The parameters of a function, as a shape that JSON is checked against.
 
-    Annotations decide: anything msgspec knows (numbers, texts, dataclasses, structs, datetimes, enums, unions, …). What has no
-    annotation may be anything that JSON can say. Raises TypeError for ``*args``, ``**kwargs`` and positional-only parameters.
+    Annotations decide: anything msgspec knows (numbers, texts, dataclasses, structs, datetimes, enums, unions, …), and pydantic
+    models. What has no annotation may be anything that JSON can say. Raises TypeError for ``*args``, ``**kwargs``,
+    positional-only parameters, and annotations that nothing can be checked against.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.signature = inspect.signature(function)
+        self._task = function.__qualname__
         hints = typing.get_type_hints(function, include_extras=True)
         for parameter in self.signature.parameters.values():
             if parameter.kind not in _NAMED:
                 raise TypeError(f"A task has named parameters only: {parameter} of {function.__qualname__} cannot be stored")
         self.result = hints.get("return", Any)
-        fields = [(name, hints.get(name, Any)) for name in self.signature.parameters]
-        # Every value is there, defaults included: what runs later runs with what was meant when it was enqueued.
-        self.shape = msgspec.defstruct(f"Arguments of {function.__qualname__}", fields, forbid_unknown_fields=True)
+        fields: list[Any] = [
+            (name, hints.get(name, Any))
+            if parameter.default is parameter.empty
+            else (name, hints.get(name, Any), msgspec.field(default=None))  # never used: what is missing is not passed on
+            for name, parameter in self.signature.parameters.items()
+        ]
+        self.shape = msgspec.defstruct(f"Arguments of {function.__qualname__}", fields, kw_only=True)
+        _plain.check_kind(self.shape)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments as JSON values, by name, with defaults. Raises TypeError for those that do not fit."""
+        """Return arguments as JSON values, by name, with defaults. Raises TypeError for those that do not fit.
+
+        Defaults are stored, too: what runs later runs with what was meant when it was enqueued.
+        """
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        plain: dict[str, Any] = msgspec.to_builtins(bound.arguments)
+        plain = {name: _plain.to_plain(value, f"{self._task}: argument {name}") for name, value in bound.arguments.items()}
         self.read(plain)
         return plain
 
-    def read(self, plain: Mapping[str, Any]) -> dict[str, Any]:
-        """Return stored arguments as the types the function wants. Raises TypeError for those that do not fit."""
+    def read(self, plain: Any) -> dict[str, Any]:
+        """Return stored arguments as the types the function wants. Raises TypeError for those that do not fit.
+
+        What is missing is left out if the function has a default for it, and what the function does not know is left out:
+        the job may have been enqueued by an older or a newer version of the program.
+        """
         try:
-            read = msgspec.convert(plain, self.shape)
+            read = _plain.from_plain(plain, self.shape)
         except msgspec.ValidationError as error:
-            raise TypeError(f"Wrong argument: {error}") from None
-        return {name: getattr(read, name) for name in self.signature.parameters}
+            raise TypeError(self._explained(str(error))) from None
+        return {name: getattr(read, name) for name in self.signature.parameters if name in plain}
+
+    def unknown(self, plain: Any) -> list[str]:
+        """Return the names of stored arguments that the function does not know."""
+        if not isinstance(plain, Mapping):
+            return []
+        return [name for name in plain if name not in self.signature.parameters]
+
+    def _explained(self, text: str) -> str:
+        if missing := _MISSING.match(text):
+            return f"Argument {missing[1]} of {self._task} is missing, and has no default"
+        if where := _WHERE.search(text):
+            return f"Wrong argument {where[1]} of {self._task}: {text[: where.start()]}"
+        return f"Wrong arguments of {self._task}: {text}"
 
     def read_result(self, plain: Any) -> Any:
         """Return a stored result as the type the function says it returns. Raises TypeError if it is another."""
         try:
-            return msgspec.convert(plain, self.result)
+            return _plain.from_plain(plain, self.result)
         except msgspec.ValidationError as error:
             raise TypeError(f"The result is not what the task says it returns: {error}") from None

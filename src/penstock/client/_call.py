@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from penstock.client._plain import encode
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -63,11 +65,6 @@ def _text(value: object) -> str:
 def body(**fields: object) -> bytes:
     """Return a JSON body; fields that are None are left out."""
     return encode({name: value for name, value in fields.items() if value is not None})
-
-
-def encode(value: object) -> bytes:
-    """Return anything as JSON: plain values, dataclasses, msgspec structs, datetimes, UUIDs, and so on."""
-    return msgspec.json.encode(value)
 
 
 def nothing(_content: bytes) -> None:

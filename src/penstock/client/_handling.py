@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from penstock.client._call import encode
+from penstock.client._plain import encode
 from penstock.client._texts import ERROR_CHARS_MAX, sendable, sendable_stack
 from penstock.client._units import duration_ms
 from penstock.client.context import JobCancelled, JobContext, set_current

@@ -44,8 +44,7 @@ class TaskRunner:
         self._threads.close()
 
     def _is_async(self, context: JobContext) -> bool:
-        data = context.data
-        task = self._tasks.tasks.get(data.get("task", "")) if isinstance(data, dict) else None
+        task = self._tasks.find(context.data)
         return task is not None and task.is_async
 
     def _call(self, context: JobContext) -> Any:

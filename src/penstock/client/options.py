@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
 import msgspec
@@ -136,7 +137,15 @@ def _add(fields: dict[str, Any], name: str, value: Any) -> None:
     elif name in _DEDUP:
         fields.setdefault("dedup", {})[_DEDUP[name]] = value
     else:
-        raise TypeError(f"There is no option {name!r}. Options of a job: {', '.join(JobOptions.__annotations__)}")
+        raise TypeError(_no_option(name))
+
+
+def _no_option(name: str) -> str:
+    """Say that there is no such option, and which one may be meant."""
+    close = difflib.get_close_matches(name, JobOptions.__annotations__, 1)
+    if close:
+        return f"There is no option {name!r}. Did you mean {close[0]!r}?"
+    return f"There is no option {name!r}. Options of a job: {', '.join(JobOptions.__annotations__)}"
 
 
 def backoff_field(backoff: Duration | Backoff) -> int | dict[str, Any]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, get_args, overload
 
 from penstock.client import _settings
 from penstock.client._arguments import Arguments
 from penstock.client._backend import Backend, ServerBackend
-from penstock.client._call import encode
+from penstock.client._names import new_queue
+from penstock.client._plain import encode
 from penstock.client.errors import Fail
 from penstock.client.handle import Handle
 from penstock.client.options import JobOptions, NewJob, job_fields
@@ -28,6 +30,12 @@ P = ParamSpec("P")
 C = TypeVar("C")
 R = TypeVar("R")
 DEFAULT_QUEUE = "tasks"
+#: What becomes of a job whose arguments do not fit the task: it is tried again like any other, or is dead at once.
+BadArguments = Literal["retry", "fail"]
+#: Names of arguments that a task does not know are logged once each, up to so many.
+UNKNOWN_LOGGED_MAX: Final = 100
+
+log = logging.getLogger("penstock.client")
 
 
 class Task(Generic[P, C, R]):
@@ -46,6 +54,7 @@ class Task(Generic[P, C, R]):
         queue: str,
         unique: bool | Sequence[str],
         options: JobOptions,
+        bad_arguments: BadArguments = "retry",
     ) -> None:
         self.function = function
         self.name = name
@@ -55,6 +64,8 @@ class Task(Generic[P, C, R]):
         self._tasks = tasks
         self._unique = unique
         self._options = options
+        self._bad_arguments: BadArguments = bad_arguments
+        self._unknown: set[str] = set()
         self.__doc__ = function.__doc__
         for each in () if isinstance(unique, bool) else unique:
             if each not in self.arguments.signature.parameters:
@@ -70,7 +81,15 @@ class Task(Generic[P, C, R]):
     def options(self, **options: Unpack[JobOptions]) -> Task[P, C, R]:
         """Return the same task with other options: ``send.options(priority=5).enqueue(…)``."""
         merged: JobOptions = {**self._options, **options}
-        return Task(self.function, self._tasks, name=self.name, queue=self.queue, unique=self._unique, options=merged)
+        return Task(
+            self.function,
+            self._tasks,
+            name=self.name,
+            queue=self.queue,
+            unique=self._unique,
+            options=merged,
+            bad_arguments=self._bad_arguments,
+        )
 
     # For functions.
 
@@ -111,6 +130,22 @@ class Task(Generic[P, C, R]):
     def data(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """Return the payload of a job that calls it: for crons, and for producers without this SDK."""
         return {"task": self.name, "args": self.arguments.bind(args, kwargs)}
+
+    def read(self, plain: Any) -> dict[str, Any]:
+        """Return stored arguments as the function takes them: for workers. Raises TypeError for those that do not fit.
+
+        If the task says that such a job is dead at once (``bad_arguments="fail"``), raises Fail.
+        """
+        for name in self.arguments.unknown(plain):
+            if name not in self._unknown and len(self._unknown) < UNKNOWN_LOGGED_MAX:
+                self._unknown.add(name)
+                log.warning("%s has no parameter %r: the argument of that name is ignored", self.name, name)
+        try:
+            return self.arguments.read(plain)
+        except TypeError as error:
+            if self._bad_arguments == "fail":
+                raise Fail(str(error)) from None
+            raise
 
     def _enqueue(self, jobs: Sequence[NewJob]) -> list[Handle[R]]:
         backend = self._tasks.backend
@@ -209,6 +244,7 @@ class Tasks:
         queue: str | None = None,
         name: str | None = None,
         unique: bool | Sequence[str] = False,
+        bad_arguments: BadArguments = "retry",
         **options: Unpack[JobOptions],
     ) -> Decorator: ...
 
@@ -218,7 +254,9 @@ class Tasks:
         ``queue``: where it goes; the group's. ``name``: by which workers know it; ``module.function``, also where the
         module is run as a program. ``unique``: of several
         calls with the same arguments, or the same values of the ones named, only one is enqueued at a time; ``unique_for``
-        limits how long. Everything else is an option of its jobs: ``max_attempts``, ``backoff``, ``timeout``, ``priority``, …
+        limits how long. ``bad_arguments``: what becomes of a job whose arguments do not fit, because another version of the
+        program has enqueued it: ``retry``, like any error, or ``fail``, dead at once; ``retry``. Everything else is an option
+        of its jobs: ``max_attempts``, ``backoff``, ``timeout``, ``priority``, …
         """
         return self._make(*function) if function else functools.partial(self._make, **given)
 
@@ -229,28 +267,38 @@ class Tasks:
         queue: str | None = None,
         name: str | None = None,
         unique: bool | Sequence[str] = False,
+        bad_arguments: BadArguments = "retry",
         **options: Unpack[JobOptions],
     ) -> Task[Any, Any, Any]:
         known = name or f"{_module_of(function)}.{function.__qualname__}"
         if known in self.tasks:
             raise ValueError(f"There is a task {known!r} already. Give one of them another name.")
+        if bad_arguments not in get_args(BadArguments):
+            raise ValueError(f"bad_arguments must be one of {', '.join(get_args(BadArguments))}, not {bad_arguments!r}")
         job_fields(None, options, named=False)  # a mistake is told here, not at the first call
         made: Task[Any, Any, Any] = Task(
-            function, self, name=known, queue=queue or self.queue, unique=unique, options=options
+            function,
+            self,
+            name=known,
+            queue=new_queue(queue or self.queue),
+            unique=unique,
+            options=options,
+            bad_arguments=bad_arguments,
         )
         self.tasks[known] = made
         return made
 
     def of(self, context: JobContext) -> tuple[Task[Any, Any, Any], dict[str, Any]]:
         """Return the task that a job calls, and its arguments. Raises Fail for what is no call of one of these."""
-        data = context.data
-        known = self.tasks.get(data.get("task", "")) if isinstance(data, dict) else None
+        known = self.find(context.data)
         if known is None:
             raise Fail(f"This worker knows no such task. Its tasks: {', '.join(sorted(self.tasks))}")
-        try:
-            return known, known.arguments.read(data.get("args", {}))
-        except TypeError as error:
-            raise Fail(str(error)) from None
+        return known, known.read(context.data.get("args", {}))
+
+    def find(self, data: Any) -> Task[Any, Any, Any] | None:
+        """Return the task that the payload of a job calls, if it is one of these."""
+        name = data.get("task") if isinstance(data, dict) else None
+        return self.tasks.get(name) if isinstance(name, str) else None
 
     def close(self) -> None:
         """Close the connections that functions have opened."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.client import _replies as replies
-from penstock.client._call import Call, encode, nothing, path
+from penstock.client._call import Call, nothing, path
+from penstock.client._names import new_queue
+from penstock.client._plain import encode
 from penstock.client._units import Duration, duration_ms
 from penstock.client.options import Backoff, backoff_field
 
@@ -62,7 +64,7 @@ class AsyncCrons:
         }
         cron = {
             "name": name,
-            "queue": queue,
+            "queue": new_queue(queue),
             "data": data,
             "priority": priority,
             "immediately": immediately,

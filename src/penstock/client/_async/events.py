@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from penstock.client._call import Call, nothing, path
+from penstock.client._call import Call, nothing
 from penstock.client._clock import pause
+from penstock.client._names import queue_path
 from penstock.client._retry import FIRST_PAUSE_S, Attempts
 from penstock.client._sse import SseReader
 
@@ -33,7 +34,7 @@ class AsyncEvents:
         ``after``: the ``id`` of the last event that is known, or ``"0"`` for all that are kept; only what comes, unless given.
         A lost connection is made anew, and goes on after the last event with an id.
         """
-        where = "/events" if queue is None else path("/events/queues/{}", queue)
+        where = "/events" if queue is None else queue_path("/events/queues/{}", queue)
         call = Call("GET", where, nothing)
         settings = self._transport.settings
         timeout = httpx2.Timeout(settings.timeout, read=SILENCE_S)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from penstock.client import _replies as replies
-from penstock.client._call import IF_PUSHED, IF_TAKEN, Call, body, encode, nothing, path, query
+from penstock.client._call import IF_PUSHED, IF_TAKEN, Call, body, nothing, path, query
+from penstock.client._names import queue_path
+from penstock.client._plain import encode
 from penstock.client._units import Duration, duration_ms
 from penstock.client.errors import LeaseLost
 from penstock.client.options import JobOptions, NewJob, is_remembered, job_fields
@@ -33,7 +35,7 @@ class AsyncJobs:
         by then: ConnectionFailed with ``outcome_unknown``.
         """
         fields = job_fields(data, options, named=True)
-        where, again = path("/queues/{}/jobs", queue), is_remembered([fields])
+        where, again = queue_path("/queues/{}/jobs", queue), is_remembered([fields])
         return await self._send(Call("POST", where, replies.ID, encode(fields), repeatable=again, if_unknown=IF_PUSHED))
 
     async def push_many(self, queue: str, jobs: Iterable[Any], **options: Unpack[JobOptions]) -> list[str]:
@@ -50,7 +52,7 @@ class AsyncJobs:
         ]
         if not new:
             return []
-        where, again = path("/queues/{}/jobs/bulk", queue), is_remembered(new)
+        where, again = queue_path("/queues/{}/jobs/bulk", queue), is_remembered(new)
         call = Call("POST", where, replies.IDS, encode({"jobs": new}), repeatable=again, if_unknown=IF_PUSHED)
         return await self._send(call)
 
@@ -84,7 +86,7 @@ class AsyncJobs:
         wait_ms = 0 if wait is None else duration_ms(wait, "wait")
         lease_ms = None if lease is None else duration_ms(lease, "lease")
         wanted = body(count=count, timeout=wait_ms, lockTtl=lease_ms, owner=owner, waitId=wait_id)
-        where = path("/queues/{}/jobs/pull-batch", queue)
+        where = queue_path("/queues/{}/jobs/pull-batch", queue)
         call = Call("POST", where, replies.PULLED, wanted, wait_ms=wait_ms, if_unknown=IF_TAKEN)
         return await self._send(call)
 

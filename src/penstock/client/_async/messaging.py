@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client import _clock
 from penstock.client import _replies as replies
-from penstock.client._call import IF_SETTLED, IF_TAKEN, Call, body, encode, nothing, path, query
+from penstock.client._call import IF_SETTLED, IF_TAKEN, Call, body, nothing, path, query
+from penstock.client._names import queue_path
+from penstock.client._plain import encode
 from penstock.client._units import Duration, Moment, duration_ms, moment_ms
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ class AsyncMessaging:
         fields = _message(body, delay, deliver_at, max_retries, metadata)
         call = Call(
             "POST",
-            path("/namespaces/{}/queues/{}/messages", namespace, queue),
+            queue_path("/namespaces/{}/queues/{}/messages", namespace, queue),
             replies.ID,
             encode(fields),
             headers={"idempotency-key": _clock.fresh_name()},  # so that it may be sent again if its answer is lost
@@ -64,7 +66,7 @@ class AsyncMessaging:
         fields = [_message(each, delay, deliver_at, max_retries, metadata) for each in bodies]
         call = Call(
             "POST",
-            path("/namespaces/{}/queues/{}/messages/batch", namespace, queue),
+            queue_path("/namespaces/{}/queues/{}/messages/batch", namespace, queue),
             replies.IDS,
             encode(fields),
             headers={"idempotency-key": _clock.fresh_name()},  # so that it may be sent again if its answer is lost
@@ -91,7 +93,7 @@ class AsyncMessaging:
         visibility = None if visibility_timeout is None else duration_ms(visibility_timeout, "visibility_timeout")
         call = Call(
             "GET",
-            path("/namespaces/{}/queues/{}/messages", namespace, queue),
+            queue_path("/namespaces/{}/queues/{}/messages", namespace, queue),
             replies.MESSAGES,
             params=query(n=n, visibility_timeout_ms=visibility, wait_ms=wait_ms),
             wait_ms=wait_ms or 0,
@@ -111,21 +113,21 @@ class AsyncMessaging:
 
     async def purge(self, namespace: str, queue: str) -> int:
         """Remove all messages that are ready or in flight; return how many. Scheduled ones stay. Raises NotFound."""
-        where = path("/namespaces/{}/queues/{}/messages", namespace, queue)
+        where = queue_path("/namespaces/{}/queues/{}/messages", namespace, queue)
         return await self._transport.send(Call("DELETE", where, replies.PURGED))
 
     # Dead letters.
 
     async def drain_dlq(self, namespace: str, queue: str, limit: int = 10) -> list[Message]:
         """Take up to ``limit`` dead messages. They are yours like consumed ones: ack those you are done with."""
-        where = path("/namespaces/{}/queues/{}/dlq", namespace, queue)
+        where = queue_path("/namespaces/{}/queues/{}/dlq", namespace, queue)
         return await self._transport.send(
             Call("GET", where, replies.MESSAGES, params=query(limit=limit), if_unknown=IF_TAKEN)
         )
 
     async def replay_dlq(self, namespace: str, queue: str, limit: int = 100) -> int:
         """Put up to ``limit`` dead messages back into their queue, attempts beginning anew; return how many."""
-        where = path("/namespaces/{}/queues/{}/dlq/replay", namespace, queue)
+        where = queue_path("/namespaces/{}/queues/{}/dlq/replay", namespace, queue)
         call = Call("POST", where, replies.REPLAYED, params=query(limit=limit), repeatable=False)
         return await self._transport.send(call)
 
@@ -133,13 +135,13 @@ class AsyncMessaging:
 
     async def subscribe(self, namespace: str, queue: str, url: str, secret: str | None = None) -> str:
         """Have messages pushed to a URL, signed with ``secret``; return the subscription's id."""
-        where = path("/namespaces/{}/queues/{}/subscriptions", namespace, queue)
+        where = queue_path("/namespaces/{}/queues/{}/subscriptions", namespace, queue)
         call = Call("POST", where, replies.ID, body(url=url, secret=secret), repeatable=False)
         return await self._transport.send(call)
 
     async def subscriptions(self, namespace: str, queue: str) -> list[Subscription]:
         """Return the subscriptions of a queue, oldest first."""
-        where = path("/namespaces/{}/queues/{}/subscriptions", namespace, queue)
+        where = queue_path("/namespaces/{}/queues/{}/subscriptions", namespace, queue)
         return await self._transport.send(Call("GET", where, replies.SUBSCRIPTIONS))
 
     async def unsubscribe(self, subscription_id: str) -> None:
@@ -180,7 +182,7 @@ class AsyncMessaging:
             max_retries=max_retries,
             max_batch_size=max_batch_size,
         )
-        where = path("/namespaces/{}/queues/{}", namespace, queue)
+        where = queue_path("/namespaces/{}/queues/{}", namespace, queue)
         await self._transport.send(Call("POST", where, nothing, fields, already=(409,)))
 
     async def list_queues(self, namespace: str) -> list[str]:
@@ -189,7 +191,7 @@ class AsyncMessaging:
 
     async def delete_queue(self, namespace: str, queue: str) -> None:
         """Delete a queue with all its messages. Raises NotFound."""
-        where = path("/namespaces/{}/queues/{}", namespace, queue)
+        where = queue_path("/namespaces/{}/queues/{}", namespace, queue)
         await self._transport.send(Call("DELETE", where, nothing, already=(404,)))
 
     # The server.

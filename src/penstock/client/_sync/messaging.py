@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client import _clock
 from penstock.client import _replies as replies
-from penstock.client._call import IF_SETTLED, IF_TAKEN, Call, body, encode, nothing, path, query
+from penstock.client._call import IF_SETTLED, IF_TAKEN, Call, body, nothing, path, query
+from penstock.client._names import queue_path
+from penstock.client._plain import encode
 from penstock.client._units import Duration, Moment, duration_ms, moment_ms
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ class Messaging:
         fields = _message(body, delay, deliver_at, max_retries, metadata)
         call = Call(
             "POST",
-            path("/namespaces/{}/queues/{}/messages", namespace, queue),
+            queue_path("/namespaces/{}/queues/{}/messages", namespace, queue),
             replies.ID,
             encode(fields),
             headers={"idempotency-key": _clock.fresh_name()},  # so that it may be sent again if its answer is lost
@@ -65,7 +67,7 @@ class Messaging:
         fields = [_message(each, delay, deliver_at, max_retries, metadata) for each in bodies]
         call = Call(
             "POST",
-            path("/namespaces/{}/queues/{}/messages/batch", namespace, queue),
+            queue_path("/namespaces/{}/queues/{}/messages/batch", namespace, queue),
             replies.IDS,
             encode(fields),
             headers={"idempotency-key": _clock.fresh_name()},  # so that it may be sent again if its answer is lost
@@ -92,7 +94,7 @@ class Messaging:
         visibility = None if visibility_timeout is None else duration_ms(visibility_timeout, "visibility_timeout")
         call = Call(
             "GET",
-            path("/namespaces/{}/queues/{}/messages", namespace, queue),
+            queue_path("/namespaces/{}/queues/{}/messages", namespace, queue),
             replies.MESSAGES,
             params=query(n=n, visibility_timeout_ms=visibility, wait_ms=wait_ms),
             wait_ms=wait_ms or 0,
@@ -112,19 +114,19 @@ class Messaging:
 
     def purge(self, namespace: str, queue: str) -> int:
         """Remove all messages that are ready or in flight; return how many. Scheduled ones stay. Raises NotFound."""
-        where = path("/namespaces/{}/queues/{}/messages", namespace, queue)
+        where = queue_path("/namespaces/{}/queues/{}/messages", namespace, queue)
         return self._transport.send(Call("DELETE", where, replies.PURGED))
 
     # Dead letters.
 
     def drain_dlq(self, namespace: str, queue: str, limit: int = 10) -> list[Message]:
         """Take up to ``limit`` dead messages. They are yours like consumed ones: ack those you are done with."""
-        where = path("/namespaces/{}/queues/{}/dlq", namespace, queue)
+        where = queue_path("/namespaces/{}/queues/{}/dlq", namespace, queue)
         return self._transport.send(Call("GET", where, replies.MESSAGES, params=query(limit=limit), if_unknown=IF_TAKEN))
 
     def replay_dlq(self, namespace: str, queue: str, limit: int = 100) -> int:
         """Put up to ``limit`` dead messages back into their queue, attempts beginning anew; return how many."""
-        where = path("/namespaces/{}/queues/{}/dlq/replay", namespace, queue)
+        where = queue_path("/namespaces/{}/queues/{}/dlq/replay", namespace, queue)
         call = Call("POST", where, replies.REPLAYED, params=query(limit=limit), repeatable=False)
         return self._transport.send(call)
 
@@ -132,13 +134,13 @@ class Messaging:
 
     def subscribe(self, namespace: str, queue: str, url: str, secret: str | None = None) -> str:
         """Have messages pushed to a URL, signed with ``secret``; return the subscription's id."""
-        where = path("/namespaces/{}/queues/{}/subscriptions", namespace, queue)
+        where = queue_path("/namespaces/{}/queues/{}/subscriptions", namespace, queue)
         call = Call("POST", where, replies.ID, body(url=url, secret=secret), repeatable=False)
         return self._transport.send(call)
 
     def subscriptions(self, namespace: str, queue: str) -> list[Subscription]:
         """Return the subscriptions of a queue, oldest first."""
-        where = path("/namespaces/{}/queues/{}/subscriptions", namespace, queue)
+        where = queue_path("/namespaces/{}/queues/{}/subscriptions", namespace, queue)
         return self._transport.send(Call("GET", where, replies.SUBSCRIPTIONS))
 
     def unsubscribe(self, subscription_id: str) -> None:
@@ -179,7 +181,7 @@ class Messaging:
             max_retries=max_retries,
             max_batch_size=max_batch_size,
         )
-        where = path("/namespaces/{}/queues/{}", namespace, queue)
+        where = queue_path("/namespaces/{}/queues/{}", namespace, queue)
         self._transport.send(Call("POST", where, nothing, fields, already=(409,)))
 
     def list_queues(self, namespace: str) -> list[str]:
@@ -188,7 +190,7 @@ class Messaging:
 
     def delete_queue(self, namespace: str, queue: str) -> None:
         """Delete a queue with all its messages. Raises NotFound."""
-        where = path("/namespaces/{}/queues/{}", namespace, queue)
+        where = queue_path("/namespaces/{}/queues/{}", namespace, queue)
         self._transport.send(Call("DELETE", where, nothing, already=(404,)))
 
     # The server.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.client import _replies as replies
 from penstock.client._call import Call, body, nothing, path
+from penstock.client._names import queue_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ class Workers:
 
     def all(self, queue: str | None = None) -> list[WorkerInfo]:
         """Return all workers of the namespace, or those of a queue."""
-        where = "/workers" if queue is None else path("/queues/{}/workers", queue)
+        where = "/workers" if queue is None else queue_path("/queues/{}/workers", queue)
         return self._send(Call("GET", where, replies.WORKERS))
 
     def register(
