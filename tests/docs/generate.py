@@ -48,7 +48,7 @@ def lifecycle_part() -> str:
 
 def serve_help() -> str:
     context = click.Context(serve, info_name="penstock serve", max_content_width=110, terminal_width=110)
-    return f"```\n{serve.get_help(context)}\n```"
+    return f"```text\n{serve.get_help(context)}\n```"
 
 
 def events() -> str:

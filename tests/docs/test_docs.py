@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import httpx2
@@ -16,14 +14,16 @@ import pytest
 
 from penstock import config
 from penstock.doors.http.errors import STATUS
+from tests.docs.blocks import runs
 from tests.docs.generate import EXAMPLE, ROOT, documents, every_setting, renew
+from tests.docs.shapes import fits, shape
+from tests.docs.shell import Terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.server import ServerProcess
 
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -64,14 +64,17 @@ def test_every_page_is_listed() -> None:
         assert f"]({page.relative_to(ROOT)})" in README, page.name
 
 
-def test_every_status_of_an_error_is_explained() -> None:
+def test_every_status_of_an_error_is_explained_once() -> None:
     text = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
+    answers = re.findall(r"^\| ([^|]*\d\d\d[^|]*) \|", text, re.MULTILINE)
+    assert len(answers) == len(set(answers)) > 10
     for status in set(STATUS.values()):
         assert str(status) in text or 400 <= status < 500, status
 
 
-def test_the_example_of_a_configuration_file_is_valid(tmp_path: Path) -> None:
-    (example,) = (body for kind, body in BLOCK.findall((ROOT / "docs/configuration.md").read_text()) if kind == "yaml")
+@runs("docs/configuration.md", "yaml")
+def test_the_example_of_a_configuration_file_is_valid(blocks: list[str], tmp_path: Path) -> None:
+    (example,) = blocks
     file = tmp_path / "penstock.yaml"
     file.write_text(example)
     loaded = config.load({}, {}, file)
@@ -94,39 +97,15 @@ def test_the_file_with_every_setting_is_current_and_its_settings_are_the_default
         assert getattr(loaded, name) == default or default in (None, "", ()), name
 
 
-def shape(value: Any) -> Any:
-    """Return what a reply looks like, without what changes from run to run."""
-    if isinstance(value, dict):
-        return {key: shape(item) for key, item in value.items()}
-    return type(value).__name__
-
-
-def fits(reply: Any, example: Any) -> bool:
-    """Tell whether a reply has everything the example shows; examples may leave fields out."""
-    if isinstance(example, dict):
-        return isinstance(reply, dict) and all(key in reply and fits(reply[key], item) for key, item in example.items())
-    return type(reply) is type(example)
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
-def test_the_tour_of_the_readme_runs_word_by_word(server: ServerProcess, tmp_path: Path) -> None:
-    blocks = [(kind, body) for kind, body in BLOCK.findall(README) if kind in ("sh", "json")]
-    # What is printed is what is run, in one shell. Where that port leads, and that mistakes are errors, curl reads here.
-    rules = f'connect-to = "localhost:6790:127.0.0.1:{server.port}"\nfail\nwrite-out = "\\n"\n'
-    (tmp_path / ".curlrc").write_text(rules, encoding="utf-8")
-    done = subprocess.run(
-        ["bash", "-e"], input="echo ---\n".join(body for kind, body in blocks if kind == "sh"),
-        env={"CURL_HOME": str(tmp_path), "PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    said = [[json.loads(line) for line in part.splitlines() if line] for part in done.stdout.split("---\n")]
-    assert [len(replies) for replies in said] == [1, 1, 2, 6]
-    assert all(reply["ok"] is True for replies in said for reply in replies)
-    step = -1
-    for kind, body in blocks:
-        if kind == "sh":
-            step += 1
-            continue
-        for reply, example in zip(said[step], map(json.loads, body.splitlines()), strict=True):
+@runs("README.md", "sh 2", "sh 3", "sh 4", "sh 5", "json")
+def test_the_tour_of_the_readme_runs_word_by_word(blocks: list[str], server: ServerProcess, tmp_path: Path) -> None:
+    push, pushed, pull, pulled, ack, acked, more = blocks
+    said = Terminal(tmp_path, server.port).run(f"{push}echo ---\n{pull}echo ---\n{ack}echo ---\n{more}")  # in one shell
+    replies = [[json.loads(line) for line in part.splitlines() if line] for part in said.split("---\n")]
+    assert [len(each) for each in replies] == [1, 1, 2, 6]
+    assert all(reply["ok"] is True for each in replies for reply in each)
+    for each, shown in zip(replies, (pushed, pulled, acked), strict=False):
+        for reply, example in zip(each, map(json.loads, shown.splitlines()), strict=True):
             assert fits(reply, example), (shape(reply), shape(example))
 
 

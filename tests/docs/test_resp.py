@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.core import limits
 from penstock.doors.topics.resp.table import COMMANDS
+from tests.docs.blocks import runs
 from tests.docs.generate import ROOT
-from tests.docs.test_docs import BLOCK
+from tests.docs.shell import Terminal, put
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.server import ServerProcess
 
 TEXT = (ROOT / "docs" / "resp.md").read_text(encoding="utf-8")
-EXAMPLES = BLOCK.findall(TEXT)
 
 
 @pytest.mark.parametrize("name", [name.decode() for name in COMMANDS])
@@ -49,24 +49,22 @@ def test_the_limits_are_those_of_the_server() -> None:
         assert str(number) in TEXT, number
 
 
-def test_the_commands_of_the_page_work(server: ServerProcess) -> None:
-    (script,) = (body for kind, body in EXAMPLES if kind == "sh")
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-e"], input=script.replace("6380", str(server.resp_port)), env={"PATH": path},
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    published, pushed, topics, *pulled = done.stdout.splitlines()
+@runs("docs/resp.md", "sh")
+def test_the_commands_of_the_page_work(blocks: list[str], server: ServerProcess, tmp_path: Path) -> None:
+    (script,) = blocks
+    said = Terminal(tmp_path).run(put(script, {"6380": str(server.resp_port)}))
+    published, pushed, topics, *pulled = said.splitlines()
     assert published == "OK"
     assert re.fullmatch(r"[0-9a-f-]{36}", pushed)
     assert {"greetings", "mails"} <= set(topics.strip("[]").split())
     assert pulled[-1] == "hello"
 
 
-def test_the_programs_of_the_page_work(server: ServerProcess) -> None:
+@runs("docs/resp.md", "python")
+def test_the_programs_of_the_page_work(blocks: list[str], server: ServerProcess) -> None:
     said = []
-    for body in (body for kind, body in EXAMPLES if kind == "python"):
-        program = body.replace("6380", str(server.resp_port))
+    for body in blocks:
+        program = put(body, {"6380": str(server.resp_port)})
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
         said.append(done.stdout)
     assert said == ["first\nsecond\n", "{b'OK'} 100\n"]

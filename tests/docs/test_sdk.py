@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
 from penstock.client import Client, JobFailed, Worker
+from tests.docs.blocks import runs
 from tests.docs.generate import ROOT
-from tests.docs.test_docs import BLOCK
+from tests.docs.shell import Terminal, commands, own_ports, put
 from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from types import TracebackType
 
 PATIENCE_S = 120
 
 
 class Page:
-    """The Python of a page, run against a server; names of queues are made this test's own."""
+    """The Python of a page, run against a server. ``name``: of the module that it is."""
 
     def __init__(self, name: str, server: ServerProcess) -> None:
-        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
-        self.blocks = [body for kind, body in BLOCK.findall(text) if kind == "python"]
-        self.names: dict[str, Any] = {"__name__": re.sub(r"\W", "_", name)}
+        self.names: dict[str, Any] = {"__name__": name, "work": work}
         self.url = server.url
 
     def run(self, block: str) -> None:
-        assert "http://localhost:6790" in self.blocks[0]
         code = block.replace("http://localhost:6790", self.url).replace("worker.run()", "work(worker)")
         exec(compile(code, "a page of the docs", "exec"), self.names)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for name in ("tasks", "client"):
+            if name in self.names:
+                self.names[name].close()
 
 
 def work(worker: Worker, *, failed: int = 0) -> None:
@@ -61,48 +69,72 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield running
 
 
-@pytest.fixture
-def page(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Page]:
-    opened = Page(request.param, server)
-    yield opened
-    for name in ("tasks", "client"):
-        if name in opened.names:
-            opened.names[name].close()
+@runs("docs/getting-started-sdk.md", "sh", "python")
+def test_getting_started(blocks: list[str], tmp_path: Path) -> None:
+    start, mail, worker, some_work, look, tests, messages = blocks
+    install, serve = commands(start)
+    installed = tmp_path / "site"
+    here = {"PIP_TARGET": str(installed), "PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"}
+    Terminal(tmp_path / "pip", env=here).run(f"cd {shlex.quote(str(ROOT))}\n{install}")
+    assert (installed / "penstock" / "client" / "__init__.py").exists()
+    ports = own_ports()
+    terminal = Terminal(tmp_path / "work", env=ports)
+    address = {"http://localhost:6790": f"http://localhost:{ports['HTTP_PORT']}"}
+    (terminal.home / "mail.py").write_text(put(mail, address))
+    (terminal.home / "walk.py").write_text(some_work + put(look, address) + messages)
+    (terminal.home / "test_mail.py").write_text(tests)
+    with terminal.running(serve), terminal.running(worker):
+        terminal.run("python walk.py")
+    assert "3 passed" in terminal.run("python -m pytest -q -p no:cacheprovider test_mail.py")
 
 
-def test_getting_started(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "getting-started-sdk.md").read_text(encoding="utf-8")
-    with ServerProcess(tmp_path / "data") as server:
-        mail, work, look, tests, messages = (
-            body.replace("http://localhost:6790", server.url) for kind, body in BLOCK.findall(text) if kind == "python"
-        )
-        for name, body in (("mail.py", mail), ("walk.py", work + look + messages), ("test_mail.py", tests)):
-            (tmp_path / name).write_text(body)
-        (command,) = re.findall(r"^penstock (worker .*)$", text, re.MULTILINE)
-        worker = [sys.executable, "-m", "penstock", *command.split()]
-        with subprocess.Popen(worker, cwd=tmp_path, stdout=subprocess.DEVNULL) as running:
-            try:
-                subprocess.run([sys.executable, "walk.py"], cwd=tmp_path, check=True, timeout=PATIENCE_S)
-            finally:
-                running.terminate()
-    command_line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mail.py"]
-    done = subprocess.run(command_line, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert "3 passed" in done.stdout, done.stdout
+@runs("docs/sdk.md", "python")
+def test_the_page_of_the_sdk(blocks: list[str], server: ServerProcess) -> None:
+    with Page("sdk_page", server) as page:
+        for block in blocks:
+            page.run(block)
+        client = page.names["client"]
+        assert client.queues.counts("orders").delayed == 2
+        assert client.queues.counts("mail").delayed == 2
 
 
-@pytest.mark.parametrize("page", ["sdk.md"], indirect=True)
-def test_the_page_of_the_sdk(page: Page) -> None:
-    page.names["work"] = work
-    for block in page.blocks:
-        page.run(block)
-    client = page.names["client"]
-    assert client.queues.counts("orders").delayed == 2
-    assert client.queues.counts("mail").delayed == 2
+TASKS_OF_MYAPP = """
+from penstock.client import Tasks
+
+tasks = Tasks()
 
 
-@pytest.mark.parametrize("page", ["recipes/replace-your-cron-job.md"], indirect=True)
-def test_replace_your_cron_job(page: Page) -> None:
-    page.run(page.blocks[0])
+@tasks.task(queue="of-myapp")
+def hello() -> str:
+    return "hello"
+
+
+if __name__ == "__main__":
+    assert hello.enqueue().result(timeout=30) == "hello"
+    tasks.close()
+"""
+
+
+@runs("docs/sdk.md", "sh")
+def test_the_workers_of_the_sdk(blocks: list[str], server: ServerProcess, tmp_path: Path) -> None:
+    """Each does what is enqueued while it runs. Without --url, they go by the environment."""
+    (tmp_path / "myapp").mkdir()
+    (tmp_path / "myapp" / "jobs.py").write_text(TASKS_OF_MYAPP)
+    terminal = Terminal(tmp_path, env={"PENSTOCK_URL": server.url})
+    (block,) = blocks
+    for command in commands(put(block, {"http://localhost:6790": server.url})):
+        with terminal.running(command):
+            terminal.run("python -m myapp.jobs")
+
+
+@runs("docs/recipes/replace-your-cron-job.md", "python")
+def test_replace_your_cron_job(blocks: list[str], server: ServerProcess) -> None:
+    with Page("reports", server) as page:
+        page.run(*blocks)
+        night_falls(page)
+
+
+def night_falls(page: Page) -> None:
     client, names = page.names["client"], page.names
     names["install"]()
     names["install"]()
@@ -120,9 +152,49 @@ def test_replace_your_cron_job(page: Page) -> None:
     client.crons.delete("nightly-report")
 
 
-@pytest.mark.parametrize("page", ["recipes/retry-a-payment.md"], indirect=True)
-def test_retry_a_payment(page: Page, server: ServerProcess) -> None:
-    page.run(page.blocks[0])
+def work_in_shells(blocks: list[str], module: str, server: ServerProcess, home: Path, meanwhile: str) -> None:
+    """Run a recipe as its readers do: a file, and a worker. ``meanwhile``: a program that runs beside it."""
+    recipe, shell = blocks
+    terminal = Terminal(home)
+    (home / f"{module}.py").write_text(put(recipe, {"http://localhost:6790": server.url}))
+    *before, worker = commands(shell)
+    terminal.run("\n".join(before))
+    with terminal.running(worker):
+        terminal.run(f"python -c {shlex.quote(meanwhile)}")
+
+
+@runs("docs/recipes/replace-your-cron-job.md", "python", "sh")
+def test_replace_your_cron_job_in_shells(blocks: list[str], server: ServerProcess, tmp_path: Path) -> None:
+    report = "import reports; assert '3 days' in reports.nightly_report.enqueue(days=3).result(30)"
+    work_in_shells(blocks, "reports", server, tmp_path, report)
+    with Client(server.url) as client:
+        assert client.crons.get("nightly-report").schedule == "0 2 * * *"
+        client.crons.delete("nightly-report")
+        client.queues.obliterate("reports")
+
+
+@runs("docs/recipes/cancel-an-unpaid-order.md", "python", "sh")
+def test_cancel_an_unpaid_order_in_shells(blocks: list[str], server: ServerProcess, tmp_path: Path) -> None:
+    work_in_shells(blocks, "orders", server, tmp_path, "import orders; orders.place(77); orders.pay(77)")
+    with Client(server.url) as client:
+        assert client.jobs.state("cancel-77") == "unknown"
+
+
+@runs("docs/recipes/retry-a-payment.md", "python", "sh")
+def test_retry_a_payment_in_shells(blocks: list[str], server: ServerProcess, tmp_path: Path) -> None:
+    work_in_shells(blocks, "payments", server, tmp_path, "import payments; payments.pay('77', 100)")
+    with Client(server.url) as client:
+        assert client.jobs.wait("payment-77", PATIENCE_S).result == "paid"
+
+
+@runs("docs/recipes/retry-a-payment.md", "python")
+def test_retry_a_payment(blocks: list[str], server: ServerProcess) -> None:
+    with Page("payments", server) as page:
+        page.run(*blocks)
+        pay_late(page, server)
+
+
+def pay_late(page: Page, server: ServerProcess) -> None:
     names = page.names
     answers = [names["Declined"]("no money"), names["Declined"]("no money"), None]
     charged: list[str] = []
@@ -153,9 +225,14 @@ def test_retry_a_payment(page: Page, server: ServerProcess) -> None:
             names["charge"].options(job_id="payment-8").enqueue("8", 100).result(timeout=5)
 
 
-@pytest.mark.parametrize("page", ["recipes/cancel-an-unpaid-order.md"], indirect=True)
-def test_cancel_an_unpaid_order(page: Page) -> None:
-    page.run(page.blocks[0])
+@runs("docs/recipes/cancel-an-unpaid-order.md", "python")
+def test_cancel_an_unpaid_order(blocks: list[str], server: ServerProcess) -> None:
+    with Page("orders", server) as page:
+        page.run(*blocks)
+        forget_to_pay(page)
+
+
+def forget_to_pay(page: Page) -> None:
     client, names = page.names["client"], page.names
     queue = names["cancel_if_unpaid"].queue
     for number in (901, 902):
@@ -171,10 +248,11 @@ def test_cancel_an_unpaid_order(page: Page) -> None:
     assert client.jobs.result("cancel-901") is True
 
 
-def test_the_tasks_of_the_readme_run(tmp_path: Path) -> None:
+@runs("README.md", "python 1")
+def test_the_tasks_of_the_readme_run(blocks: list[str], tmp_path: Path) -> None:
     """As a reader would: one program enqueues, another one works."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (mail,) = [body for kind, body in BLOCK.findall(text) if kind == "python" and "@tasks.task" in body]
+    (mail,) = blocks
     (enqueues, works) = re.findall(r"`python (mail\.py)` enqueues, `penstock (worker mail:tasks)` runs", text)[0]
     with ServerProcess(tmp_path / "data") as server, Client(server.url) as client:
         (tmp_path / "mail.py").write_text(mail.replace("http://localhost:6790", server.url))

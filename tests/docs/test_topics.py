@@ -5,27 +5,27 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import ssl
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import httpx2
-import pytest
 
 from penstock.cli.serve import serve
 from penstock.config import Config
 from penstock.core import limits
 from penstock.doors.topics.subscriber import Word
+from tests.docs.blocks import runs
 from tests.docs.generate import ROOT
-from tests.docs.test_docs import BLOCK
 from tests.support.issuer import certificate
 from tests.support.ports import free_port
 from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def example(name: str, *args: str, fine: bool = True) -> str:
@@ -89,11 +89,9 @@ def test_without_a_server_they_say_what_to_do() -> None:
 TEXT = (ROOT / "docs" / "topics-door.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
-def test_the_quick_start_runs_word_by_word(tmp_path: Path) -> None:
-    blocks = BLOCK.findall(TEXT.partition("## Routes")[0])
-    assert [kind for kind, _ in blocks] == ["sh", "sh", "text", "sh"]
-    (_, publish), (_, subscribe), (_, dialogue), (_, delete) = blocks
+@runs("docs/topics-door.md", "sh 1", "sh 2", "text 1", "sh 3")
+def test_the_quick_start_runs_word_by_word(blocks: list[str], tmp_path: Path) -> None:
+    publish, subscribe, dialogue, delete = blocks
     with ServerProcess(tmp_path / "data") as server:  # of our own: its topic is called foo
         rules = f'connect-to = "localhost:6790:127.0.0.1:{server.port}"\nfail\n'
         (tmp_path / ".curlrc").write_text(rules, encoding="utf-8")
@@ -120,8 +118,9 @@ def publish_more(server: ServerProcess) -> None:
     assert httpx2.post(f"{server.url}/publish/foo", content=b"more").status_code == 201
 
 
-def test_the_command_line_of_the_page_is_one(tmp_path: Path) -> None:
-    (command,) = (body for kind, body in BLOCK.findall(TEXT.partition("### Its command line")[2]) if kind == "sh")
+@runs("docs/topics-door.md", "sh 4")
+def test_the_command_line_of_the_page_is_one(blocks: list[str], tmp_path: Path) -> None:
+    (command,) = blocks
     certificate(tmp_path, "localhost")
     (tmp_path / "localhost.key").rename(tmp_path / "localhost-key.pem")
     port = free_port()
@@ -134,8 +133,10 @@ def test_the_command_line_of_the_page_is_one(tmp_path: Path) -> None:
             assert answer.status_code == status
 
 
-def test_the_docker_command_has_flags_that_exist() -> None:
-    (command,) = (body for kind, body in BLOCK.findall(TEXT) if not kind)
+@runs("docs/topics-door.md", "sh 5")
+def test_the_docker_command_has_flags_that_exist(blocks: list[str]) -> None:
+    """Where there is no Docker, this is what can be said of it."""
+    (command,) = blocks
     _, _, serving = command.replace("\\\n", " ").partition("penstock serve")
     context = serve.make_context("serve", shlex.split(serving))
     assert context.params["tls_cert_file"] == "/etc/penstock/certs/localhost.pem"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.docs.blocks import runs
 from tests.spark.chaos import counts
 
 if TYPE_CHECKING:
@@ -28,9 +29,10 @@ def program(page: str, sign: str) -> str:
     return found
 
 
+@runs("README.md", "python 2")
 @pytest.mark.usefixtures("spark")
-def test_the_readme(server: ServerProcess) -> None:
-    code = program("README.md", "penstock.spark.session")
+def test_the_readme(blocks: list[str], server: ServerProcess) -> None:
+    (code,) = blocks
     for shown, here in (("http://localhost:6790", server.url), ("1_000_000", "1_000"), ('"numbers"', '"readme-numbers"')):
         assert shown in code
         code = code.replace(shown, here)
