@@ -40,6 +40,7 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(tmp_path: Path)
 def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
     good = {
         "data": "x", "stores": "postgresql://u:p@h/d", "http": "[::1]:5", "tcp": "off", "resp": "off", "metrics": "off",
+        "resp_plain": "127.0.0.1:6381",
         "durability": "never",
         "sync_interval_ms": "5", "auth_tokens": "a,b", "metrics_auth": "yes", "insecure": "true", "cors_allow_origin": "https://x",
         "trusted_proxies": "10.0.0.0/8", "rate_limit_window_ms": "1", "rate_limit_max_requests": "7",

@@ -14,6 +14,7 @@ from granian.constants import Interfaces, SSLProtocols
 from granian.http import HTTP1Settings
 from granian.server.embed import Server as Granian
 
+from penstock.config import flag_of
 from penstock.core.errors import ConfigInvalid
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def check_free(listener: Listener, name: str) -> None:
         except OSError as error:
             raise ConfigInvalid(
                 f"Cannot listen on {listener}: {os.strerror(error.errno or 0)}. Stop what listens there, or choose another "
-                f"address with --{name}."
+                f"address with {flag_of(name)}."
             ) from None
 
 

@@ -125,8 +125,12 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     for (listener, _), task in zip(apps, running, strict=True):
         await listeners.until_listening(listener, task)
         keep_listener_alive(listener.port)
-    for name, listener, own in (("tcp", config.tcp, doors.tcp), ("resp", config.resp, doors.resp)):
-        if not await listeners.start(name, own, listener, config, tls):
+    for name, listener, own, secure in (
+        ("tcp", config.tcp, doors.tcp, tls),
+        ("resp", config.resp, doors.resp, tls),
+        ("resp_plain", config.resp_plain, doors.resp, None),
+    ):
+        if not await listeners.start(name, own, listener, config, secure):
             config = msgspec.structs.replace(config, **{name: None})
     _tell_ready(config, engine, doors)
     on_ready(config)
@@ -401,6 +405,7 @@ def _tell_ready(config: Config, engine: AnyEngine, doors: Doors) -> None:
         http=str(config.http),
         tcp=str(config.tcp or "off"),
         resp=str(config.resp or "off"),
+        **({"resp_plain": str(config.resp_plain)} if config.resp_plain is not None else {}),
         data=str(config.data),
         durability=config.durability.value,
     )

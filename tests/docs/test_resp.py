@@ -14,6 +14,7 @@ from penstock.doors.topics.resp.table import COMMANDS
 from tests.docs.blocks import runs
 from tests.docs.generate import ROOT
 from tests.docs.shell import Terminal, put
+from tests.support import npm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,3 +69,12 @@ def test_the_programs_of_the_page_work(blocks: list[str], server: ServerProcess)
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
         said.append(done.stdout)
     assert said == ["first\nsecond\n", "{b'OK'} 100\n"]
+
+
+@runs("docs/resp.md", "js")
+def test_the_programs_for_node_work(blocks: list[str], server: ServerProcess) -> None:
+    for body in blocks:
+        program = put(body, {"6380": str(server.resp_port)})
+        env = npm.environment(NODE_PATH=str(npm.modules()))
+        done = subprocess.run([npm.node(), "-e", program], env=env, capture_output=True, text=True, check=True, timeout=60)
+        assert done.stdout == "first\nsecond\n"

@@ -757,6 +757,7 @@ WORDS: dict[str, Callable[[Names], list[tuple[str, ...]]]] = {
     "DONE": lambda names: [("DONE", each, *lease) for each in names.jobs for lease in ((), (names.token,))],
     "FAIL": lambda names: [("FAIL", each, *lease) for each in names.jobs for lease in ((), (names.token, "mine"))],
     "ACK": lambda _names: [("ACK",)],
+    "RECEIVE": lambda names: [("RECEIVE", names.topic)],
     "NACK": lambda _names: [("NACK",)],
     "BACK": lambda _names: [("BACK",)],
     "DACK": lambda _names: [("DACK",)],

@@ -182,7 +182,9 @@ def test_a_subscriber_needs_to_take_and_to_settle(stranger: RespClient, scope: s
     assert stranger.refused("SUBSCRIBE", "t") == (
         "NOPERM This token may not do that in the namespace 'acme'. It needs the scope 'acme:consume'."
     )
+    assert stranger.refused("RECEIVE", "t").startswith("NOPERM ")
     stranger.ok("AUTH", "acme", token(scopes=["acme:consume"]))
+    assert stranger.call("RECEIVE", unique()) is None
     stranger.send("SUBSCRIBE", unique())
     assert stranger.call("PING") == b"pong"
 
@@ -225,6 +227,31 @@ async def test_a_subscription_ends_with_its_token_and_gives_its_message_back(eng
         assert await reader.read() == b"-NOAUTH The token has expired. Get a new one, and connect again.\r\n"
         assert await state(engine, job) is State.WAITING
         writer.close()
+    await listener.stop()
+    await subscribers.close()
+
+
+@pytest.mark.anyio
+async def test_a_received_message_goes_back_when_the_token_ends(engine: Engine, clock: ManualClock) -> None:
+    class Office(Gate):
+        async def identify(self, shown: str) -> Identity:
+            return Identity(shown, {"*": int(EVERYTHING)}, clock.now_ms() + int(shown))
+
+    subscribers = Subscribers(engine, 10_000)
+    listener = RespListener(subscribers, Office(clock, ["x"]))
+    await listener.start("127.0.0.1", 0)
+    job = await push(engine, data=b"1")
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    for _ in range(2):  # with another token, it goes on
+        writer.write(wire("AUTH", "5000") + wire("RECEIVE", QUEUE.name))
+        assert await reader.readexactly(12) == b"+OK\r\n$1\r\n1\r\n"
+        await clock.advance(4_999)
+        assert await state(engine, job) is State.ACTIVE
+        await clock.advance(1)
+        assert await state(engine, job) is State.WAITING
+        writer.write(wire("ACK"))
+        assert (await reader.readline()).startswith(b"-NOAUTH ")
+    writer.close()
     await listener.stop()
     await subscribers.close()
 

@@ -144,6 +144,24 @@ def test_a_subscriber_on_redis_py(server: ServerProcess, topic: str, protocol: i
 
 
 @both_protocols
+def test_a_consumer_on_redis_py(server: ServerProcess, topic: str, protocol: int) -> None:
+    with redis.Redis(port=server.resp_port, protocol=protocol, single_connection_client=True) as client:
+        for n in range(3):
+            client.execute_command("PUBLISH", topic, n)
+        assert client.execute_command("RECEIVE", topic, "WAIT", 5_000) == b"0"
+        assert client.execute_command("DACK", 0) == b"OK"
+        assert client.execute_command("RECEIVE", topic, "WITHDACKS") == [b"0", 1]
+        assert client.execute_command("RECEIVE", topic, "ACK") == b"1"
+        assert client.execute_command("NACK") == b"OK"
+        assert client.execute_command("RECEIVE", topic) == b"1"
+        assert client.execute_command("ACK") == b"OK"
+        assert client.execute_command("RECEIVE", topic) == b"2"
+        assert client.execute_command("RECEIVE", topic, "ACK", "WAIT", 1) is None
+        with pytest.raises(redis.ResponseError, match="about a message that is held"):
+            client.execute_command("ACK")
+
+
+@both_protocols
 def test_redis_py_with_a_user_name(server: ServerProcess, topic: str, protocol: int) -> None:
     there: dict[str, Any] = {"port": server.resp_port, "protocol": protocol}
     with redis.Redis(**there, username="acme", password="x") as acme, redis.Redis(**there, password="y") as plain:

@@ -22,6 +22,7 @@ from penstock.core import limits
 from penstock.core.errors import ConfigInvalid
 from tests.support.issuer import certificate, ec_key, rsa_key
 from tests.support.ports import free_port
+from tests.support.resp import END, RespClient
 from tests.support.server import ServerProcess
 from tests.support.tcp import TcpClient
 
@@ -108,6 +109,29 @@ def test_the_tcp_protocol_is_served_with_tls(secured: Secured) -> None:
         client.socket = secured.trust().wrap_socket(client.socket, server_hostname="localhost")
         client.push("x" * 1_000_000)
         assert len(client.ok("PULL", queue=client.queue)["job"]["data"]) == 1_000_000
+
+
+def test_the_redis_protocol_is_served_with_tls_and_without_at_the_same_time(tmp_path: Path) -> None:
+    plain = free_port()
+    cert, key = certificate(tmp_path)
+    flags = ("--cert", str(cert), "--key", str(key), "--resp-plain", f"127.0.0.1:{plain}")
+    running = ServerProcess(tmp_path / "data", *flags).start()
+    assert running.process is not None
+    assert running.process.stdout is not None
+    with RespClient(running.resp_port) as secure, RespClient(plain, secure.topic) as other:
+        trust = ssl.create_default_context(cafile=str(cert))
+        secure.socket = trust.wrap_socket(secure.socket, server_hostname="localhost")
+        secure.publish("over TLS")
+        assert other.ok("RECEIVE", secure.topic) == b"over TLS"
+        assert running.stop() == 0
+        assert other.read() is END
+
+
+def test_a_taken_port_of_the_second_listener_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(AssertionError, match=f"Cannot listen on {address}.* with --resp-plain"):
+            ServerProcess(tmp_path / "data", "--resp-plain", address).start()
 
 
 def test_without_tls_nothing_is_answered(secured: Secured) -> None:

@@ -31,6 +31,7 @@ CORPUS = (
     encoded(b"DONE", b"01a1df52-2b62-7000-8004-8c70b00c2800", b"01a1df52-3c1e-7000-8010-9a1f22b07c4d"),
     encoded(b"HELLO", b"3", b"AUTH", b"acme", b"secret", b"SETNAME", b"me"),
     encoded(b"SUBSCRIBE", b"topic") + encoded(b"ACK") + encoded(b"DACK", b"5"),
+    encoded(b"RECEIVE", b"topic", b"ACK", b"WAIT", b"50", b"WITHDACKS") + encoded(b"BACK"),
     encoded(b"PUBLISH", b"large", b"x" * 20_000),
     encoded(*(b"%d" % n for n in range(40))),
     b"PING\r\n",

@@ -21,6 +21,7 @@ FLAGS: Final[dict[str, str | None]] = {
     "http": "HOST:PORT",
     "tcp": "HOST:PORT|off",
     "resp": "HOST:PORT|off",
+    "resp_plain": "HOST:PORT|off",
     "metrics": "HOST:PORT|off",
     "batches": "HOST:PORT|off",
     "topics": "HOST:PORT|off",

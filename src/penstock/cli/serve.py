@@ -54,7 +54,9 @@ def _greet(config: configuration.Config) -> None:
     if config.tcp is not None:
         click.echo(f"  TCP      {config.tcp}")
     if config.resp is not None:
-        click.echo(f"  RESP     {config.resp}")
+        click.echo(f"  RESP     {config.resp}{'' if config.tls_cert_file is None else '  (TLS)'}")
+    if config.resp_plain is not None:
+        click.echo(f"  RESP     {config.resp_plain}  (without TLS)")
     if config.batches is not None:
         click.echo(f"  batches  {scheme}://{config.batches}")
     if config.topics is not None:

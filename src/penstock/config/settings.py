@@ -28,6 +28,7 @@ class Config(msgspec.Struct, frozen=True):
     http: Listener = Listener("127.0.0.1", 6790)
     tcp: Listener | None = Listener("127.0.0.1", 6789)
     resp: Listener | None = Listener("127.0.0.1", 6380)
+    resp_plain: Listener | None = None
     metrics: Listener | None = Listener("127.0.0.1", 9090)
     batches: Listener | None = None
     topics: Listener | None = None
@@ -154,7 +155,16 @@ SETTINGS: dict[str, Setting] = {
         ("PENSTOCK_TCP",),
         "where the jobs door's TCP protocol listens, or off (TCP_PORT and HOST work too)",
     ),
-    "resp": Setting(readers.listener, ("PENSTOCK_RESP",), "where the topics door speaks the Redis protocol, or off"),
+    "resp": Setting(
+        readers.listener,
+        ("PENSTOCK_RESP",),
+        "where the topics door speaks the Redis protocol, or off; with TLS if there is a certificate",
+    ),
+    "resp_plain": Setting(
+        readers.listener,
+        ("PENSTOCK_RESP_PLAIN",),
+        "a second listener of the Redis protocol that never uses TLS, or off",
+    ),
     "metrics": Setting(
         readers.listener, ("PENSTOCK_METRICS",), "where Prometheus finds metrics besides /prometheus, or off"
     ),

@@ -33,7 +33,7 @@ _EXAMPLES: Final = {
     "push_allowed_hosts": "[hooks.corp.example, 10.0.0.1]",
 }
 #: What is a listener when it is on.
-_LISTENERS: Final = frozenset({"tcp", "resp", "metrics", "batches", "topics", "messages"})
+_LISTENERS: Final = frozenset({"tcp", "resp", "resp_plain", "metrics", "batches", "topics", "messages"})
 
 
 def spell(name: str, value: Any) -> str | None:

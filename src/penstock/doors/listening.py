@@ -30,7 +30,7 @@ class ConnectionListener(Generic[C]):
         self.bytes = 0  #: that arrive or are being worked on, beyond what every connection may keep
         self._name = name
         self._connections_max = connections_max
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._all_closed = asyncio.Event()
         self._all_closed.set()
 
@@ -39,21 +39,23 @@ class ConnectionListener(Generic[C]):
         raise NotImplementedError
 
     async def start(self, host: str, port: int, *, backlog: int = 1_024, tls: ssl.SSLContext | None = None) -> None:
-        """Begin to accept, with ``tls`` if it is given. Raises OSError if somebody else listens there."""
+        """Begin to accept, with ``tls`` if it is given; at one more address if it accepts already.
+
+        Raises OSError if another program listens there.
+        """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self.connection, host, port, backlog=backlog, ssl=tls)
+        self._servers.append(await loop.create_server(self.connection, host, port, backlog=backlog, ssl=tls))
 
     @property
     def port(self) -> int:
-        """Return where it listens."""
-        assert self._server is not None
-        port: int = self._server.sockets[0].getsockname()[1]
+        """Return where it listens; the first of several."""
+        port: int = self._servers[0].sockets[0].getsockname()[1]
         return port
 
     async def stop(self) -> None:
         """Accept nothing more, answer what is under way, and let everybody go."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self.connections):
             connection.stop()
         await self._all_closed.wait()

@@ -197,8 +197,8 @@ RESP: Final[dict[Right, tuple[str, ...]]] = {
     Right.NONE: ("AUTH", "HELLO", "QUIT", "RESET", "PING", "ECHO", "SELECT", "CLIENT", "COMMAND"),
     Right.LOOK: ("TOPICS", "INFO"),
     Right.PRODUCE: ("PUBLISH", "PUSH"),
-    Right.TAKE: ("SUBSCRIBE", "PULL"),
-    Right.SETTLE: ("SUBSCRIBE", "ACK", "NACK", "BACK", "DACK", "DONE", "FAIL"),
+    Right.TAKE: ("SUBSCRIBE", "RECEIVE", "PULL"),
+    Right.SETTLE: ("SUBSCRIBE", "RECEIVE", "ACK", "NACK", "BACK", "DACK", "DONE", "FAIL"),
 }
 EVERYWHERE: Final = frozenset(("Stats", "Metrics", "Prometheus", "StorageStatus", "CompactMemory"))
 

@@ -170,17 +170,20 @@ class Subscriber:
         self._asked: Wait | None = None  #: for the next message
         self._closed = False
 
-    async def next(self) -> Message | None:
-        """Wait for the next message, and hold it. None: there will be none, because the server stops, or it was closed.
+    async def next(self, wait_ms: int | None = None) -> Message | None:
+        """Wait for the next message, and hold it. ``wait_ms``: for how long; without an end unless given.
 
+        None: there is none in that time, or there will be none, because the server stops, or it was closed.
         Raises NextFailed, for example because one is held already.
         """
         if self.hold is not None:
             raise NextFailed(Occupied())
         while not self._closed and not self._subscribers.closed:
-            delivery = await self._delivered(self._ask())
+            delivery = await self._delivered(self._ask(wait_ms))
             if delivery is not None:
                 return self._take(delivery)
+            if wait_ms is not None:
+                break
         return None
 
     async def settle(self, word: Word, delay_ms: int = 0) -> None:
@@ -196,16 +199,21 @@ class Subscriber:
             self._settled(word, outcomes)
 
     async def settle_and_next(
-        self, word: Word, delay_ms: int = 0, when_settled: Callable[[], None] = lambda: None
+        self,
+        word: Word,
+        delay_ms: int = 0,
+        when_settled: Callable[[], None] = lambda: None,
+        *,
+        wait_ms: int | None = None,
     ) -> Message | None:
         """``settle``, then ``next``, together if that makes no difference. ``when_settled`` is called between the two."""
         if word is not Word.ACK or self.hold is None or self._closed or self._subscribers.closed:
             await self.settle(word, delay_ms)
             when_settled()
-            return await self.next()
+            return await self.next(wait_ms)
         settling = self._engine.run(Ack(self.queue.namespace, [self.hold], (None,)))
         try:
-            asked = self._ask()
+            asked = self._ask(wait_ms)
         except NextFailed:  # what was said is done all the same
             self._settled(word, await settling)
             when_settled()
@@ -217,7 +225,9 @@ class Subscriber:
             raise
         when_settled()
         delivery = await self._delivered(asked)
-        return await self.next() if delivery is None else self._take(delivery)
+        if delivery is not None:
+            return self._take(delivery)
+        return await self.next() if wait_ms is None else None
 
     def end(self) -> None:
         """Ask for nothing any more. ``close`` is still to come."""
@@ -242,8 +252,9 @@ class Subscriber:
 
     # Claims.
 
-    def _ask(self) -> Wait:
-        claim = Claim(self.queue, wait_ms=limits.subscription_wait_ms, lease_ms=self._subscribers.lease_ms)
+    def _ask(self, wait_ms: int | None) -> Wait:
+        wait_ms = limits.subscription_wait_ms if wait_ms is None else wait_ms
+        claim = Claim(self.queue, wait_ms=wait_ms, lease_ms=self._subscribers.lease_ms)
         try:
             self._asked = Wait(self._engine, claim)
         except PenstockError as error:

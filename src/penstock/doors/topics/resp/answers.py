@@ -10,8 +10,10 @@ from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.errors import InvalidInput, Unauthorized
 from penstock.doors.topics.resp import replies, words
+from penstock.doors.topics.resp.received import WORDS, delay_ms_of, new_receive
 from penstock.doors.topics.resp.replies import OK
 from penstock.doors.topics.resp.table import COMMANDS
+from penstock.doors.topics.subscriber import Word
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Names of connections and of libraries may not hold what would break a line of CLIENT LIST.
 _SPACES: Final = frozenset(map(chr, range(33)))
+#: Libraries that take the reply to SUBSCRIBE for Redis' own, whichever way it is sent, and break when it is a message.
+_KEEP_SUBSCRIBE: Final = (b"ioredis", b"node-redis")
 
 
 # What is answered at once.
@@ -57,11 +61,6 @@ def info(session: Session, _command: Command) -> bytes:
     return replies.bulk("".join(f"{name}:{value}\r\n" for name, value in lines.items()).encode())
 
 
-def settle_nothing(_session: Session, command: Command) -> bytes:
-    """Refuse a word that is about a message, when there is none. Raises InvalidInput."""
-    raise InvalidInput(f"{words.shown(command[0]).upper()} is for subscribers: send SUBSCRIBE topic first")
-
-
 def client(session: Session, command: Command) -> bytes:
     """Answer what clients say about themselves, and ask."""
     session.is_stock = True
@@ -70,6 +69,8 @@ def client(session: Session, command: Command) -> bytes:
     if what == b"SETINFO" and len(rest) == 2:
         if rest[0].upper() not in (b"LIB-NAME", b"LIB-VER"):
             raise InvalidInput(f"Unrecognized option '{words.shown(rest[0])}'")
+        if rest[0].upper() == b"LIB-NAME":
+            session.keeps_subscribe = rest[1].lower().startswith(_KEEP_SUBSCRIBE)
         return OK
     if what == b"SETNAME" and len(rest) == 1:
         session.name = _client_name(rest[0])
@@ -142,6 +143,20 @@ async def topics(session: Session, _command: Command) -> bytes:
     return replies.simple(f"[{' '.join(names)}]")
 
 
+async def receive(session: Session, command: Command) -> bytes:
+    """Answer the next message of a topic."""
+    asked = new_receive(command)
+    if session.link.gone:  # nobody waits on behalf of a client that has hung up
+        asked = asked._replace(wait_ms=0)
+    return await session.received.receive(asked, session.key_of(command[1]), session.identity, session.protocol)
+
+
+async def settle_message(session: Session, command: Command) -> bytes:
+    """Do what was said about the message that was received. Raises InvalidInput if there is none."""
+    word = WORDS[command[0].upper()]
+    return await session.received.settle(word, delay_ms_of(command) if word is Word.DACK else 0)
+
+
 async def auth(session: Session, command: Command) -> bytes:
     """Let a client in."""
     return await _show(session, command[-1], command[1] if len(command) == 3 else None) or OK
@@ -208,9 +223,12 @@ NOW: Final[dict[str, Now]] = {
     "INFO": info,
     "CLIENT": client,
     "COMMAND": describe,
-    "ACK": settle_nothing,
-    "NACK": settle_nothing,
-    "BACK": settle_nothing,
-    "DACK": settle_nothing,
 }
-AFTER: Final[dict[str, After]] = {"TOPICS": topics, "AUTH": auth, "HELLO": hello, "RESET": reset}
+AFTER: Final[dict[str, After]] = {
+    "RECEIVE": receive,
+    **{word.value: settle_message for word in Word},
+    "TOPICS": topics,
+    "AUTH": auth,
+    "HELLO": hello,
+    "RESET": reset,
+}

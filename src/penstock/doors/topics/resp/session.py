@@ -17,6 +17,7 @@ from penstock.doors.namespaces import check_namespace
 from penstock.doors.topics.resp import answers, replies, words
 from penstock.doors.topics.resp.pulls import Held, new_pull
 from penstock.doors.topics.resp.pushes import Pushes, failed_to_publish, new_job
+from penstock.doors.topics.resp.received import Received
 from penstock.doors.topics.resp.subscription import Subscription
 from penstock.doors.topics.resp.table import COMMANDS, Kind
 from penstock.doors.topics.resp.works import Works, new_settling
@@ -94,6 +95,7 @@ class Session:
         self.link = link
         self.client = client
         self.held = Held(engine)
+        self.received = Received(subscribers, engine.clock)
         self._window = window
         self._slots: list[bytes] = []  #: replies that were not sent yet, in order
         self._open: Pushes | Works | None = None  #: what is being gathered
@@ -109,16 +111,19 @@ class Session:
         self.protocol = 2
         self.name = ""
         self.is_stock = False  #: it is a library made for Redis, and expects what Redis answers
+        self.keeps_subscribe = False  #: its library can use SUBSCRIBE for nothing but Redis' own pub/sub
         self._topic: bytes | None = None
 
     async def close(self) -> None:
         """Give back what the client holds."""
+        await self.received.give_back()
         await self.held.give_back(self.namespace)
 
     def hang_up(self) -> None:
         """The client is gone: nobody waits on its behalf any more."""
         if self._waiting is not None:
             self._waiting.give_up()
+        self.received.hang_up()
 
     # Who it is.
 
@@ -134,7 +139,7 @@ class Session:
                 f"The user name is the namespace: 1 to {limits.namespace_chars_max} letters, digits and _.:-"
             ) from None
         identity = await self.gate.identify(token.decode("utf-8", "replace"))
-        if namespace != self.namespace and self.held:
+        if namespace != self.namespace and (self.held or self.received):
             raise InvalidInput("Choose the namespace before anything else is done on this connection")
         self.namespace, self.identity, self._topic = namespace, identity, None
 
@@ -229,7 +234,7 @@ class Session:
             await self._after(entry, command)
 
     async def _push(self, topic: bytes, job: NewJob, *, publish: bool) -> None:
-        key = self._key if topic == self._topic else self._key_of(topic)
+        key = self._key if topic == self._topic else self.key_of(topic)
         pushes = self._open
         if not isinstance(pushes, Pushes) or not pushes.takes(key, job):
             await self.flush()
@@ -237,7 +242,7 @@ class Session:
         pushes.add(key, job, publish=publish)
 
     async def _pull(self, command: Command) -> None:
-        pull, works = new_pull(self._key_of(command[1]), command), self._open
+        pull, works = new_pull(self.key_of(command[1]), command), self._open
         if pull.wait_ms and not self.link.gone:
             await self.flush()
             self._slots.append(await self._wait(pull))
@@ -268,13 +273,20 @@ class Session:
             self._slots.append(await answers.AFTER[entry.name](self, command))
             self._allowed.clear()
             return
-        over = await Subscription(self, self._key_of(command[1])).run()
+        if self.keeps_subscribe:
+            raise InvalidInput(
+                "This library takes SUBSCRIBE for Redis' own pub/sub, which is not here. Send RECEIVE topic WAIT ms as a plain "
+                "command, and ACK, NACK, BACK or DACK for each message."
+            )
+        if self.received:
+            raise InvalidInput("A message that was received is held: say what became of it before you subscribe")
+        over = await Subscription(self, self.key_of(command[1])).run()
         if not over.goes_on:
             self._slots.append(over.last)
             raise Goodbye
         self._slots.append(await answers.reset(self, command))
 
-    def _key_of(self, topic: bytes) -> QueueKey:
+    def key_of(self, topic: bytes) -> QueueKey:
         """Return the queue of a topic. Raises InvalidInput."""
         if topic != self._topic:
             try:

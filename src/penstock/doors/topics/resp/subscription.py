@@ -9,7 +9,8 @@ from penstock.access.expiry import Expiry
 from penstock.access.identity import EVERYBODY
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, ProtocolError
-from penstock.doors.topics.resp import answers, replies, words
+from penstock.doors.topics.resp import answers, replies
+from penstock.doors.topics.resp.received import NAMES, WORDS, delay_ms_of
 from penstock.doors.topics.resp.replies import OK, bulk, error
 from penstock.doors.topics.subscriber import NextFailed, Word
 
@@ -19,13 +20,8 @@ if TYPE_CHECKING:
     from penstock.doors.topics.resp.session import Session
     from penstock.doors.topics.subscriber import Message, Subscriber
 
-_WORDS: Final = {word.value.encode(): word for word in Word}
-#: How a word that could not be done is called: the original says the same of DACK as of NACK.
-_NAMES: Final = {Word.ACK: "ack", Word.NACK: "nack", Word.BACK: "back", Word.DACK: "nack"}
 #: What is not about the message, and is answered while it is waited for.
 _ASIDE: Final = frozenset((b"PING", b"QUIT", b"RESET"))
-#: Without a number, DACK puts a message off for as long as it did when it took none.
-_DACK_S: Final = 1
 
 
 class Over(Exception):
@@ -93,7 +89,7 @@ class Subscription:
         except NextFailed:
             raise
         except PenstockError as problem:
-            raise Over(error(f"failed to {_NAMES[word]}: {problem}")) from None
+            raise Over(error(f"failed to {NAMES[word]}: {problem}")) from None
 
     def _confirm(self) -> None:
         self._settled = True
@@ -177,17 +173,12 @@ class Subscription:
 
 def _read(command: Command) -> tuple[Word, int]:
     """Read what is said about a message. Raises Over."""
-    word = _WORDS.get(command[0].upper())
+    word = WORDS.get(command[0].upper())
     if len(command) > (2 if word is Word.DACK else 1):
         raise Over(error("invalid command"))
     if word is None:
         raise Over(error("invalid ack command"))
-    if word is not Word.DACK:
-        return word, 0
-    seconds = _DACK_S
-    if len(command) == 2:
-        try:
-            seconds = words.whole(command[1], "DACK", -(10**15), limits.delay_ms_max // 1_000)
-        except InvalidInput as problem:
-            raise Over(error(f"invalid DACK duration argument at position [1]: {problem}")) from None
-    return word, max(0, seconds) * 1_000
+    try:
+        return word, delay_ms_of(command) if word is Word.DACK else 0
+    except InvalidInput as problem:
+        raise Over(error(str(problem))) from None
