@@ -16,9 +16,11 @@ from granian.server.embed import Server as Granian
 
 from penstock.config import flag_of
 from penstock.core.errors import ConfigInvalid
+from penstock.doors.http.request_log import RequestLog
 
 if TYPE_CHECKING:
     from penstock.config import Config, Listener
+    from penstock.core.clock import Clock
     from penstock.doors.http.app import HttpApp
     from penstock.doors.listening import ConnectionListener
 
@@ -66,10 +68,10 @@ def _told(config: Config, name: str) -> str:
     return f"{origin if origin.startswith('--') else name} ({getattr(config, name)})"
 
 
-def listen(app: HttpApp, listener: Listener, config: Config) -> Granian:
+def listen(app: HttpApp, listener: Listener, config: Config, clock: Clock) -> Granian:
     """Return an HTTP server for an application, ready to serve."""
     return Granian(
-        app,
+        RequestLog(app, clock) if config.log_level == "debug" else app,
         address=_address(listener),
         port=listener.port,
         interface=Interfaces.RSGI,

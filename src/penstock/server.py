@@ -120,7 +120,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
             apps.append((listener, app()))
         else:
             config = msgspec.structs.replace(config, **{name: None})
-    servers = [listeners.listen(app, listener, config) for listener, app in apps]
+    servers = [listeners.listen(app, listener, config, clock) for listener, app in apps]
     running = [asyncio.get_running_loop().create_task(server.serve()) for server in servers]
     for (listener, _), task in zip(apps, running, strict=True):
         await listeners.until_listening(listener, task)

@@ -9,13 +9,14 @@ from typing import Final
 import click
 
 from penstock import __version__
+from penstock.cli.miniqueue import Translating
 from penstock.core.errors import PenstockError
 
 #: Each is a module of this package, with a command of the same name.
 COMMANDS: Final = ("config", "keys", "migrate", "pipeline", "serve", "shards", "spark", "worker")
 
 
-class _Group(click.Group):
+class _Group(Translating, click.Group):
     """Imports a command when it is asked for, and shows errors of ours as what they are: advice, not a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, click's

@@ -14,6 +14,7 @@ import uvloop
 
 from penstock import config as configuration
 from penstock import logs, server
+from penstock.cli.miniqueue import Translating
 from penstock.cli.options import FLAGS, load, setting_options
 from penstock.config import without_password
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock")
 
 
-@click.command()
+@click.command(cls=Translating)
 @setting_options(*FLAGS)
 def serve(config_file: Path | None, **flags: Any) -> None:
     """Run the server until it is told to stop (Ctrl-C or SIGTERM)."""

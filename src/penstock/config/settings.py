@@ -370,7 +370,9 @@ SETTINGS: dict[str, Setting] = {
         readers.duration(0, limits.DAY_MS), ("WORKER_OVERLOAD_THRESHOLD_MS",), "a worker that is full for this long is told"
     ),
     "log_level": Setting(
-        readers.one_of("debug", "info", "warning", "error"), ("LOG_LEVEL",), "debug, info, warning or error"
+        readers.one_of("debug", "info", "warning", "error"),
+        ("LOG_LEVEL",),
+        "debug (also logs each request), info, warning or error",
     ),
     "log_format": Setting(readers.log_format, ("LOG_FORMAT",), "auto (plain on a terminal, else JSON), plain or json"),
     "webhook_allowed_hosts": Setting(

@@ -165,7 +165,7 @@ class HttpApp:
             return
         try:
             self._check_pace(scope)
-            await self._websocket(scope, proto, self._client(scope))
+            await self._websocket(scope, proto, self.client_of(scope))
         except PenstockError as error:
             await self._refuse(scope, proto, error)
         except Exception:
@@ -194,9 +194,9 @@ class HttpApp:
 
     def _check_pace(self, scope: Scope) -> None:
         if self._window is not None:
-            self._window.check(self._client(scope))
+            self._window.check(self.client_of(scope))
 
-    def _client(self, scope: Scope) -> str:
+    def client_of(self, scope: Scope) -> str:
         """Return the address of the client itself, whoever stands between."""
         return self._address.behind(scope)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,6 +68,7 @@ class Session:
         self._held: dict[int | str, int | None] = {}
         self.at_end: dict[str, Callable[[], object]] = {}  #: what to undo when the client is gone, by a name of its own
         self._under_way = 0
+        self._logs_commands = log.is_enabled_for(logging.DEBUG)
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -170,6 +172,8 @@ class Session:
             finally:
                 self._at_door -= 1
             self.check(*((Right.NONE, False) if entry is None else (entry.right, entry.everywhere)))
+        if self._logs_commands:
+            log.debug("command", name=name[: limits.command_name_chars_max], of=message.get("queue"), client=self._client)
         if entry is None:
             raise InvalidInput(f"Unknown command: {name[: limits.command_name_chars_max]}")
         reply = await entry(Call(self, message))

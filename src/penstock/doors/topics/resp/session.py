@@ -6,7 +6,10 @@ begins, everything before it is answered first, so the outcome is as if each was
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Protocol
+
+import structlog
 
 from penstock.access.identity import Right
 from penstock.core import limits
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from penstock.doors.topics.resp.table import Entry
     from penstock.doors.topics.subscriber import Subscribers
     from penstock.engine.fleet import AnyEngine
+
+log = structlog.get_logger("penstock.resp")
 
 
 class Goodbye(Exception):
@@ -102,6 +107,7 @@ class Session:
         self._allowed: set[bytes] = set()  #: commands the client may use, as of this turn
         self._key = QueueKey("", "")  #: the queue of the topic that was named last
         self._waiting: Wait | None = None
+        self._logs_commands = log.is_enabled_for(logging.DEBUG)
         self.forget()
 
     def forget(self) -> None:
@@ -142,6 +148,13 @@ class Session:
         if namespace != self.namespace and (self.held or self.received):
             raise InvalidInput("Choose the namespace before anything else is done on this connection")
         self.namespace, self.identity, self._topic = namespace, identity, None
+
+    def log_command(self, command: Command) -> None:
+        """Log a command at level debug: its name and what it is about. The rest may be data, or a token."""
+        if self._logs_commands:
+            entry = COMMANDS.get(command[0].upper())
+            about = {"of": words.shown(command[1])} if entry is not None and entry.named and len(command) > 1 else {}
+            log.debug("command", name=words.shown(command[0]).upper(), **about, client=self.client)
 
     def check_pace(self) -> None:
         """Count a command. Raises RateLimited if the client's address asks too often."""
@@ -192,6 +205,8 @@ class Session:
 
     async def _one(self, name: bytes, command: Command) -> None:
         entry = COMMANDS.get(name)
+        if self._logs_commands:
+            self.log_command(command)
         try:
             if self._window is not None:
                 self._window.check(self.client)

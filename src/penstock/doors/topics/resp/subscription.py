@@ -142,6 +142,7 @@ class Subscription:
                 await self._link.stir()
                 continue
             self._link.drop()
+            self._session.log_command(command)
             if command[0].upper() in _ASIDE:
                 self._answer(command)
             elif self._in_time():

@@ -48,6 +48,7 @@ class Entry:
         self.kind = kind
         self.summary = summary
         self.group = group
+        self.named = group != "connection"  #: its second word is the name of a topic, a queue or a job
         self.public = public  #: strangers may use it
         self.rights = resp_rights(self.name)
         self.wrong_arity = replies.error(wrong_arity) if wrong_arity else replies.wrong_arity(self.name)
