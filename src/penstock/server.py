@@ -31,6 +31,7 @@ from penstock.doors.jobs.call import CommandTable
 from penstock.doors.jobs.cron_commands import cron_commands
 from penstock.doors.jobs.crons import CronHandlers
 from penstock.doors.jobs.flow_commands import flow_commands
+from penstock.doors.jobs.held import HeldHandlers
 from penstock.doors.jobs.hub import Hub
 from penstock.doors.jobs.jobs import JobHandlers
 from penstock.doors.jobs.queues import QueueHandlers
@@ -247,6 +248,7 @@ class Doors:
         main = with_rights(
             [
                 *jobs.routes(),
+                *HeldHandlers(engine).routes(),
                 *queues.routes(),
                 *crons.routes(),
                 *webhooks.routes(),

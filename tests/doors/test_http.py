@@ -111,6 +111,7 @@ def test_over_http_2_a_body_needs_a_length(server: ServerProcess, api: Api) -> N
         "heartbeat-batch",
         "release-batch",
         "stop-waiting",
+        "held-batch",
         "extend-locks",
         "a b",
         "é?#%",
@@ -120,7 +121,7 @@ def test_over_http_2_a_body_needs_a_length(server: ServerProcess, api: Api) -> N
 def test_whatever_a_producer_calls_a_job_it_can_be_worked_on(api: Api, name: str) -> None:
     name = (
         f"{name}"
-        if name in ("custom", "ack-batch", "heartbeat-batch", "release-batch", "stop-waiting", "extend-locks")
+        if name in ("custom", "ack-batch", "heartbeat-batch", "release-batch", "stop-waiting", "held-batch", "extend-locks")
         else f"{api.queue}{name}"
     )
     path = f"/jobs/{quote(name, safe='')}"

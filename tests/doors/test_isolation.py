@@ -258,6 +258,7 @@ MAIN: dict[str, Row] = {
     "POST /jobs/{id}/heartbeat": Row({200, 400}, with_lease(), NAMED),
     "POST /jobs/heartbeat-batch": Row({200, 400}, all_at_once(), NAMED),
     "POST /jobs/release-batch": Row({200, 400}, all_at_once(), NAMED),
+    "POST /jobs/held-batch": Row({200}, all_at_once(), NAMED),
     "POST /jobs/stop-waiting": Row({200}, once(json={"waitId": "w"}), NAMED),
     "POST /jobs/{id}/extend-lock": Row({200, 400}, with_lease(duration=LONG_MS), NAMED),
     "POST /jobs/extend-locks": Row({200, 400}, all_at_once(), NAMED),

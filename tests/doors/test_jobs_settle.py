@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -271,3 +272,62 @@ def test_a_result_that_is_nested_too_deeply_is_refused_and_the_job_stays(api: Ap
     response = api.call("POST", f"/jobs/{job_id}/ack", content=b'{"result":' + b"[" * 100 + b"]" * 100 + b"}")
     assert response.status_code == 400
     assert api.state(job_id) == "active"
+
+
+def test_jobs_may_be_given_back_for_later(api: Api) -> None:
+    """No attempt is counted, and since when that goes on is kept until an attempt fails."""
+    job_id, token = api.push(jobId=f"{api.queue}-x", maxAttempts=2, backoff=0), api.take()[1]
+    assert api.ok("POST", "/jobs/release-batch", {"ids": [job_id], "tokens": [token], "delay": 60_000})["count"] == 1
+    job = api.job(job_id)
+    assert (job["state"], job["attempts"], job["stallCount"]) == ("delayed", 0, 0)
+    assert job["runAt"] - job["deferredSince"] == 60_000
+    api.ok("POST", f"/jobs/{job_id}/promote")
+    token = api.take()[1]
+    api.ok("POST", "/jobs/release-batch", {"ids": [job_id], "tokens": [token], "delay": 30_000})
+    again = api.job(job_id)
+    assert (again["deferredSince"], again["attempts"]) == (job["deferredSince"], 0)
+    api.ok("POST", f"/jobs/{job_id}/promote")
+    pulled = api.ok("GET", "{q}/jobs")
+    assert pulled["job"]["deferredSince"] == job["deferredSince"]
+    api.ok("POST", f"/jobs/{job_id}/fail", {"token": pulled["token"]})
+    assert "deferredSince" not in api.job(job_id)
+    refused = api.refused("POST", "/jobs/release-batch", {"ids": [job_id], "delay": -1})
+    assert refused == (400, "delay must be at least 0")
+
+
+def test_which_jobs_are_still_held(api: Api) -> None:
+    held, held_token = api.push(jobId=f"{api.queue}-held"), api.take()[1]
+    done, done_token = api.push(), api.take()[1]
+    api.ok("POST", f"/jobs/{done}/ack", {"token": done_token})
+    error = "Job not found or not active (or invalid token)"
+    body = {"ids": [held, done, UNKNOWN_ID], "tokens": [held_token, done_token, None]}
+    lost = [{"id": done, "error": error}, {"id": UNKNOWN_ID, "error": error}]
+    assert api.ok("POST", "/jobs/held-batch", body) == {"ok": True, "count": 1, "errors": lost}
+    stale = {"ids": [held], "tokens": [done_token]}
+    assert api.ok("POST", "/jobs/held-batch", stale)["errors"] == [{"id": held, "error": error}]
+    assert api.ok("POST", "/jobs/held-batch", {"ids": [held], "tokens": [held_token]})["errors"] == []
+    assert api.ok("POST", "/jobs/held-batch", {"ids": [], "timeout": 60_000}) == {"ok": True, "count": 0, "errors": []}
+    long = {"ids": [held], "timeout": 60_001}
+    assert api.refused("POST", "/jobs/held-batch", long) == (400, "timeout must be at most 60000")
+
+
+@pytest.mark.parametrize("verb", ["cancel", "discard", "obliterate"])
+def test_a_job_that_is_lost_ends_the_wait(api: Api, verb: str) -> None:
+    """Those who ask wait until one of their jobs is taken away; what its holder does to it does not wake them."""
+    jobs = [(api.push(jobId=f"{api.queue}-{name}"), api.take()[1]) for name in "abc"]
+    body = {"ids": [job_id for job_id, _ in jobs], "tokens": [token for _, token in jobs], "timeout": 60_000}
+    with ThreadPoolExecutor(2) as threads:
+        waiting = [threads.submit(api.ok, "POST", "/jobs/held-batch", body) for _ in range(2)]
+        assert api.ok("POST", "/jobs/held-batch", body | {"timeout": 1})["errors"] == []  # after which the time is over
+        api.ok("POST", f"/jobs/{jobs[0][0]}/heartbeat", {"token": jobs[0][1]})
+        assert not any(each.done() for each in waiting)
+        if verb == "cancel":
+            api.ok("DELETE", f"/jobs/{jobs[1][0]}")
+        elif verb == "discard":
+            api.ok("POST", f"/jobs/{jobs[1][0]}/discard")
+        else:
+            api.ok("POST", "{q}/obliterate")
+        for each in waiting:
+            lost = {error["id"] for error in each.result(60)["errors"]}
+            assert lost >= {jobs[1][0]}
+            assert verb == "obliterate" or lost == {jobs[1][0]}

@@ -47,6 +47,7 @@ POST /jobs/:id/wait
 POST /jobs/:id/heartbeat
 POST /jobs/heartbeat-batch
 POST /jobs/release-batch
+POST /jobs/held-batch
 POST /jobs/stop-waiting
 POST /jobs/:id/extend-lock
 POST /jobs/extend-locks

@@ -124,6 +124,7 @@ class Details(msgspec.Struct, omit_defaults=True, gc=False):
     dacks: int = 0  #: how often a subscriber has put it off
     auto_retries: int = 0  #: how often the dead-letter rule has brought it back
     stack: list[str] | None = None  #: where it failed last, line by line
+    deferred_since: int | None = None  #: wall clock when it was first given back with a delay, since its last attempt
     unique_until: int | None = None  #: wall clock when its unique key is free for others, though it still lives
     # Rules its producer gave it. Durations in ms; None: what goes for everybody.
     backoff_type: str | None = None  #: see BackoffType

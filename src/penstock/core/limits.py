@@ -295,3 +295,4 @@ flow_bytes_batch_max: Final = 8 * MEBIBYTE  # of results and errors that are cop
 claim_batch_jobs_max: Final = 2_000
 claim_batch_bytes_max: Final = 32 * MEBIBYTE
 waiters_max: Final = 50_000
+held_jobs_waited_for_max: Final = 200_000  # jobs of which workers want to be told that they lost them

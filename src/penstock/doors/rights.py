@@ -110,6 +110,7 @@ ROUTES: Final[dict[Right, tuple[str, ...]]] = {
         "POST /jobs/{id}/heartbeat",
         "POST /jobs/heartbeat-batch",
         "POST /jobs/release-batch",
+        "POST /jobs/held-batch",
         "POST /jobs/{id}/extend-lock",
         "POST /jobs/extend-locks",
         "POST /jobs/{id}/logs",

@@ -18,6 +18,7 @@ from penstock.engine.claim import WaitingRoom
 from penstock.engine.completions import Completions
 from penstock.engine.fast.handed import HandedOut
 from penstock.engine.feed import Feed
+from penstock.engine.held import HeldJobs
 from penstock.engine.keeper import Archivist, Healer, Keeper, Neighbour, Retention, Undertaker
 from penstock.engine.meter import metered
 from penstock.engine.stats import Stats
@@ -74,6 +75,7 @@ class Engine:
         self.throttle = Throttle()
         self.room = WaitingRoom(self)
         self.completions = Completions(self)
+        self.held_jobs = HeldJobs()
         self.timer = Timer(self)
         self.feed = Feed() if feed is None else feed
         if workers is None:  # not "or": one without workers is false
@@ -111,7 +113,7 @@ class Engine:
         )
         store.when_moved.append(self._look_around)
         self._batcher.after_commit += [self._count, self.feed.committed]
-        self._batcher.when_answered.append(self.completions.answered)
+        self._batcher.when_answered += [self.completions.answered, self.held_jobs.answered]
         self._keepers: list[Keeper] = [Healer(self), Archivist(self), Undertaker(self)]
         if store.capabilities.is_shared:
             store.follow(self._hear)
@@ -133,6 +135,7 @@ class Engine:
         for call in self.when_healed:
             call()
         self.completions.look_at_all()
+        self.held_jobs.wake_all()
         self._batcher.vouch(self.store.journal_next)
         self.timer.arm()
 
@@ -165,6 +168,7 @@ class Engine:
         """Answer everybody who waits for something, because the server is closing."""
         self.room.send_everybody_home()
         self.completions.send_everybody_home()
+        self.held_jobs.wake_all(over=True)
 
     @property
     def engines(self) -> tuple[Engine, ...]:
@@ -277,6 +281,7 @@ class Engine:
         for block in blocks:
             self.feed.hear(block)
         self.completions.heard(blocks)
+        self.held_jobs.heard(blocks)
         for queue in [queue for number in ready if (queue := self._queue_or_none(number)) is not None]:
             self.room.nudge_at(queue.key, self.clock.steady_ms())
         self.timer.arm()
@@ -286,6 +291,7 @@ class Engine:
         if self.room.size:
             self.room.look_around()
         self.completions.look_at_all()
+        self.held_jobs.wake_all()
         self.timer.arm()
 
     def _queue_or_none(self, number: int) -> Queue | None:

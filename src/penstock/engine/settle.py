@@ -117,9 +117,24 @@ class Renew(Settlement):
 
 
 class Release(Settlement):
-    """Take jobs back untouched: they are ready again at once, at their old place, and no attempt is counted."""
+    """Take jobs back untouched: they are ready again at once, at their old place, and no attempt is counted.
 
-    __slots__ = ()
+    ``delay_ms``: they are ready so much later, at the back, because this worker cannot do them and another one may. Since when
+    that is so is noted.
+    """
+
+    __slots__ = ("delay_ms",)
+
+    def __init__(
+        self,
+        namespace: str | None,
+        holds: Sequence[Hold],
+        may: Callable[[QueueKey], bool] | None = None,
+        *,
+        delay_ms: int = 0,
+    ) -> None:
+        super().__init__(namespace, holds, may)
+        self.delay_ms = delay_ms
 
 
 class PutBack(Settlement):
@@ -160,7 +175,7 @@ async def ack(engine: Engine, work: Work, commands: Sequence[Ack]) -> None:
         if job.flags & JobFlag.REPEATS:
             repeating.append(job)
 
-    await _settle(engine, work, commands, finish)
+    await settle(engine, work, commands, finish)
     if repeating:
         await repeat(engine, work, repeating)
     work.timings.append((engine.stats.ack_time, len(commands)))
@@ -204,7 +219,7 @@ async def fail(engine: Engine, work: Work, commands: Sequence[Fail]) -> None:
             plan_ms=command.plan_ms,
         )
 
-    await _settle(engine, work, commands, count)
+    await settle(engine, work, commands, count)
 
 
 def count_failure(
@@ -225,6 +240,7 @@ def count_failure(
     details.error = None if error is None else error[: limits.error_chars_max]
     details.reason = reason if arrow is Arrow.BURY else None
     details.stack = None if stack is None else _shortened(stack, details.stack_limit)
+    details.deferred_since = None
     put_details(job, details)
     work.move(job, arrow, run_at, error=details.error, note=reason)
 
@@ -251,12 +267,23 @@ async def renew(engine: Engine, work: Work, commands: Sequence[Renew]) -> None:
         else:
             work.move(job, Arrow.RENEW, lease_ms)
 
-    await _settle(engine, work, commands, extend)
+    await settle(engine, work, commands, extend)
 
 
 async def release(engine: Engine, work: Work, commands: Sequence[Release]) -> None:
     """Apply a batch of releases."""
-    await _settle(engine, work, commands, lambda _command, _index, job: work.move(job, Arrow.RELEASE))
+
+    def give_back(command: Release, _index: int, job: Job) -> None:
+        if not command.delay_ms:
+            work.move(job, Arrow.RELEASE)
+            return
+        details = details_of(job)
+        if details.deferred_since is None:
+            details.deferred_since = work.now_ms
+            put_details(job, details)
+        work.move(job, Arrow.POSTPONE, work.now_ms + command.delay_ms, note=str(Arrow.POSTPONE))
+
+    await settle(engine, work, commands, give_back)
 
 
 async def put_back(engine: Engine, work: Work, commands: Sequence[PutBack]) -> None:
@@ -273,7 +300,7 @@ async def put_back(engine: Engine, work: Work, commands: Sequence[PutBack]) -> N
             put_details(job, details)
         work.move(job, command.arrow, work.now_ms + command.delay_ms)
 
-    await _settle(engine, work, commands, put)
+    await settle(engine, work, commands, put)
     for job in sorted({job.id: job for job in to_front}.values(), key=lambda each: each.position, reverse=True):
         if job.state == State.ACTIVE:  # it may have been settled otherwise in this very batch
             work.move(job, Arrow.RETURN)
@@ -288,10 +315,10 @@ async def progress(engine: Engine, work: Work, commands: Sequence[Progress]) -> 
         put_details(job, details)
         work.move(job, Arrow.PROGRESS, command.progress, note=command.message)
 
-    await _settle(engine, work, commands, note)
+    await settle(engine, work, commands, note)
 
 
-async def _settle(engine: Engine, work: Work, commands: Sequence[S], act: Callable[[S, int, Job], None]) -> None:
+async def settle(engine: Engine, work: Work, commands: Sequence[S], act: Callable[[S, int, Job], None]) -> None:
     """Act on every job that is rightly held, and say of the others why not."""
     await work.prefetch([hold.ref for command in commands for hold in command.holds])
     for command in commands:

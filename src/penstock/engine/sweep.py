@@ -170,7 +170,7 @@ async def _lapse(engine: Engine, work: Work) -> None:
         stall = engine.store.queue_by_number(job.queue).settings.stall
         arrow, error, reason = after_lapse(job, stall.max_stalls, work.steady_ms)
         details = details_of(job)
-        details.error, details.stack = error, None
+        details.error, details.stack, details.deferred_since = error, None, None
         details.reason = None if arrow in (Arrow.STALL, Arrow.STALL_BACK) else reason
         put_details(job, details)
         work.move(job, arrow, error=error, note=reason)

@@ -168,7 +168,7 @@ class JobHandlers(JobsDoor):
 
     async def release_batch(self, req: Request) -> wire.BatchReply:
         body = await RELEASE_BATCH.read(req)
-        release = Release(self.namespace(req), holds(body.ids, body.tokens))
+        release = Release(self.namespace(req), holds(body.ids, body.tokens), delay_ms=body.delay)
         count, errors = await self.settle_many(release, body.ids, NOT_ACTIVE)
         return wire.BatchReply(count=count, errors=errors)
 

@@ -293,6 +293,7 @@ def _show_rare(view: JobView, job: Job, details: Details, options: Options) -> N
     view.stack_trace_limit = details.stack_limit
     view.keep_logs = details.keep_logs
     view.size_limit = details.size_limit
+    view.deferred_since = details.deferred_since
     if options.dedup is not None:
         view.deduplication_ttl = options.dedup.ttl
         view.deduplication_extend = options.dedup.extend

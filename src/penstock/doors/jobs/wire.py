@@ -226,6 +226,15 @@ class ReleaseBatchBody(In):
 
     ids: Ids
     tokens: list[str | None] | None = None
+    delay: Delay = 0  #: before they are ready again
+
+
+class HeldBatchBody(In):
+    """A worker asks which jobs it still holds. Tokens are matched to the ids by position."""
+
+    ids: Ids
+    tokens: list[str | None] | None = None
+    timeout: Wait = 0  #: for how long to wait until one is lost
 
 
 class ExtendBody(In):
@@ -466,6 +475,7 @@ class JobView(Out, omit_defaults=True):
     remove_dependency_on_failure: bool = False
     continue_parent_on_failure: bool = False
     ignore_dependency_on_failure: bool = False
+    deferred_since: int | None = None  #: when it was first given back with a delay, since its last attempt
 
 
 class DeadJobView(JobView, kw_only=True):
