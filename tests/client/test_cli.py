@@ -98,10 +98,12 @@ def test_it_works_and_stops(server: ServerProcess, client: Client, queue: str, t
 
 def test_it_says_what_has_failed(server: ServerProcess, client: Client, queue: str, tmp_path: Path) -> None:
     write(tmp_path / "jobs_of_mine.py", queue, "hello")
-    with Command(tmp_path, "jobs_of_mine:tasks", "--url", server.url, "--verbose") as command:
+    with Command(tmp_path, "jobs_of_mine:tasks", "--url", server.url) as command:
         job_id = client.jobs.push(queue, {"task": "hold", "args": {}}, max_attempts=1)
         command.until(f"WARNING hold: attempt 1 of 1 failed, job {job_id}: FileNotFoundError: [Errno 2]")
-        command.until("DEBUG Traceback")
+        command.until("Traceback (most recent call last):")
+        command.until('with open("gate") as gate:')
+        command.until("FileNotFoundError: [Errno 2]")
         assert command.stop() == 0
 
 

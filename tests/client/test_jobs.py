@@ -358,3 +358,14 @@ async def test_events_for_coroutines(async_client: AsyncClient, queue: str) -> N
             break
     with pytest.raises(ApiError):
         await anext(aiter(async_client.events.follow("no such name!")))
+
+
+def test_giving_back_for_later_and_asking_what_is_held(client: Client, queue: str) -> None:
+    ids = client.jobs.push_many(queue, ["a", "b"])
+    one, two = client.jobs.pull_many(queue, 2)
+    assert client.jobs.held([one, two]).count == 2
+    assert client.jobs.release([one], delay=60).count == 1
+    job = client.jobs.get(ids[0])
+    assert (job.state, job.attempts, job.run_at - (job.deferred_since or 0)) == ("delayed", 0, 60_000)
+    batch = client.jobs.held([one, two], wait=60)
+    assert (batch.count, [error.id for error in batch.errors]) == (1, [ids[0]])

@@ -23,7 +23,14 @@ import click
     default=30.0,
     help="for what runs when it is stopped; 30",
 )
-@click.option("-v", "--verbose", is_flag=True, help="log where failed attempts were raised, too")
+@click.option(
+    "--unknown-task-timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=86_400.0,
+    help="for how long a job whose task no worker has is given back before it is dead; 86400",
+)
+@click.option("-v", "--verbose", is_flag=True, help="log what the worker does in detail")
 @click.option("--reload", is_flag=True, help="start anew when a .py file below this directory changes")
 def worker(
     target: str,
@@ -31,6 +38,7 @@ def worker(
     *,
     concurrency: int,
     stop_timeout: float,
+    unknown_task_timeout: float,
     verbose: bool,
     reload: bool,
     **server: Any,
@@ -46,4 +54,9 @@ def worker(
     if reload:
         sys.exit(working.supervise([each for each in sys.argv[1:] if each != "--reload"]))
     given = {name: value for name, value in server.items() if value is not None}
-    working.work(target, given, queues, concurrency, stop_timeout, verbose=verbose)
+    options = {
+        "concurrency": concurrency,
+        "stop_timeout": stop_timeout,
+        "unknown_task_timeout": unknown_task_timeout,
+    }
+    working.work(target, given, queues, options, verbose=verbose)

@@ -27,11 +27,11 @@ LOOK_S = 0.5
 
 
 def work(
-    target: str, server: Mapping[str, str], queues: Sequence[str], concurrency: int, stop_timeout: float, *, verbose: bool
+    target: str, server: Mapping[str, str], queues: Sequence[str], options: Mapping[str, Any], *, verbose: bool
 ) -> None:
     """Run tasks until told to stop. ``server``: settings in place of the tasks' own. ``queues``: in place of all of theirs.
 
-    ``verbose``: failed attempts are logged with their tracebacks.
+    ``options``: of the worker. ``verbose``: what it does is logged in detail.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -44,7 +44,7 @@ def work(
             tasks.connect(Client.from_settings(tasks.settings.but(**server)))
         except ValueError as error:
             raise click.ClickException(str(error)) from None
-    running = Worker(tasks, queues or None, concurrency=concurrency, stop_timeout=stop_timeout)
+    running = Worker(tasks, queues or None, **options)
     click.echo(f"Works on {', '.join(running.plan.queues)} at {tasks.settings.url}: {', '.join(sorted(tasks.tasks))}")
     try:
         running.run()

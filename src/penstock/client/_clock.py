@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
 T = TypeVar("T")
 
@@ -56,6 +56,11 @@ def block(seconds: float) -> None:
 async def within(seconds: float, answer: Awaitable[T]) -> T:
     """Await something for so long at most; then it is cancelled, and TimeoutError is raised."""
     return await asyncio.wait_for(answer, seconds)
+
+
+def call_in(loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+    """Have a loop call something after so many seconds."""
+    return loop.call_later(max(0.0, seconds), callback)
 
 
 def jittered(seconds: float) -> float:

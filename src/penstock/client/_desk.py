@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 
 from penstock.client import _clock
 from penstock.client._async.client import AsyncClient
+from penstock.client._cancellations import Cancellations
+from penstock.client._deadlines import Deadlines
+from penstock.client._deferring import Deferring
 from penstock.client._hand import Hand
-from penstock.client._handling import DROPPED
+from penstock.client._handling import DROPPED, timed_out
 from penstock.client._outbox import Outbox
 from penstock.client._plan import AHEAD_S, BATCH_MAX, Plan
 from penstock.client._presence import Presence
@@ -45,10 +48,11 @@ LEAVE_AGAIN_S = 0.1
 class Desk:
     """See above. ``stop`` may be called from any thread, everything else is of its own."""
 
-    def __init__(self, settings: Settings, plan: Plan) -> None:
+    def __init__(self, settings: Settings, plan: Plan, tasks: Sequence[str] = ()) -> None:
         patience = max(plan.lease, settings.retry_for)
         self.settings = settings.but(retry_for=patience, connect_timeout=patience)
         self.plan = plan
+        self._tasks = tasks
         self.error: BaseException | None = None  #: why it gave up
         self._begun = False
         self._wait_id = _clock.fresh_name()  #: of all pulls of this worker that wait
@@ -76,7 +80,9 @@ class Desk:
         self._watchers: set[asyncio.Task[None]] = set()  #: of queues that had none
         self._asked = 0  #: jobs that may be on their way
         self._pulls = 0  #: requests for jobs that are not answered yet
-        self.outbox = Outbox(self._hand, loop, self._watched, self._lose)
+        deferring = Deferring(self.plan.unknown_task_timeout, self._tasks)
+        self.outbox = Outbox(self._hand, loop, self._watched, self._lose, deferring)
+        self._deadlines = Deadlines(self._hand, loop, self._end_late)
         self._begun = True
 
     def stop(self) -> None:
@@ -99,13 +105,16 @@ class Desk:
         async with AsyncClient.from_settings(self.settings) as client, AsyncClient.from_settings(settling) as patient:
             self.client, self.outbox.client = client, patient
             presence = Presence(client, self.plan)
-            heart = self._watched(self._beat(presence))
+            lookouts = [self._watched(self._beat(presence))]
+            lookouts.append(self._watched(Cancellations(client, self._hand, self._lose).run()))
             taker = self._watched(self._take())
             await self._stopping.wait()
             await self._stop_taking(taker)
             await self._clear(runner)
-            heart.cancel()
-            await asyncio.gather(heart, return_exceptions=True)
+            self._deadlines.close()
+            for each in lookouts:
+                each.cancel()
+            await asyncio.gather(*lookouts, return_exceptions=True)
             await presence.say_goodbye()
 
     async def _stop_taking(self, taker: asyncio.Task[None]) -> None:
@@ -172,7 +181,8 @@ class Desk:
 
     def _wanted(self) -> int:
         """Return how many jobs to have in hand: those that run, and those that will in a moment."""
-        return self.plan.concurrency + min(self.plan.prefetch, int(self._hand.pace.rate * AHEAD_S))
+        hands = self.plan.concurrency - self.runner.hung
+        return hands + min(self.plan.prefetch, int(self._hand.pace.rate * AHEAD_S)) if hands > 0 else 0
 
     def _free(self) -> int:
         return min(BATCH_MAX, self._wanted() - self._hand.count)
@@ -255,8 +265,10 @@ class Desk:
 
     def _accept(self, jobs: Sequence[Job], *, begin: bool = True) -> None:
         """Begin jobs, or give them back if that is not to be, or if the worker stops."""
-        contexts = [JobContext(job, self.outbox.report) for job in jobs]
+        now = _clock.steady()
+        contexts = [JobContext(job, self.outbox.report, now) for job in jobs]
         self._hand.take(contexts)
+        self._deadlines.watch(contexts)
         if not begin or self._stopping.is_set():
             for context in contexts:
                 self.outbox.finished(context, DROPPED)
@@ -292,6 +304,34 @@ class Desk:
         """Tell a handler that its job is not ours any more."""
         if context.finished or not self._hand.drop(context):
             return
+        if context.timed_out:
+            log.warning("Job %s: its handler did not end with its timeout. The next attempt may run beside it.", context.id)
+            return
         log.warning("Job %s was removed, or its lease has ended: its handler is told to stop", context.id)
         context.cancel()
         self.runner.cancel(context)
+
+    def _end_late(self, late: Sequence[JobContext]) -> None:
+        """Give back jobs that were not begun in time, and end attempts whose time is over."""
+        waiting = {context for context in late if not context.begun}
+        if waiting:
+            back = self.runner.take_back()
+            self.runner.submit([context for context in back if context not in waiting])
+            for context in back:
+                if context in waiting:
+                    self.outbox.finished(context, DROPPED)
+        for context in late:
+            if context.begun:
+                self._time_out(context)
+        if self.runner.hung >= self.plan.concurrency:  # no thread is left that could begin what waits
+            for context in self.runner.take_back():
+                self.outbox.finished(context, DROPPED)
+
+    def _time_out(self, context: JobContext) -> None:
+        """End an attempt. A coroutine is cancelled; a thread cannot be, so its job is abandoned."""
+        context.timed_out = True
+        context.cancel()
+        stack = self.runner.time_out(context)
+        if stack is not None:
+            remark = ". Its thread could not be stopped, so the next attempt may run beside it"
+            self.outbox.finished(context, timed_out(context, stack, remark if stack else ""))

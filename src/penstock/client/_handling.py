@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import traceback
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-import msgspec
-
-from penstock.client._plain import encode
-from penstock.client._texts import ERROR_CHARS_MAX, sendable, sendable_stack
+from penstock.client import _results
+from penstock.client._stack import stack_of
+from penstock.client._texts import ERROR_CHARS_MAX, sendable
 from penstock.client._units import duration_ms
 from penstock.client.context import JobCancelled, JobContext, set_current
 from penstock.client.errors import Fail, Retry
@@ -18,11 +16,10 @@ from penstock.client.errors import Fail, Retry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import msgspec
+
     Handler: TypeAlias = Callable[[JobContext], Any]
 
-NULL = msgspec.Raw(b"null")
-#: A request may have 10 MB; a result needs a little company.
-RESULT_BYTES_MAX = 9_900_000
 #: The longest that the server lets a failed job wait: a year.
 RETRY_MS_MAX: Final = 365 * 24 * 3_600_000
 
@@ -43,10 +40,20 @@ class Failed(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """Nobody wants to know any more, or it was not begun."""
+    """The job is not this worker's any more, or it was not begun: it is given back, and no attempt is counted."""
 
 
-Outcome: TypeAlias = Done | Failed | Dropped
+class Deferred(NamedTuple):
+    """This worker cannot do the job, and another one may: it is given back for later, and no attempt is counted."""
+
+    task: str  #: what it has no task for
+
+
+class UnknownTask(Exception):
+    """Raised where a job calls a task that this worker does not have."""
+
+
+Outcome: TypeAlias = Done | Failed | Dropped | Deferred
 DROPPED = Dropped()
 
 
@@ -59,7 +66,7 @@ def run(handler: Handler, context: JobContext) -> Outcome:
     """Run a handler in this thread."""
     set_current(context)
     try:
-        return done(handler(context))
+        return Done(_results.encoded(handler(context)))
     except BaseException as error:  # noqa: BLE001, whatever goes wrong, sys.exit() included, is the job's failure
         return failure(context, error)
 
@@ -68,25 +75,15 @@ async def run_async(handler: Handler, context: JobContext) -> Outcome:
     """Run a handler in this loop."""
     set_current(context)
     try:
-        return done(await handler(context))
-    except asyncio.CancelledError as error:
-        if context.cancelled:
-            return DROPPED
-        return failure(context, error)  # it has cancelled itself
+        return Done(_results.encoded(await handler(context)))
     except BaseException as error:  # noqa: BLE001, likewise
         return failure(context, error)
 
 
-def done(result: Any) -> Done:
-    """Return that it worked. Raises TypeError for a result that JSON cannot say, Fail for one the server would not take."""
-    if result is None:
-        return Done(NULL)
-    encoded = encode(result)
-    if len(encoded) > RESULT_BYTES_MAX:
-        raise Fail(
-            f"The result has {len(encoded)} bytes as JSON, and {RESULT_BYTES_MAX} at most are kept. Store it elsewhere."
-        )
-    return Done(msgspec.Raw(encoded))
+def timed_out(context: JobContext, stack: list[str], remark: str = "") -> Failed:
+    """Return that an attempt took longer than the job's timeout."""
+    seconds = (context.info.timeout or 0) / 1000
+    return Failed(f"Job timeout exceeded: the attempt took longer than {seconds:g} s{remark}", stack)
 
 
 def failure(context: JobContext, error: BaseException) -> Outcome:
@@ -98,9 +95,11 @@ def failure(context: JobContext, error: BaseException) -> Outcome:
 
 
 def _failure(context: JobContext, error: BaseException) -> Outcome:
-    if isinstance(error, JobCancelled) and context.cancelled:
-        return DROPPED
-    stack = sendable_stack(traceback.format_exception(error))
+    if isinstance(error, UnknownTask):
+        return Deferred(str(error))
+    if context.cancelled and isinstance(error, JobCancelled | asyncio.CancelledError):
+        return timed_out(context, stack_of(error)) if context.timed_out else DROPPED
+    stack = stack_of(error)
     said = _said(error)
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     if isinstance(error, Retry):

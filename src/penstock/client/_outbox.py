@@ -8,8 +8,11 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from penstock.client._handling import DROPPED, NULL, Done, Dropped, Failed, Outcome
+from penstock.client import _results
+from penstock.client._handling import DROPPED, Deferred, Done, Dropped, Failed, Outcome
 from penstock.client._plan import BATCH_MAX
+from penstock.client._results import NULL
+from penstock.client._stack import STACK_LINES, last_lines
 from penstock.client.errors import ApiError, LeaseLost, PenstockError
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from penstock.client._async.client import AsyncClient
+    from penstock.client._deferring import Deferring
     from penstock.client._hand import Hand
     from penstock.client.context import JobContext
 
@@ -28,12 +32,25 @@ SINGLES_MAX = 16
 RESULTS_BYTES = 1_000_000
 #: Of an error, so many characters go to the log.
 LINE_CHARS = 500
+#: Of where it was raised, so many lines.
+LOG_LINES = 100
+
+
+class _Batch:
+    """What is handed in together."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[JobContext, Done]] = []
+        self.size = 0  #: bytes of their results
+        self.dropped: list[JobContext] = []
+        self.deferred: dict[int, list[JobContext]] = {}  #: by for how long, in seconds
 
 
 class Outbox:
     """Hands in. ``finished`` and ``report`` may be called from any thread, everything else belongs to the loop.
 
-    ``start`` starts something that must not break unnoticed; ``lose`` is told of jobs that are not ours any more.
+    ``start`` starts something that must not break unnoticed; ``lose`` is told of jobs that are not ours any more; ``deferring``
+    decides about jobs that this worker cannot do.
     """
 
     client: AsyncClient
@@ -44,6 +61,7 @@ class Outbox:
         loop: asyncio.AbstractEventLoop,
         start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         lose: Callable[[JobContext], None],
+        deferring: Deferring,
     ) -> None:
         self.processed = 0
         self.failed = 0
@@ -51,6 +69,7 @@ class Outbox:
         self._loop = loop
         self._start = start
         self._lose = lose
+        self._deferring = deferring
         self._outcomes: deque[tuple[JobContext, Outcome]] = deque()
         self._woken = False
         self._settling: asyncio.Task[None] | None = None
@@ -58,8 +77,11 @@ class Outbox:
         self._singles = asyncio.Semaphore(SINGLES_MAX)
 
     def finished(self, context: JobContext, outcome: Outcome) -> None:
-        """Hear what became of a job. Of many in a row, the first wakes the loop."""
-        context.finished = True
+        """Note what became of a job, once. Of many in a row, the first wakes the loop."""
+        if not context.finish():  # a thread that was abandoned has ended: that makes room
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._hand.room.set)
+            return
         self._outcomes.append((context, outcome))
         if not self._woken:
             self._woken = True
@@ -93,31 +115,45 @@ class Outbox:
         """Hand in what has gathered; what comes in meanwhile is the next batch."""
         try:
             while self._outcomes:
-                done: list[tuple[JobContext, Done]] = []
-                dropped: list[JobContext] = []
-                size = 0
-                for _ in range(min(len(self._outcomes), BATCH_MAX)):
-                    if size > RESULTS_BYTES:
-                        break
-                    context, outcome = self._outcomes.popleft()
-                    if not self._hand.holds(context):  # lost, or given back already
-                        self._hand.leave([context])
-                    elif context.reporter is not None or context.has_reports:
-                        self._send_reports(context)
-                        self._spawn(self._after_reports(context, outcome))
-                    elif isinstance(outcome, Done):
-                        done.append((context, outcome))
-                        size += len(memoryview(outcome.result))
-                    elif isinstance(outcome, Dropped):
-                        dropped.append(context)
-                    else:
-                        self._spawn(self._fail(context, outcome))
-                if done:
-                    await self._ack(done)
-                if dropped:
-                    await self._release(dropped)
+                batch = self._gather()
+                if batch.done:
+                    await self._ack(batch.done)
+                if batch.dropped:
+                    await self._release(batch.dropped)
+                for seconds, contexts in batch.deferred.items():
+                    await self._release(contexts, seconds)
         finally:
             self._settling = None
+
+    def _gather(self) -> _Batch:
+        """Take what can be handed in together; the rest is handed in on its own."""
+        batch = _Batch()
+        for _ in range(min(len(self._outcomes), BATCH_MAX)):
+            if batch.size > RESULTS_BYTES:
+                break
+            context, outcome = self._outcomes.popleft()
+            if not self._hand.holds(context):  # lost, or given back already
+                self._hand.leave([context])
+            elif context.reporter is not None or context.has_reports:
+                self._send_reports(context)
+                self._spawn(self._after_reports(context, outcome))
+            elif isinstance(outcome, Done):
+                batch.done.append((context, outcome))
+                batch.size += len(memoryview(outcome.result))
+            elif isinstance(outcome, Dropped):
+                batch.dropped.append(context)
+            elif isinstance(outcome, Deferred):
+                self._defer(batch, context, outcome)
+            else:
+                self._spawn(self._fail(context, outcome))
+        return batch
+
+    def _defer(self, batch: _Batch, context: JobContext, outcome: Deferred) -> None:
+        decision = self._deferring.decide(context.info, outcome.task)
+        if isinstance(decision, Failed):
+            self._spawn(self._fail(context, decision))
+        else:
+            batch.deferred.setdefault(decision, []).append(context)
 
     async def _after_reports(self, context: JobContext, outcome: Outcome) -> None:
         """What a handler has said during its work is told before its end."""
@@ -136,7 +172,8 @@ class Outbox:
                 log.warning("The end of job %s was not counted: %s", error.id, error.error)
             self.processed += batch.count
         except LeaseLost as error:
-            log.warning("The end of %d jobs was not counted: %s", len(contexts), error)
+            known = "may have been counted by an earlier try" if error.repeated else "was not counted"
+            log.warning("The end of %d jobs %s: %s", len(contexts), known, error)
         except ApiError as error:
             if error.status not in (400, 413):
                 log.error("The end of %d jobs was refused, they will come again: %s", len(contexts), error)
@@ -144,8 +181,13 @@ class Outbox:
                 for each in done:
                     await self._ack([each])
                 return
+            elif not _results.is_missing(results[0]):  # the task has worked, and must not run again because of its result
+                reason = f"The result was not kept, because the server refused it: {error}"
+                log.warning("Job %s is done. %s", contexts[0].id, reason)
+                await self._ack([(contexts[0], Done(_results.missing(reason)))])
+                return
             else:
-                await self._fail(contexts[0], Failed(f"The result was refused: {error}", [], final=True))
+                await self._fail(contexts[0], Failed(f"The end of the job was refused: {error}", [], final=True))
                 return
         except PenstockError as error:
             log.error("The end of %d jobs could not be told, they will come again: %s", len(contexts), error)
@@ -153,20 +195,20 @@ class Outbox:
 
     async def _fail(self, context: JobContext, failed: Failed) -> None:
         retry_in = None if failed.retry_ms is None else failed.retry_ms / 1000
+        limit = context.info.stack_trace_limit
+        stack = last_lines(failed.stack, STACK_LINES if limit is None else limit)
         self.failed += 1
         _say_so(context, failed)
         async with self._singles:
             try:
-                await self.client.jobs.fail(
-                    context.info, failed.error, final=failed.final, retry_in=retry_in, stack=failed.stack
-                )
+                await self.client.jobs.fail(context.info, failed.error, final=failed.final, retry_in=retry_in, stack=stack)
             except PenstockError as error:
                 log.warning("The failure of job %s was not counted: %s", context.id, error)
         self._hand.leave([context])
 
-    async def _release(self, contexts: Sequence[JobContext]) -> None:
+    async def _release(self, contexts: Sequence[JobContext], delay: float | None = None) -> None:
         try:
-            await self.client.jobs.release([context.info for context in contexts])
+            await self.client.jobs.release([context.info for context in contexts], delay=delay)
         except PenstockError as error:
             log.warning("%d jobs could not be given back, they will come again: %s", len(contexts), error)
         self._hand.leave(contexts)
@@ -204,12 +246,12 @@ class Outbox:
 
 
 def _say_so(context: JobContext, failed: Failed) -> None:
-    """Log a failed attempt, in one line; where it was raised is for those who look closer."""
+    """Log a failed attempt, in one line, and where it was raised."""
     data = context.data
     what = data.get("task", context.queue) if isinstance(data, dict) else context.queue
     error = " ".join(failed.error[:LINE_CHARS].split())
+    where = "".join(f"\n{line}" for line in last_lines(failed.stack, LOG_LINES))
     log.warning(
-        "%s: attempt %d of %d failed, job %s: %s", what, context.attempt, context.info.max_attempts, context.id, error
-    )
-    if failed.stack and log.isEnabledFor(logging.DEBUG):
-        log.debug("\n".join(failed.stack))
+        "%s: attempt %d of %d failed, job %s: %s%s",
+        what, context.attempt, context.info.max_attempts, context.id, error, where,
+    )  # fmt: skip

@@ -24,4 +24,5 @@ class Plan:
     heartbeat: float
     wait: float
     stop_timeout: float
+    unknown_task_timeout: float
     name: str

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import queue
+import sys
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.client import _handling
 from penstock.client._handling import DROPPED
+from penstock.client._stack import stack_of_frame
 
 if TYPE_CHECKING:
     import asyncio
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from penstock.client.context import JobContext
 
     Finished = Callable[[JobContext, Outcome], None]
+
+log = logging.getLogger("penstock.client")
 
 
 class ThreadRunner:
@@ -29,15 +34,20 @@ class ThreadRunner:
         self._finished = finished
         self._line: queue.SimpleQueue[JobContext | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._late: set[JobContext] = set()  #: jobs whose time is over and whose threads still run
 
     def submit(self, contexts: Sequence[JobContext]) -> None:
         """Run the handler on these, as soon as a thread is free."""
         for context in contexts:
             self._line.put(context)
         for _ in range(min(len(contexts), self._concurrency - len(self._threads))):
-            thread = threading.Thread(target=self._work, name="penstock-handler", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._start()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._work, name="penstock-handler", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def take_back(self) -> list[JobContext]:
         """Return those that were not begun."""
@@ -53,6 +63,28 @@ class ThreadRunner:
     def cancel(self, _context: JobContext) -> None:
         """A thread cannot be interrupted: the handler finds out by ``context.cancelled``."""
 
+    def time_out(self, context: JobContext) -> list[str] | None:
+        """Let the thread go on alone, and return where it is. Another one takes its place, as long as few such threads run."""
+        with self._lock:
+            # A thread that has ended says so before it looks whether the time was over, so one of both notices.
+            frame = None if context.thread is None else sys._current_frames().get(context.thread)  # noqa: SLF001
+            if frame is None:
+                return []
+            replaced = sum(each.replaced for each in self._late)
+            self._late.add(context)
+            if replaced < self._concurrency:
+                context.replaced = True
+                self._start()
+            else:
+                log.error("%d threads hang, and no more are started in their place. Restart this worker.", len(self._late))
+        return stack_of_frame(frame)
+
+    @property
+    def hung(self) -> int:
+        """How many threads hang that no others have taken the place of."""
+        with self._lock:
+            return sum(not context.replaced for context in self._late)
+
     def close(self) -> None:
         """Let the threads end when they are done."""
         for _ in self._threads:
@@ -60,8 +92,19 @@ class ThreadRunner:
 
     def _work(self) -> None:
         while (context := self._line.get()) is not None:
-            outcome = DROPPED if context.cancelled else _handling.run(self._handler, context)
+            if context.cancelled:
+                self._finished(context, DROPPED)
+                continue
+            context.thread = threading.get_ident()
+            context.begun = True
+            outcome = _handling.run(self._handler, context)
+            context.thread = None
+            if context.timed_out:
+                with self._lock:
+                    self._late.discard(context)
             self._finished(context, outcome)
+            if context.replaced:
+                return
 
 
 class LoopRunner:
@@ -96,6 +139,16 @@ class LoopRunner:
     def close(self) -> None:
         """Nothing is left to do: coroutines have ended, or are cancelled with the loop."""
 
+    def time_out(self, context: JobContext) -> list[str] | None:
+        """Cancel the coroutine; what becomes of it is said when it has ended."""
+        self.cancel(context)
+        return None
+
+    @property
+    def hung(self) -> int:
+        """A coroutine that does not end counts as one that runs."""
+        return 0
+
     @staticmethod
     def _cancel(context: JobContext) -> None:
         if context.task is not None:
@@ -110,6 +163,7 @@ class LoopRunner:
             if context.cancelled:
                 self._finished(context, DROPPED)
                 continue
+            context.begun = True
             context.task = self._loop.create_task(self._work(context))
             self._running.add(context.task)
             context.task.add_done_callback(self._ended)
@@ -133,6 +187,13 @@ class Runner(Protocol):
 
     def cancel(self, context: JobContext) -> None:
         """Tell who works on a job to stop, if that is possible."""
+
+    def time_out(self, context: JobContext) -> list[str] | None:
+        """End an attempt whose time is over. None: it ends, and its outcome comes. Or where it is: it cannot be ended."""
+
+    @property
+    def hung(self) -> int:
+        """How many threads hang that no others have taken the place of."""
 
     def close(self) -> None:
         """Let go of what is not needed any more."""

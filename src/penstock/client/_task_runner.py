@@ -39,6 +39,15 @@ class TaskRunner:
         """Tell who works on a job to stop."""
         self._loop.cancel(context)
 
+    def time_out(self, context: JobContext) -> list[str] | None:
+        """End an attempt whose time is over, or say where it is."""
+        return (self._threads if context.task is None else self._loop).time_out(context)
+
+    @property
+    def hung(self) -> int:
+        """How many threads hang that no others have taken the place of."""
+        return self._threads.hung
+
     def close(self) -> None:
         """Let the threads end when they are done."""
         self._threads.close()

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import Final
 
 # The server's limits; a test holds them to those.
 ERROR_CHARS_MAX: Final = 65_536
-STACK_LINES_MAX: Final = 1_000
 STACK_CHARS_MAX: Final = 65_536  # of all lines together
 LOG_CHARS_MAX: Final = 65_536
 PROGRESS_CHARS_MAX: Final = 4_096
@@ -22,16 +18,3 @@ def sendable(text: str, chars_max: int) -> str:
     ('caf?', 'a long')
     """
     return text[:chars_max].replace("\x00", "?").encode("utf-8", "replace").decode("utf-8")
-
-
-def sendable_stack(parts: Iterable[str]) -> list[str]:
-    """Return a traceback line by line, as much of it as the server could keep."""
-    kept: list[str] = []
-    room = STACK_CHARS_MAX
-    for part in parts:
-        for line in part[:room].rstrip("\n").split("\n"):
-            if room <= 0 or len(kept) == STACK_LINES_MAX:
-                return kept
-            kept.append(sendable(line, room))
-            room -= len(line)
-    return kept

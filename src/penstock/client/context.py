@@ -34,13 +34,23 @@ class Reports(NamedTuple):
 class JobContext:
     """A job in the hands of a handler. Its methods can be called from any thread, and from coroutines; none of them waits."""
 
-    __slots__ = ("_cancelled", "_lines", "_progress", "_report", "finished", "info", "reporter", "task")
+    __slots__ = (
+        "_cancelled", "_lines", "_open", "_progress", "_report", "begun", "ends_at", "info", "look_at", "replaced", "reporter",
+        "taken_at", "task", "thread", "timed_out",
+    )  # fmt: skip
 
-    def __init__(self, info: Job, report: Callable[[JobContext], None]) -> None:
+    def __init__(self, info: Job, report: Callable[[JobContext], None], taken_at: float = 0.0) -> None:
         self.info = info  #: the job as the server told it
-        self.finished = False  #: the handler is done with it
+        self.taken_at = taken_at  #: when it was taken, by the steady clock in seconds, like the next two
+        self.ends_at = 0.0  #: when its timeout is over, if it has one
+        self.look_at: float | None = None  #: when to look whether its timeout is over
+        self.timed_out = False  #: its timeout is over
+        self.begun = False  #: a handler works on it, or has
+        self.replaced = False  #: the thread that works on it goes on alone: another one has taken its place
+        self.thread: int | None = None  #: in which a function works on it
         self.task: asyncio.Task[None] | None = None  #: in which a coroutine works on it
         self.reporter: asyncio.Task[None] | None = None  #: in which reports are being sent
+        self._open = [None]  #: emptied by who says first what became of it
         self._report = report
         self._cancelled = False
         self._progress: tuple[int, str | None] | None = None
@@ -73,7 +83,7 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether to stop: the job was removed, its lease was lost, or the worker has waited long enough for its end."""
+        """Whether to stop: the job was removed, its lease or its time is over, or the worker waited long enough for its end."""
         return self._cancelled
 
     def check(self) -> None:
@@ -118,6 +128,19 @@ class JobContext:
     def cancel(self) -> None:
         """Tell the handler to stop."""
         self._cancelled = True
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was said what became of it."""
+        return not self._open
+
+    def finish(self) -> bool:
+        """Note that it was said what became of it; False if it was before. From any thread."""
+        try:
+            self._open.pop()
+        except IndexError:
+            return False
+        return True
 
     @property
     def has_reports(self) -> bool:

@@ -99,6 +99,18 @@ class JobFailed(PenstockError):
         self.error = error
 
 
+class ResultMissing(PenstockError):
+    """A job is done, but what it returned was not kept: it cannot be encoded as JSON, or is too large.
+
+    ``job_id``: which. ``reason``: why.
+    """
+
+    def __init__(self, job_id: str, reason: str) -> None:
+        super().__init__(f"Job {job_id} is done. {reason}")
+        self.job_id = job_id
+        self.reason = reason
+
+
 class JobGone(PenstockError):
     """A job whose result was asked for does not exist: cancelled, expired, removed when it ended, or never pushed."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.client import _clock
+from penstock.client._results import reason_missing
 from penstock.client._units import Duration, duration_s
-from penstock.client.errors import JobFailed, JobGone, NotFound, ResultTimeout
+from penstock.client.errors import JobFailed, JobGone, NotFound, ResultMissing, ResultTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,7 @@ class Handle(Generic[R]):
     def result(self, timeout: Duration | None = None) -> R:
         """Wait for the job to end, and return what the task returned.
 
-        ``timeout``: how long at most; as long as it takes. Raises JobFailed, JobGone, or ResultTimeout.
+        ``timeout``: how long at most; as long as it takes. Raises JobFailed, JobGone, ResultMissing, or ResultTimeout.
         """
         jobs = self._backend.client.jobs
         ends = None if timeout is None else _clock.steady() + duration_s(timeout, "timeout")
@@ -53,7 +54,7 @@ class Handle(Generic[R]):
             try:
                 waited = jobs.wait(self.id, WAIT_S if ends is None else _left(ends))
                 if waited.completed:
-                    return self._read(waited.result)
+                    return self._result(waited.result)
                 self._check(jobs.get(self.id), ends)
             except NotFound:
                 raise JobGone(self.id) from None
@@ -66,10 +67,16 @@ class Handle(Generic[R]):
             try:
                 waited = await jobs.wait(self.id, WAIT_S if ends is None else _left(ends))
                 if waited.completed:
-                    return self._read(waited.result)
+                    return self._result(waited.result)
                 self._check(await jobs.get(self.id), ends)
             except NotFound:
                 raise JobGone(self.id) from None
+
+    def _result(self, plain: Any) -> R:
+        reason = reason_missing(plain)
+        if reason is not None:
+            raise ResultMissing(self.id, reason)
+        return self._read(plain)
 
     @staticmethod
     def _check(job: Job, ends: float | None) -> None:

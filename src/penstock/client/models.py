@@ -46,6 +46,8 @@ class Job(Model):
     parent_id: str | None = None
     children_ids: list[str] = []
     stacktrace: list[str] | None = None
+    stack_trace_limit: int | None = None
+    deferred_since: int | None = None  #: when it was first given back for later, since its last attempt
     repeat: dict[str, Any] | None = None
     reason: str | None = None  #: why it is dead, in a listing of the dead letters
     failed_at: int | None = None  #: since when it is dead, in a listing of the dead letters

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, Proto
 from penstock.client import _settings
 from penstock.client._arguments import Arguments
 from penstock.client._backend import Backend, ServerBackend
-from penstock.client._names import new_queue
+from penstock.client._handling import UnknownTask
+from penstock.client._names import NAME_CHARS_MAX, new_queue
 from penstock.client._plain import encode
 from penstock.client.errors import Fail
 from penstock.client.handle import Handle
@@ -289,10 +290,10 @@ class Tasks:
         return made
 
     def of(self, context: JobContext) -> tuple[Task[Any, Any, Any], dict[str, Any]]:
-        """Return the task that a job calls, and its arguments. Raises Fail for what is no call of one of these."""
+        """Return the task that a job calls, and its arguments. Raises UnknownTask for what is no call of one of these."""
         known = self.find(context.data)
         if known is None:
-            raise Fail(f"This worker knows no such task. Its tasks: {', '.join(sorted(self.tasks))}")
+            raise UnknownTask(_called(context.data))
         return known, known.read(context.data.get("args", {}))
 
     def find(self, data: Any) -> Task[Any, Any, Any] | None:
@@ -309,6 +310,12 @@ class Tasks:
         """Close the connections that functions and coroutines have opened."""
         if isinstance(self._backend, ServerBackend):
             await self._backend.aclose()
+
+
+def _called(data: Any) -> str:
+    """Return what the payload of a job that calls none of our tasks is about, for people to read."""
+    name = data.get("task") if isinstance(data, dict) else None
+    return name[:NAME_CHARS_MAX] if isinstance(name, str) else "no task at all"
 
 
 def _module_of(function: Callable[..., Any]) -> str:

@@ -38,7 +38,8 @@ class Worker:
     ``concurrency``: jobs at a time; 10. ``prefetch``: jobs that may be taken ahead, though never more than are done in 0.1 s;
     1,000. ``lease``: how long the server waits for a sign of life; 30 s. ``heartbeat``: how often one is sent, whatever the
     handlers do; a third of the lease. ``wait``: how long one request waits for jobs; 20 s. ``stop_timeout``: how long those
-    that run may take to end after ``stop``; 30 s. ``name``: for people to read; the machine's.
+    that run may take to end after ``stop``; 30 s. ``unknown_task_timeout``: for how long a job whose task no worker has is
+    given back, before it is dead; a day. ``name``: for people to read; the machine's.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Worker:
         heartbeat: Duration | None = None,
         wait: Duration = 20.0,
         stop_timeout: Duration = 30.0,
+        unknown_task_timeout: Duration = 86_400.0,
         name: str | None = None,
     ) -> None:
         settings = Settings(url=client) if isinstance(client, str) else client.settings
@@ -76,10 +78,11 @@ class Worker:
             heartbeat=lease_s / 3 if heartbeat is None else duration_s(heartbeat, "heartbeat"),
             wait=duration_s(wait, "wait"),
             stop_timeout=duration_s(stop_timeout, "stop_timeout"),
+            unknown_task_timeout=duration_s(unknown_task_timeout, "unknown_task_timeout"),
             name=name or socket.gethostname(),
         )
         self._handler = handler
-        self._desk = Desk(settings, self.plan)
+        self._desk = Desk(settings, self.plan, tuple(handler.tasks) if isinstance(handler, Tasks) else ())
         self._lock = threading.Lock()
         self._started = False
         self._stopped = 0

@@ -143,10 +143,29 @@ class AsyncJobs:
             if not lost.repeated:  # otherwise it counted, or the lease has ended meanwhile: it is not held any more
                 raise
 
-    async def release(self, jobs: Sequence[Job | str], *, tokens: Sequence[str | None] | None = None) -> Batch:
-        """Give back jobs that were not begun: ready at once, at their old place, and no attempt is counted."""
+    async def release(
+        self, jobs: Sequence[Job | str], *, delay: Duration | None = None, tokens: Sequence[str | None] | None = None
+    ) -> Batch:
+        """Give back jobs that were not begun: ready at once, at their old place, and no attempt is counted.
+
+        ``delay``: they are ready so much later, at the back, because you cannot do them and another worker may. Such a job
+        says in ``deferred_since`` since when that goes on.
+        """
         ids, held = _all_held(jobs, tokens)
-        return await self._send(Call("POST", "/jobs/release-batch", replies.BATCH, body(ids=ids, tokens=held), settles=True))
+        fields = body(ids=ids, tokens=held, delay=None if delay is None else duration_ms(delay, "delay"))
+        return await self._send(Call("POST", "/jobs/release-batch", replies.BATCH, fields, settles=True))
+
+    async def held(
+        self, jobs: Sequence[Job | str], *, wait: Duration | None = None, tokens: Sequence[str | None] | None = None
+    ) -> Batch:
+        """Ask which of up to 10,000 jobs are still yours: ``errors`` says which are not. It renews no lease.
+
+        ``wait``: for how long to wait, up to 60 s, until one is cancelled or discarded; not at all.
+        """
+        ids, held = _all_held(jobs, tokens)
+        wait_ms = 0 if wait is None else duration_ms(wait, "wait")
+        fields = body(ids=ids, tokens=held, timeout=wait_ms)
+        return await self._send(Call("POST", "/jobs/held-batch", replies.BATCH, fields, wait_ms=wait_ms))
 
     async def heartbeat(self, job: Job | str, *, lease: Duration | None = None, token: str | None = None) -> None:
         """Say that you are still at it: the lease ends its own length, or ``lease``, from now. Raises LeaseLost."""
@@ -230,7 +249,7 @@ class AsyncJobs:
         await self._send(Call("DELETE", path("/jobs/{}/logs", job_id), nothing))
 
     async def cancel(self, job_id: str) -> None:
-        """Remove a job, in whatever state it is. Who works on it is told at the next sign of life. Raises NotFound."""
+        """Remove a job, in whatever state it is. A worker of this SDK that has it notices within a second. Raises NotFound."""
         await self._send(Call("DELETE", path("/jobs/{}", job_id), nothing, already=(404,)))
 
     async def update(self, job_id: str, data: Any) -> None:

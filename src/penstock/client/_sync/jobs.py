@@ -144,10 +144,29 @@ class Jobs:
             if not lost.repeated:  # otherwise it counted, or the lease has ended meanwhile: it is not held any more
                 raise
 
-    def release(self, jobs: Sequence[Job | str], *, tokens: Sequence[str | None] | None = None) -> Batch:
-        """Give back jobs that were not begun: ready at once, at their old place, and no attempt is counted."""
+    def release(
+        self, jobs: Sequence[Job | str], *, delay: Duration | None = None, tokens: Sequence[str | None] | None = None
+    ) -> Batch:
+        """Give back jobs that were not begun: ready at once, at their old place, and no attempt is counted.
+
+        ``delay``: they are ready so much later, at the back, because you cannot do them and another worker may. Such a job
+        says in ``deferred_since`` since when that goes on.
+        """
         ids, held = _all_held(jobs, tokens)
-        return self._send(Call("POST", "/jobs/release-batch", replies.BATCH, body(ids=ids, tokens=held), settles=True))
+        fields = body(ids=ids, tokens=held, delay=None if delay is None else duration_ms(delay, "delay"))
+        return self._send(Call("POST", "/jobs/release-batch", replies.BATCH, fields, settles=True))
+
+    def held(
+        self, jobs: Sequence[Job | str], *, wait: Duration | None = None, tokens: Sequence[str | None] | None = None
+    ) -> Batch:
+        """Ask which of up to 10,000 jobs are still yours: ``errors`` says which are not. It renews no lease.
+
+        ``wait``: for how long to wait, up to 60 s, until one is cancelled or discarded; not at all.
+        """
+        ids, held = _all_held(jobs, tokens)
+        wait_ms = 0 if wait is None else duration_ms(wait, "wait")
+        fields = body(ids=ids, tokens=held, timeout=wait_ms)
+        return self._send(Call("POST", "/jobs/held-batch", replies.BATCH, fields, wait_ms=wait_ms))
 
     def heartbeat(self, job: Job | str, *, lease: Duration | None = None, token: str | None = None) -> None:
         """Say that you are still at it: the lease ends its own length, or ``lease``, from now. Raises LeaseLost."""
@@ -229,7 +248,7 @@ class Jobs:
         self._send(Call("DELETE", path("/jobs/{}/logs", job_id), nothing))
 
     def cancel(self, job_id: str) -> None:
-        """Remove a job, in whatever state it is. Who works on it is told at the next sign of life. Raises NotFound."""
+        """Remove a job, in whatever state it is. A worker of this SDK that has it notices within a second. Raises NotFound."""
         self._send(Call("DELETE", path("/jobs/{}", job_id), nothing, already=(404,)))
 
     def update(self, job_id: str, data: Any) -> None:

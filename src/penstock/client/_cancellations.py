@@ -1,0 +1,88 @@
+"""Jobs that are taken away while they run. One request waits for all of them, so a worker learns it at once, at little cost.
+
+The server answers when a job is cancelled or discarded. Heartbeats find out, too, but later: they write each lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from penstock.client import _clock
+from penstock.client.errors import NotFound, PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.client._async.client import AsyncClient
+    from penstock.client._hand import Hand
+    from penstock.client.context import JobContext
+
+log = logging.getLogger("penstock.client")
+
+#: How often a worker looks whether it has jobs that are not asked about yet, in seconds. Jobs that are done by then are not.
+LOOK_S: Final = 0.5
+#: How long one request waits, in seconds.
+WAIT_S: Final = 30.0
+#: After an error, the server is not asked for so many seconds.
+REST_S: Final = 5.0
+#: Jobs of one request.
+JOBS_MAX: Final = 10_000
+
+
+class Cancellations:
+    """Asks about the jobs that a worker has had for a while. ``lose`` is told of those that are lost."""
+
+    def __init__(self, client: AsyncClient, hand: Hand, lose: Callable[[JobContext], None]) -> None:
+        self._jobs = client.jobs
+        self._hand = hand
+        self._lose = lose
+        self._asked: frozenset[str] = frozenset()  #: tokens of the jobs that the request under way is about
+        self._asking: asyncio.Task[None] | None = None
+        self._is_known = True  #: the server has such a route
+
+    async def run(self) -> None:
+        """Ask, until cancelled."""
+        try:
+            while self._is_known:
+                await _clock.pause(LOOK_S)
+                await self._look()
+        finally:
+            await self._hang_up()
+
+    async def _look(self) -> None:
+        """Ask about all jobs that run for a while, if there is one that is not asked about."""
+        taken_before = _clock.steady() - LOOK_S
+        running = [
+            context
+            for context in self._hand.held.values()
+            if context.taken_at <= taken_before and not context.finished and not context.cancelled
+        ][:JOBS_MAX]
+        is_asking = self._asking is not None and not self._asking.done()
+        if not running or (is_asking and all(context.info.token in self._asked for context in running)):
+            return
+        await self._hang_up()
+        self._asked = frozenset(context.info.token for context in running)
+        self._asking = asyncio.create_task(self._ask(running))
+
+    async def _ask(self, contexts: Sequence[JobContext]) -> None:
+        try:
+            batch = await self._jobs.held([context.info for context in contexts], wait=WAIT_S)
+        except NotFound:
+            log.info("The server is older than this SDK: that a job was cancelled is noticed at the next heartbeat")
+            self._is_known = False
+        except PenstockError as error:
+            log.debug("The server did not say which jobs are held: %s", error)
+            await _clock.pause(REST_S)
+        else:
+            lost = {error.id for error in batch.errors}
+            for context in contexts:
+                if context.id in lost:
+                    self._lose(context)
+
+    async def _hang_up(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+            self._asking = None
