@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from penstock.core.durability import Durability
 from penstock.core.errors import StorageFailed, StoreIncompatible
 from penstock.core.sharding import Layout, check_together
 from penstock.engine.engine import Engine
@@ -44,8 +45,11 @@ async def open_shards(config: Config, clock: Clock) -> list[Store]:
             if url.startswith("sqlite:"):
                 loss, ballast = config.accept_loss, config.ballast_bytes
                 directory = Path(url.removeprefix("sqlite:").removeprefix("//"))
+                early = config.durability is not Durability.ALWAYS
                 shards.append(
-                    await SqliteStore.open(directory, clock, accept_loss=loss, ballast_bytes=ballast, layout=layout)
+                    await SqliteStore.open(
+                        directory, clock, accept_loss=loss, tells_early=early, ballast_bytes=ballast, layout=layout
+                    )
                 )
             else:
                 from penstock.store.postgres import PostgresStore  # noqa: PLC0415, see above

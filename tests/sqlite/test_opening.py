@@ -296,3 +296,25 @@ async def test_dependencies_of_an_older_file_are_taken_along(tmp_path: Path, clo
     ]
     assert store.horizon.unfollowed is False
     await store.close()
+
+
+async def test_a_start_that_accepts_a_loss_raises_the_epoch(crashed: CrashedStore, clock: ManualClock) -> None:
+    crashed.flip(32 + 20 * (24 + 4096) + 24 + 100)
+    opened = await reopen(crashed.directory, clock, accept_loss=True)
+    assert opened.history.epoch == 1
+    await opened.close()
+    opened = await reopen(crashed.directory, clock, accept_loss=True)  # nothing was lost this time
+    assert opened.history.epoch == 1
+    await opened.close()
+
+
+@pytest.mark.parametrize(("tells_early", "epoch"), [(True, 1), (False, 0)])
+async def test_a_machine_that_went_down_raises_the_epoch_if_events_were_told_before_they_were_on_disk(
+    crashed: CrashedStore, clock: ManualClock, *, tells_early: bool, epoch: int
+) -> None:
+    lock = crashed.directory / "penstock.lock"
+    lock.write_bytes(b'{"pid":1,"boot_id":"an earlier one","used":true,"clean":false}')
+    for _ in range(2):
+        opened = await SqliteStore.open(crashed.directory, clock, tells_early=tells_early, ballast_bytes=0)
+        assert opened.history.epoch == epoch
+        await opened.close()

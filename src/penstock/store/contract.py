@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.core.cron import Cron, CronKey
     from penstock.core.events import Event
     from penstock.core.flow import Dependency, End, Need, NeedCount, Relay
+    from penstock.core.history import History
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.ledger import Chunk, Entry
     from penstock.core.lifecycle import State
@@ -752,6 +753,10 @@ class Store(Protocol):
 
     def webhook_find(self, webhook_id: int) -> Webhook | None:
         """Return a webhook, from memory. Inside of a transaction, as that has left it so far."""
+
+    @property
+    def history(self) -> History:
+        """Which history the journal tells: numbers of events mean the same only within one."""
 
     @property
     def journal_next(self) -> int:

@@ -27,6 +27,11 @@ class Tenancy(msgspec.Struct, omit_defaults=True):
     used: bool = False  #: there was data in the directory
     clean: bool = True  #: all of it was in the main file
 
+    @property
+    def fell(self) -> bool:
+        """Tell whether the machine went down under it, so that what was not on disk is gone."""
+        return self.used and not self.clean and self.boot_id != boot_id()
+
 
 class DirectoryLock:
     """Makes sure that one process at a time uses a data directory. The kernel frees it, however the process ends."""

@@ -473,6 +473,20 @@ create table chunks (
 alter table chunks alter column body set storage external;  -- it is written and read once: compressing it would not pay
 """
 
+# Which history the journal tells, together with the identity: see core/history.py.
+_HISTORY = """
+alter table catalog add column history_epoch bigint not null default 0;  -- how often events that were told have been replaced
+"""
+
 #: Migration number n (counting from 1) takes a database from version n-1 to n. Never edit one that was released; append.
-MIGRATIONS: Final[tuple[str, ...]] = (_VERSION_1, _FAST_PATH, _QUOTAS, _ACROSS_SHARDS, _REBALANCING, _API_KEYS, _LEDGER)
+MIGRATIONS: Final[tuple[str, ...]] = (
+    _VERSION_1,
+    _FAST_PATH,
+    _QUOTAS,
+    _ACROSS_SHARDS,
+    _REBALANCING,
+    _API_KEYS,
+    _LEDGER,
+    _HISTORY,
+)
 SCHEMA_VERSION: Final = len(MIGRATIONS)

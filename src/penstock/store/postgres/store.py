@@ -20,11 +20,12 @@ from asyncpg import Connection, Pool
 from penstock.core import limits
 from penstock.core.clock import pause
 from penstock.core.errors import OutcomeUnknown, PenstockError, RowChanged, StorageFailed, StorageFull, TooMany
+from penstock.core.history import UNKNOWN
 from penstock.core.ids import NODES_MAX, random_name
 from penstock.core.sharding import ALONE, Layout
 from penstock.store.catalog import CatalogReads
 from penstock.store.contract import Capabilities, Horizon, StoreStatus
-from penstock.store.postgres import crons, keys, ledger, migrate, reads
+from penstock.store.postgres import crons, history, keys, ledger, migrate, reads
 from penstock.store.postgres.catalog import LAYOUT, Catalog
 from penstock.store.postgres.clock import ShardClock
 from penstock.store.postgres.connect import ANSWER_MS, answered, connect
@@ -106,7 +107,7 @@ class PostgresStore(CatalogReads[Catalog]):
         self.journal_next = 1
         self.journal_bytes = 0
         self.id_floor = 0
-        self.identity = ""  #: tells this shard from all others, for ever
+        self.history = UNKNOWN
         self._status = StoreStatus()
         self._size_bytes = 0
         self._look_further_at = 0.0
@@ -154,6 +155,11 @@ class PostgresStore(CatalogReads[Catalog]):
     def source(self) -> str:
         return self._url
 
+    @property
+    def identity(self) -> str:
+        """Tells this shard from all others, for ever; empty as long as it was not reached."""
+        return self.history.identity
+
     async def _connect_all(self) -> None:
         first = await self._watched(writer=True)
         self._writers = [first]
@@ -172,7 +178,7 @@ class PostgresStore(CatalogReads[Catalog]):
         self.catalog.check, self.catalog.moved = self._layout.check, self.moved
         async with self._listener.transaction(isolation="repeatable_read", readonly=True):
             await self.catalog.load(self._listener)
-            self.identity = str(await self._listener.fetchval("select identity from catalog"))
+            self.history = await history.read(self._listener)
             block, seq, count, total = await self._listener.fetchrow(_LAST_BLOCK) or (0, 1, 0, 0)
             mark = await self._listener.fetchval(_ID_FLOOR)
         self.journal_next, self.journal_bytes = seq + count, total

@@ -285,6 +285,16 @@ create table chunks (
 );
 """
 
+# Which history the journal tells, see core/history.py.
+_HISTORY = """
+create table history (
+  one          integer primary key check (one = 1),
+  identity     text not null,        -- random, made once
+  epoch        integer not null      -- how often events that were told have been replaced
+);
+insert into history values (1, lower(hex(randomblob(16))), 0);
+"""
+
 #: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.
 MIGRATIONS: Final[tuple[str, ...]] = (
     _VERSION_1,
@@ -295,6 +305,7 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     _REBALANCING,
     _API_KEYS,
     _LEDGER,
+    _HISTORY,
 )
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 

@@ -41,7 +41,7 @@ from penstock.store.disk import (
     prepare_directory,
     sync_directory,
 )
-from penstock.store.sqlite import crons, keys, ledger, readers, rows, schema, waltail
+from penstock.store.sqlite import crons, history, keys, ledger, readers, rows, schema, waltail
 from penstock.store.sqlite.catalog import Catalog
 from penstock.store.sqlite.checkpoint import Checkpointer
 from penstock.store.sqlite.transaction import SqliteTransaction
@@ -120,6 +120,7 @@ class SqliteStore(CatalogReads[Catalog]):
         self._key_changes = 0  #: since it was opened: nobody else makes any
         self.when_moved: list[Callable[[], None]] = []
         self._new_layout: Layout | None = None  #: what is written into a new file
+        self._has_lost = False  #: events that were told may be gone, so that their numbers come again
         self.suspects: set[int] = set()  #: jobs that were not what they had been read as
 
     # Opening and closing.
@@ -131,6 +132,7 @@ class SqliteStore(CatalogReads[Catalog]):
         clock: Clock,
         *,
         accept_loss: bool = False,
+        tells_early: bool = False,
         vfs: str | None = None,
         fdatasync: Callable[[int], None] = os.fdatasync,
         ballast_bytes: int = BALLAST_BYTES_MAX,
@@ -140,7 +142,8 @@ class SqliteStore(CatalogReads[Catalog]):
         """Open a data directory, creating it if need be.
 
         Raises StoreLocked if another process has it, StoreIncompatible if its file is not ours, newer, or damaged (unless
-        ``accept_loss``, which goes on with what is left).
+        ``accept_loss``, which goes on with what is left). ``tells_early``: events are told before they are on disk, so those
+        of a machine that went down may be told anew with the same numbers.
         """
         prepare_directory(directory)
         store = cls(directory, clock, vfs=vfs, fdatasync=fdatasync, ballast_bytes=ballast_bytes, read_inline=read_inline)
@@ -148,6 +151,7 @@ class SqliteStore(CatalogReads[Catalog]):
         store._lock.acquire()
         try:
             store._check_files(accept_loss=accept_loss)
+            store._has_lost = store._has_lost or (tells_early and store._lock.previous.fell)
             store._connect_all(accept_loss=accept_loss)
         except BaseException:
             store._lock.release()
@@ -175,6 +179,10 @@ class SqliteStore(CatalogReads[Catalog]):
             self._check_log(accept_loss=accept_loss)  # before anything is written over what may have been lost
             if schema.migrate(self._db, str(self._path)):
                 self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # a new schema is on disk before it is used
+            if self._has_lost:
+                history.raise_epoch(self._db)
+                self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # before numbers are given again
+                self._has_lost = False
             self._load()
         except (apsw.NotADBError, apsw.CorruptError) as error:
             raise StoreIncompatible(
@@ -247,6 +255,7 @@ class SqliteStore(CatalogReads[Catalog]):
                 f"{' and '.join(missing)} in {self._directory} went missing: what was in there would be lost. Put it back, "
                 "restore a backup, or start with --accept-loss to go on without it. Nothing was changed."
             )
+        self._has_lost = bool(missing)
         if not self._path.exists():
             os.close(os.open(self._path, os.O_CREAT | os.O_CLOEXEC, 0o600))  # what people put into jobs is nobody else's
 
@@ -261,6 +270,7 @@ class SqliteStore(CatalogReads[Catalog]):
                 f"{self._path}-wal is damaged: at least {lost} commits behind the damage would be lost. Restore a backup, or "
                 "start with --accept-loss to go on without them. Nothing was changed."
             )
+        self._has_lost = self._has_lost or same_boot
         log.warning(
             "the log ends in incomplete commits that are dropped; after a power cut that is expected and none of them "
             "was acknowledged with durability always",
@@ -274,6 +284,7 @@ class SqliteStore(CatalogReads[Catalog]):
         elif self._new_layout is not None or self._layout == ALONE:
             self._write_layout(self._new_layout or ALONE)
         self.webhooks = Webhooks(self._db)
+        self.history = history.read(self._db)
         last = next(iter(self._db.execute("select seq, count, id_mark, total from journal order by seq desc limit 1")), None)
         seq, count, id_mark, total = last or (1, 0, 0, 0)
         self.journal_next: int = seq + count

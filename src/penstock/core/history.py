@@ -1,0 +1,40 @@
+"""Which history a store tells: numbers of its journal mean the same only within one.
+
+A place in a journal that a reader keeps (an offset of a stream, a ``Last-Event-ID``) is a number. Another store, or an older
+copy of the same one, gives the same numbers to other events. So a place that is to be trusted later carries its history.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+_TEXT: Final = re.compile(r"([0-9a-f][0-9a-f-]{7,63}):([0-9]{1,18})")
+
+
+class History(NamedTuple):
+    """The history of one store, or of one shard. Its text is ``identity:epoch``.
+
+    ``identity``: random, made once, when the store is made. ``epoch``: counts how often events that were told have been
+    replaced, by a restored backup or by a start that accepted a loss.
+    """
+
+    identity: str
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.identity}:{self.epoch}"
+
+    @classmethod
+    def parse(cls, text: str) -> History | None:
+        """Read the text of a history; None if it is none.
+
+        >>> History.parse("0123456789abcdef:2")
+        History(identity='0123456789abcdef', epoch=2)
+        """
+        found = _TEXT.fullmatch(text)
+        return None if found is None else cls(found[1], int(found[2]))
+
+
+#: Of a store that was never reached: it is not known yet.
+UNKNOWN: Final = History("", 0)
