@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.docs.blocks import runs
 from tests.docs.shapes import fits
 from tests.docs.shell import Terminal
+from tests.support import npm
 from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
@@ -63,6 +65,14 @@ def test_batches(blocks: list[str], client: httpx2.Client) -> None:
     (unknown,) = refused
     place = {"namespace": "default", "topic": "leads"}
     assert client.post("/nack", json=[{"id": unknown["id"], **place}]).json() == refused
+
+
+@runs("docs/batches-door.md", "js")
+def test_batches_from_javascript(blocks: list[str], server: ServerProcess) -> None:
+    command = [npm.node(), "--input-type=module", "-e", blocks[0]]
+    env = npm.environment(SERVER=server.url)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout, done.stderr) == ("2 0\n", "")
 
 
 @runs("docs/messages-door.md", "sh")

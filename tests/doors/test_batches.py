@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -61,10 +62,10 @@ class Topic:
     def taken(self, limit: int | None = None) -> list[int]:
         return [item["id"] for item in self.dequeue(limit)]
 
-    def tell(self, path: str, item_id: int, **more: Any) -> httpx2.Response:
+    def tell(self, path: str, item_id: int | str, **more: Any) -> httpx2.Response:
         return self.http.post(path, json={"id": item_id, **self.where, **more})
 
-    def ok(self, path: str, item_id: int, **more: Any) -> None:
+    def ok(self, path: str, item_id: int | str, **more: Any) -> None:
         response = self.tell(path, item_id, **more)
         assert (response.status_code, response.text) == (200, "OK")
         assert response.headers["content-type"] == "text/plain; charset=utf-8"
@@ -117,7 +118,8 @@ def test_a_message_comes_out_as_it_went_in(topic: Topic) -> None:
     assert times["deliver_after"] == times["created_at"]
     assert times["lease_expires_at"] >= times["created_at"] + 30_000  # type: ignore[operator]
     assert out == {
-        "id": item_id, **topic.where, "priority": 1, "payload": item["payload"], "metadata": {"a": [1, 2]},
+        "id": item_id, "id_text": str(item_id), **topic.where, "priority": 1, "payload": item["payload"],
+        "metadata": {"a": [1, 2]},
         "idempotency_key": "k1", "retries": 0, "last_error": None,
     }  # fmt: skip
     topic.ok("/ack", item_id)
@@ -291,8 +293,8 @@ def test_the_third_failure_makes_a_dead_letter(topic: Topic) -> None:
     (letter,) = topic.dead()
     assert from_rfc3339(letter.pop("moved_at")) >= from_rfc3339(letter.pop("created_at"))  # type: ignore[operator]
     assert letter == {
-        "id": item_id, "original_id": item_id, **topic.where, "priority": 2, "payload": "AA==", "metadata": {"n": 1},
-        "idempotency_key": topic.name, "retries": 3, "last_error": "failure 2",
+        "id": item_id, "id_text": str(item_id), "original_id": item_id, **topic.where, "priority": 2,
+        "payload": "AA==", "metadata": {"n": 1}, "idempotency_key": topic.name, "retries": 3, "last_error": "failure 2",
     }  # fmt: skip
     status, text = refused(topic.tell("/ack", item_id))
     assert (status, text) == (400, f"Message {item_id} is in the dead letter queue. Delete it there.")
@@ -328,7 +330,7 @@ def test_an_unfinished_message_comes_again_and_a_late_ack_still_counts(topic: To
     assert topic.dequeue(lease_ms=20)[0]["id"] == item_id
     assert topic.wait_until_ready()["id"] == ids.to_uuid(item_id)  # somebody else has it now
     topic.ok("/ack", item_id)
-    topic.ok("/ack", item_id)
+    assert refused(topic.tell("/ack", item_id)) == (404, unknown(item_id))
     assert topic.http.get(f"/jobs/{ids.to_uuid(item_id)}").status_code == 404
 
 
@@ -348,6 +350,10 @@ def test_what_was_acknowledged_is_gone_unless_a_key_names_it(topic: Topic) -> No
 # Many in one request.
 
 
+def unknown(item_id: int) -> str:
+    return f"There is no message {item_id} in this topic: it was acknowledged or deleted before, or the id is not right."
+
+
 def several(topic: Topic, path: str, *items: dict[str, Any]) -> list[dict[str, Any]]:
     response = topic.http.post(path, json=list(items))
     assert (response.status_code, response.headers["content-type"]) == (200, "application/json"), response.text
@@ -357,12 +363,13 @@ def several(topic: Topic, path: str, *items: dict[str, Any]) -> list[dict[str, A
 
 def test_messages_of_several_topics_are_acknowledged_together(topic: Topic) -> None:
     others = [Topic(topic.http) for _ in range(4)]  # with several shards, not all live on one
-    taken = []
+    taken: list[dict[str, Any]] = []
     for each in (topic, *others):
         each.enqueue(each.item(), each.item())
         taken += [{"id": item_id, **each.where} for item_id in each.taken()]
     assert several(topic, "/ack", *taken) == []
-    assert several(topic, "/ack", *taken, {"id": 123456789012345678, **topic.where}) == [], "again, and an unknown one"
+    again = several(topic, "/ack", *taken)
+    assert again == [{"id": each["id"], "error": unknown(each["id"]), "code": "job_not_found"} for each in taken]
     assert several(topic, "/ack") == []
     assert all(each.dequeue() == [] for each in (topic, *others))
 
@@ -382,24 +389,60 @@ def test_several_failures_have_errors_of_their_own(topic: Topic) -> None:
     topic.taken()
     failures = [{"id": item_id, **topic.where, "error": f"failure of {item_id}"} for item_id in items]
     assert several(topic, "/nack", *failures, {"id": 1, **topic.where}) == [
-        {"id": 1, "error": "There is no message 1 in this topic.", "code": "job_not_found"}
+        {"id": 1, "error": unknown(1), "code": "job_not_found"}
     ]
     topic.http.post(f"/queues/{topic.name}/promote-jobs")
     assert {item["id"]: item["last_error"] for item in topic.dequeue()} == {each: f"failure of {each}" for each in items}
 
 
-def test_acks_of_what_is_gone_are_fine_and_of_what_was_not_taken_are_not(topic: Topic) -> None:
-    topic.ok("/ack", 123456789012345678)
+@pytest.mark.parametrize("path", ["/ack", "/nack"])
+def test_words_about_what_is_not_there_or_was_not_taken_are_refused(topic: Topic, path: str) -> None:
+    assert refused(topic.tell(path, 123456789012345678)) == (404, unknown(123456789012345678))
     (item_id,) = topic.enqueue(topic.item())
     waiting = f"Message {item_id} is waiting: nobody has it in hand. Dequeue it first."
-    assert refused(topic.tell("/ack", item_id)) == (400, waiting)
-    assert refused(topic.tell("/nack", item_id)) == (400, waiting)
-    assert refused(topic.tell("/nack", 123456789012345678)) == (404, "There is no message 123456789012345678 in this topic.")
+    assert refused(topic.tell(path, item_id)) == (400, waiting)
     elsewhere = Topic(topic.http)
     assert topic.taken() == [item_id]
-    elsewhere.ok("/ack", item_id)
-    assert refused(elsewhere.tell("/nack", item_id))[0] == 404
-    topic.ok("/ack", item_id)
+    assert refused(elsewhere.tell(path, item_id)) == (404, unknown(item_id))
+    topic.ok(path, item_id)
+
+
+# Ids that JavaScript can keep.
+
+
+def test_ids_are_offered_and_taken_as_text(topic: Topic) -> None:
+    given = topic.http.post("/enqueue", params={"ids": "text"}, json=[topic.item(priority=n) for n in range(3)]).json()
+    items = topic.dequeue()
+    assert given == [item["id_text"] for item in items] == [str(item["id"]) for item in items]
+    first, second, third = items
+    topic.ok("/ack", first["id_text"])
+    topic.ok("/nack", second["id_text"])
+    refusals = several(topic, "/ack", {"id": first["id_text"], **topic.where}, {"id": third["id_text"], **topic.where})
+    assert refusals == [{"id": first["id_text"], "error": unknown(first["id"]), "code": "job_not_found"}]
+    other = Topic(topic.http)
+    letter = other.bury()
+    (dead,) = other.dead()
+    assert dead["id_text"] == str(letter)
+    other.ok("/dlq/delete", dead["id_text"])
+    assert other.dead() == []
+    assert refused(topic.http.post("/enqueue", params={"ids": "hex"}, json=[]))[0] == 400
+
+
+def rounded(item_id: int) -> int:
+    """Return the number that JavaScript sends for an id."""
+    return int(Decimal(repr(float(item_id))))
+
+
+@pytest.mark.parametrize("path", ["/ack", "/nack", "/dlq/delete"])
+def test_an_id_that_was_rounded_is_refused_with_the_remedy(topic: Topic, path: str) -> None:
+    item_id = rounded(ids.ID_MAX // 7)  # in no store
+    for sent in (item_id, [{"id": item_id, **topic.where}]):
+        if path == "/dlq/delete" and isinstance(sent, list):
+            continue
+        body = sent if isinstance(sent, list) else {"id": item_id, **topic.where}
+        reply = topic.http.post(path, json=body)
+        text = reply.json()[0]["error"] if isinstance(sent, list) else refused(reply)[1]
+        assert text.endswith("has rounded this number: send id_text, which is the same id as text.")
 
 
 # Topics.
@@ -528,7 +571,9 @@ def test_too_many_items_are_refused(topic: Topic) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {}, {"id": 1}, {"id": 1, "namespace": "default"}, {"id": "1", **ITEM}, {"id": 1.5, **ITEM}, {"id": 0, **ITEM},
+        {}, {"id": 1}, {"id": 1, "namespace": "default"},
+        {"id": "x1", **ITEM}, {"id": "01", **ITEM}, {"id": "", **ITEM}, {"id": str(2**63), **ITEM}, {"id": "-1", **ITEM},
+        {"id": 1.5, **ITEM}, {"id": 0, **ITEM},
         {"id": -1, **ITEM}, {"id": 2**63, **ITEM}, {"id": None, **ITEM}, {"id": 123456789012345678.0, **ITEM}, None, 1,
     ],
 )  # fmt: skip
@@ -623,7 +668,7 @@ def test_the_metrics_of_mqueue_are_there(faithful: tuple[ServerProcess, str, str
         first, second, _ = topic.enqueue(topic.item(), topic.item(), topic.item())
         assert topic.taken(2) == [first, second]
         topic.ok("/ack", first)
-        Topic(client).ok("/ack", 1)  # a name that nobody enqueued to is not counted
+        Topic(client).tell("/ack", 1)  # a name that nobody enqueued to is not counted
         before = client.get(f"{metrics}/metrics").text.splitlines()
         topic.ok("/nack", second)
         lines = client.get(f"{metrics}/metrics").text.splitlines()

@@ -338,7 +338,7 @@ MAIN: dict[str, Row] = {
     "GET /topics": Row({200}, lambda names, path: [Ask(path, {"params": {"namespace": names.namespace}})], NAMED),
     "GET /dlq": Row({200}, per_topic, NAMED),
     "GET /dequeue": Row({200}, per_topic, NAMED),
-    "POST /ack": Row({200, 400}, per_item(), NAMED),
+    "POST /ack": Row({200, 400, 404}, per_item(), NAMED),
     "POST /nack": Row({200, 404}, per_item(error="mine"), NAMED),
     "POST /dlq/delete": Row({200}, per_item(), NAMED),
     "POST /enqueue": Row({200}, enqueued, NAMED),

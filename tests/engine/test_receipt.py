@@ -121,7 +121,8 @@ async def test_an_ack_completes_and_may_be_repeated(engine: Engine) -> None:
     for _ in range(2):
         await ack_by_id(engine, job.id)
         assert await state(engine, job) == State.COMPLETED
-    await ack_by_id(engine, 12345)
+    with pytest.raises(JobNotFound, match="There is no message 12345 in this topic"):
+        await ack_by_id(engine, 12345)
 
 
 async def test_an_ack_of_what_nobody_has_in_hand_is_refused(engine: Engine) -> None:
@@ -141,7 +142,8 @@ async def test_a_job_of_another_queue_or_namespace_is_not_touched(engine: Engine
     job = await push(engine)
     await claim_job(engine)
     for queue in (OTHER, QueueKey("tenant", "mail")):
-        await ack_by_id(engine, job.id, queue)
+        with pytest.raises(JobNotFound):
+            await ack_by_id(engine, job.id, queue)
         with pytest.raises(JobNotFound):
             await nack_by_id(engine, job.id, None, queue)
     assert await state(engine, job) == State.ACTIVE
@@ -210,7 +212,7 @@ async def test_of_many_each_has_an_outcome_of_its_own(engine: Engine) -> None:
     await claim_job(engine, queue=OTHER)
     words = [Receipt(QUEUE, done.id), Receipt(QUEUE, waiting.id), Receipt(QUEUE, 12345), Receipt(QUEUE, done.id)]
     outcomes = await engine.run(AckById([*words, Receipt(OTHER, elsewhere.id)]))
-    assert [each and each.code for each in outcomes] == [None, "wrong_state", None, None, None]
+    assert [each and each.code for each in outcomes] == [None, "wrong_state", "job_not_found", None, None]
     assert [await state(engine, job) for job in (done, waiting, elsewhere)] == [
         State.COMPLETED,
         State.WAITING,

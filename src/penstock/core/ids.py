@@ -8,6 +8,9 @@
 The time counts from 2024-01-01, so ids last until 2093 and sort by age. The shard lets any door find the database of a job
 from its id alone; the node keeps servers that share a shard apart; the count tells ids of one millisecond from each other.
 
+No id ends in the decimal digit 0. JavaScript's numbers have 17 digits at most, and it writes a longer integer with zeros at its
+end. So an id that went through JavaScript as a number, and was rounded, is no id, and cannot name another job.
+
 The integer is the id. ``UUIDv7`` (jobs door) and ``ULID`` (messages door) spell the same integer; what room is left in them
 holds check bits computed from the id, so that a mistyped or foreign UUID is recognised as none of ours instead of naming
 somebody else's job.
@@ -73,7 +76,8 @@ class IdSource:
         else:  # more ids in one millisecond than fit: borrow from the next one
             self._ms += 1
             self._count = 0
-        return self._ms << TIME_SHIFT | self._fixed | self._count
+        made = self._ms << TIME_SHIFT | self._fixed | self._count
+        return made if made % 10 else self.next(now_ms)
 
     def above(self, now_ms: int) -> int:
         """Return a number above all ids that any source has handed out before a moment, without moving this one on."""
@@ -86,7 +90,8 @@ class IdSource:
         taken = [first]
         while len(taken) < count:
             room = min(count - len(taken), COUNT_MAX - 1 - self._count)
-            taken += range(taken[-1] + 1, taken[-1] + 1 + room)
+            last = self.mark()
+            taken += [each for each in range(last + 1, last + 1 + room) if each % 10]
             self._count += room
             if len(taken) < count:
                 taken.append(self.next(now_ms))

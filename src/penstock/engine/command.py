@@ -31,7 +31,7 @@ class IfUnknown:
     )
     PULL: Final = "Pull again: what was leased without an answer comes back when its lease ends."
     SETTLE: Final = "Send it again with the same token: a refusal then means that it counted, or that the lease is over."
-    SETTLE_BY_ID: Final = "Send it again: it counts once."
+    SETTLE_BY_ID: Final = "Send it again: it counts once. If it is not found then, it counted."
 
 
 class Command(Generic[Outcome]):

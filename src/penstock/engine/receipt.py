@@ -51,9 +51,9 @@ class ById(Command[list["ItemOutcome"]]):
 
 
 class AckById(ById):
-    """Jobs are done. Saying so again, or of a job that is gone, changes nothing and is no error.
+    """Jobs are done. A repeat for a job that is kept as completed changes nothing and is no error.
 
-    A job has the outcome WrongState if it is dead, or if nobody can have it in hand.
+    A job has the outcome JobNotFound if it is not on its queue, WrongState if it is dead or if nobody can have it in hand.
     """
 
     __slots__ = ()
@@ -82,7 +82,10 @@ async def ack_by_id(engine: Engine, work: Work, commands: Sequence[AckById]) -> 
             if isinstance(job, QueueMoving):
                 outcomes.append(job)
                 continue
-            if job is None or job.state == _COMPLETED or job.id in done:
+            if job is None:
+                outcomes.append(_not_there(receipt))
+                continue
+            if job.state == _COMPLETED or job.id in done:
                 outcomes.append(None)
                 continue
             if _was_lost(job):
@@ -112,7 +115,7 @@ async def nack_by_id(engine: Engine, work: Work, commands: Sequence[NackById]) -
         for receipt in command.receipts:
             job = find(receipt)
             if job is None:
-                outcomes.append(JobNotFound(f"There is no message {receipt.id} in this topic."))
+                outcomes.append(_not_there(receipt))
             elif isinstance(job, QueueMoving):
                 outcomes.append(job)
             else:
@@ -157,6 +160,12 @@ async def _finder(engine: Engine, work: Work, commands: Sequence[ById]) -> Calla
         return None if job is None or job.queue != numbers[receipt.queue] else job
 
     return find
+
+
+def _not_there(receipt: Receipt) -> JobNotFound:
+    return JobNotFound(
+        f"There is no message {receipt.id} in this topic: it was acknowledged or deleted before, or the id is not right."
+    )
 
 
 def _was_lost(job: Job) -> bool:

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from penstock.access.identity import Right
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, JobQuarantined
+from penstock.core.errors import InvalidInput, JobNotFound, JobQuarantined, WrongState
 from penstock.core.ids import ID_MAX
 from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
@@ -31,6 +31,7 @@ from penstock.store.contract import Selection
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from penstock.core.errors import PenstockError
     from penstock.core.job import Job, Payload
     from penstock.doors.batches.tally import Tally
     from penstock.doors.http.request import Request
@@ -45,6 +46,7 @@ BACKOFF_MS: Final = 2_000
 READ_AT_ONCE: Final = 20
 
 ENQUEUE: Final = wire.Body(list[wire.EnqueueItem])
+ENQUEUE_QUERY: Final = Reader(wire.EnqueueQuery)
 DEQUEUE: Final = Reader(wire.DequeueQuery)
 ITEM: Final = wire.Body(wire.ItemBody)
 ITEMS: Final[wire.Body[wire.ItemBody | list[wire.ItemBody]]] = wire.Body(wire.Items)
@@ -53,6 +55,7 @@ DEAD: Final = Reader(wire.DeadQuery)
 TOPICS: Final = Reader(wire.TopicsQuery)
 Item = TypeVar("Item", wire.EnqueueItem, wire.ItemBody, wire.NackBody)
 _OK: Final = Plain(b"OK")
+_ROUNDED: Final = "JavaScript has rounded this number: send id_text, which is the same id as text."
 _encode = msgspec.json.Encoder().encode
 
 
@@ -66,7 +69,8 @@ class BatchesDoor:
 
     # Producers.
 
-    async def enqueue(self, req: Request) -> list[int]:
+    async def enqueue(self, req: Request) -> list[int] | list[str]:
+        as_text = ENQUEUE_QUERY.parse_query(req).ids == "text"
         items = await ENQUEUE.read(req)
         if len(items) > limits.bulk_jobs_max:
             raise InvalidInput(f"Too many items (max {limits.bulk_jobs_max}). Send them in several requests.")
@@ -89,7 +93,7 @@ class BatchesDoor:
             self._tally.of(topic).enqueued += len(made)
             for place, job in zip(where, made, strict=True):
                 ids[place] = job.id
-        return ids
+        return [str(each) for each in ids] if as_text else ids
 
     # Consumers.
 
@@ -105,17 +109,16 @@ class BatchesDoor:
     async def ack(self, req: Request) -> Plain | list[wire.RefusalView]:
         body = await ITEMS.read(req)
         items = body if isinstance(body, list) else (body,)
-        receipts = [Receipt(topic, each.id) for topic, each in _with_topics(items)]
+        receipts = [Receipt(topic, each.number) for topic, each in _with_topics(items)]
         outcomes = await self._settle(req, AckById, receipts)
         for topic, count in _counted(receipts, outcomes).items():
-            if self._store.queue_find(topic) is not None:  # whoever makes up names gets no metrics of their own
-                self._tally.of(topic).acked += count
+            self._tally.of(topic).acked += count
         return _answer(body, outcomes)
 
     async def nack(self, req: Request) -> Plain | list[wire.RefusalView]:
         body = await NACKS.read(req)
         items = body if isinstance(body, list) else (body,)
-        receipts = [Receipt(topic, each.id, each.error) for topic, each in _with_topics(items)]
+        receipts = [Receipt(topic, each.number, each.error) for topic, each in _with_topics(items)]
         outcomes = await self._settle(req, NackById, receipts)
         for topic, count in _counted(receipts, outcomes).items():
             self._tally.of(topic).nacked += count
@@ -158,7 +161,9 @@ class BatchesDoor:
     async def delete_dead(self, req: Request) -> Plain:
         body = await ITEM.read(req)
         topic = self._topic(req, body, Right.SETTLE)
-        await self._engine.run(Slice(topic, Arrow.PURGE, (State.DEAD,), (body.id,)))
+        deleted = await self._engine.run(Slice(topic, Arrow.PURGE, (State.DEAD,), (body.number,)))
+        if not deleted and body.is_rounded:
+            raise JobNotFound(f"There is no dead letter {body.id} in this topic. {_ROUNDED}")
         return _OK
 
     # Whoever looks.
@@ -182,8 +187,9 @@ class BatchesDoor:
         """Return what may be asked for at the main listener, where ``/health`` is everybody's."""
         tag = "Batches"
         settles: dict[str, Any] = {"body_required": True, "listed_too": wire.RefusalView}
+        ids: dict[str, Any] = {"body_required": True, "listed": int | str}
         routes = [
-            Route("POST", "/enqueue", self.enqueue, "Enqueue messages", tag, body=ENQUEUE, body_required=True, listed=int),
+            Route("POST", "/enqueue", self.enqueue, "Enqueue messages", tag, body=ENQUEUE, query=ENQUEUE_QUERY, **ids),
             Route("GET", "/dequeue", self.dequeue, "Dequeue messages", tag, query=DEQUEUE, listed=wire.ItemView),
             Route("POST", "/ack", self.ack, "Acknowledge messages", tag, body=ITEMS, **settles),
             Route("POST", "/nack", self.nack, "Give messages back as failed", tag, body=NACKS, **settles),
@@ -217,13 +223,22 @@ def _answer(body: wire.ItemBody | Sequence[wire.ItemBody], outcomes: list[ItemOu
     if isinstance(body, wire.ItemBody):
         (problem,) = outcomes
         if problem is not None:
-            raise problem
+            raise _explained(body, problem)
         return _OK
     return [
-        wire.RefusalView(each.id, str(problem), problem.code)
+        wire.RefusalView(each.id, str(_explained(each, problem)), problem.code)
         for each, problem in zip(body, outcomes, strict=True)
         if problem is not None
     ]
+
+
+def _explained(body: wire.ItemBody, problem: PenstockError) -> PenstockError:
+    """Add to an error that the id was rounded, if it was."""
+    if isinstance(problem, JobNotFound) and body.is_rounded:
+        return JobNotFound(f"{problem} {_ROUNDED}")
+    if isinstance(problem, WrongState) and body.is_rounded:
+        return WrongState(problem.state, f"{problem} {_ROUNDED}")
+    return problem
 
 
 def _new_job(item: wire.EnqueueItem, place: int, now_ms: int) -> NewJob:
@@ -267,6 +282,7 @@ def _item_view(topic: QueueKey, job: Job, payload: Payload) -> wire.ItemView:
     data, metadata = unwrap(payload)
     return wire.ItemView(
         job.id,
+        str(job.id),
         *topic,
         -job.priority,
         data,
@@ -284,6 +300,7 @@ def _dead_view(topic: QueueKey, job: Job, payload: Payload) -> wire.DeadView:
     data, metadata = unwrap(payload)
     return wire.DeadView(
         job.id,
+        str(job.id),
         job.id,
         *topic,
         -job.priority,

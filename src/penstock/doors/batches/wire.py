@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from penstock.doors.http.request import Request
 
-Id = Annotated[int, Meta(ge=1, le=ID_MAX)]
+#: As a number, or as text: JavaScript rounds numbers beyond 2^53.
+Id = Annotated[int, Meta(ge=1, le=ID_MAX)] | Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,18}\Z")]
+#: The largest number up to which JavaScript knows each integer.
+SAFE_INTEGER_MAX: Final = 2**53 - 1
 Namespace = Annotated[str, Meta(min_length=1, max_length=limits.namespace_chars_max, pattern=r"^[A-Za-z0-9_.:-]+\Z")]
 Topic = Annotated[str, Meta(min_length=1, max_length=limits.name_chars_max, pattern=r"^[A-Za-z0-9_.:-]+\Z")]
 #: Symmetric, so that it fits when it is negated.
@@ -36,6 +39,12 @@ class EnqueueItem(msgspec.Struct):
     metadata: dict[str, Raw] | None = None
     deliver_after: str | None = None
     idempotency_key: Key | None = None
+
+
+class EnqueueQuery(msgspec.Struct):
+    """How ids are answered: as numbers, or as text."""
+
+    ids: Literal["number", "text"] = "number"
 
 
 class DequeueQuery(msgspec.Struct):
@@ -68,6 +77,19 @@ class ItemBody(msgspec.Struct):
     namespace: Namespace
     topic: Topic
 
+    @property
+    def number(self) -> int:
+        """The id as a number. Raises InvalidInput if it is text and too large."""
+        number = self.id if isinstance(self.id, int) else int(self.id)
+        if number > ID_MAX:
+            raise InvalidInput(f"Invalid request body: there is no id above {ID_MAX} - at `$.id`: {number}")
+        return number
+
+    @property
+    def is_rounded(self) -> bool:
+        """Tell whether JavaScript has rounded the id: it writes large numbers with a 0 at their end, where no id has one."""
+        return isinstance(self.id, int) and self.id > SAFE_INTEGER_MAX and self.id % 10 == 0
+
 
 class NackBody(ItemBody):
     """Which message failed, and why."""
@@ -83,7 +105,7 @@ Nacks = NackBody | Annotated[list[NackBody], Meta(max_length=limits.ids_max)]
 class RefusalView(msgspec.Struct):
     """Of several messages, those about which nothing was done, and why: none if all went well."""
 
-    id: int
+    id: int | str  #: as it was sent
     error: str
     code: str  #: stable, see the header penstock-error
 
@@ -92,6 +114,7 @@ class ItemView(msgspec.Struct):
     """Messages, in the order in which they are to be worked on."""
 
     id: int
+    id_text: str  #: the same, for JavaScript
     namespace: str
     topic: str
     priority: int
@@ -109,6 +132,7 @@ class DeadView(msgspec.Struct):
     """Dead letters, the one that died first in front."""
 
     id: int
+    id_text: str  #: the same, for JavaScript
     original_id: int
     namespace: str
     topic: str
