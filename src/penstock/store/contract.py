@@ -529,11 +529,27 @@ class Transaction(Protocol):
 class FastTransaction(Transaction, Protocol):
     """What the fast path needs besides, of a store that has one: see ``engine.fast``."""
 
-    async def hot_add(self, queue: Queue) -> int:
-        """Note that jobs are leased for the ready list of a queue; return its new epoch.
+    async def hot_lock(self) -> bool:
+        """Keep other transactions from announcing ready lists until this one ends; tell whether the shard has any list.
 
         Raises RowChanged if this generation was given up since the transaction began.
         """
+
+    async def hot_add(self, queue: Queue) -> None:
+        """Announce the ready list of a queue, after ``hot_lock``.
+
+        What is leased for the list must be read by a later transaction: every push that does not know of the list is
+        committed by then.
+        """
+
+    async def hot_fill(self, queue: int, epoch: int) -> int:
+        """Note that jobs are leased for a ready list, which has the given epoch; return its new epoch.
+
+        Raises RowChanged if the list was removed since the transaction began, or its generation was given up.
+        """
+
+    def claims_unlisted(self, queue: int) -> None:
+        """Jobs of a queue are claimed that has no ready list: the commit raises RowChanged if it has one by then."""
 
     async def hot_remove(self, queue: int, epoch: int) -> None:
         """Note that a ready list is gone, unless something was leased for it since the given epoch."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.core.job import Job
-    from penstock.core.queue import QueueKey, QueueSettings
+    from penstock.core.queue import Queue, QueueKey, QueueSettings
     from penstock.engine.engine import Engine
     from penstock.engine.fast.handed import Handed
     from penstock.engine.work import Work
@@ -36,12 +36,14 @@ class SetAside(NamedTuple):
     jobs: list[Delivery]
     generation: int
     epoch: int | None  #: of the list; None if there is none any more
-    first: bool  #: no other list was there
+    announced: bool = False  #: nothing was set aside yet, but the list is announced: ask again
 
 
 class Prefetch(Command[SetAside]):
     """Set up to ``count`` jobs aside, the best there are, for at least ``lease_ms``.
 
+    A list must be announced before anything is set aside for it: ``SetAside.announced``. Otherwise a push could be committed
+    after the jobs were read and before the list is known: it would not be on the list, and would not make an offer.
     ``is_empty``: the list has nothing left; if there is nothing to fetch either, it is given up.
     """
 
@@ -104,31 +106,48 @@ async def call_back(engine: Engine, work: Work, jobs: Iterable[Job | None]) -> N
                 work.move(job, Arrow.RELEASE)
 
 
-async def prefetch(_engine: Engine, work: Work, commands: Sequence[Prefetch]) -> None:
+async def prefetch(engine: Engine, work: Work, commands: Sequence[Prefetch]) -> None:
     """Apply a batch of prefetches."""
-    tx = _fast(work)
     for command in commands:
         queue = work.tx.queue_find(command.queue)
-        jobs: list[Delivery] = []
-        epoch = None
-        first = not work.tx.hot
+        found = SetAside([], work.tx.generation, None)
         if queue is not None:
-            await work.flush()
-            if may_be_hot(queue.settings):
-                for found, payload in await work.tx.job_ready(queue, command.count):
-                    job = work.meet(found)
-                    if job.expires_at is not None and job.expires_at <= work.now_ms:
-                        work.move(job, Arrow.EXPIRE)
-                    else:
-                        jobs.append(Delivery(job, payload))
-            if jobs:
-                work.lease_all([job for job, _ in jobs], Arrow.PREFETCH, command.lease_ms)
-                epoch = await tx.hot_add(queue)
-            elif not command.is_empty:
-                epoch = work.tx.hot.get(queue.number)
-            elif queue.number in work.tx.hot:
-                await tx.hot_remove(queue.number, work.tx.hot[queue.number])
-        work.answer(command, SetAside(jobs, work.tx.generation, epoch, first))
+            epoch = work.tx.hot.get(queue.number)
+            if epoch is not None:
+                found = await _set_aside(work, command, queue, epoch)
+            elif may_be_hot(queue.settings):
+                found = found._replace(announced=await _announce(engine, work, queue))
+        work.answer(command, found)
+
+
+async def _announce(engine: Engine, work: Work, queue: Queue) -> bool:
+    """Let everybody know that a queue has a ready list from now on; False if Redis fails."""
+    tx = _fast(work)
+    if not await tx.hot_lock() and not (engine.fast is not None and await engine.fast.begin_lists(work.tx.generation)):
+        return False
+    await tx.hot_add(queue)
+    return True
+
+
+async def _set_aside(work: Work, command: Prefetch, queue: Queue, epoch: int) -> SetAside:
+    """Lease the best jobs for a ready list that was announced before this transaction."""
+    tx = _fast(work)
+    jobs: list[Delivery] = []
+    await work.flush()
+    if may_be_hot(queue.settings):
+        for found, payload in await work.tx.job_ready(queue, command.count):
+            job = work.meet(found)
+            if job.expires_at is not None and job.expires_at <= work.now_ms:
+                work.move(job, Arrow.EXPIRE)
+            else:
+                jobs.append(Delivery(job, payload))
+    if jobs:
+        work.lease_all([job for job, _ in jobs], Arrow.PREFETCH, command.lease_ms)
+        return SetAside(jobs, work.tx.generation, await tx.hot_fill(queue.number, epoch))
+    if not command.is_empty:
+        return SetAside([], work.tx.generation, epoch)
+    await tx.hot_remove(queue.number, epoch)
+    return SetAside([], work.tx.generation, None)
 
 
 async def _still_here(work: Work, job_id: int) -> Job | None:

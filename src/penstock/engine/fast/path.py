@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
@@ -20,13 +20,14 @@ from penstock.engine.fast.line import Line
 from penstock.store.redis.lists import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from penstock.core.job import Job
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import Command
     from penstock.engine.engine import Engine
     from penstock.engine.work import Work
+    from penstock.store.contract import FastTransaction
     from penstock.store.redis.lists import ReadyLists
 
 log = structlog.get_logger("penstock.fast")
@@ -47,7 +48,7 @@ class FastPath:
         self._lines: dict[QueueKey, Line] = {}
         self._heat: dict[QueueKey, tuple[int, int]] = {}  #: when counting began, and how many were claimed since
         self._giving_up: asyncio.Task[None] | None = None
-        self._unlocking: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         #: Longer than the grace, so that what was set aside has time to come back, however often lists fail.
         self._rest = Breaker(engine.clock, rest_ms=limits.fast_rest_ms, rest_ms_max=limits.fast_rest_ms_max)
 
@@ -94,6 +95,7 @@ class FastPath:
 
     def _take_over(self, queue: Queue, newcomers: list[Claim]) -> None:
         line = self._line(queue)
+        unsuited: list[Claim] = []
         for claim in [*self.engine.room.line(queue.key), *newcomers]:
             self.engine.room.leave(claim)
             if claim.future.done():
@@ -101,7 +103,26 @@ class FastPath:
             if self._suits(line, claim):
                 line.join(claim)
             else:
+                unsuited.append(claim)
+        if unsuited:
+            self._start(self._serve_without_list(queue.key, unsuited), "penstock-fast-clear")
+
+    async def _serve_without_list(self, key: QueueKey, claims: list[Claim]) -> None:
+        """Take the list of a queue back, then have the database serve callers: what is on the list stands before the rest."""
+        await self.clear(key)
+        for claim in claims:
+            if not claim.future.done():
                 self.put_back(claim)
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, PenstockError):
+            log.error("a task of the fast path failed", task=task.get_name(), exc_info=error)
 
     def put_back(self, claim: Claim) -> None:
         """Have the database serve a caller after all."""
@@ -109,7 +130,9 @@ class FastPath:
         self.engine.put_back(claim)
 
     def warm(self, work: Work, queue: Queue, claimed: int) -> None:
-        """Hear how many jobs were claimed the slow way; a queue that gives many and has more gets a ready list."""
+        """Count jobs that were claimed from the database; a queue that gives many and has more gets a ready list."""
+        if queue.number not in work.tx.hot:
+            cast("FastTransaction", work.tx).claims_unlisted(queue.number)
         if claimed > limits.fast_batch_jobs_max:
             self._heat.pop(queue.key, None)
             return
@@ -128,6 +151,15 @@ class FastPath:
             and not self.rests
         ):
             work.after_commit.append(partial(self._line, queue))
+
+    async def begin_lists(self, generation: int) -> bool:
+        """Prepare Redis for the first list of a generation; False if that fails."""
+        try:
+            await self.lists.begin(generation)
+        except FastPathFailed:
+            self.failed()
+            return False
+        return True
 
     def _line(self, queue: Queue) -> Line:
         line = self._lines.get(queue.key)
@@ -179,7 +211,7 @@ class FastPath:
                         best[job.queue] = place
         try:
             for queue, place in best.items():
-                await self.lists.offer(self.generation, queue, place)
+                await self.lists.offer(max(work.tx.generation, self.generation), queue, place)
         except FastPathFailed:
             self.failed()
 
@@ -229,14 +261,8 @@ class FastPath:
         return True
 
     def _unlock_soon(self, generation: int, number: int, holder: str) -> None:
-        task = asyncio.get_running_loop().create_task(self.lists.unlock(generation, number, holder))
-        self._unlocking.add(task)
-        task.add_done_callback(self._unlocked)
-
-    def _unlocked(self, task: asyncio.Task[None]) -> None:
-        self._unlocking.discard(task)
-        if not task.cancelled():
-            task.exception()  # a lock that is not given back runs out
+        # A lock that is not given back runs out.
+        self._start(self.lists.unlock(generation, number, holder), "penstock-fast-unlock")
 
     async def cool(self) -> None:
         """Take back what nobody wants any more."""
@@ -289,6 +315,8 @@ class FastPath:
         await self.daemon.stop()
         for line in list(self._lines.values()):
             await line.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         with contextlib.suppress(PenstockError):
             await self.daemon.note(limits.HOUR_MS)
         if self._giving_up is not None:

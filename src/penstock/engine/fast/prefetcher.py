@@ -95,6 +95,10 @@ class Prefetcher:
         command = Prefetch(self._key, count, self._lease_ms + limits.fast_margin_ms, is_empty=is_empty)
         try:
             found = await path.engine.run(command)
+            if found.announced:  # every push from now on makes an offer, and every earlier one is seen
+                found = await path.engine.run(
+                    Prefetch(self._key, count, self._lease_ms + limits.fast_margin_ms, is_empty=is_empty)
+                )
         except PenstockError:
             await path.lists.unlock(path.generation, self._number, holder)
             raise
@@ -105,7 +109,7 @@ class Prefetcher:
         length = None
         if found.generation == path.generation:
             now = path.clock.steady_ms()
-            length = await path.lists.fill(path.generation, self._number, plan, found.jobs, first=found.first, now_ms=now)
+            length = await path.lists.fill(path.generation, self._number, plan, found.jobs, now_ms=now)
         if length is None:  # given up, or taken back, meanwhile
             await path.engine.run(TakeBack([(job.id, job.token) for job, _ in found.jobs]))
             self.epoch = None

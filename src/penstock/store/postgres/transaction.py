@@ -73,6 +73,8 @@ class PostgresTransaction(Ledger, AcrossShards):
         self._webhooks_changed = False
         self._changed: set[int] = set()  #: queues that others have to read again
         self._finished: Finished | None = None
+        self._announced: set[int] = set()  #: queues to which this gives a ready list
+        self._unlisted: set[int] = set()  #: queues that must not have got one since this began
 
     async def __aenter__(self) -> Self:
         store = self._store
@@ -156,6 +158,8 @@ class PostgresTransaction(Ledger, AcrossShards):
             _FINISH, touched, self._known, list(self._emptied), len(self._events), self.now_ms, self._id_mark(),
             self._store.server, news.encode(told), body,
         )  # fmt: skip
+        if not self._unlisted.isdisjoint(set(self.heated) - self._announced):
+            raise RowChanged("A queue has got a ready list meanwhile.")
         self._store.journal_bytes = total
         self._finished = Finished(block, xid, JournalBlock(seq, self.now_ms, self._events, queues), body)
 
@@ -649,12 +653,27 @@ class PostgresTransaction(Ledger, AcrossShards):
 
     # The fast path.
 
-    async def hot_add(self, queue: Queue) -> int:
-        self.wrote = True
-        epoch: int | None = await self._db.fetchval(_ADD_HOT, queue.number, self.generation)
-        if epoch is None:  # somebody has given up this generation meanwhile
+    async def hot_lock(self) -> bool:
+        # With this lock, the next statement sees every list that was announced before.
+        if await self._db.fetchval("select generation from catalog for update") != self.generation:
             raise RowChanged
-        return epoch
+        has_any: bool = await self._db.fetchval("select exists (select from hot)")
+        return has_any
+
+    async def hot_add(self, queue: Queue) -> None:
+        self.wrote = True
+        self._announced.add(queue.number)
+        await self._db.execute(_ADD_HOT, queue.number)
+
+    async def hot_fill(self, queue: int, epoch: int) -> int:
+        self.wrote = True
+        new_epoch: int | None = await self._db.fetchval(_FILL_HOT, queue, epoch, self.generation)
+        if new_epoch is None:
+            raise RowChanged
+        return new_epoch
+
+    def claims_unlisted(self, queue: int) -> None:
+        self._unlisted.add(queue)
 
     async def hot_remove(self, queue: int, epoch: int) -> None:
         self.wrote = True
@@ -749,9 +768,11 @@ def _utf8(text: str | None) -> bytes | None:
 
 _OLD_NAMES = "select queue, group_id from jobs where id = any ($1::bigint[])"
 _ENTER = "select clock_ms(), version, generation, array(select queue from hot), array(select epoch from hot) from catalog"
-_ADD_HOT = (
-    "with this as (select from catalog where generation = $2 for share)"
-    " insert into hot select $1, 1 from this on conflict (queue) do update set epoch = hot.epoch + 1 returning epoch"
+# The epochs of a list never meet those of a later list of the same queue.
+_ADD_HOT = "insert into hot values ($1, clock_ms() << 20) on conflict (queue) do nothing"
+_FILL_HOT = (
+    "with this as (select from catalog where generation = $3 for share)"
+    " update hot set epoch = hot.epoch + 1 from this where queue = $1 and epoch = $2 returning epoch"
 )
 _ABANDON = (
     "update catalog set generation = generation + 1, fenced_at = clock_ms(), fence = (clock_ms() - $1::bigint) << $2::int"

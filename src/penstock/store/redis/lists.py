@@ -42,13 +42,12 @@ return {1, redis.call('zcard', KEYS[2]), tonumber(redis.call('hget', KEYS[4], 'o
 # Add jobs, and forget the offers that were made before they were fetched: these are among them, or gone.
 _FILL = """
 if redis.call('get', KEYS[5]) ~= ARGV[2] then return -1 end
-if ARGV[3] == '1' then redis.call('set', KEYS[1], ARGV[1], 'ex', ARGV[5])
-elseif redis.call('get', KEYS[1]) ~= ARGV[1] then return false end
-for i = 7, #ARGV, 2 do
+if redis.call('get', KEYS[1]) ~= ARGV[1] then return false end
+for i = 6, #ARGV, 2 do
   redis.call('zadd', KEYS[2], 0, ARGV[i])
   redis.call('hset', KEYS[3], ARGV[i], ARGV[i + 1])
 end
-redis.call('zremrangebyscore', KEYS[6], '-inf', ARGV[4])
+redis.call('zremrangebyscore', KEYS[6], '-inf', ARGV[3])
 local last = redis.call('zrange', KEYS[2], -1, -1)[1]
 local low = false
 for _, key in ipairs(redis.call('zrange', KEYS[6], 0, -1)) do
@@ -57,8 +56,8 @@ for _, key in ipairs(redis.call('zrange', KEYS[6], 0, -1)) do
   else redis.call('zrem', KEYS[6], key) end
 end
 if low then redis.call('hset', KEYS[4], 'low', low) else redis.call('hdel', KEYS[4], 'low') end
-redis.call('hset', KEYS[4], 'filled', ARGV[6])
-for _, key in ipairs({KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6]}) do redis.call('expire', key, ARGV[5]) end
+redis.call('hset', KEYS[4], 'filled', ARGV[5])
+for _, key in ipairs({KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6]}) do redis.call('expire', key, ARGV[4]) end
 redis.call('del', KEYS[5])
 return redis.call('zcard', KEYS[2])
 """
@@ -122,6 +121,7 @@ for _, member in ipairs(ARGV) do
 end
 return found
 """
+_BEGIN = "return redis.call('set', KEYS[1], ARGV[1], 'ex', ARGV[2])"
 _UNLOCK = "if redis.call('get', KEYS[5]) == ARGV[1] then redis.call('del', KEYS[5]) end return 1"
 
 
@@ -162,6 +162,7 @@ class ReadyLists:
     def __init__(self, link: RedisLink, identity: Callable[[], str]) -> None:
         self._link = link
         self._identity = identity
+        self._begin = link.script(_BEGIN)
         self._plan = link.script(_PLAN)
         self._fill = link.script(_FILL)
         self._pop = link.script(_POP)
@@ -184,16 +185,18 @@ class ReadyLists:
         answer = await self._run(self._plan, generation, queue, [holder, LOCK_MS])
         return Plan(holder, answer[1], answer[2]) if answer[0] else None
 
-    async def fill(
-        self, generation: int, queue: int, plan: Plan, jobs: Sequence[Delivery], *, first: bool, now_ms: int
-    ) -> int | None:
+    async def begin(self, generation: int) -> None:
+        """Begin a generation of which nothing is in Redis yet."""
+        run_id = await self._run_id()
+        await self._run(self._begin, generation, 0, [run_id, KEEP_S])
+
+    async def fill(self, generation: int, queue: int, plan: Plan, jobs: Sequence[Delivery], *, now_ms: int) -> int | None:
         """Add jobs and give the lock back; return how many there are now, None if it was taken from us: nothing was added.
 
-        ``first``: nothing of this generation is in Redis yet, so that it may begin. Raises FastPathFailed if Redis has lost
-        the lists.
+        Raises FastPathFailed if Redis has lost the lists.
         """
         run_id = await self._run_id()
-        parts: list[str | bytes | int] = [run_id, plan.holder, int(first), plan.offers, KEEP_S, now_ms]
+        parts: list[str | bytes | int] = [run_id, plan.holder, plan.offers, KEEP_S, now_ms]
         for job, payload in jobs:
             parts += (_member(job), _encode(_Entry(job, payload.data, payload.options)))
         length: int | None = await self._run(self._fill, generation, queue, parts)
