@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import math
 import struct
+from datetime import UTC, datetime
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import FrameTooLarge, InvalidInput
-from penstock.doors.jobs import frames
+from penstock.doors.jobs import frames, jsonable
 from penstock.doors.jobs.frames import Parser
 from tests.support.tcp import frame
 
@@ -51,7 +54,7 @@ def test_however_the_stream_is_cut_the_messages_are_the_same(messages: list[Any]
 @given(MESSAGES)
 def test_what_goes_out_is_what_went_in(message: dict[str, Any]) -> None:
     decoded = frames.decode(frame(message)[4:])
-    frames.check(decoded)
+    jsonable.convert(decoded)
     assert decoded == message
     encoded = frames.encode(decoded)
     assert struct.unpack(">I", encoded[:4])[0] == len(encoded) - 4
@@ -65,10 +68,10 @@ def test_garbage_is_refused_and_nothing_else(garbage: bytes, cuts: list[int]) ->
         for each in parser.receive(part):
             assert len(each) <= 100
             with contextlib.suppress(InvalidInput):
-                frames.check(frames.decode(each))
+                jsonable.convert(frames.decode(each))
         assert parser.broken or parser.kept <= 104
     with contextlib.suppress(InvalidInput):
-        frames.check(frames.decode(garbage))
+        jsonable.convert(frames.decode(garbage))
 
 
 def test_a_frame_too_large_is_refused_by_its_header_after_the_frames_before_it() -> None:
@@ -111,33 +114,98 @@ def deep(levels: int) -> Any:
     return value
 
 
+def taken(value: Any) -> Any:
+    """Return a payload as it is stored."""
+    message = frames.decode(frame({"data": value})[4:])
+    jsonable.convert(message)
+    return json.loads(msgspec.json.encode(message))["data"]
+
+
+UNDEFINED = msgpack.ExtType(0, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (msgpack.Timestamp(1_794_960_000), "2026-11-18T00:00:00.000Z"),
+        (msgpack.Timestamp(1_700_000_000, 123_999_000), "2023-11-14T22:13:20.123Z"),
+        (msgpack.Timestamp(-1, 995_000_000), "1969-12-31T23:59:59.995Z"),
+        (msgpack.Timestamp(-62_135_596_800), "0001-01-01T00:00:00.000Z"),
+        (msgpack.Timestamp(-62_167_219_200), "0000-01-01T00:00:00.000Z"),
+        (msgpack.Timestamp(-62_167_219_201), "-000001-12-31T23:59:59.000Z"),
+        (msgpack.Timestamp(253_402_300_800), "+010000-01-01T00:00:00.000Z"),
+        (msgpack.Timestamp(8_640_000_000_000), "+275760-09-13T00:00:00.000Z"),
+        (msgpack.Timestamp(-8_640_000_000_000), "-271821-04-20T00:00:00.000Z"),
+        (msgpack.Timestamp(8_640_000_000_000, 1_000_000), None),
+        (msgpack.Timestamp(2**62), None),
+        ([{"a": [msgpack.Timestamp(2**62), 1, msgpack.Timestamp(0)]}, 2], [{"a": [None, 1, "1970-01-01T00:00:00.000Z"]}, 2]),
+        ([math.nan, math.inf, -math.inf], [None, None, None]),
+        (b"\x01\x02\xff", {"0": 1, "1": 2, "2": 255}),
+        ({"empty": b""}, {"empty": {}}),
+        ({1: 2, None: 3, 1.5: 5, 2.0: 6}, {"1": 2, "null": 3, "1.5": 5, "2": 6}),
+        ({True: 4}, {"true": 4}),
+        ({"a": UNDEFINED, "b": [UNDEFINED]}, {"b": [None]}),
+        (UNDEFINED, None),
+    ],
+)
+def test_values_json_does_not_have_are_taken_as_javascript_writes_them(value: Any, stored: Any) -> None:
+    assert taken(value) == stored
+    assert taken([[value]]) == [[stored]]
+
+
+@given(st.datetimes())
+def test_any_date_is_its_iso_text(moment: datetime) -> None:
+    moment = moment.replace(tzinfo=UTC)
+    assert taken(msgpack.Timestamp.from_datetime(moment)) == f"{moment.isoformat(timespec='milliseconds')[:-6]}Z"
+
+
+def test_a_date_that_no_datetime_holds_is_found_at_any_depth_within_limits() -> None:
+    value: Any = msgpack.Timestamp(2**62)
+    for _ in range(30):
+        value = {"in": [value]}
+    assert "null" in json.dumps(taken(value))
+    with pytest.raises(InvalidInput, match="Invalid command format"):
+        frames.decode(frame({"data": [[["x" * (32 * 2**20), msgpack.Timestamp(2**62)]]]})[4:])
+
+
 @pytest.mark.parametrize(
     ("value", "error"),
     [
-        (math.nan, "NaN and Infinity are not supported"),
-        ([-math.inf], "NaN and Infinity are not supported"),
-        ({"a": b"bytes"}, "Binary and extension values are not supported"),
-        (msgpack.ExtType(5, b"x"), "Binary and extension values are not supported"),
-        (msgpack.Timestamp(1), "Binary and extension values are not supported"),
-        ({"a": {1: 2}}, "Map keys must be strings"),
-        (deep(100), r"JSON nested too deeply \(max 64 levels\)"),
+        (msgpack.ExtType(5, b"x"), "Extension values are not supported, except dates"),
+        ({"a": {b"x": 2}}, "Map keys must be text, numbers, booleans or null"),
+        (b"x" * 2_000_001, "Too many values in one command"),
     ],
 )
 def test_what_json_cannot_say_is_refused(value: Any, error: str) -> None:
     message = frames.decode(frame({"data": value})[4:])
     with pytest.raises(InvalidInput, match=error):
-        frames.check(message)
+        jsonable.convert(message)
+
+
+def test_what_is_too_deep_is_cut_where_it_is_refused_anyway() -> None:
+    message = frames.decode(frame({"jobs": [{"data": deep(100)}, {"data": 1}]})[4:])
+    jsonable.convert(message)
+    text = json.dumps(message["jobs"][0]["data"])
+    assert 64 < text.count("[") < 100
+
+
+def test_a_refused_result_spares_its_neighbours() -> None:
+    message = frames.decode(frame({"results": [1, msgpack.ExtType(5, b"x"), msgpack.Timestamp(0)]})[4:])
+    jsonable.convert(message)
+    first, refused, last = message["results"]
+    assert (first, last) == (1, "1970-01-01T00:00:00.000Z")
+    assert refused == jsonable.Unfit("Extension values are not supported, except dates: JSON has no such values")
 
 
 def test_a_message_of_too_many_values_is_refused() -> None:
     message = frames.decode(frame({"data": [None] * 2_000_000})[4:])
     with pytest.raises(InvalidInput, match=r"Too many values in one command \(max 2000000\)"):
-        frames.check(message)
+        jsonable.convert(message)
 
 
 def test_large_whole_numbers_come_in_as_floats_and_go_out_as_floats_again() -> None:
     message = frames.decode(frame({"at": 1_700_000_000_000.0, "half": 0.5, "list": [4_294_967_296.0], "small": 5.0})[4:])
-    frames.check(message)
+    jsonable.convert(message)
     assert repr(message) == "{'at': 1700000000000, 'half': 0.5, 'list': [4294967296], 'small': 5.0}"
     assert repr(msgpack.unpackb(frames.encode(message)[4:])) == (
         "{'at': 1700000000000.0, 'half': 0.5, 'list': [4294967296.0], 'small': 5.0}"
@@ -147,8 +215,10 @@ def test_large_whole_numbers_come_in_as_floats_and_go_out_as_floats_again() -> N
     assert found == {"snowflake": 2**60 + 1, "huge": 1e30, "beyond": math.inf, "below": -math.inf, "color": 2**32 - 1}
 
 
-def test_what_javascript_does_not_define_is_null() -> None:
-    assert frames.decode(frame({"cmd": "PULL", "owner": msgpack.ExtType(0, b"\0")})[4:]) == {"cmd": "PULL", "owner": None}
+def test_fields_javascript_does_not_define_are_not_given() -> None:
+    message = frames.decode(frame({"cmd": "PULL", "owner": UNDEFINED, "data": UNDEFINED})[4:])
+    jsonable.convert(message)
+    assert message == {"cmd": "PULL", "data": None}
 
 
 def test_a_reply_too_large_for_a_frame_becomes_an_error() -> None:

@@ -9,6 +9,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from penstock.access.gate import Gate
@@ -48,7 +49,7 @@ def test_replies_carry_the_request_id_of_their_command(client: TcpClient) -> Non
     assert client.call("Ping", reqId="abc")["reqId"] == "abc"
     assert client.call("Nonsense", reqId=7) == {"ok": False, "error": "Unknown command: Nonsense", "reqId": 7}
     assert "reqId" not in client.call("Ping")
-    assert client.call("PUSH", queue="q", data=float("nan"), reqId="n")["reqId"] == "n"
+    assert client.call("PUSH", queue="q", data=msgpack.ExtType(5, b"x"), reqId="n")["reqId"] == "n"
 
 
 def test_what_is_not_a_command_is_answered_and_the_connection_goes_on(client: TcpClient) -> None:
@@ -133,10 +134,30 @@ def test_numbers_only_json_can_write_still_come_out(client: TcpClient, server: S
     assert data == {"huge": float("inf"), "long": 123456789012345678901234567890.0}
 
 
-def test_values_json_does_not_have_are_refused(client: TcpClient) -> None:
-    assert client.refused("PUSH", queue=client.queue, data=b"x").startswith("Binary and extension values are not supported")
-    assert client.refused("PUSH", queue=client.queue, data={1: 2}) == "Map keys must be strings"
-    assert client.refused("PUSH", queue=client.queue, data=float("inf")).startswith("NaN and Infinity")
+def test_a_date_is_taken_as_text_and_its_neighbours_are_taken_too(client: TcpClient) -> None:
+    """A client of JavaScript sends dates as MessagePack timestamps."""
+    date, text = msgpack.Timestamp(1_794_960_000), "2026-11-18T00:00:00.000Z"
+    client.ok("PUSHB", queue=client.queue, jobs=[{"data": 1}, {"data": {"at": date}}, {"data": [b"\x01", float("nan")]}])
+    pulled = client.ok("PULLB", queue=client.queue, count=3)
+    assert [job["data"] for job in pulled["jobs"]] == [1, {"at": text}, [{"0": 1}, None]]
+    ids = [job["id"] for job in pulled["jobs"]]
+    assert client.ok("ACKB", ids=ids, tokens=pulled["tokens"], results=[date, 2, {"bytes": b"\x02"}])["count"] == 3
+    assert [client.ok("GetResult", id=each)["result"] for each in ids] == [text, 2, {"bytes": {"0": 2}}]
+
+
+def test_a_value_without_json_is_refused_for_its_job(client: TcpClient) -> None:
+    unknown = msgpack.ExtType(5, b"x")
+    error = "Extension values are not supported, except dates: JSON has no such values"
+    assert client.refused("PUSH", queue=client.queue, data=unknown) == error
+    assert client.refused("PUSHB", queue=client.queue, jobs=[{"data": 1}, {"data": [unknown]}]) == f"jobs[1]: {error}"
+    (first, one), (second, two), (third, three) = client.active(), client.active(), client.active()
+    deep_error = "JSON nested too deeply (max 64 levels)"
+    reply = client.ok("ACKB", ids=[first, second, third], tokens=[one, two, three], results=[1, unknown, nested(65)])
+    assert reply["count"] == 1
+    assert reply["errors"] == [{"id": second, "error": error}, {"id": third, "error": deep_error}]
+    assert [client.state(each) for each in (first, second, third)] == ["completed", "active", "active"]
+    assert client.refused("ACKB", ids=[second], tokens=[two], results=[unknown]) == error
+    assert client.ok("ACKB", ids=[second, third], tokens=[two, three], results=[2, 3])["count"] == 2
 
 
 def nested(levels: int) -> Any:

@@ -17,6 +17,7 @@ from penstock.doors.jobs import queues as q
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.call import Entry
 from penstock.doors.jobs.door import hold
+from penstock.doors.jobs.jsonable import Unfit
 from penstock.doors.jobs.views import STATE_NAMES, job_ref
 from penstock.doors.namespaces import check_namespace
 from penstock.engine.change import ClearLog
@@ -118,6 +119,14 @@ def job_commands(jobs: JobHandlers) -> dict[str, Entry]:
         _check_detach(call)
         return await jobs.pull_batch(call.request, queue)
 
+    async def ack_batch(call: Call) -> wire.BatchReply:
+        """Acknowledge several jobs, without those whose results have no JSON."""
+        results: Any = call.message.get("results")
+        unfit = {at: each.reason for at, each in enumerate(results) if type(each) is Unfit} if type(results) is list else {}
+        for at in unfit:
+            results[at] = None
+        return await jobs.ack_each(call.request, unfit)
+
     return {
         # Producers.
         "PUSH": Entry(jobs.push, j.PUSH, QUEUE),
@@ -126,7 +135,7 @@ def job_commands(jobs: JobHandlers) -> dict[str, Entry]:
         "PULL": Entry(pull, PULL, QUEUE, takes=True),
         "PULLB": Entry(pull_batch, PULL_BATCH, QUEUE, takes=True),
         "ACK": Entry(jobs.ack, j.ACK, ID, settles=True),
-        "ACKB": Entry(jobs.ack_batch, j.ACK_BATCH, settles=True),
+        "ACKB": Entry(ack_batch, j.ACK_BATCH, settles=True),
         "FAIL": Entry(jobs.fail, j.FAIL, ID, settles=True),
         "Progress": Entry(jobs.report_progress, j.PROGRESS, ID),
         "JobHeartbeat": Entry(jobs.heartbeat, j.HEARTBEAT, ID),

@@ -1,7 +1,6 @@
 """The frames of the jobs door's TCP protocol: bytes in, messages out, and back. It knows no sockets.
 
-A frame is the length of what follows (four bytes, the highest first) and one MessagePack map. Jobs are stored as JSON, so a
-message may hold what JSON can say and nothing else.
+A frame is the length of what follows (four bytes, the highest first) and one MessagePack map.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ import msgspec
 
 from penstock.core import limits
 from penstock.core.errors import FrameTooLarge, InvalidInput
+from penstock.doors.jobs import jsonable
 
 HEADER_BYTES: Final = 4
-#: A command wraps a payload in a few levels of its own; the payload's own limit is checked where it is taken.
-_DEPTH_MAX: Final = limits.payload_depth_max + 8
 #: MessagePack decoders of JavaScript turn larger integers into BigInt, which mixes with nothing: such numbers travel as floats.
 _INTEGER_MIN: Final = -(2**31)
 _INTEGER_MAX: Final = 2**32 - 1
@@ -24,7 +22,7 @@ _INTEGER_MAX: Final = 2**32 - 1
 _EXACT_MAX: Final = 2**53
 #: How JavaScript spells ``undefined`` in MessagePack.
 _UNDEFINED: Final = 0
-_PLAIN: Final = frozenset({str, int, bool, type(None)})
+_TIMESTAMP: Final = -1
 _UNDECODABLE: Final = "Invalid command format"
 
 
@@ -78,63 +76,63 @@ class Parser:
 
 
 def _ext(code: int, data: memoryview) -> object:
-    return None if code == _UNDEFINED else msgspec.msgpack.Ext(code, bytes(data))
+    return jsonable.UNDEFINED if code == _UNDEFINED else msgspec.msgpack.Ext(code, bytes(data))
 
 
 _decode = msgspec.msgpack.Decoder(ext_hook=_ext).decode
+_decode_map = msgspec.msgpack.Decoder(dict[Any, msgspec.Raw], ext_hook=_ext).decode
+_decode_array = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _encoder = msgspec.msgpack.Encoder()
+_BAD_DATE: Final = (ValueError, OverflowError)
+_ERRORS: Final = (TypeError, ValueError, IndexError, OverflowError, RecursionError)
 
 
 def decode(frame: bytes) -> dict[str, Any]:
     """Turn a frame into a message. Raises InvalidInput if it is not one MessagePack map."""
     try:
-        message = _decode(frame)
-    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+        try:
+            message = _decode(frame)
+        except _BAD_DATE:
+            message = _PartDecoder().decode(frame)
+    except _ERRORS:
         raise InvalidInput(_UNDECODABLE) from None
     if type(message) is not dict:
         raise InvalidInput(_UNDECODABLE)
     return message
 
 
-def check(message: dict[str, Any]) -> None:
-    """Raise InvalidInput for what JSON cannot say: it could not be stored.
+class _PartDecoder:
+    """Decodes a frame with dates that no ``datetime`` can hold: part by part, down to those dates.
 
-    Whole numbers that a client had to send as floats, because they are large, become whole again.
+    Each level is decoded anew, so there is a limit to the work. Raises ValueError beyond it.
     """
-    level: list[Any] = [message]
-    values = 0
-    for _ in range(_DEPTH_MAX):
-        below: list[Any] = []
-        for each in level:
-            values += len(each)
-            if values > limits.command_values_max:
-                raise InvalidInput(f"Too many values in one command (max {limits.command_values_max})")
-            if type(each) is dict:
-                for key, value in each.items():
-                    if type(key) is not str:
-                        raise InvalidInput("Map keys must be strings")
-                    if type(value) not in _PLAIN:
-                        _check_value(each, key, value, below)
-            else:
-                for index, value in enumerate(each):
-                    if type(value) not in _PLAIN:
-                        _check_value(each, index, value, below)
-        if not below:
-            return
-        level = below
-    raise InvalidInput(f"JSON nested too deeply (max {limits.payload_depth_max} levels)")
+
+    def __init__(self) -> None:
+        self._bytes_left = limits.frame_bytes_max
+
+    def decode(self, raw: bytes | msgspec.Raw) -> Any:
+        """Return the value of a part."""
+        view = memoryview(raw)
+        self._bytes_left -= len(view)
+        if self._bytes_left < 0:
+            raise ValueError("too much work")
+        try:
+            return _decode(raw)
+        except _BAD_DATE:
+            kind = view[0]
+            if 0x80 <= kind <= 0x8F or kind in (0xDE, 0xDF):
+                return {key: self.decode(value) for key, value in _decode_map(raw).items()}
+            if 0x90 <= kind <= 0x9F or kind in (0xDC, 0xDD):
+                return [self.decode(value) for value in _decode_array(raw)]
+            return jsonable.date_text(_timestamp(bytes(raw)))
 
 
-def _check_value(container: Any, key: str | int, value: object, below: list[Any]) -> None:
-    if isinstance(value, dict | list):
-        below.append(value)
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise InvalidInput("NaN and Infinity are not supported: JSON has no such numbers")
-        if value.is_integer() and _EXACT_MAX >= abs(value) > -_INTEGER_MIN - 1:
-            container[key] = int(value)
-    else:
-        raise InvalidInput("Binary and extension values are not supported: JSON has no such values")
+def _timestamp(raw: bytes) -> bytes:
+    """Return the content of a timestamp. Raises ValueError if it is something else."""
+    header = raw[:3] if raw[0] == 0xC7 else raw[:2]
+    if header[-1] != _TIMESTAMP % 256 or raw[0] not in (0xC7, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8):
+        raise ValueError("no timestamp")
+    return raw[len(header) :]
 
 
 def encode(reply: dict[str, Any]) -> bytes:

@@ -124,15 +124,30 @@ class JobHandlers(JobsDoor):
         return wire.Ok()
 
     async def ack_batch(self, req: Request) -> wire.BatchReply:
+        return await self.ack_each(req, {})
+
+    async def ack_each(self, req: Request, refused: dict[int, str]) -> wire.BatchReply:
+        """Acknowledge several jobs. A result that cannot be kept is an error of its job alone.
+
+        ``refused``: why results cannot be kept, by their positions, as far as that is known already.
+        """
         body = await ACK_BATCH.read(req)
-        results: list[bytes | None] = [None] * len(body.ids)
-        if body.results is not None:
-            if len(body.results) != len(body.ids):
-                raise InvalidInput("results must have as many items as ids")
-            results = [None if bytes(result) == b"null" else take_result(result) for result in body.results]
-        settlement = Ack(self.namespace(req), holds(body.ids, body.tokens), results)
-        count, errors = await self.settle_many(settlement, body.ids, NOT_ACTIVE)
-        return wire.BatchReply(count=count, errors=errors)
+        texts, results = body.ids, [None] * len(body.ids) if body.results is None else body.results
+        if len(results) != len(texts):
+            raise InvalidInput("results must have as many items as ids")
+        claims = holds(texts, body.tokens)
+        kept: dict[int, bytes | None] = {}
+        for index, result in enumerate(results):
+            try:
+                if index not in refused:
+                    kept[index] = None if result is None or bytes(result) == b"null" else take_result(result)
+            except InvalidInput as error:
+                refused[index] = str(error)
+        if texts and not kept:
+            raise InvalidInput(next(iter(refused.values())))
+        settlement = Ack(self.namespace(req), [claims[index] for index in kept], list(kept.values()))
+        count, errors = await self.settle_many(settlement, [texts[index] for index in kept], NOT_ACTIVE)
+        return wire.BatchReply(count=count, errors=errors + [wire.ItemError(texts[at], why) for at, why in refused.items()])
 
     async def fail(self, req: Request, id: str) -> wire.Ok:
         body = await FAIL.read_optional(req)

@@ -14,7 +14,7 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, TooMany, Unauthorized
-from penstock.doors.jobs import frames
+from penstock.doors.jobs import frames, jsonable
 from penstock.doors.jobs.session import Session
 from penstock.doors.links import keep_alive
 from penstock.doors.listening import ConnectionListener
@@ -213,7 +213,7 @@ class Connection(asyncio.Protocol):
     async def _work(self, message: dict[str, Any], size: int) -> None:
         try:
             try:
-                frames.check(message)
+                jsonable.convert(message)
             except InvalidInput as error:
                 reply = self._session.refuse(error, message)
             else:

@@ -1,0 +1,173 @@
+"""Values of MessagePack as JSON has them: what ``JSON.stringify`` would make of each.
+
+Jobs are stored as JSON. A client of JavaScript may send dates, bytes and NaN: they are taken as the JSON that the client itself
+would write.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from penstock.core import limits
+from penstock.core.errors import InvalidInput
+
+#: A command wraps a payload in a few levels of its own; the payload's own limit is checked where it is taken.
+_DEPTH_MAX: Final = limits.payload_depth_max + 8
+#: From here on a client of JavaScript sends whole numbers as floats, and up to there they are exact.
+_WHOLE_MIN: Final = 2**31 - 1
+_WHOLE_MAX: Final = 2**53
+_PLAIN: Final = frozenset({str, int, bool, type(None), Raw})
+#: How far a date of JavaScript is from 1970 at most, in ms.
+_DATE_MS_MAX: Final = 8_640_000_000_000_000
+#: The calendar repeats after so many years.
+_CYCLE_YEARS: Final = 400
+_CYCLE_MS: Final = 146_097 * 86_400_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Undefined:
+    """The value ``undefined`` of JavaScript: left out of maps, and null elsewhere."""
+
+
+UNDEFINED: Final = Undefined()
+
+
+class Unfit(msgspec.Struct, frozen=True):
+    """A result that JSON cannot have, and why."""
+
+    reason: str
+
+
+class _NotJson(InvalidInput):
+    """A value that JSON cannot have."""
+
+
+def convert(message: dict[str, Any]) -> None:
+    """Turn the values of a command into values of JSON, in place. Raises InvalidInput for what has no JSON.
+
+    Of a batch, the error names the job that it is about. A result that has no JSON becomes ``Unfit``: its neighbours are good.
+    """
+    try:
+        _convert(message)
+    except _NotJson:
+        _convert_apart(message)
+
+
+def _convert_apart(message: dict[str, Any]) -> None:
+    jobs, results = message.get("jobs"), message.get("results")
+    if isinstance(jobs, list):
+        for index, job in enumerate(jobs):
+            try:
+                _convert([job])
+            except _NotJson as error:
+                raise InvalidInput(f"jobs[{index}]: {error}") from None
+    if isinstance(results, list):
+        for index, result in enumerate(results):
+            try:
+                _convert([result])
+            except _NotJson as error:
+                results[index] = Unfit(str(error))
+    _convert(message)
+
+
+def _convert(top: dict[str, Any] | list[Any]) -> None:
+    level: list[Any] = [top]
+    values = 0
+    for _ in range(_DEPTH_MAX):
+        below: list[Any] = []
+        for each in level:
+            values += len(each)
+            _check_count(values)
+            if type(each) is dict:
+                odd = False
+                for key, value in each.items():
+                    if type(key) is not str:
+                        odd = True
+                    if type(value) not in _PLAIN:
+                        values += _put(each, key, value, below)
+                        odd = odd or value is UNDEFINED
+                if odd:
+                    _tidy(each)
+            else:
+                for index, value in enumerate(each):
+                    if type(value) not in _PLAIN:
+                        values += _put(each, index, value, below)
+        if not below:
+            return
+        level = below
+    for each in level:  # no payload may be as deep as this: it is refused where it is taken, without its neighbours
+        each.clear()
+
+
+def _check_count(values: int) -> None:
+    if values > limits.command_values_max:
+        raise InvalidInput(f"Too many values in one command (max {limits.command_values_max})")
+
+
+def _put(container: Any, key: Any, value: object, below: list[Any]) -> int:
+    """Replace a value that is not plain, or look at it later. Return how many values it stands for, beside itself."""
+    if isinstance(value, dict | list):
+        below.append(value)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            container[key] = None
+        elif value.is_integer() and _WHOLE_MAX >= abs(value) > _WHOLE_MIN:
+            container[key] = int(value)
+    elif isinstance(value, datetime):
+        container[key] = value.astimezone(UTC).isoformat(timespec="milliseconds")[: -len("+00:00")] + "Z"
+    elif isinstance(value, bytes):
+        _check_count(len(value))
+        container[key] = Raw(b"{%s}" % b",".join(b'"%d":%d' % pair for pair in enumerate(value)))
+        return len(value)
+    elif value is UNDEFINED:
+        if type(container) is list:
+            container[key] = None
+    elif type(value) is not Unfit:
+        raise _NotJson("Extension values are not supported, except dates: JSON has no such values")
+    return 0
+
+
+def _tidy(container: dict[Any, Any]) -> None:
+    """Make the keys text, and leave out what is undefined; but a payload that is undefined is null."""
+    items = [(key if type(key) is str else _key(key), value) for key, value in container.items()]
+    container.clear()
+    for key, value in items:
+        if value is not UNDEFINED:
+            container[key] = value
+        elif key == "data":
+            container[key] = None
+
+
+def _key(key: object) -> str:
+    if key is None:
+        return "null"
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    if isinstance(key, float):
+        return str(int(key)) if key.is_integer() and abs(key) < 1e21 else repr(key)
+    if isinstance(key, int):
+        return str(key)
+    raise _NotJson("Map keys must be text, numbers, booleans or null")
+
+
+def date_text(timestamp: bytes) -> str | None:
+    """Return the text of a MessagePack timestamp that no ``datetime`` can hold; None for an invalid date, as in JSON."""
+    if len(timestamp) == 12:
+        nanoseconds, seconds = int.from_bytes(timestamp[:4]), int.from_bytes(timestamp[4:], signed=True)
+    elif len(timestamp) == 8:
+        nanoseconds, seconds = divmod(int.from_bytes(timestamp), 2**34)
+    else:
+        return None
+    ms = seconds * 1_000 + nanoseconds // 1_000_000
+    if abs(ms) > _DATE_MS_MAX:
+        return None
+    cycles, rest = divmod(ms, _CYCLE_MS)
+    moment = _EPOCH + timedelta(milliseconds=rest)
+    year = moment.year + cycles * _CYCLE_YEARS
+    digits = f"{year:04d}" if 0 <= year <= 9999 else f"{'-' if year < 0 else '+'}{abs(year):06d}"
+    return f"{digits}{moment.isoformat(timespec='milliseconds')[4:-6]}Z"
