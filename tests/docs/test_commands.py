@@ -15,7 +15,14 @@ from tests.docs.generate import ROOT
 from tests.docs.shell import Terminal, commands, own_ports
 
 #: The virtual environment is this one, and nothing is installed into it.
-MAKE = ["make", f"VENV={sys.prefix}", f"PYTHON={sys.executable}", "-o", str(Path(sys.prefix) / ".installed")]
+MAKE = [
+    "make",
+    "--no-print-directory",
+    f"VENV={sys.prefix}",
+    f"PYTHON={sys.executable}",
+    "-o",
+    str(Path(sys.prefix) / ".installed"),
+]
 
 
 def dry_run(command: str) -> str:
@@ -37,7 +44,7 @@ def test_the_commands_of_the_readme(blocks: list[str], tmp_path: Path) -> None:
     ports = own_ports()
     terminal = Terminal(tmp_path, env=ports)
     arguments = f"RUN_ARGS={shlex.quote(f'--data {tmp_path}/data')}"
-    make = f"{shlex.join(MAKE)} --directory {shlex.quote(str(ROOT))} --no-print-directory"
+    make = f"{shlex.join(MAKE)} --directory {shlex.quote(str(ROOT))}"
     with terminal.running(f"{make} run {arguments}", codes=(0, 2, -2, 130)):  # make does not like to be interrupted
         assert httpx2.get(f"http://127.0.0.1:{ports['HTTP_PORT']}/health").json()["ok"] is True
 

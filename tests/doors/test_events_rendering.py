@@ -23,7 +23,7 @@ KEPT: dict[str, Any] = {
     "priority": 7, "run_at": AT + 500, "size": 2, "attempts": 1, "token": 9, "created_at": AT - 2_000, "started_at": AT,
     "progress": 40, "expires_at": AT - 1_000, "error": "broken", "reason": "max_attempts_exceeded", "message": None,
     "count": 3, "cleaned": {"states": [0, 4], "count": 3}, "max": 5, "concurrency": 6, "config": {"enabled": True},
-    "finished_at": None,
+    "finished_at": None, "due_at": AT - 100,
 }  # fmt: skip
 
 
