@@ -282,6 +282,24 @@ async def test_a_listing_is_paged_in_order_of_priority_then_line(bench: Workbenc
     assert await page(all_states, 10, 100) == []
 
 
+async def test_a_listing_may_have_only_the_waiting_jobs_of_high_or_of_low_priority(bench: Workbench) -> None:
+    (low,) = await bench.put(priority=-1)
+    (plain,) = await bench.put(priority=0)
+    (high,) = await bench.put(priority=5)
+    (delayed,) = await bench.put(state=State.DELAYED, priority=0)
+
+    async def page(prioritized: bool | None, *states: State) -> list[int]:
+        wanted = Page(bench.queue(), states, 100, 0, prioritized)
+        return [job.id for job, _ in await bench.store.job_page(wanted)]
+
+    assert await page(True, State.WAITING) == [high.id]
+    assert await page(False, State.WAITING) == [plain.id, low.id]
+    assert await page(None, State.WAITING) == [high.id, plain.id, low.id]
+    assert await page(True, State.WAITING, State.DELAYED) == [high.id, delayed.id]
+    assert set(await page(False, State.WAITING, State.DELAYED)) == {plain.id, delayed.id, low.id}
+    assert await bench.store.prioritized_count(bench.queue()) == 1
+
+
 async def test_priorities_are_counted_over_waiting_and_delayed_jobs(bench: Workbench) -> None:
     await bench.put(count=3, priority=5)
     await bench.put(state=State.DELAYED, priority=5)

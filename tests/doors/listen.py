@@ -91,6 +91,7 @@ def stream(client: httpx2.Client, path: str = "/events", **options: Any) -> Iter
     with client.stream("GET", path, **options) as response:
         assert response.status_code == 200
         assert response.headers["content-type"] == "text/event-stream"
+        assert response.headers["connection"] == "keep-alive"
         listening = StreamEar(response)
         first = listening.message()
         assert first["retry"] == "3000"

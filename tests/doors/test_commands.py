@@ -199,7 +199,10 @@ def get_logs(c: TcpClient) -> None:
     for word in ("a", "b", "c"):
         c.ok("AddLog", id=job_id, message=word)
     assert [line["message"] for line in c.ok("GetLogs", id=job_id)["data"]["logs"]] == ["a", "b", "c"]
-    assert [line["message"] for line in c.ok("GetLogs", id=job_id, start=1, end=2)["data"]["logs"]] == ["b"]
+    assert [line["message"] for line in c.ok("GetLogs", id=job_id, start=1, end=2)["data"]["logs"]] == ["b", "c"]
+    assert [line["message"] for line in c.ok("GetLogs", id=job_id, start=-2)["data"]["logs"]] == ["b", "c"]
+    assert [line["message"] for line in c.ok("GetLogs", id=job_id, start=0, end=-2)["data"]["logs"]] == ["a", "b"]
+    assert c.ok("GetLogs", id=job_id, start=0, end=0)["data"]["count"] == 3
 
 
 def clear_logs(c: TcpClient) -> None:
@@ -223,6 +226,17 @@ def get_jobs(c: TcpClient) -> None:
     assert {job["id"] for job in both} == {waiting, delayed}
     assert [job["id"] for job in c.ok("GetJobs", queue=c.queue, state="delayed", limit=5.0)["jobs"]] == [delayed]
     assert len(c.ok("GetJobs", queue=c.queue, offset=1, limit=10)["jobs"]) == 1
+    high = c.push(priority=1)
+
+    def listed(state: Any) -> list[str]:
+        return [job["id"] for job in c.ok("GetJobs", queue=c.queue, state=state)["jobs"]]
+
+    # As bunqueue's server has it: each waiting job is in one of three states.
+    assert (listed("waiting"), listed("prioritized"), listed("paused")) == ([waiting], [high], [])
+    assert listed(["prioritized", "waiting"]) == [high, waiting]
+    assert listed(["prioritized", "delayed"]) == [high, delayed]
+    c.ok("Pause", queue=c.queue)
+    assert (listed("waiting"), listed("prioritized"), listed("paused")) == ([], [], [high, waiting])
 
 
 def get_job_counts(c: TcpClient) -> None:
@@ -230,6 +244,13 @@ def get_job_counts(c: TcpClient) -> None:
     c.push()
     counts = c.ok("GetJobCounts", queue=c.queue)["counts"]
     assert {"waiting": 1, "active": 0, "delayed": 0, "completed": 0, "failed": 1}.items() <= counts.items()
+    c.push(priority=5)
+    c.push(priority=-5)
+    counts = c.ok("GetJobCounts", queue=c.queue)["counts"]
+    assert {"waiting": 2, "prioritized": 1, "paused": 0}.items() <= counts.items()
+    c.ok("Pause", queue=c.queue)
+    counts = c.ok("GetJobCounts", queue=c.queue)["counts"]
+    assert {"waiting": 0, "prioritized": 0, "paused": 3}.items() <= counts.items()
 
 
 def get_counts_per_priority(c: TcpClient) -> None:
@@ -360,15 +381,22 @@ def ping(c: TcpClient) -> None:
 
 
 def stats(c: TcpClient) -> None:
+    c.dead()
     c.push()
     found = c.ok("Stats")["stats"]
     assert found["waiting"] >= 1
-    assert {"active", "delayed", "dlq", "completed", "uptime"} <= found.keys()
+    assert {"active", "delayed", "dlq", "completed", "uptime", "pushPerSec", "pullPerSec"} <= found.keys()
+    assert found["failed"] >= 1
 
 
 def metrics(c: TcpClient) -> None:
     c.push()
-    assert c.ok("Metrics")["metrics"]["totalPushed"] >= 1
+    found = c.ok("Metrics")["metrics"]
+    assert found["totalPushed"] >= 1
+    assert found["memoryUsageMb"] >= 1
+    assert found["activeConnections"] >= 1
+    assert found["avgLatencyMs"] > 0
+    assert {"avgProcessingMs", "sqliteSizeMb"} <= found.keys()
 
 
 def prometheus(c: TcpClient) -> None:
@@ -450,7 +478,9 @@ def cron_delete(c: TcpClient) -> None:
 
 
 def add_webhook(c: TcpClient) -> str:
-    webhook: str = c.ok("AddWebhook", url="https://example.com/hook", events=["failed"], queue=c.queue)["data"]["webhookId"]
+    added = c.ok("AddWebhook", url="https://example.com/hook", events=["failed"], queue=c.queue)["data"]
+    assert added["queue"] == c.queue
+    webhook: str = added["webhookId"]
     return webhook
 
 
@@ -544,7 +574,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "ClearLogs": ({"id": UNKNOWN_ID}, NOT_FOUND),
     "GetJobs": (
         {"queue": "q", "state": "gone"},
-        "state must be one of: waiting, delayed, active, completed, failed, waiting-children",
+        "state must be one of: waiting, delayed, active, completed, failed, waiting-children, prioritized, paused",
     ),
     "GetJobCounts": ({"queue": "q" * 257}, "Queue name too long (max 256 characters)"),
     "GetCountsPerPriority": ({"queue": "a b"}, "Queue name contains invalid characters"),

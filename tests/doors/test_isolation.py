@@ -274,6 +274,7 @@ MAIN: dict[str, Row] = {
     "DELETE /jobs/{id}": Row({200, 400, 404}, per_job(), NAMED),
     # Queues.
     "GET /queues": Row({200}, once(), NAMED),
+    "GET /queues/summary": Row({200}, once(), NAMED),
     "GET /queues/{queue}/jobs/list": Row({200}, per_queue(), NAMED),
     "GET /queues/{queue}/counts": Row({200}, per_queue(), NAMED),
     "GET /queues/{queue}/count": Row({200}, per_queue(), NAMED),

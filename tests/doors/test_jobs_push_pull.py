@@ -270,7 +270,16 @@ def test_lifo_priority_and_delay_decide_who_is_next(api: Api) -> None:
     api.push("later", delay=60_000, priority=99)
     assert [api.pull()["data"] for _ in range(3)] == ["urgent", "lifo", "fifo"]
     assert api.pull() is None
-    assert api.counts() == {"waiting": 0, "active": 3, "delayed": 1, "completed": 0, "failed": 0, "waiting-children": 0}
+    assert api.counts() == {
+        "waiting": 0,
+        "active": 3,
+        "delayed": 1,
+        "completed": 0,
+        "failed": 0,
+        "waiting-children": 0,
+        "prioritized": 0,
+        "paused": 0,
+    }
 
 
 def test_a_group_runs_one_at_a_time_and_others_pass_it(api: Api) -> None:

@@ -46,15 +46,34 @@ def test_listing_by_state_in_order_of_priority(api: Api) -> None:
     assert listed(state="waiting", offset=5) == []
     assert listed(limit=0) == []
     assert api.ok("GET", "{q}/jobs/list")["jobs"][0]["state"] == "waiting"
+    assert listed(state="prioritized") == [high]
+    assert listed(state="prioritized,delayed") == [high, delayed]
+    assert listed(state="paused") == []
     counts = api.counts()
     for state, count in counts.items():
         assert len(listed(state=state)) == count
+    api.ok("POST", "{q}/pause")
+    assert listed(state="paused") == listed(state="waiting") == [high, low]
+    counts = api.counts()
+    assert (counts["waiting"], counts["prioritized"], counts["paused"]) == (2, 1, 2)
+
+
+def test_all_queues_are_summed_up_in_one_answer(api: Api) -> None:
+    api.dead()
+    api.push(priority=5)
+    api.ok("POST", "{q}/pause")
+    (found,) = [each for each in api.call("GET", "/queues/summary").json() if each["name"] == api.queue]
+    counts = {"waiting": 1, "active": 0, "delayed": 0, "completed": 0, "failed": 1}
+    assert found == {"name": api.queue, "paused": True, "counts": counts}
 
 
 @pytest.mark.parametrize(
     ("query", "error"),
     [
-        ({"state": "nonsense"}, "state must be one of: waiting, delayed, active, completed, failed, waiting-children"),
+        (
+            {"state": "nonsense"},
+            "state must be one of: waiting, delayed, active, completed, failed, waiting-children, prioritized, paused",
+        ),
         ({"limit": -1}, "limit must be at least 0"),
         ({"limit": "NaN"}, "limit must be a finite number"),
         ({"limit": 1.5}, "limit must be an integer"),
@@ -68,7 +87,16 @@ def test_a_bad_listing_is_refused(api: Api, query: dict[str, Any], error: str) -
 
 def test_an_unknown_queue_is_an_empty_one(api: Api) -> None:
     assert api.ok("GET", "{q}/jobs/list")["jobs"] == []
-    assert api.counts() == {"waiting": 0, "active": 0, "delayed": 0, "completed": 0, "failed": 0, "waiting-children": 0}
+    assert api.counts() == {
+        "waiting": 0,
+        "active": 0,
+        "delayed": 0,
+        "completed": 0,
+        "failed": 0,
+        "waiting-children": 0,
+        "prioritized": 0,
+        "paused": 0,
+    }
     assert api.ok("GET", "{q}/count") == {"ok": True, "count": 0}
     assert api.ok("GET", "{q}/priority-counts") == {"ok": True, "queue": api.queue, "counts": {}}
     assert api.ok("GET", "{q}/paused") == {"ok": True, "paused": False}
@@ -83,7 +111,16 @@ def test_counting(api: Api) -> None:
     for priority in (0, 0, 5):
         api.push(priority=priority)
     api.push(delay=60_000, priority=5)
-    assert api.counts() == {"waiting": 3, "active": 1, "delayed": 1, "completed": 1, "failed": 0, "waiting-children": 0}
+    assert api.counts() == {
+        "waiting": 3,
+        "active": 1,
+        "delayed": 1,
+        "completed": 1,
+        "failed": 0,
+        "waiting-children": 0,
+        "prioritized": 1,
+        "paused": 0,
+    }
     assert api.ok("GET", "{q}/count")["count"] == 5
     assert api.ok("GET", "{q}/priority-counts")["counts"] == {"0": 2, "5": 2}
 

@@ -56,6 +56,7 @@ GET /jobs/:id/logs
 POST /jobs/:id/logs
 DELETE /jobs/:id/logs
 GET /queues
+GET /queues/summary
 GET /queues/:q/jobs/list
 GET /queues/:q/counts
 GET /queues/:q/count

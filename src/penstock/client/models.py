@@ -63,6 +63,8 @@ class Counts(Model):
     completed: int
     failed: int
     waiting_children: int = msgspec.field(name="waiting-children")
+    prioritized: int = 0  #: waiting jobs with a priority above 0
+    paused: int = 0  #: waiting jobs of a queue that is paused
 
 
 class ItemError(Model):

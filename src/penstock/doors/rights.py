@@ -27,6 +27,7 @@ ROUTES: Final[dict[Right, tuple[str, ...]]] = {
         "GET /jobs/{id}/logs",
         "POST /jobs/{id}/wait",
         "GET /queues",
+        "GET /queues/summary",
         "GET /queues/{queue}/jobs/list",
         "GET /queues/{queue}/counts",
         "GET /queues/{queue}/count",

@@ -88,6 +88,9 @@ class Page(NamedTuple):
     states: tuple[State, ...]
     limit: int
     offset: int = 0
+    prioritized: bool | None = (
+        None  #: of the waiting jobs, only those with a priority above 0, or only the others; None: all
+    )
 
 
 class Search(NamedTuple):
@@ -722,6 +725,9 @@ class Store(Protocol):
 
     async def priority_counts(self, queue: Queue) -> dict[int, int]:
         """Count waiting and delayed jobs per priority."""
+
+    async def prioritized_count(self, queue: Queue) -> int:
+        """Count the waiting jobs with a priority above 0. The cost grows with their number, not with the queue's length."""
 
     async def result_get(self, job_id: int) -> bytes | None:
         """Read what a worker answered."""

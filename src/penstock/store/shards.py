@@ -278,6 +278,9 @@ class ShardedStore:
     async def priority_counts(self, queue: Queue) -> dict[int, int]:
         return await self._shard_with(queue).priority_counts(queue)
 
+    async def prioritized_count(self, queue: Queue) -> int:
+        return await self._shard_with(queue).prioritized_count(queue)
+
     async def result_get(self, job_id: int) -> bytes | None:
         shard = await self._holder(job_id)
         return None if shard is None else await shard.result_get(job_id)

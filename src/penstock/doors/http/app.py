@@ -144,8 +144,9 @@ class HttpApp:
     async def _go_on(self, method: str, proto: HTTPProtocol, answer: Stream | File) -> None:
         """Give an answer that goes on, or is sent by the server underneath."""
         headers = [("content-type", answer.content_type), ("cache-control", "no-cache"), *self._origin]
+        headers += answer.headers
         if isinstance(answer, File):
-            headers += [("content-length", str(answer.size)), *answer.headers]
+            headers.append(("content-length", str(answer.size)))
             if method == "HEAD":
                 proto.response_empty(200, headers)
             else:

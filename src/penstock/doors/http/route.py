@@ -108,3 +108,4 @@ class Stream(NamedTuple):
     content_type: str
     run: Callable[[StreamTransport], Awaitable[None]]
     done: Callable[[], None]
+    headers: tuple[tuple[str, str], ...] = ()

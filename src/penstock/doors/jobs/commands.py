@@ -47,10 +47,10 @@ class PullBatchFields(wire.PullBatchBody):
 
 
 class LogsFields(wire.In):
-    """Which lines of a log, counted from 0; ``end`` is the first that is left out."""
+    """Which lines of a log, counted from 0, both included. Negative numbers count from the end: -1 is the last line."""
 
-    start: Annotated[int, Meta(ge=0, le=limits.offset_max)] = 0
-    end: Annotated[int, Meta(ge=0, le=limits.offset_max)] | None = None
+    start: Annotated[int, Meta(ge=-limits.offset_max, le=limits.offset_max)] = 0
+    end: Annotated[int, Meta(ge=-limits.offset_max, le=limits.offset_max)] = -1
 
 
 class ClearLogsFields(wire.In):
@@ -102,9 +102,10 @@ def job_commands(jobs: JobHandlers) -> dict[str, Entry]:
         return wire.Ok()
 
     async def get_logs(call: Call, id: str) -> wire.LogsReply:
-        reply = await jobs.get_logs(call.request, id)
         which = LOGS.parse(await call.body())
-        return wire.LogsReply(data=wire.LogData(reply.data.logs[which.start : which.end]))
+        reply = await jobs.get_logs(call.request, id)
+        reply.data.logs = reply.data.logs[which.start : which.end + 1 or None]
+        return reply
 
     async def clear_logs(call: Call, id: str) -> wire.Ok:
         which = CLEAR_LOGS.parse(await call.body())
@@ -176,8 +177,8 @@ def queue_commands(queues: QueueHandlers) -> dict[str, Entry]:
     return {
         # Looking.
         "ListQueues": Entry(queues.list_queues),
-        "GetJobs": Entry(queues.list_jobs, q.LIST, QUEUE),
-        "GetJobCounts": Entry(queues.counts, None, QUEUE),
+        "GetJobs": Entry(queues.list_jobs_apart, q.LIST, QUEUE),
+        "GetJobCounts": Entry(queues.counts_apart, None, QUEUE),
         "GetCountsPerPriority": Entry(queues.priority_counts, None, QUEUE),
         "Count": Entry(queues.count, None, QUEUE),
         "IsPaused": Entry(queues.paused, None, QUEUE),
@@ -217,10 +218,18 @@ def ops_commands(ops: OpsHandlers) -> dict[str, Entry]:
         del status["ok"]
         return DataReply(data={"error": None, "since": None} | status)
 
+    async def stats(call: Call) -> dict[str, Any]:
+        reply: dict[str, Any] = msgspec.to_builtins(await ops.stats(call.request))
+        reply["stats"] |= msgspec.to_builtins(ops.more_stats())
+        return reply
+
+    async def metrics(_call: Call) -> dict[str, Any]:
+        return {"ok": True, "metrics": msgspec.to_builtins(ops.all_metrics())}
+
     return {
         "Ping": Entry(ops.ping),
-        "Stats": Entry(ops.stats),
-        "Metrics": Entry(ops.metrics),
+        "Stats": Entry(stats),
+        "Metrics": Entry(metrics),
         "Prometheus": Entry(prometheus),
         "StorageStatus": Entry(storage),
         "CompactMemory": Entry(ops.collect_garbage),

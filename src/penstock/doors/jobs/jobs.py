@@ -283,7 +283,7 @@ class JobHandlers(JobsDoor):
     async def get_logs(self, req: Request, id: str) -> wire.LogsReply:
         job, _ = await self.job(req, id)
         lines = [wire.LogLine(entry.at, entry.level, entry.message) for entry in await self.store.log_get(job.id)]
-        return wire.LogsReply(data=wire.LogData(lines))
+        return wire.LogsReply(data=wire.LogData(lines, len(lines)))
 
     async def add_log(self, req: Request, id: str) -> wire.AddedReply:
         body = await LOG.read(req)

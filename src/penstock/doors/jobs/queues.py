@@ -9,13 +9,14 @@ import msgspec
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, WrongState
 from penstock.core.events import EventKind
-from penstock.core.lifecycle import STORED_STATES, Arrow, State, sources
+from penstock.core.lifecycle import Arrow, State, sources
 from penstock.core.queue import Counts, QueueSettings
 from penstock.doors.http.body import Reader
 from penstock.doors.http.errors import Refused
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.door import JobsDoor
+from penstock.doors.jobs.listings import choose, counted_apart, counts_view
 from penstock.doors.jobs.views import STATES_BY_NAME, dead_job_view, job_name, job_ref, job_view
 from penstock.engine import admin
 from penstock.engine.admin import Configure
@@ -51,21 +52,44 @@ class QueueHandlers(JobsDoor):
 
     async def list_jobs(self, req: Request, queue: str) -> wire.JobsReply:
         query = LIST.parse_query(req)
+        return await self._list(req, queue, query, apart=False)
+
+    async def list_jobs_apart(self, req: Request, queue: str) -> wire.JobsReply:
+        """List jobs as commands do: each waiting job has one state."""
+        return await self._list(req, queue, LIST.parse_query(req), apart=True)
+
+    async def _list(self, req: Request, queue: str, query: wire.ListQuery, *, apart: bool) -> wire.JobsReply:
         found = self.queue(req, queue)
-        states = _states(query.state, STORED_STATES)
+        chosen = choose(query.state, paused=found is not None and found.settings.paused, apart=apart)
         limit = min(query.limit, limits.list_jobs_max)
-        if found is None or limit == 0:
+        if found is None or limit == 0 or not chosen.states:
             return wire.JobsReply(jobs=[])
-        page = await self.store.job_page(Page(found, states, limit, query.offset))
+        page = await self.store.job_page(Page(found, chosen.states, limit, query.offset, chosen.prioritized))
         return wire.JobsReply(jobs=[job_view(job, payload, queue) for job, payload in page])
+
+    async def summary(self, req: Request) -> list[wire.QueueSummary]:
+        """Tell of all queues in one answer: an array, without ``ok``."""
+        namespace = self.namespace(req)
+        found = [queue for queue in self.store.queues() if queue.key.namespace == namespace and queue.created_at]
+        rows = []
+        for queue in sorted(found, key=lambda each: each.key.name):
+            jobs = self.store.counts(queue)
+            counts = wire.QueueCounts(jobs.waiting, jobs.active, jobs.delayed, jobs.completed, jobs.dead)
+            rows.append(wire.QueueSummary(queue.key.name, queue.settings.paused, counts))
+        return rows
 
     async def counts(self, req: Request, queue: str) -> wire.CountsReply:
         counts = self._counts(req, queue)
-        return wire.CountsReply(
-            counts=wire.CountsView(
-                counts.waiting, counts.active, counts.delayed, counts.completed, counts.dead, counts.waiting_children
-            )
-        )
+        found = self.queue(req, queue)
+        prioritized = 0 if found is None or not counts.waiting else await self.store.prioritized_count(found)
+        paused = found is not None and found.settings.paused
+        return wire.CountsReply(counts=counts_view(counts, min(prioritized, counts.waiting), paused=paused))
+
+    async def counts_apart(self, req: Request, queue: str) -> wire.CountsReply:
+        """Count as commands do: each job once."""
+        reply = await self.counts(req, queue)
+        counted_apart(reply.counts, paused=self._settings(req, queue).paused)
+        return reply
 
     async def count(self, req: Request, queue: str) -> wire.CountReply:
         counts = self._counts(req, queue)
@@ -110,7 +134,7 @@ class QueueHandlers(JobsDoor):
     async def clean(self, req: Request, queue: str) -> wire.CleanReply:
         key = self.queue_key(req, queue)
         body = await CLEAN.read_optional(req)
-        states = _states(body.state, sources(Arrow.DRAIN), sources(Arrow.CLEAN))
+        states = _cleaned(body.state)
         removed = await admin.clean(self.engine, key, body.grace, states, body.limit)
         return wire.CleanReply(count=len(removed), ids=[job_name(job) for job in removed])
 
@@ -247,6 +271,7 @@ class QueueHandlers(JobsDoor):
         q = "/queues/{queue}"
         return self.namespaced(
             Route("GET", "/queues", self.list_queues, "List all queues", "Queues", wire.QueuesReply),
+            Route("GET", "/queues/summary", self.summary, "Counts of all queues", "Queues", listed=wire.QueueSummary),
             Route("GET", f"{q}/jobs/list", self.list_jobs, "List jobs by state", "Queues", wire.JobsReply, query=LIST),
             Route("GET", f"{q}/counts", self.counts, "Job counts per state", "Queues", wire.CountsReply),
             Route("GET", f"{q}/count", self.count, "Total job count", "Queues", count),
@@ -301,14 +326,12 @@ class QueueHandlers(JobsDoor):
         )
 
 
-def _states(
-    text: str | None, otherwise: tuple[State, ...], allowed: tuple[State, ...] = tuple(STATES_BY_NAME.values())
-) -> tuple[State, ...]:
-    """Read a state, or several separated by commas. Raises InvalidInput for one that does not exist."""
+def _cleaned(text: str | None) -> tuple[State, ...]:
+    """Read a state to clean, or several separated by commas. Raises InvalidInput for one that cannot be cleaned."""
     if not text or text == "all":
-        return otherwise
+        return sources(Arrow.DRAIN)
     names = dict.fromkeys(_ALIASES.get(name.strip(), name.strip()) for name in text.split(","))
-    known = [name for name, state in STATES_BY_NAME.items() if state in allowed]
+    known = [name for name, state in STATES_BY_NAME.items() if state in sources(Arrow.CLEAN)]
     if not all(name in known for name in names):
         raise InvalidInput(f"state must be one of: {', '.join(known)}")
     return tuple(STATES_BY_NAME[name] for name in names)

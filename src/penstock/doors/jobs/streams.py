@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 EVENTS: Final = body.Reader(EventsQuery)
 EVENT_STREAM: Final = "text/event-stream"
+KEEP_ALIVE: Final = (("connection", "keep-alive"),)
 RETRY_MS: Final = 3_000
 HEARTBEAT_MS: Final = 30_000
 _HEARTBEAT: Final = b":heartbeat\n\n"
@@ -74,7 +76,10 @@ class StreamHandlers(JobsDoor):
         # It counts from here on, so that the limit holds however many come in one moment.
         self._open.add(stream)
         client_id = to_uuid(self._ids.next(self.engine.clock.now_ms()))
-        return Stream(EVENT_STREAM, lambda transport: stream.run(transport, client_id), lambda: self._open.discard(stream))
+        # HTTP/2 has no such header: its connections are kept open anyway.
+        headers = KEEP_ALIVE if req.scope.http_version.startswith("1") else ()
+        run = partial(stream.run, client_id=client_id)
+        return Stream(EVENT_STREAM, run, lambda: self._open.discard(stream), headers)
 
     async def close(self) -> None:
         """End all streams, after what is already on its way to them."""

@@ -41,7 +41,7 @@ class WebhookHandlers(JobsDoor):
         if body.queue is not None:
             check_queue_name(body.queue)
         added = await self.engine.run(AddWebhook(namespace, body.url, events, body.queue, body.secret))
-        data = wire.RegisteredData(ids.to_uuid(added.id), added.url, list(added.events), added.created_at)
+        data = wire.RegisteredData(ids.to_uuid(added.id), added.url, list(added.events), added.queue, added.created_at)
         return wire.RegisteredReply(data=data)
 
     async def list_webhooks(self, req: Request) -> wire.WebhooksReply:

@@ -634,6 +634,7 @@ class LogData(Out):
     """The inner part of a log's reply."""
 
     logs: list[LogLine]
+    count: int  #: how many lines the log has in all
 
 
 class LogsReply(Reply, kw_only=True):
@@ -661,6 +662,16 @@ class QueuesReply(Reply, kw_only=True):
     partial: list[str] | msgspec.UnsetType = msgspec.UNSET  #: which shards are down, so that something may be missing
 
 
+class QueueCounts(Out):
+    """How many jobs are in each of the states that a summary tells of."""
+
+    waiting: int
+    active: int
+    delayed: int
+    completed: int
+    failed: int
+
+
 class CountsView(Out):
     """How many jobs are in each state."""
 
@@ -670,6 +681,16 @@ class CountsView(Out):
     completed: int
     failed: int
     waiting_children: int = msgspec.field(name="waiting-children")
+    prioritized: int  #: waiting jobs with a priority above 0
+    paused: int  #: waiting jobs of a queue that is paused
+
+
+class QueueSummary(Out):
+    """A queue, whether it is paused, and how many jobs it has in each state."""
+
+    name: str
+    paused: bool
+    counts: QueueCounts
 
 
 class CountsReply(Reply, kw_only=True):

@@ -31,6 +31,7 @@ class RegisteredData(Out):
     webhook_id: str
     url: str
     events: list[str]
+    queue: str | None  #: null: all queues
     created_at: int
 
 

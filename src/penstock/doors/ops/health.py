@@ -8,6 +8,7 @@ import msgspec
 
 from penstock import __version__
 from penstock.access.identity import Right
+from penstock.core.limits import MEBIBYTE
 from penstock.doors.http.route import JSON, Plain, Route
 from penstock.doors.ops.memory import (
     FullMemory,
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
     from penstock.core.queue import Counts
     from penstock.doors.http.request import Request
     from penstock.engine.fleet import AnyEngine
+    from penstock.engine.stats import Histogram
 
 
+#: Rates are means over at least this long.
+RATES_OVER_MS: Final = 1_000
 _PROMETHEUS: Final = "all metrics in Prometheus' format, as GET /prometheus has them"
 
 
@@ -42,6 +46,10 @@ class Uptime:
     def seconds(self) -> int:
         """Return whole seconds since the start."""
         return int(self._clock.stopwatch() - self._started)
+
+    def milliseconds(self) -> int:
+        """Return whole milliseconds since the start."""
+        return int((self._clock.stopwatch() - self._started) * 1_000)
 
 
 class Readiness:
@@ -130,6 +138,25 @@ class StatsView(QueuesView):
     uptime: int
 
 
+class CommandStats(_Out):
+    """What differs in the command ``Stats``: ``uptime`` is in milliseconds, as in bunqueue's protocol."""
+
+    failed: int
+    uptime: int
+    push_per_sec: float
+    pull_per_sec: float
+
+
+class AllMetrics(Totals):
+    """The figures of the command ``Metrics``: totals since the start, mean times of pushes, pulls and acks, sizes in MiB."""
+
+    avg_latency_ms: float
+    avg_processing_ms: float
+    memory_usage_mb: int
+    sqlite_size_mb: float
+    active_connections: int
+
+
 class Collections(_Out):
     """How many things the server keeps, by kind."""
 
@@ -209,6 +236,8 @@ class OpsHandlers:
         self._readiness = readiness
         self._metrics = metrics
         self._uptime = uptime
+        self._rates = (0.0, 0.0)  #: pushes and pulls per second
+        self._rates_from = (0, 0, 0)  #: uptime (ms), pushes and pulls at the last look
 
     async def health(self, _req: Request) -> HealthReply:
         status = self._engine.store.status()
@@ -269,6 +298,28 @@ class OpsHandlers:
     async def heap(self, _req: Request) -> HeapReply:
         return HeapReply(ok=True, memory=read_full_memory(), heap=read_heap(), collections=collections_of(self._engine))
 
+    def more_stats(self) -> CommandStats:
+        """Return what the command ``Stats`` has besides the figures of ``GET /stats``. Rates are means since the last look."""
+        stats, now = self._engine.stats, self._uptime.milliseconds()
+        at, pushed, pulled = self._rates_from
+        if now - at >= RATES_OVER_MS:
+            seconds = (now - at) / 1_000
+            self._rates = (round((stats.pushed - pushed) / seconds, 2), round((stats.pulled - pulled) / seconds, 2))
+            self._rates_from = (now, stats.pushed, stats.pulled)
+        return CommandStats(stats.failed, now, *self._rates)
+
+    def all_metrics(self) -> AllMetrics:
+        """Return what the command ``Metrics`` tells."""
+        stats, totals = self._engine.stats, self._totals()
+        return AllMetrics(
+            **msgspec.structs.asdict(totals),
+            avg_latency_ms=_mean_ms(stats.push_time, stats.pull_time),
+            avg_processing_ms=_mean_ms(stats.ack_time),
+            memory_usage_mb=read_memory().heap_used,
+            sqlite_size_mb=round(self._engine.store.size_bytes() / MEBIBYTE, 2),
+            active_connections=self._connections().tcp,
+        )
+
     def _totals(self) -> Totals:
         stats = self._engine.stats
         return Totals(stats.pushed, stats.pulled, stats.completed, stats.failed)
@@ -293,6 +344,12 @@ class OpsHandlers:
             Route("POST", "/gc", self.collect_garbage, "Force GC + compact", tag, GcReply),
             Route("GET", "/heapstats", self.heap, "Heap statistics", tag, HeapReply),
         ]
+
+
+def _mean_ms(*times: Histogram) -> float:
+    """Return the mean of everything that was timed."""
+    count = sum(sum(each.counts) for each in times)
+    return round(sum(each.sum_ms for each in times) / count, 2) if count else 0.0
 
 
 def _queues_view(counts: Counts) -> QueuesView:

@@ -30,12 +30,14 @@ _BY_NAME = f"{_BODY} where j.id = (select job from names where custom_id = $1 an
 _IDS_BY_NAME = f"select custom_id, job from names where custom_id = any ($1::text[]) and namespace = {_NAMESPACE}"  # noqa: S608
 _IN_LINE = """
 select id, priority, position from (
-  (select id, priority, position from jobs where queue = $1 and state = 0 and blocked = 0
+  (select id, priority, position from jobs where queue = $1 and state = 0 and blocked = 0 {0}
    order by priority desc, position limit $2::bigint + $3::bigint)
   union all
-  (select id, priority, position from jobs where queue = $1 and state = 0 and blocked = 1
+  (select id, priority, position from jobs where queue = $1 and state = 0 and blocked = 1 {0}
    order by priority desc, position limit $2::bigint + $3::bigint)) as line
 """
+#: By ``Page.prioritized``: which of the waiting jobs.
+_OF_WAITING = {None: "", True: "and priority > 0", False: "and priority <= 0"}
 # What was taken by a worker since has a token above the bound, and is passed over.
 _SELECT_BY_ID = (
     "select 0::bigint, id from jobs where queue = $1 and state = {} and id > $3 and id <= $4 and id < $6"
@@ -179,10 +181,11 @@ async def select(db: Connection, wanted: Selection) -> list[Place]:
 async def page(db: Connection, wanted: Page) -> list[Delivery]:
     """Read a page of jobs, highest priority first, then in line."""
     if wanted.states == (State.WAITING,):
-        source = _IN_LINE
+        source = _IN_LINE.format(_OF_WAITING[wanted.prioritized])
     else:
         states = ", ".join(str(state.value) for state in wanted.states)
-        source = f"select id, priority, position from jobs where queue = $1 and state in ({states})"  # noqa: S608
+        some = "" if wanted.prioritized is None else f" and (state <> 0 or (true {_OF_WAITING[wanted.prioritized]}))"
+        source = f"select id, priority, position from jobs where queue = $1 and state in ({states}){some}"  # noqa: S608
     found: Listing[Delivery] = Listing(f"These {wanted.limit} jobs are", "Ask for fewer")
     statement = (
         f"with page as materialized (select id, priority, position from ({source}) as s"  # noqa: S608
@@ -203,6 +206,12 @@ async def priority_counts(db: Connection, queue: int) -> dict[int, int]:
         "select priority, count(*) from jobs where queue = $1 and state in (0, 1) group by priority order by priority"
     )
     return dict(await db.fetch(statement, queue))
+
+
+async def prioritized_count(db: Connection, queue: int) -> int:
+    """Count the waiting jobs with a priority above 0: two ranges of the index."""
+    statement = "select count(*) from jobs where queue = $1 and state = 0 and blocked in (0, 1) and priority > 0"
+    return int(await db.fetchval(statement, queue))
 
 
 async def journal(db: Connection, seq: int, limit: int) -> list[JournalBlock]:

@@ -519,6 +519,9 @@ class PostgresStore(CatalogReads[Catalog]):
     async def priority_counts(self, queue: Queue) -> dict[int, int]:
         return await self._read(lambda db: reads.priority_counts(db, queue.number))  # type: ignore[no-any-return]
 
+    async def prioritized_count(self, queue: Queue) -> int:
+        return await self._read(lambda db: reads.prioritized_count(db, queue.number))  # type: ignore[no-any-return]
+
     async def result_get(self, job_id: int) -> bytes | None:
         return await self._read(lambda db: reads.result(db, job_id))  # type: ignore[no-any-return]
 

@@ -41,11 +41,13 @@ _FROM_STATE = {
 # Alone, the waiting jobs that are not blocked come out of the index in order; nothing needs sorting.
 _IN_LINE = """
 select id, priority, position from (
-  select id, priority, position from jobs where queue = :queue and state = 0 and blocked = 0
+  select id, priority, position from jobs where queue = :queue and state = 0 and blocked = 0 {0}
   union all
-  select id, priority, position from jobs where queue = :queue and state = 0 and blocked = 1
+  select id, priority, position from jobs where queue = :queue and state = 0 and blocked = 1 {0}
   order by priority desc, position)
 """
+#: By ``Page.prioritized``: which of the waiting jobs.
+_OF_WAITING = {None: "", True: "and priority > 0", False: "and priority <= 0"}
 # Each walks the index of its state. What was taken by a worker since has a token above the bound, and is passed over.
 _BY_ID = (
     "select 0, id from jobs indexed by {} where queue = :queue and state = {} and id > :id and id <= :up_to and id < :young"
@@ -70,6 +72,10 @@ _PRIORITIES = """
 select priority, count(*) from jobs where queue = ?1 and state = 0 group by priority
 union all
 select priority, count(*) from jobs where queue = ?1 and state = 1 group by priority
+"""
+_PRIORITIZED = """
+select (select count(*) from jobs where queue = ?1 and state = 0 and blocked = 0 and priority > 0)
+     + (select count(*) from jobs where queue = ?1 and state = 0 and blocked = 1 and priority > 0)
 """
 _JOURNAL = (
     "select seq, at, body from journal where seq >= coalesce((select max(seq) from journal where seq <= ?1), 0)"
@@ -128,9 +134,10 @@ class Readers:
 def page(db: apsw.Connection, wanted: Page) -> list[Delivery]:
     """Read a page of jobs, highest priority first, then in line. Damaged jobs are left out."""
     if wanted.states == (State.WAITING,):
-        source = _IN_LINE
+        source = _IN_LINE.format(_OF_WAITING[wanted.prioritized])
     else:
-        source = " union all ".join(_FROM_STATE[state] for state in wanted.states)
+        some = {State.WAITING: _OF_WAITING[wanted.prioritized]}
+        source = " union all ".join(f"{_FROM_STATE[state]} {some.get(state, '')}" for state in wanted.states)
     found: Listing[Delivery] = Listing(f"These {wanted.limit} jobs are", "Ask for fewer")
     for row in db.execute(
         f"with page as materialized (select id, priority, position from ({source})"  # noqa: S608
@@ -218,6 +225,12 @@ def priority_counts(db: apsw.Connection, queue: int) -> dict[int, int]:
     for priority, count in db.execute(_PRIORITIES, (queue,)):
         counts[priority] = counts.get(priority, 0) + count
     return dict(sorted(counts.items()))
+
+
+def prioritized_count(db: apsw.Connection, queue: int) -> int:
+    """Count the waiting jobs with a priority above 0: two ranges of the index."""
+    ((count,),) = db.execute(_PRIORITIZED, (queue,))
+    return int(count)
 
 
 def needs(db: apsw.Connection, job_id: int, states: Sequence[Need] | None, limit: int, offset: int) -> list[Dependency]:

@@ -526,6 +526,9 @@ class SqliteStore(CatalogReads[Catalog]):
     async def priority_counts(self, queue: Queue) -> dict[int, int]:
         return await self.readers.run(lambda db: readers.priority_counts(db, queue.number))
 
+    async def prioritized_count(self, queue: Queue) -> int:
+        return await self.readers.run(lambda db: readers.prioritized_count(db, queue.number))
+
     async def result_get(self, job_id: int) -> bytes | None:
         return rows.read_result(self.db, job_id)
 
