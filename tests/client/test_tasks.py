@@ -8,13 +8,27 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, assert_type
 
 import msgspec
 import pytest
 
-from penstock.client import Client, Fail, Handle, JobFailed, JobGone, ResultTimeout, Task, Tasks, Worker, current_job, task
+from penstock.client import (
+    Backoff,
+    Client,
+    Fail,
+    Handle,
+    Job,
+    JobFailed,
+    JobGone,
+    ResultTimeout,
+    Task,
+    Tasks,
+    Worker,
+    current_job,
+    task,
+)
 from penstock.client._backend import ServerBackend
 from penstock.client.tasks import default_tasks
 from tests.client.test_worker import PATIENCE_S, working
@@ -22,6 +36,7 @@ from tests.client.test_worker import PATIENCE_S, working
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.client.options import JobOptions
     from tests.support.server import ServerProcess
 
 
@@ -236,6 +251,87 @@ def test_a_cron_calls_a_task(tasks: Tasks, client: Client) -> None:
     with run(tasks):
         assert called.wait(PATIENCE_S)
     client.crons.delete(tasks.queue)
+
+
+def test_a_cron_takes_over_the_options_of_its_task(tasks: Tasks, client: Client) -> None:
+    options: JobOptions = {
+        "max_attempts": 7,
+        "backoff": Backoff(type="fixed", delay=2),
+        "timeout": 9,
+        "priority": 4,
+        "ttl": 600,
+        "tags": ["a"],
+        "group_id": "g",
+        "lifo": True,
+        "keep_logs": 3,
+        "size_limit": 1_000,
+    }
+
+    @tasks.task(queue=f"{tasks.queue}-2", unique=["days"], **options)
+    def clean(days: int = 1) -> None: ...
+
+    def pushed(queue: str) -> Job:
+        job = None
+        while job is None:
+            job = client.jobs.pull(queue, wait=PATIENCE_S)
+        client.jobs.ack(job)
+        client.crons.delete(tasks.queue)
+        return job
+
+    # By its task: the queue, too.
+    client.crons.add(tasks.queue, clean, every=3600, immediately=True)
+    job = pushed(clean.queue)
+    enqueued = clean.enqueue().job()
+    client.jobs.cancel(enqueued.id)
+    for name in ("max_attempts", "backoff", "timeout", "priority", "ttl", "tags", "group_id", "lifo", "unique_key", "data"):
+        assert getattr(job, name) == getattr(enqueued, name), name
+    assert (job.max_attempts, job.timeout, job.ttl) == (7, 9_000, 600_000)
+    # By its payload; what is given here comes first.
+    client.crons.add(
+        tasks.queue, tasks.queue, clean.options(priority=5).data(7), every=3600, immediately=True, max_attempts=2
+    )
+    job = pushed(tasks.queue)
+    assert (job.max_attempts, job.priority, job.timeout, job.data["args"]) == (2, 5, 9_000, {"days": 7})
+    with pytest.raises(TypeError, match="Jobs of a cron cannot have depends_on"):
+        client.crons.add(tasks.queue, clean.options(depends_on=["x"]), every=3600)
+
+
+def test_jobs_may_need_the_jobs_of_handles(tasks: Tasks) -> None:
+    ran: list[str] = []
+
+    @tasks.task
+    def step(name: str) -> str:
+        ran.append(name)
+        return name
+
+    first = step.enqueue_in(0.2, "first")
+    second = step.options(depends_on=[first]).enqueue("second")
+    assert second.state() == "waiting-children"
+    assert second.job().depends_on == [first.id]
+    with run(tasks):
+        assert second.result(PATIENCE_S) == "second"
+    assert ran == ["first", "second"]
+    wrong: Any
+    for wrong in ([5], first.id):
+        with pytest.raises(TypeError, match="depends_on takes"):
+            step.options(depends_on=wrong).enqueue("x")
+
+
+@pytest.mark.anyio
+async def test_handles_from_ids_and_for_coroutines(tasks: Tasks) -> None:
+    @tasks.task
+    def day() -> date:
+        return date(2020, 1, 2)
+
+    handle = await day.aenqueue()
+    assert (await handle.astate(), (await handle.ajob()).id) == ("waiting", handle.id)
+    with run(tasks):
+        assert await day.handle(handle.id).aresult(PATIENCE_S) == date(2020, 1, 2)
+        assert await tasks.handle(handle.id).aresult(PATIENCE_S) == "2020-01-02"
+    other = await day.aenqueue()
+    await other.acancel()
+    assert await tasks.handle(other.id).astate() == "unknown"
+    await tasks.aclose()
 
 
 def test_current_job_is_known_only_while_one_is_worked_on() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.client import ApiError, JobFailed, Tasks, current_job
+from penstock.client import ApiError, Fail, JobFailed, ResultMissing, Retry, Tasks, current_job
 from penstock.client.testing import SERVER_PREFIXES, SERVER_VARIABLES, Server, _without_settings, inline, manual
 from penstock.config import load
 
@@ -49,8 +50,10 @@ def test_inline() -> None:
         assert send.enqueue("ada").result() == "hello"
         assert send_all.enqueue(["bob", "eve"]).result() == 2
         assert sent == ["ada", "bob", "eve"]
-        with pytest.raises(ValueError, match="broken"):
-            broken.enqueue()
+        failed = broken.enqueue()
+        with pytest.raises(JobFailed, match="ValueError: broken"):
+            failed.result()
+        assert (failed.state(), failed.job().attempts) == ("failed", 3)
         assert send.enqueue_in(3600, "later").state() == "completed"
         assert len(box.calls(send)) == 4
 
@@ -97,15 +100,83 @@ def test_manual_failures_and_unique_calls() -> None:
         mine = send.options(job_id="mine")
         assert [mine.enqueue("ada").id, mine.enqueue("bob").id, len(box.calls(send))] == ["mine", "mine", 1]
         handle = broken.enqueue()
-        with pytest.raises(ValueError, match="broken"):
-            box.drain()
+        assert box.drain() == 3
         with pytest.raises(JobFailed, match="broken"):
             handle.result()
+        with pytest.raises(AssertionError, match=r"broken\(\) failed: ValueError: broken") as failed:
+            box.assert_none_failed()
+        assert isinstance(failed.value.__cause__, ValueError)
         with pytest.raises(TypeError):
             send.enqueue(5)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="delay"):
             send.enqueue_in(-1, "x")
     del tasks.tasks["unique"]
+
+
+def test_tasks_are_tried_again_and_tell_of_themselves_as_in_a_worker() -> None:
+    @tasks.task(name="flaky", max_attempts=4)
+    def flaky(good: int) -> int:
+        job = current_job()
+        job.progress(job.attempt * 10, f"try {job.attempt}")
+        job.log("trying", "warn")
+        if job.attempt < good:
+            raise Retry("not yet", after=3600)
+        return job.attempt
+
+    @tasks.task(name="hopeless")
+    async def hopeless() -> None:
+        raise Fail("no use")
+
+    @tasks.task(name="slow", timeout=0.05, max_attempts=1)
+    def slow() -> None:
+        while not current_job().cancelled:
+            threading.Event().wait(0.01)
+
+    @tasks.task(name="odd")
+    def odd() -> object:
+        return object()
+
+    try:
+        for mode in (inline, manual):
+            with mode(tasks) as box:
+                good, bad = flaky.enqueue(3), flaky.enqueue(9)
+                never, late, strange = hopeless.enqueue(), slow.enqueue(), odd.enqueue()
+                box.drain()
+                assert good.result() == 3
+                job = good.job()
+                assert (job.attempts, job.progress, job.progress_message, job.max_attempts) == (2, 30, "try 3", 4)
+                assert box.calls(flaky, good=3)[0].logs == [("trying", "warn")] * 3
+                assert (bad.state(), bad.job().attempts, bad.job().error) == ("failed", 4, "not yet")
+                assert (never.job().attempts, never.job().error) == (1, "no use")
+                assert "timeout" in (late.job().error or "")
+                with pytest.raises(ResultMissing):
+                    strange.result()
+    finally:
+        for name in ("flaky", "hopeless", "slow", "odd"):
+            del tasks.tasks[name]
+
+
+def test_calls_wait_for_those_they_need() -> None:
+    with manual(tasks) as box:
+        first = send.enqueue_in(60, "first")
+        second = send.options(depends_on=[first]).enqueue("second")
+        after_failure = send.options(depends_on=[broken.enqueue()]).enqueue("never")
+        assert box.drain() == 1
+        assert box.drain(scheduled=True) == 2
+        assert sent == ["first", "second"]
+        assert (second.state(), after_failure.state()) == ("completed", "waiting-children")
+        with pytest.raises(ApiError, match="Dependency job not found: nobody"):
+            send.options(depends_on=["nobody"]).enqueue("x")
+
+
+@pytest.mark.anyio
+async def test_handles_for_coroutines_without_a_server() -> None:
+    with manual(tasks) as box:
+        handle = await send.aenqueue("ada")
+        assert (await handle.astate(), (await handle.ajob()).queue) == ("waiting", "tasks")
+        assert tasks.handle(handle.id).state() == "waiting"
+        await handle.acancel()
+        assert box.enqueued == []
 
 
 def test_afterwards_all_is_as_before() -> None:

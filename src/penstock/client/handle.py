@@ -21,7 +21,10 @@ WAIT_S = 30.0
 
 
 class Handle(Generic[R]):
-    """A job on its way. ``id`` is the job's; keep it to find the job again with ``client.jobs``."""
+    """A job on its way. ``id`` is the job's; keep it to find the job again: ``task.handle(id)``.
+
+    For coroutines, each method has a twin whose name begins with ``a``.
+    """
 
     def __init__(self, job_id: str, backend: Backend, read: Callable[[Any], R]) -> None:
         self.id = job_id
@@ -40,8 +43,20 @@ class Handle(Generic[R]):
         return self._backend.client.jobs.get(self.id)
 
     def cancel(self) -> None:
-        """Remove the job, in whatever state it is. Raises NotFound."""
+        """Remove the job, unless it has ended. Raises NotFound, or ApiError for one that has."""
         self._backend.client.jobs.cancel(self.id)
+
+    async def astate(self) -> str:
+        """``state`` for coroutines."""
+        return await self._backend.async_client.jobs.state(self.id)
+
+    async def ajob(self) -> Job:
+        """``job`` for coroutines."""
+        return await self._backend.async_client.jobs.get(self.id)
+
+    async def acancel(self) -> None:
+        """``cancel`` for coroutines."""
+        await self._backend.async_client.jobs.cancel(self.id)
 
     def result(self, timeout: Duration | None = None) -> R:
         """Wait for the job to end, and return what the task returned.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
 import msgspec
@@ -11,7 +12,9 @@ from penstock.client import _clock
 from penstock.client._units import Duration, Moment, duration_ms, moment_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    from penstock.client.handle import Handle
 
 
 class Backoff(msgspec.Struct, kw_only=True, frozen=True):
@@ -61,9 +64,9 @@ class JobOptions(TypedDict, total=False):
     remove_on_complete: bool  #: is deleted instead of kept
     remove_on_fail: bool  #: is deleted instead of kept
     durable: bool  #: answered after an fsync, whatever the server's durability
-    depends_on: Sequence[str]  #: jobs that must complete first
-    parent_id: str  #: the job it is a child of, for people to read
-    children_ids: Sequence[str]  #: needed like depends_on, and shown as children
+    depends_on: Sequence[str | Handle[Any]]  #: jobs that must complete first: ids, or handles
+    parent_id: str | Handle[Any]  #: the job it is a child of, for people to read
+    children_ids: Sequence[str | Handle[Any]]  #: needed like depends_on, and shown as children
     fail_parent_on_failure: bool  #: if it fails, so do those that need it
     continue_parent_on_failure: bool  #: if it fails, those that need it may run at once
     ignore_dependency_on_failure: bool  #: if it fails, nobody needs it any more; the error is kept
@@ -73,6 +76,42 @@ class JobOptions(TypedDict, total=False):
     stack_trace_limit: int  #: lines of a stack that are kept; 10
     keep_logs: int  #: lines of its log that are kept, up to 100; 100
     size_limit: int  #: bytes its data may have
+
+
+class CronJobOptions(TypedDict, total=False):
+    """More options of the jobs of a cron, as of a push."""
+
+    delay: Duration
+    ttl: Duration
+    tags: Sequence[str]
+    group_id: str
+    lifo: bool
+    durable: bool
+    remove_on_complete: bool
+    remove_on_fail: bool
+    stall_timeout: Duration
+    stack_trace_limit: int
+    keep_logs: int
+    size_limit: int
+    unique_for: Duration
+    unique_extend: bool
+    unique_replace: bool
+
+
+#: What is said of a cron's jobs beside ``jobOptions``.
+_OF_CRON: Final = ("priority", "uniqueKey", "dedup")
+
+
+def cron_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a cron's jobs as the wire has them. Raises TypeError for those that they cannot have."""
+    known = {"priority", "unique_key", "max_attempts", "backoff", "timeout", *CronJobOptions.__annotations__}
+    wrong = [name for name, value in options.items() if value is not None and name not in known]
+    if wrong:
+        raise TypeError(f"Jobs of a cron cannot have {', '.join(wrong)}. They can have: {', '.join(sorted(known))}")
+    fields = job_fields(None, options, named=False)
+    del fields["data"]
+    cron = {name: fields.pop(name) for name in _OF_CRON if name in fields}
+    return cron | ({"jobOptions": fields} if fields else {})
 
 
 class NewJob:
@@ -119,8 +158,27 @@ def is_remembered(jobs: Iterable[Mapping[str, Any]]) -> bool:
     return not any(fields.get("removeOnComplete") or fields.get("removeOnFail") for fields in jobs)
 
 
+def id_of(job: object, option: str) -> str:
+    """Return the id of a job that is named by its id, or by its handle. Raises TypeError for anything else."""
+    job_id = job if isinstance(job, str) else getattr(job, "id", None)
+    if not isinstance(job_id, str):
+        raise TypeError(f"{option} takes ids of jobs, or handles, not {type(job).__name__}")
+    return job_id
+
+
+def ids_of(jobs: Iterable[object], option: str) -> list[str]:
+    """Return the ids of jobs. Raises TypeError for a single text, which would be taken for many."""
+    if isinstance(jobs, str) or not isinstance(jobs, Iterable):
+        raise TypeError(f"{option} takes a list of ids of jobs, or handles, not {type(jobs).__name__}")
+    return [id_of(job, option) for job in jobs]
+
+
 def _add(fields: dict[str, Any], name: str, value: Any) -> None:
-    if name in _PLAIN:
+    if name in ("depends_on", "children_ids"):
+        fields[_PLAIN[name]] = ids_of(value, name)
+    elif name == "parent_id":
+        fields["parentId"] = id_of(value, name)
+    elif name in _PLAIN:
         fields[_PLAIN[name]] = value
     elif name in _DURATIONS:
         fields[_DURATIONS[name]] = duration_ms(value, name)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, Proto
 from penstock.client import _settings
 from penstock.client._arguments import Arguments
 from penstock.client._backend import Backend, ServerBackend
+from penstock.client._calling import TaskCall
 from penstock.client._handling import UnknownTask
 from penstock.client._names import NAME_CHARS_MAX, new_queue
 from penstock.client._plain import encode
@@ -128,9 +129,14 @@ class Task(Generic[P, C, R]):
         """``enqueue_many`` for coroutines."""
         return await self._aenqueue([self._job_of(call) for call in calls])
 
-    def data(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
-        """Return the payload of a job that calls it: for crons, and for producers without this SDK."""
-        return {"task": self.name, "args": self.arguments.bind(args, kwargs)}
+    def data(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
+        """Return the payload of a job that calls it: for crons, which take over its options, and for other producers."""
+        job = self._job(args, kwargs)
+        return TaskCall(self.name, job.data["args"], job.options)
+
+    def handle(self, job_id: str) -> Handle[R]:
+        """Return the handle of a job of this task that was enqueued before, by its id."""
+        return Handle(job_id, self._tasks.backend, self.arguments.read_result)
 
     def read(self, plain: Any) -> dict[str, Any]:
         """Return stored arguments as the function takes them: for workers. Raises TypeError for those that do not fit.
@@ -301,6 +307,10 @@ class Tasks:
         name = data.get("task") if isinstance(data, dict) else None
         return self.tasks.get(name) if isinstance(name, str) else None
 
+    def handle(self, job_id: str) -> Handle[Any]:
+        """Return the handle of a job, by its id. Its result is as JSON has it; ``task.handle`` knows the task's type."""
+        return Handle(job_id, self.backend, _as_it_is)
+
     def close(self) -> None:
         """Close the connections that functions have opened."""
         if isinstance(self._backend, ServerBackend):
@@ -310,6 +320,10 @@ class Tasks:
         """Close the connections that functions and coroutines have opened."""
         if isinstance(self._backend, ServerBackend):
             await self._backend.aclose()
+
+
+def _as_it_is(plain: Any) -> Any:
+    return plain
 
 
 def _called(data: Any) -> str:

@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 import msgspec
 
 from penstock.client import _clock
+from penstock.client._handling import Deferred, Done, Dropped, Failed, run, timed_out
 from penstock.client._settings import Settings
 from penstock.client._sync.client import Client
 from penstock.client._units import duration_ms, moment_ms
-from penstock.client.context import JobContext, set_current
-from penstock.client.errors import NotFound
+from penstock.client.context import JobContext
+from penstock.client.errors import ApiError, NotFound
 from penstock.client.models import Job, Waited
-from penstock.client.options import job_fields
+from penstock.client.options import ids_of, job_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from penstock.client._async.client import AsyncClient
+    from penstock.client._handling import Outcome
     from penstock.client._units import Duration
     from penstock.client.options import NewJob
     from penstock.client.tasks import Task, Tasks
@@ -48,7 +50,10 @@ SERVER_VARIABLES: Final = frozenset(
 
 
 class Enqueued(msgspec.Struct, kw_only=True):
-    """A call that was enqueued. ``run_at`` is milliseconds since 1970; None: at once."""
+    """A call that was enqueued. ``run_at`` is milliseconds since 1970; None: at once.
+
+    ``attempts`` counts failed ones, as a job's does. ``exception``: what the last of them raised. ``logs``: lines with levels.
+    """
 
     id: str
     task: str
@@ -59,10 +64,20 @@ class Enqueued(msgspec.Struct, kw_only=True):
     state: str = "waiting"
     result: Any = None
     error: str | None = None
+    attempts: int = 0
+    exception: BaseException | None = None
+    stack: list[str] = []
+    progress: int = 0
+    progress_message: str | None = None
+    logs: list[tuple[str, str]] = []
 
 
 class Box:
-    """Keeps what was enqueued, in order, and runs it when it is told to. Made by ``inline`` and ``manual``."""
+    """Keeps what was enqueued, in order, and runs it when it is told to. Made by ``inline`` and ``manual``.
+
+    A task runs as in a worker: what it raises is the failure of that attempt, and it is tried again, without a wait, until no
+    attempt is left. Then its handle raises JobFailed.
+    """
 
     def __init__(self, tasks: Tasks, *, inline: bool) -> None:
         self.enqueued: list[Enqueued] = []
@@ -98,16 +113,22 @@ class Box:
             raise AssertionError(f"{task.name}({_shown(found[0].args)}) was enqueued")
 
     def drain(self, *, scheduled: bool = False) -> int:
-        """Run what waits, and what that enqueues, and so on; return how many ran. What a task raises is raised here.
+        """Run what waits, and what that enqueues, and so on; return how many calls ran, however often each was tried.
 
-        ``scheduled``: those that are due later, too.
+        ``scheduled``: those that are due later, too. What tasks raise is not raised here: see ``assert_none_failed``.
         """
         count = 0
-        while waiting := [each for each in self.enqueued if each.state == "waiting" and (scheduled or each.run_at is None)]:
+        while waiting := [each for each in self.enqueued if self._is_ready(each) and (scheduled or each.run_at is None)]:
             for each in waiting:
                 self._run(each)
                 count += 1
         return count
+
+    def assert_none_failed(self) -> None:
+        """Raise AssertionError if a call has failed for good; its cause is what the task raised."""
+        for each in self.enqueued:
+            if each.state == "failed":
+                raise AssertionError(f"{each.task}({_shown(each.args)}) failed: {each.error}") from each.exception
 
     # What tasks do.
 
@@ -124,22 +145,46 @@ class Box:
     def push(self, queue: str, jobs: Sequence[NewJob]) -> list[str]:
         """Keep jobs, and run them if that is what is agreed."""
         kept = [self._keep(queue, job) for job in jobs]
-        for each in kept:
-            if self._inline and each.state == "waiting":
-                self._run(each)
+        for each in self._to_run(kept):
+            self._run(each)
         return [each.id for each in kept]
 
     async def apush(self, queue: str, jobs: Sequence[NewJob]) -> list[str]:
         """The same for coroutines."""
         kept = [self._keep(queue, job) for job in jobs]
-        for each in kept:
-            if self._inline and each.state == "waiting":
-                await asyncio.to_thread(self._run, each)
+        for each in self._to_run(kept):
+            await asyncio.to_thread(self._run, each)
         return [each.id for each in kept]
+
+    def _to_run(self, kept: Sequence[Enqueued]) -> Iterator[Enqueued]:
+        """Return what to run at once: what was enqueued just now, then what waited for it."""
+        if not self._inline:
+            return
+        yield from (each for each in kept if self._is_ready(each))
+        while waiting := [each for each in self.enqueued if each.options.get("depends_on") and self._is_ready(each)]:
+            yield from waiting
+
+    def state_of(self, each: Enqueued) -> str:
+        """Return the state that a server would tell of a call."""
+        if each.state != "waiting":
+            return each.state
+        if not self._is_ready(each):
+            return "waiting-children"
+        return each.state
+
+    def _is_ready(self, each: Enqueued) -> bool:
+        """Tell whether a call waits for nothing but to be run. One that needs a call which has failed waits for ever."""
+        if each.state != "waiting":
+            return False
+        needed = ids_of(cast("Sequence[str]", each.options.get("depends_on") or ()), "depends_on")
+        return all(self._shown.state(job_id) == "completed" for job_id in needed)
 
     def _keep(self, queue: str, job: NewJob) -> Enqueued:
         options = dict(job.options)
-        job_fields(None, options, named=False)  # what a server would refuse is refused here
+        fields = job_fields(None, options, named=False)  # what a server would refuse is refused here
+        unknown = [need for need in fields.get("dependsOn", ()) if self._shown.state(need) == "unknown"]
+        if unknown:
+            raise ApiError(400, "invalid_input", f"Dependency job not found: {unknown[0]}")
         job_id = options.get("job_id")
         for each in self.enqueued if job_id is not None else ():
             if each.id == job_id:
@@ -160,32 +205,50 @@ class Box:
         return kept
 
     def _run(self, each: Enqueued) -> None:
-        """Run a task in a thread of its own, as a worker would, and wait for it."""
+        """Run a task until it has succeeded, or has no attempts left."""
         each.state = "active"
-        troubles: list[BaseException] = []
+        while each.state == "active":
+            context = JobContext(_job(each), lambda context: _take_reports(each, context))
+            outcome = self._attempt(each, context)
+            if isinstance(outcome, Done):
+                each.result, each.state = msgspec.json.decode(outcome.result), "completed"
+                return
+            if isinstance(outcome, Deferred):  # no worker of this group would have it, either
+                outcome = Failed(f"There is no task {outcome.task!r} in this group", [], final=True)
+            elif isinstance(outcome, Dropped):
+                outcome = Failed("The attempt was cancelled", [])
+            each.attempts += 1
+            each.error, each.stack = outcome.error, outcome.stack
+            if outcome.final or context.is_last_attempt:
+                each.state = "failed"
 
-        def work() -> None:
-            context = JobContext(Job(id=each.id, queue=each.queue, data={"task": each.task, "args": each.args}), _ignore)
-            set_current(context)
+    def _attempt(self, each: Enqueued, context: JobContext) -> Outcome:
+        """Run a task once, in a thread of its own, as a worker would, for as long as it may take."""
+        outcomes: list[Outcome] = []
+
+        def call(context: JobContext) -> Any:
             try:
                 task, arguments = self._tasks.of(context)
                 result = task.function(**arguments)
-                each.result = msgspec.to_builtins(asyncio.run(_awaited(result)) if task.is_async else result)
-                each.state = "completed"
-            except BaseException as error:  # noqa: BLE001, the test gets to see it
-                each.state, each.error = "failed", str(error)
-                troubles.append(error)
+                return asyncio.run(_awaited(result)) if task.is_async else result
+            except BaseException as error:
+                each.exception = error
+                raise
 
-        thread = threading.Thread(target=work, name="penstock-test-task")
+        thread = threading.Thread(target=lambda: outcomes.append(run(call, context)), name="penstock-test-task", daemon=True)
         thread.start()
-        thread.join()
-        for error in troubles:
-            raise error
+        timeout = context.info.timeout
+        thread.join(None if timeout is None else timeout / 1000)
+        if outcomes:
+            return outcomes[0]
+        context.timed_out = True
+        context.cancel()
+        return timed_out(context, [])
 
 
 @contextlib.contextmanager
 def inline(tasks: Tasks) -> Iterator[Box]:
-    """Run tasks where they are enqueued, at once, even those that are due later. What they raise is raised there."""
+    """Run tasks where they are enqueued, at once, even those that are due later. What they raise is for their handles."""
     with _instead(tasks, Box(tasks, inline=True)) as box:
         yield box
 
@@ -217,20 +280,19 @@ class _Shown:
         return self
 
     def state(self, job_id: str) -> str:
-        return next((each.state for each in self._box.enqueued if each.id == job_id), "unknown")
+        return next((self._box.state_of(each) for each in self._box.enqueued if each.id == job_id), "unknown")
 
     def get(self, job_id: str) -> Job:
         for each in self._box.enqueued:
             if each.id == job_id:
-                data = {"task": each.task, "args": each.args}
-                return Job(id=job_id, queue=each.queue, data=data, state=each.state, error=each.error)
+                return _job(each, self._box.state_of(each))
         raise NotFound(404, "job_not_found", "Job not found")
 
     def wait(self, job_id: str, timeout: Duration = 30.0) -> Waited:
-        del timeout  # nothing comes by waiting
+        del timeout
         self.get(job_id)
         each = next(each for each in self._box.enqueued if each.id == job_id)
-        if each.state == "waiting":
+        if each.state == "waiting":  # nothing comes by waiting
             raise AssertionError(f"{each.task} has not run: call drain() before asking for its result")
         return Waited(completed=each.state == "completed", result=each.result)
 
@@ -252,6 +314,12 @@ class _AsyncShown:
     async def get(self, job_id: str) -> Job:
         return self._shown.get(job_id)
 
+    async def state(self, job_id: str) -> str:
+        return self._shown.state(job_id)
+
+    async def cancel(self, job_id: str) -> None:
+        self._shown.cancel(job_id)
+
     async def wait(self, job_id: str, timeout: Duration = 30.0) -> Waited:  # noqa: ASYNC109
         return self._shown.wait(job_id, timeout)
 
@@ -260,8 +328,32 @@ async def _awaited(coroutine: Any) -> Any:
     return await coroutine
 
 
-def _ignore(_context: JobContext) -> None:
-    """Reports of tasks in tests go nowhere."""
+def _job(each: Enqueued, state: str = "active") -> Job:
+    """Show a call as the job that a server would have of it."""
+    fields = job_fields({"task": each.task, "args": each.args}, each.options, named=False)
+    if not isinstance(fields.get("backoff", 0), int):
+        fields["backoff"] = fields["backoff"]["delay"]
+    fields |= {
+        "id": each.id,
+        "queue": each.queue,
+        "runAt": each.run_at or 0,
+        "state": state,
+        "error": each.error,
+        "attempts": each.attempts,
+        "progress": each.progress,
+        "progressMessage": each.progress_message,
+        "stacktrace": each.stack or None,
+    }
+    return msgspec.convert(fields, Job)
+
+
+def _take_reports(each: Enqueued, context: JobContext) -> None:
+    """Keep what a task says of itself."""
+    reports = context.take_reports()
+    if reports is not None:
+        if reports.progress is not None:
+            each.progress, each.progress_message = reports.progress
+        each.logs += reports.lines
 
 
 def _shown(arguments: dict[str, Any]) -> str:

@@ -29,6 +29,9 @@ class CronJobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     delay: int = 0
     flags: int = 0
     details: bytes | None = None
+    ttl: int | None = None
+    group_id: str | None = None
+    tags: tuple[str, ...] = ()
 
 
 class CronPlan(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -189,15 +189,22 @@ def _why_skipped(engine: Engine, cron: Cron, queue: Queue) -> str | None:
 
 def _job(cron: Cron, data: bytes) -> NewJob:
     plan, job = cron.plan, cron.plan.job
+    options: dict[str, object] = {}
+    if job.tags:
+        options["tags"] = job.tags
+    if plan.dedup is not None:
+        options["dedup"] = plan.dedup
     return NewJob(
         data,
-        None if plan.dedup is None else _encode_options({"dedup": plan.dedup}),
+        _encode_options(options) if options else None,
         priority=plan.priority,
         delay=job.delay,
         max_attempts=job.max_attempts,
         backoff=job.backoff,
+        ttl=job.ttl,
         timeout=job.timeout,
         unique_key=cron.job_key,
+        group_id=job.group_id,
         flags=job.flags,
         details=job.details,
         dedup=plan.dedup,

@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.client import _replies as replies
 from penstock.client._call import Call, nothing, path
+from penstock.client._calling import TaskCall
 from penstock.client._names import new_queue
 from penstock.client._plain import encode
 from penstock.client._units import Duration, duration_ms
-from penstock.client.options import Backoff, backoff_field
+from penstock.client.options import cron_fields
 
 if TYPE_CHECKING:
+    from penstock.client._calling import CalledTask
     from penstock.client._sync.transport import Transport
     from penstock.client.models import Cron
+    from penstock.client.options import Backoff, CronJobOptions
 
 
 class Crons:
@@ -26,13 +29,13 @@ class Crons:
     def add(
         self,
         name: str,
-        queue: str,
+        queue: str | CalledTask,
         data: Any = None,
         *,
         schedule: str | None = None,
         every: Duration | None = None,
         timezone: str | None = None,
-        priority: int = 0,
+        priority: int | None = None,
         limit: int | None = None,
         unique_key: str | None = None,
         immediately: bool = False,
@@ -42,37 +45,45 @@ class Crons:
         max_attempts: int | None = None,
         backoff: Duration | Backoff | None = None,
         timeout: Duration | None = None,
+        **options: Unpack[CronJobOptions],
     ) -> Cron:
         """Add a cron, or change the one of that name; doing it at each start of a program is fine.
 
         ``schedule``: five or six fields, or ``@daily`` and its kin; or ``every``, an interval. ``timezone``: an IANA name, UTC.
         ``limit``: jobs in all. ``immediately``: a new cron has its first tick at once. ``prevent_overlap``: skip a tick while
-        the job before lives. ``skip_missed``: leave out ticks nobody was there for. The last three are for its jobs.
+        the job before lives. ``skip_missed``: leave out ticks nobody was there for. Everything else is for its jobs.
+
+        ``queue``: where its jobs go, or a task: then to that task's queue. ``data``: what they carry; of a cron that calls a
+        task, ``task.data(…)``, and the options of the task are those of the jobs, unless they are given here.
         """
-        options = {
-            "maxAttempts": max_attempts,
-            "backoff": None if backoff is None else backoff_field(backoff),
-            "timeout": None if timeout is None else duration_ms(timeout, "timeout"),
+        if not isinstance(queue, str):
+            data = queue.data() if data is None else data
+            queue = queue.queue
+        chosen = {
+            "priority": priority,
+            "unique_key": unique_key,
+            "max_attempts": max_attempts,
+            "backoff": backoff,
+            "timeout": timeout,
+            **options,
         }
-        given = {key: value for key, value in options.items() if value is not None}
+        of_task = data.options if isinstance(data, TaskCall) else {}
         fields = {
             "schedule": schedule,
             "repeatEvery": None if every is None else duration_ms(every, "every"),
             "timezone": timezone,
             "maxLimit": limit,
-            "uniqueKey": unique_key,
-            "jobOptions": given or None,
         }
         cron = {
             "name": name,
             "queue": new_queue(queue),
             "data": data,
-            "priority": priority,
             "immediately": immediately,
             "preventOverlap": prevent_overlap,
             "skipMissedOnRestart": skip_missed,
             "skipIfNoWorker": skip_if_no_worker,
             **{key: value for key, value in fields.items() if value is not None},
+            **cron_fields({**of_task, **{key: value for key, value in chosen.items() if value is not None}}),
         }
         return self._send(Call("POST", "/crons", replies.CRON, encode(cron)))
 

@@ -43,6 +43,9 @@ def save_command(namespace: str, body: wire.CronBody) -> SaveCron:
         None if body.dedup is None else dedup_of(body.dedup),
         CronJobOptions() if body.job_options is None else _job_options(body.job_options),
     )
+    size_limit = None if body.job_options is None else body.job_options.size_limit
+    if size_limit is not None and len(data) > size_limit:
+        raise InvalidInput(f"Job data too large: {len(data)} bytes, and its sizeLimit is {size_limit}")
     return SaveCron(CronKey(namespace, body.name), plan, data, immediately=body.immediately)
 
 
@@ -52,10 +55,22 @@ def _job_options(body: wire.CronJobBody) -> CronJobOptions:
         base_delay(body.backoff),
         body.timeout or None,
         body.delay,
-        (JobFlag.REMOVE_ON_COMPLETE if body.remove_on_complete else 0)
-        | (JobFlag.REMOVE_ON_FAIL if body.remove_on_fail else 0),
+        _flags(body),
         cron_rules(body),
+        body.ttl or None,
+        body.group_id,
+        tuple(body.tags or ()),
     )
+
+
+def _flags(body: wire.CronJobBody) -> int:
+    chosen = (
+        (body.remove_on_complete, JobFlag.REMOVE_ON_COMPLETE),
+        (body.remove_on_fail, JobFlag.REMOVE_ON_FAIL),
+        (body.lifo, JobFlag.LIFO),
+        (body.durable, JobFlag.DURABLE),
+    )
+    return sum(flag for wanted, flag in chosen if wanted)
 
 
 async def find_cron(engine: AnyEngine, key: CronKey) -> Cron:

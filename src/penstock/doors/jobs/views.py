@@ -202,7 +202,13 @@ def _rules(body: PushBody) -> bytes | None:
 
 def cron_rules(body: CronJobBody) -> bytes | None:
     """Return the rules that the jobs of a cron begin with; None if they have none."""
-    return _encoded(Details(stall_timeout=body.stall_timeout or None), body.backoff)
+    rules = Details(
+        stall_timeout=body.stall_timeout or None,
+        stack_limit=body.stack_trace_limit,
+        keep_logs=body.keep_logs,
+        size_limit=body.size_limit,
+    )
+    return _encoded(rules, body.backoff)
 
 
 def _encoded(rules: Details, backoff: int | BackoffBody) -> bytes | None:

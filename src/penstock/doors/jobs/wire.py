@@ -269,6 +269,14 @@ class CronJobBody(In):
     stall_timeout: Timeout | None = None
     remove_on_complete: bool = False
     remove_on_fail: bool = False
+    ttl: Annotated[int, Meta(ge=0, le=limits.ttl_ms_max)] | None = None
+    tags: Annotated[list[Key], Meta(max_length=limits.tags_max)] | None = None
+    group_id: Key | None = None
+    lifo: bool = False
+    durable: bool = False
+    stack_trace_limit: Annotated[int, Meta(ge=0, le=limits.stack_lines_max)] | None = None
+    keep_logs: Lines | None = None
+    size_limit: Annotated[int, Meta(ge=1, le=limits.offset_max)] | None = None
 
 
 class CronBody(In):
