@@ -41,7 +41,7 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
     good = {
         "data": "x", "stores": "postgresql://u:p@h/d", "http": "[::1]:5", "tcp": "off", "resp": "off", "metrics": "off",
         "resp_plain": "127.0.0.1:6381",
-        "durability": "never",
+        "durability": "never", "wal_dir": "/wal",
         "sync_interval_ms": "5", "auth_tokens": "a,b", "metrics_auth": "yes", "insecure": "true", "cors_allow_origin": "https://x",
         "trusted_proxies": "10.0.0.0/8", "rate_limit_window_ms": "1", "rate_limit_max_requests": "7",
         "rate_limit_cleanup_ms": "9", "shutdown_timeout_ms": "5000", "completed_max": "1", "completed_age_ms": "2",
@@ -95,9 +95,40 @@ def test_the_variables_of_the_contract() -> None:
     assert load({}, {"RATE_LIMIT_MAX_REQUESTS": "0"}).rate_limit_max_requests is None
 
 
+def test_the_variables_of_mqueue(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s:e/c\n")
+    databases = {
+        "DATABASE_URLS": "postgres://u:p@a/d?sslmode=disable, postgres://u:p@b/d",
+        "WAL_DIR": "/wal",
+        "WORKER_ID": "w",
+    }
+    config = load({}, databases | {"REDIS_ADDRS": "r1:6379,r2:6379", "REDIS_PASSWORD_FILE": str(secret), "JWT_SECRET": ""})
+    assert config.stores == ("postgres://u:p@a/d?sslmode=disable", "postgres://u:p@b/d")
+    assert config.redis == ("redis://:s%3Ae%2Fc@r1:6379", "redis://:s%3Ae%2Fc@r2:6379")
+    assert (str(config.wal_dir), config.origins["redis"]) == ("/wal", "$REDIS_ADDRS")
+    assert config.notes == ("$WORKER_ID has no meaning here: servers name themselves.",)
+    sentinels = load({}, {"REDIS_ADDRS": "s1:26379,s2:26379", "REDIS_SENTINEL_MASTER": "main", "REDIS_PASSWORD": "p"})
+    assert sentinels.redis == ("sentinel://:p@s1:26379,s2:26379/main",)
+    both = load({}, databases | {"PENSTOCK_STORES": "postgresql://ours/d", "JWT_SECRET_FILE": str(secret)})
+    assert (both.stores, both.jwt_secret) == (("postgresql://ours/d",), "s:e/c")
+    empty = dict.fromkeys(
+        ("DATABASE_URLS", "REDIS_ADDRS", "REDIS_PASSWORD", "WAL_DIR", "JWT_SECRET", "NAMESPACE_QUOTAS"), ""
+    )
+    assert load({}, empty) == load({}, {})
+    assert load({}, {"REDIS_PASSWORD": "p", "WORKER_ID": "w"}).notes == (), "names that other programs use, too"
+    several = load({"redis": "sentinel://a,b/m,redis://c:1/0"}, {})
+    assert several.redis == ("sentinel://a,b/m", "redis://c:1/0")
+
+
 @pytest.mark.parametrize(
     ("env", "error"),
     [
+        ({"DATABASE_URLS_FILE": "/nowhere"}, r"/nowhere \(from \$DATABASE_URLS_FILE\) cannot be read"),
+        ({"WAL_DIR": "/wal", "DELIVERY_MODE": "exactly-once"}, "Unset it"),
+        ({"WAL_DIR": "/wal", "MAX_BUFFER_LENGTH": "5"}, "limit what producers may send with NAMESPACE_QUOTAS"),
+        ({"WAL_DIR": "/wal", "LOG_ENCODING": "json"}, "Use LOG_FORMAT"),
+        ({"S3_BACKUP_ENABLED": "1"}, "unset S3_BACKUP_ENABLED"),
         ({"AUTH_TOKENS": ","}, r"auth_tokens \(from \$AUTH_TOKENS\) is \*\*\*: an empty token would let everybody in"),
         ({"AUTH_TOKENS": "secret,"}, "an empty token"),
         ({"HTTP_PORT": "0"}, "expected HOST:PORT"),

@@ -105,7 +105,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     listeners.check_free(config.http, "http")
     shards = await open_shards(config, clock)
     engine = make_engine(config, shards, clock)
-    link = await speed_up(config, engine, clock)
+    links = await speed_up(config, engine, clock)
     if config.namespace_quotas:
         meter(engine, dict(config.namespace_quotas))
     engine.start()
@@ -157,7 +157,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     await asyncio.gather(doors.bulk.close(), *(each.stop() for each in (*doors.post_offices, doors.groups, doors.stages)))
     await gate.close()
     await engine.close()
-    await close_shards(shards, link)
+    await close_shards(shards, links)
     log.info("stopped")
     if ended_by_itself:
         raise PenstockError("A listener ended by itself; the log says why.")

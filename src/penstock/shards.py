@@ -23,6 +23,8 @@ from penstock.engine.workers import Workers
 from penstock.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.config import Config
     from penstock.core.clock import Clock
     from penstock.engine.fleet import AnyEngine
@@ -111,10 +113,10 @@ def make_engine(config: Config, shards: list[Store], clock: Clock) -> AnyEngine:
     return Fleet(engines, whole, stats, workers, clock)
 
 
-async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> RedisLink | None:
-    """Give engines the fast path over Redis, if there is to be one and their stores can have it; return the way to Redis."""
+async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> list[RedisLink]:
+    """Give engines the fast path over Redis, if there is to be one and their stores can have it; return the ways to Redis."""
     if not config.redis:
-        return None
+        return []
     from penstock.engine.fast.buffer import EnqueueBuffer  # noqa: PLC0415, see above
     from penstock.engine.fast.path import FastPath  # noqa: PLC0415
     from penstock.store.postgres import PostgresStore  # noqa: PLC0415
@@ -124,23 +126,26 @@ async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> RedisLink
         log.warning(
             "redis is not used: it is a fast path for databases (--store postgresql://…), and these stores are files"
         )
-        return None
-    link = RedisLink(config.redis, clock)
+        return []
+    links = [RedisLink(url, clock) for url in config.redis]
     for each in engine.engines:
         store = each.store
         if isinstance(store, PostgresStore):
+            link = links[store.shard % len(links)]
             identity = partial(getattr, store, "identity")
             each.use(FastPath(each, ReadyLists(link, identity), hot_jobs=config.redis_hot_jobs))
-            buffer = EnqueueBuffer(each, config.data / f"wal-{store.shard}", identity, Buffers(link, identity))
+            buffer = EnqueueBuffer(
+                each, (config.wal_dir or config.data) / f"wal-{store.shard}", identity, Buffers(link, identity)
+            )
             buffer.route = engine.of
             each.buffer_with(buffer)
             await buffer.open()
-    return link
+    return links
 
 
-async def close_shards(shards: list[Store], link: RedisLink | None = None) -> None:
+async def close_shards(shards: list[Store], links: Sequence[RedisLink] = ()) -> None:
     """Let go of everything that was opened here."""
     for shard in shards:
         await shard.close()
-    if link is not None:
+    for link in links:
         await link.close()

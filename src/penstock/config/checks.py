@@ -59,3 +59,13 @@ def check_messages(config: Config) -> None:
             f"messages_batch_default ({config.messages_batch_default}) is more than messages_batch_max "
             f"({config.messages_batch_max}). Make it smaller, or the other one larger."
         )
+
+
+def check_wal_dir(config: Config) -> None:
+    """Raise ConfigInvalid if a directory is given for a log that there will not be."""
+    if config.wal_dir is not None and not any(store.startswith("postgres") for store in config.stores):
+        raise ConfigInvalid(
+            f"wal_dir (from {config.origins['wal_dir']}) is where the log of the enqueue buffer is kept, and only databases "
+            "have one. Give them too (--store postgresql://…, or DATABASE_URLS), or unset it: a file keeps its log beside it, "
+            "in the directory given by --data."
+        )

@@ -182,14 +182,16 @@ def stores(text: str) -> tuple[str, ...]:
     return stores
 
 
-def redis(text: str) -> str:
-    """Read the address of Redis, or of its Sentinels."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("redis", "rediss", "sentinel", "sentinels") or not parts.netloc:
-        raise ValueError("expected redis://HOST:PORT/DB, rediss:// for TLS, or sentinel://HOST:PORT,HOST:PORT/MASTER")
-    if parts.scheme.startswith("sentinel") and not parts.path.strip("/"):
-        raise ValueError("expected the name of the master behind the Sentinels: sentinel://HOST:PORT,HOST:PORT/MASTER")
-    return text
+def redis(text: str) -> tuple[str, ...]:
+    """Read addresses of Redis, or of its Sentinels, whose hosts are separated by commas, too."""
+    urls = tuple(re.split(r",\s*(?=[a-z]+://)", text)) if text else ()
+    for each in urls:
+        parts = urlsplit(each)
+        if parts.scheme not in ("redis", "rediss", "sentinel", "sentinels") or not parts.netloc:
+            raise ValueError("expected redis://HOST:PORT/DB, rediss:// for TLS, or sentinel://HOST:PORT,HOST:PORT/MASTER")
+        if parts.scheme.startswith("sentinel") and not parts.path.strip("/"):
+            raise ValueError("expected the name of the master behind the Sentinels: sentinel://HOST:PORT,HOST:PORT/MASTER")
+    return urls
 
 
 def claims(text: str) -> tuple[str, ...]:

@@ -23,8 +23,10 @@ class Config(msgspec.Struct, frozen=True):
     data: Path = Path("data")
     stores: tuple[str, ...] = ()
     database_answer_ms: int = 5_000
-    redis: str = ""
+    redis: tuple[str, ...] = ()
     redis_hot_jobs: int = 200
+    #: Where the log of the enqueue buffer is; None: in the data directory.
+    wal_dir: Path | None = None
     http: Listener = Listener("127.0.0.1", 6790)
     tcp: Listener | None = Listener("127.0.0.1", 6789)
     resp: Listener | None = Listener("127.0.0.1", 6380)
@@ -126,7 +128,9 @@ SPELLED = frozenset({"messages_retention", "messages_schedule_ahead"})
 _LONG = 100 * limits.YEAR_MS
 SETTINGS: dict[str, Setting] = {
     "data": Setting(
-        Path, ("PENSTOCK_DATA", "DATA_PATH", "EPOCHQ_DATA_DIR", "EPOCHQUEUE_DATA_DIR"), "directory that holds the queue"
+        Path,
+        ("PENSTOCK_DATA", "BUNQUEUE_DATA_PATH", "BQ_DATA_PATH", "DATA_PATH", "EPOCHQ_DATA_DIR", "EPOCHQUEUE_DATA_DIR"),
+        "directory that holds the queue",
     ),
     "stores": Setting(
         readers.stores,
@@ -142,12 +146,18 @@ SETTINGS: dict[str, Setting] = {
     "redis": Setting(
         readers.redis,
         ("PENSTOCK_REDIS",),
-        "Redis (redis://…, rediss://…) or its Sentinels (sentinel://HOST,HOST/MASTER) for the fast path of databases",
+        "Redis (redis://…, rediss://…) or its Sentinels (sentinel://HOST,HOST/MASTER) for the fast path of databases; several, "
+        "separated by commas, are for the shards in turn",
     ),
     "redis_hot_jobs": Setting(
         readers.number(1, 10**9),
         ("PENSTOCK_REDIS_HOT_JOBS",),
         "jobs taken from a queue within a second that make it a hot one",
+    ),
+    "wal_dir": Setting(
+        Path,
+        ("PENSTOCK_WAL_DIR", "WAL_DIR"),
+        "directory of the log of the enqueue buffer, with databases and Redis; if not set: the data directory",
     ),
     "http": Setting(readers.main_listener, ("PENSTOCK_HTTP",), "where the doors listen (HTTP_PORT and HOST work too)"),
     "tcp": Setting(

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 #: What stands in the example of a file where the default is that there is none.
 _EXAMPLES: Final = {
     "stores": "[postgresql://penstock@db.example/penstock]",
-    "redis": "redis://127.0.0.1:6379/0",
+    "redis": "[redis://127.0.0.1:6379/0]",
+    "wal_dir": "/var/lib/penstock/wal",
     "auth_tokens": "[secret-token-1, secret-token-2]",
     "api_key": "secret-key",
     "jwt_secret": "a secret of 32 bytes, or of more than that",

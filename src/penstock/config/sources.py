@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.config import readers
-from penstock.config.checks import check_listeners, check_messages, check_tls
+from penstock.config.checks import check_listeners, check_messages, check_tls, check_wal_dir
 from penstock.config.file import Given, read_file
+from penstock.config.originals import from_originals
 from penstock.config.settings import SECRETS, SETTINGS, Config, flag_of
 from penstock.core.errors import ConfigInvalid
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 def load(flags: Mapping[str, str], env: Mapping[str, str], file: Path | None = None) -> Config:
     """Put the configuration together. Raises ConfigInvalid, naming the setting, where it came from and what was expected."""
     found = read_file(file)
-    texts = found.texts | _from_env(env, found.texts)
+    originals = from_originals(env)
+    texts = found.texts | originals.texts | _from_env(env, found.texts)
     texts |= {name: Given(text, flag_of(name), name) for name, text in flags.items()}
     values: dict[str, Any] = {}
     for name, given in texts.items():
@@ -32,10 +34,11 @@ def load(flags: Mapping[str, str], env: Mapping[str, str], file: Path | None = N
     origins = {name: given.origin for name, given in texts.items()}
     unguarded = frozenset(name for name, host in found.unguarded.items() if _host(values.get(name)) == host)
     config = Config(**values, origins=origins, unguarded=unguarded)
-    config = msgspec.structs.replace(config, notes=(*found.notes, *_warnings(config)))
+    config = msgspec.structs.replace(config, notes=(*found.notes, *originals.notes, *_warnings(config)))
     check_listeners(config)
     check_tls(config)
     check_messages(config)
+    check_wal_dir(config)
     return config
 
 

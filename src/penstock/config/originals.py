@@ -1,0 +1,128 @@
+"""What the environment of mqueue, bunqueue and EpochQ means here, where a variable is not simply one of our settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote
+
+from penstock.config.sections import Given
+from penstock.core import limits
+from penstock.core.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+#: Variables that say where data is in mqueue. Where one of them is set, the others are mqueue's, too.
+_MQUEUE: Final = ("DATABASE_URLS", "REDIS_ADDRS", "WAL_DIR")
+#: Variables of mqueue that are understood and change nothing, and why.
+_WITHOUT_MEANING: Final = {
+    "WORKER_ID": "servers name themselves",
+    "MQUEUE_NODE_ID": "servers find numbers of their own in their store",
+    "WAL_RETENTION": "the log is deleted as soon as the database has what is in it",
+}
+#: Variables that cannot be honoured, and what to use.
+_REFUSED: Final = {
+    "TCP_SOCKET_PATH": "there are no Unix sockets. Listen on an address: --tcp 127.0.0.1:6789",
+    "HTTP_SOCKET_PATH": "there are no Unix sockets. Listen on an address: --http 127.0.0.1:6790",
+}
+#: Prefixes of variables that are EpochQ's alone, and what may follow them.
+_EPOCHQ: Final = {"EPOCHQ_", "EPOCHQUEUE_"}
+_EPOCHQ_NAMES: Final = ("AUTH_API_KEY", "DATA_DIR", "PORT")
+_YES: Final = ("1", "true", "yes", "on")
+
+
+class Originals(NamedTuple):
+    """Settings that were found, and what should be known of the rest."""
+
+    texts: dict[str, Given]
+    notes: tuple[str, ...] = ()
+
+
+def from_originals(env: Mapping[str, str]) -> Originals:
+    """Read the variables of other programs. Raises ConfigInvalid for one that cannot be honoured, and says what to use."""
+    _refuse(env)
+    texts: dict[str, Given] = {}
+    secret = _secret(env, "JWT_SECRET")
+    if secret is not None:
+        texts["jwt_secret"] = secret._replace(key="jwt_secret")
+    urls = _secret(env, "DATABASE_URLS")
+    if urls is not None:
+        texts["stores"] = urls._replace(key="stores")
+    redis = _redis(env)
+    if redis is not None:
+        texts["redis"] = redis
+    return Originals(texts, tuple(_notes(env)))
+
+
+def _secret(env: Mapping[str, str], name: str) -> Given | None:
+    """Return a value, or what is in the file that NAME_FILE names."""
+    if env.get(name):
+        return Given(env[name], f"${name}", name)
+    file = env.get(f"{name}_FILE")
+    if not file:
+        return None
+    try:
+        return Given(Path(file).read_text(encoding="utf-8").strip(), f"${name}_FILE", name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigInvalid(f"The file {file} (from ${name}_FILE) cannot be read: {error}.") from None
+
+
+def _redis(env: Mapping[str, str]) -> Given | None:
+    """Make addresses of Redis out of hosts and a password: one for each shard, or those of the Sentinels."""
+    hosts = [each.strip() for each in env.get("REDIS_ADDRS", "").split(",") if each.strip()]
+    if not hosts:
+        return None
+    password = _secret(env, "REDIS_PASSWORD")
+    login = "" if password is None else f":{quote(password.text, safe='')}@"
+    master = env.get("REDIS_SENTINEL_MASTER")
+    if master:
+        return Given(f"sentinel://{login}{','.join(hosts)}/{master}", "$REDIS_ADDRS and $REDIS_SENTINEL_MASTER", "redis")
+    urls = (host if "://" in host else f"redis://{login}{host}" for host in hosts)
+    return Given(",".join(urls), "$REDIS_ADDRS", "redis")
+
+
+def _refuse(env: Mapping[str, str]) -> None:
+    for name, remedy in _REFUSED.items():
+        if env.get(name):
+            raise ConfigInvalid(f"{name} is set, and {remedy}.")
+    if env.get("S3_BACKUP_ENABLED", "").lower() in _YES:
+        raise ConfigInvalid(
+            "S3_BACKUP_ENABLED is set, and the server copies nothing to S3. Back up the data directory, or the databases, from "
+            "outside, and unset S3_BACKUP_ENABLED."
+        )
+    for name in env:
+        prefix = next((each for each in _EPOCHQ if name.startswith(each)), None)
+        if prefix is not None and name.removeprefix(prefix) not in _EPOCHQ_NAMES:
+            known = ", ".join(f"{prefix}{each}" for each in _EPOCHQ_NAMES)
+            raise ConfigInvalid(
+                f"{name} is not a setting. There are {known}. Everything else of EpochQ is set in its config.yaml, with "
+                "--config FILE."
+            )
+    if not any(env.get(name) for name in _MQUEUE):
+        return  # what follows are names that other programs use for other things
+    if env.get("REDIS_CLUSTER_MODE", "").lower() in _YES:
+        raise ConfigInvalid(
+            "REDIS_CLUSTER_MODE is set, and Redis Cluster is not supported. Give single servers, one for each shard "
+            "(REDIS_ADDRS=HOST:PORT,HOST:PORT), or Sentinels (REDIS_SENTINEL_MASTER=NAME)."
+        )
+    if env.get("DELIVERY_MODE", "at-least-once") not in ("", "at-least-once"):
+        raise ConfigInvalid("DELIVERY_MODE is not at-least-once, and nothing else is offered. Unset it.")
+    if env.get("MAX_BUFFER_LENGTH", "") not in ("", str(limits.buffer_jobs_max)):
+        raise ConfigInvalid(
+            f"MAX_BUFFER_LENGTH is set, and the buffer holds {limits.buffer_jobs_max} jobs, always. Unset it, and limit what "
+            "producers may send with NAMESPACE_QUOTAS."
+        )
+    if env.get("LOG_ENCODING"):
+        raise ConfigInvalid("LOG_ENCODING is set. Use LOG_FORMAT: auto, plain or json.")
+
+
+def _notes(env: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is understood and changes nothing."""
+    if not any(env.get(name) for name in _MQUEUE):
+        return
+    for name, why in _WITHOUT_MEANING.items():
+        if env.get(name):
+            yield f"${name} has no meaning here: {why}."
+    if env.get("REDIS_PASSWORD") and not env.get("REDIS_ADDRS"):
+        yield "$REDIS_PASSWORD is not used: it belongs to $REDIS_ADDRS, which is not set."
