@@ -169,6 +169,14 @@ def test_what_may_be_left_out(topic: Topic) -> None:
         assert (out["priority"], out["payload"], out["metadata"], out["idempotency_key"]) == (0, "", None, None)
 
 
+def test_fields_that_do_not_exist_are_ignored_and_named(topic: Topic) -> None:
+    item = topic.item() | {"prioritiy": 3}
+    answer = topic.http.post("/enqueue", json=[topic.item(), item])
+    assert answer.status_code == 200
+    assert answer.headers["penstock-warning"] == "Ignored: [1].prioritiy (did you mean priority?)"
+    assert "penstock-warning" not in topic.http.post("/enqueue", json=[topic.item()]).headers
+
+
 def test_nothing_enqueued_is_nothing_answered(topic: Topic) -> None:
     assert topic.enqueue() == []
     assert topic.dequeue() == []

@@ -483,3 +483,23 @@ def test_a_failing_child_takes_its_parent_with_it_if_that_was_agreed(api: Api) -
     api.ok("POST", f"/jobs/{child}/fail", {"error": "no"})
     assert api.state(parent) == "failed"
     assert api.job(parent)["error"] == f"Child job {child} failed: no"
+
+
+def test_fields_that_do_not_exist_are_ignored_and_named(api: Api) -> None:
+    def warning(path: str, body: Any) -> str | None:
+        answer = api.call("POST", path, json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.headers.get("penstock-warning")
+
+    assert warning("{q}/jobs", {"data": 1, "priority": 5}) is None
+    assert warning("{q}/jobs", {"data": {"prioritiy": 1}, "delay": None, "priority": 5.0}) is None
+    assert warning("{q}/jobs", {"data": 1, "prioritiy": 5}) == "Ignored: prioritiy (did you mean priority?)"
+    assert warning("{q}/jobs", {"data": 1, "ä\n": 1, "backoff": {"delay": 1, "maxdelay": 2}}) == (
+        "Ignored: ??; backoff.maxdelay (did you mean maxDelay?)"
+    )
+    assert warning("{q}/jobs/bulk", {"jobs": [{"data": 1}, {"data": 2, "uniqueKye": "a"}], "zzz": 1}) == (
+        "Ignored: jobs[1].uniqueKye (did you mean uniqueKey?); zzz"
+    )
+    many = {"jobs": [{"data": 1, "qqqqqq": 1}] * 100}
+    assert (warning("{q}/jobs/bulk", many) or "").count("qqqqqq") == 5
+    assert api.refused("POST", "{q}/jobs", {"data": 1, "prioritiy": 5, "delay": -1}) == (400, "delay must be at least 0")

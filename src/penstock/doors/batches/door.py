@@ -21,6 +21,7 @@ from penstock.core.timestamps import from_rfc3339, to_rfc3339
 from penstock.doors.batches import wire
 from penstock.doors.http.body import Reader
 from penstock.doors.http.route import Plain, Route
+from penstock.doors.http.unknown import FieldCheck
 from penstock.doors.opaque import unwrap, wrap
 from penstock.engine.admin import Slice
 from penstock.engine.claim import Claim
@@ -46,6 +47,7 @@ BACKOFF_MS: Final = 2_000
 READ_AT_ONCE: Final = 20
 
 ENQUEUE: Final = wire.Body(list[wire.EnqueueItem])
+ENQUEUE_CHECK: Final[FieldCheck[list[wire.EnqueueItem]]] = FieldCheck(list[wire.EnqueueItem], list[wire.StrictItem])
 ENQUEUE_QUERY: Final = Reader(wire.EnqueueQuery)
 DEQUEUE: Final = Reader(wire.DequeueQuery)
 ITEM: Final = wire.Body(wire.ItemBody)
@@ -71,7 +73,7 @@ class BatchesDoor:
 
     async def enqueue(self, req: Request) -> list[int] | list[str]:
         as_text = ENQUEUE_QUERY.parse_query(req).ids == "text"
-        items = await ENQUEUE.read(req)
+        items = ENQUEUE_CHECK.parse(req, await req.body(), ENQUEUE.parse)
         if len(items) > limits.bulk_jobs_max:
             raise InvalidInput(f"Too many items (max {limits.bulk_jobs_max}). Send them in several requests.")
         for namespace in {item.namespace for item in items}:

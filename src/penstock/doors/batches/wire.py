@@ -41,6 +41,10 @@ class EnqueueItem(msgspec.Struct):
     idempotency_key: Key | None = None
 
 
+class StrictItem(EnqueueItem, forbid_unknown_fields=True):
+    """The same, without any other field: see FieldCheck."""
+
+
 class EnqueueQuery(msgspec.Struct):
     """How ids are answered: as numbers, or as text."""
 
@@ -158,7 +162,10 @@ class Body(Generic[T]):
 
     async def read(self, req: Request) -> T:
         """Read a body. Raises InvalidInput, which says what is wrong and where."""
-        body = await req.body()
+        return self.parse(await req.body())
+
+    def parse(self, body: bytes) -> T:
+        """Turn bytes into the shape. Raises InvalidInput, which says what is wrong and where."""
         try:
             if not body.isascii():
                 body.decode()

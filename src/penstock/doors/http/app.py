@@ -20,6 +20,7 @@ from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_
 from penstock.doors.http.request import Bodies, Request
 from penstock.doors.http.route import JSON, PLAIN, File, Plain, Route, Stream
 from penstock.doors.http.router import Router
+from penstock.doors.http.unknown import WARNING_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -57,6 +58,10 @@ async def not_found(_req: Request, **_params: str) -> Never:
 
 async def _head_refused(_req: Request, **_params: str) -> Never:
     raise HeadRefused
+
+
+def _warned(headers: Headers, warning: str) -> Headers:
+    return [*headers, (WARNING_HEADER, warning), ("access-control-expose-headers", WARNING_HEADER)]
 
 
 class HttpApp:
@@ -99,7 +104,7 @@ class HttpApp:
         expose = ("access-control-expose-headers", f"{CODE_HEADER}, retry-after")
         self._error: Headers = [*self._json, expose]
         self._plain_error: Headers = [("content-type", PLAIN), ("x-content-type-options", "nosniff"), *self._origin, expose]
-        self._bodies = Bodies()
+        self.bodies = Bodies()
         self._encode = msgspec.json.Encoder().encode
 
     async def __rsgi__(self, scope: Scope, proto: HTTPProtocol) -> None:
@@ -107,7 +112,7 @@ class HttpApp:
         if scope.proto != "http":
             await self._serve_websocket(scope, cast("RSGIWebsocketProtocol", proto))
             return
-        request = Request(scope, proto, self._bodies, self._gate)
+        request = Request(scope, proto, self.bodies, self._gate)
         route: Route | None = None
         try:
             method = scope.method
@@ -129,14 +134,15 @@ class HttpApp:
             return
         finally:
             if request.held:
-                self._bodies.release(request.held)
+                self.bodies.release(request.held)
         if type(answer) is Stream or type(answer) is File:
             await self._go_on(method, proto, answer)
             return
         if type(answer) is Plain:
             headers, status, body = [("content-type", answer.content_type), *self._origin], answer.status, answer.body
         else:
-            headers, status, body = self._json, 200, self._encode(answer)
+            headers = self._json if not request.warning else _warned(self._json, request.warning)
+            status, body = 200, self._encode(answer)
         if self._flows and (flow := self._flows.get(scope.client)) is not None:
             flow.count_other(len(body))
         proto.response_bytes(status, headers, body)

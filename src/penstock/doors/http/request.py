@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from penstock.core import limits
-from penstock.core.errors import BodyTooLarge, InvalidInput, LengthRequired, TooMany
+from penstock.core.errors import BodyTooLarge, InvalidInput, LengthRequired, ShuttingDown, TooMany
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.access.gate import Gate
     from penstock.access.identity import Identity, Right
+    from penstock.core.errors import PenstockError
 
 
 _INCOMPLETE: Final = "The request body is incomplete"
@@ -27,6 +28,13 @@ class Bodies:
 
     def __init__(self) -> None:
         self._bytes = 0
+        self.arriving: dict[int, str] = {}  #: clients whose bodies are being read, by their requests
+        self.stopping = False  #: what does not arrive now is refused, because the server stops
+
+    @property
+    def incomplete(self) -> PenstockError:
+        """Why a body is refused that was cut off."""
+        return ShuttingDown() if self.stopping else InvalidInput(_INCOMPLETE)
 
     def hold(self, size: int) -> None:
         """Make room for a part of a body. Raises TooMany if there is none."""
@@ -42,11 +50,13 @@ class Bodies:
 class Request:
     """What was asked, and by whom. The body is read when a handler wants it."""
 
-    __slots__ = ("_bodies", "_gate", "_identity", "_proto", "header", "held", "scope")
+    __slots__ = ("_bodies", "_gate", "_identity", "_proto", "header", "held", "scope", "warning")
+    warns = True  #: the answer has room for a warning
 
     def __init__(self, scope: Scope, proto: HTTPProtocol, bodies: Bodies, gate: Gate) -> None:
         self.scope = scope
         self._gate = gate
+        self.warning = ""  #: what was ignored; the answer says so
         self.held = 0  #: bytes of memory to give back to ``bodies`` at the end
         self._proto = proto
         self._bodies = bodies
@@ -66,12 +76,16 @@ class Request:
         if size > limits.small_body_bytes:
             self._check_size(size, most)
             self._hold(size)
+        arriving, me = self._bodies.arriving, id(self)
+        arriving[me] = self.scope.client
         try:
             body = await self._proto()
         except RuntimeError:  # the connection is gone
-            raise InvalidInput(_INCOMPLETE) from None
+            raise self._bodies.incomplete from None
+        finally:
+            del arriving[me]
         if len(body) != size:
-            raise InvalidInput(_INCOMPLETE)
+            raise self._bodies.incomplete
         return body
 
     async def _chunks(self, most: int) -> bytes:
@@ -82,14 +96,19 @@ class Request:
             return b""
         chunks: list[bytes] = []
         size = ends = 0
-        async for chunk in self._proto:
-            size += len(chunk)
-            self._check_size(size, most)
-            self._hold(len(chunk))
-            chunks.append(bytes(chunk))
-            ends += not chunk
+        arriving, me = self._bodies.arriving, id(self)
+        arriving[me] = self.scope.client
+        try:
+            async for chunk in self._proto:
+                size += len(chunk)
+                self._check_size(size, most)
+                self._hold(len(chunk))
+                chunks.append(bytes(chunk))
+                ends += not chunk
+        finally:
+            del arriving[me]
         if ends != 1:  # the server underneath ends a good body with one empty chunk and a broken one with two
-            raise InvalidInput(_INCOMPLETE)
+            raise self._bodies.incomplete
         return b"".join(chunks)
 
     async def chunks(self) -> AsyncIterator[bytes]:

@@ -81,6 +81,7 @@ class Call:
     """One command, on its way through a session. Its fields are what a request has in its path, query and body."""
 
     __slots__ = ("message", "session")
+    warns = False  #: clients send fields of their own in each command, and a reply has no headers
 
     def __init__(self, session: Session, message: Mapping[str, Any]) -> None:
         self.session = session

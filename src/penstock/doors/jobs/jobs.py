@@ -15,6 +15,7 @@ from penstock.core.lifecycle import Arrow
 from penstock.doors.http.body import Reader
 from penstock.doors.http.claiming import PullWaits, claim_for
 from penstock.doors.http.route import Route
+from penstock.doors.http.unknown import FieldCheck
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.door import JobsDoor, hold, holds, in_other_words
 from penstock.doors.jobs.views import STATE_NAMES, job_name, job_ref, job_view, new_job, take_payload, take_result
@@ -38,6 +39,8 @@ class ChildrenPage(wire.In):
 
 PUSH = Reader(wire.PushBody)
 BULK = Reader(wire.BulkBody)
+PUSH_CHECK: FieldCheck[wire.PushBody] = FieldCheck(wire.PushBody, wire.StrictPush)
+BULK_CHECK: FieldCheck[wire.BulkBody] = FieldCheck(wire.BulkBody, wire.StrictBulk)
 PULL = Reader(wire.HttpPullQuery)
 PULL_BATCH = Reader(wire.HttpPullBatchBody)
 STOP_WAITING = Reader(wire.StopWaitingBody)
@@ -78,12 +81,12 @@ class JobHandlers(JobsDoor):
             body = await req.body()
         except BodyTooLarge:
             raise PayloadTooLarge("Job data too large (max 10MB)") from None
-        (job,) = await self.engine.run(Push(key, (new_job(PUSH.parse(body)),)))
+        (job,) = await self.engine.run(Push(key, (new_job(PUSH_CHECK.parse(req, body, PUSH.parse)),)))
         return wire.IdReply(id=job.custom_id or ids.to_uuid(job.id))
 
     async def push_bulk(self, req: Request, queue: str) -> wire.IdsReply:
         key = self.queue_key(req, queue)
-        body = await BULK.read(req)
+        body = BULK_CHECK.parse(req, await req.body(), BULK.parse)
         new = []
         for index, each in enumerate(body.jobs):
             try:

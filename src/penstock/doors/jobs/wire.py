@@ -115,6 +115,16 @@ class BulkBody(In):
     jobs: Annotated[list[PushBody], Meta(max_length=limits.bulk_jobs_max)]
 
 
+class StrictPush(PushBody, forbid_unknown_fields=True):
+    """The same, without any other field: see FieldCheck."""
+
+
+class StrictBulk(In, forbid_unknown_fields=True):
+    """The same, without any other field: see FieldCheck."""
+
+    jobs: Annotated[list[StrictPush], Meta(max_length=limits.bulk_jobs_max)]
+
+
 class PullQuery(In):
     """How to pull one job."""
 

@@ -1,0 +1,90 @@
+"""Fields that a push does not have: ignored, as the contracts have it, but named in a header of the answer.
+
+A body is read once, strictly. Only one that fails is read again as it should be, and looked at for such fields, so that a body
+without mistakes costs nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock.doors.http.request import Request
+
+T = TypeVar("T")
+
+#: Says what was ignored in a request that was answered all the same.
+WARNING_HEADER: Final = "penstock-warning"
+#: So many fields are named, and so many characters of each name.
+NAMED_MAX: Final = 5
+NAME_CHARS_MAX: Final = 64
+
+
+class FieldCheck(Generic[T]):
+    """Knows which fields bodies of a shape have. ``strict``: the same shape, forbidding all others."""
+
+    def __init__(self, shape: Any, strict: type[T] | Any) -> None:
+        self._info = inspect.type_info(shape)
+        self._decode: Callable[[bytes], T] = msgspec.json.Decoder(strict).decode
+
+    def parse(self, req: Request, body: bytes, otherwise: Callable[[bytes], T]) -> T:
+        """Read a body; ``otherwise`` reads one that is not perfect. The answer to the request then names unknown fields."""
+        if not req.warns:
+            return otherwise(body)
+        try:
+            if not body.isascii():
+                body.decode()
+            return self._decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            read = otherwise(body)
+        found = [text for text, _ in zip(_unknown(self._info, msgspec.Raw(body), ""), range(NAMED_MAX), strict=False)]
+        if found:
+            req.warning = f"Ignored: {'; '.join(found)}"
+        return read
+
+
+def _unknown(kind: inspect.Type, raw: msgspec.Raw, where: str) -> Iterator[str]:
+    """Find the fields that a value has and its type has not."""
+    kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+    for each in kinds:
+        if isinstance(each, inspect.StructType):
+            yield from _unknown_of_struct(each, raw, where)
+        elif isinstance(each, inspect.ListType) and isinstance(each.item_type, inspect.StructType):
+            for index, item in enumerate(_items(raw)):
+                yield from _unknown_of_struct(each.item_type, item, f"{where}[{index}].")
+
+
+def _unknown_of_struct(kind: inspect.StructType, raw: msgspec.Raw, where: str) -> Iterator[str]:
+    try:
+        given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, RecursionError):  # it may be something else as well
+        return
+    known = {field.encode_name: field for field in kind.fields}
+    for name, value in given.items():
+        if name in known:
+            yield from _unknown(known[name].type, value, f"{where}{name}" if _is_list(value) else f"{where}{name}.")
+        else:
+            close = difflib.get_close_matches(name[:NAME_CHARS_MAX], known, 1)
+            yield _shown(f"{where}{name[:NAME_CHARS_MAX]}") + (f" (did you mean {close[0]}?)" if close else "")
+
+
+def _items(raw: msgspec.Raw) -> list[msgspec.Raw]:
+    try:
+        return msgspec.json.decode(raw, type=list[msgspec.Raw])
+    except (msgspec.MsgspecError, RecursionError):
+        return []
+
+
+def _is_list(raw: msgspec.Raw) -> bool:
+    return bytes(raw)[:1] == b"["
+
+
+def _shown(name: str) -> str:
+    """Return a name as it may stand in a header."""
+    return "".join(letter if "!" <= letter <= "~" and letter not in ';,"' else "?" for letter in name)
