@@ -12,7 +12,8 @@ import structlog
 
 from penstock import __version__, listeners
 from penstock.access.rate_limit import ClientAddress, SlidingWindow
-from penstock.core.clock import SystemClock
+from penstock.core import limits
+from penstock.core.clock import SystemClock, pause
 from penstock.core.errors import PenstockError
 from penstock.core.events import EventKind
 from penstock.dev_cert import with_dev_cert
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from penstock.access.gate import Gate
     from penstock.config import Config
     from penstock.core.clock import Clock
+    from penstock.doors.http.request import Bodies
     from penstock.doors.http.route import Handler, Route
     from penstock.engine.fleet import AnyEngine
 
@@ -147,13 +149,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     await doors.end_streams()
     for server in servers:
         server.stop()  # type: ignore[no-untyped-call]
-    reserve = min(CLOSE_RESERVE_MS, config.shutdown_timeout_ms // 5)
-    timeout = (config.shutdown_timeout_ms - reserve) / 1000
-    _, unfinished = await asyncio.wait(
-        [*running, *(asyncio.create_task(each.stop()) for each in (doors.tcp, doors.resp, doors.push))], timeout=timeout
-    )
-    if unfinished:
-        log.warning("some requests did not finish in time")
+    await _finish(config, doors, running)
     await asyncio.gather(doors.bulk.close(), *(each.stop() for each in (*doors.post_offices, doors.groups, doors.stages)))
     await gate.close()
     await engine.close()
@@ -163,13 +159,24 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
         raise PenstockError("A listener ended by itself; the log says why.")
 
 
+async def _finish(config: Config, doors: Doors, running: list[asyncio.Task[None]]) -> None:
+    """Wait for requests under way, for as long as the configuration says; those that have not arrived are cut off sooner."""
+    cutting = asyncio.create_task(doors.cut_half_sent())
+    reserve = min(CLOSE_RESERVE_MS, config.shutdown_timeout_ms // 5)
+    timeout = (config.shutdown_timeout_ms - reserve) / 1000
+    stopping = [asyncio.create_task(each.stop()) for each in (doors.tcp, doors.resp, doors.push)]
+    _, unfinished = await asyncio.wait([*running, *stopping], timeout=timeout)
+    cutting.cancel()
+    if unfinished:
+        log.warning("some requests did not finish in time")
+
+
 class Doors:
     """All ways in and out of one engine. ``clock``: this process's own; the engine's may be that of a database."""
 
     def __init__(self, config: Config, engine: AnyEngine, gate: Gate, guard: Guard, keys: ApiKeys, *, clock: Clock) -> None:
-        self._config = config
-        self._clock = clock
-        self._gate = gate
+        self._config, self._clock, self._gate = config, clock, gate
+        self._bodies: list[Bodies] = []
         self.readiness = Readiness()
         uptime = Uptime(engine.clock)
         sender = Sender(engine.clock, guard)
@@ -333,6 +340,17 @@ class Doors:
         parts = (self._sockets, self._consumers, self._streams, self.subscribers, self.bulk.office.processes)
         await asyncio.gather(*(part.close() for part in parts))
 
+    async def cut_half_sent(self) -> None:
+        """Give requests whose bodies have not arrived yet a moment more, and then cut them off."""
+        await pause(self._clock, limits.half_sent_ms_max)
+        for bodies in self._bodies:
+            bodies.stopping = True
+        clients = {client for bodies in self._bodies for client in bodies.arriving.values()}
+        for client in clients:
+            await self._links.stop_reading(client)
+        if clients:
+            log.warning("requests that had not arrived were cut off", connections=len(clients))
+
     def hush(self) -> None:
         """Take no more messages for those who are given them as they come: they would ask again and again."""
         self.stages.send_everybody_home()
@@ -362,7 +380,7 @@ class Doors:
         error_body: Callable[[PenstockError], bytes] = body_of,
     ) -> HttpApp:
         config = self._config
-        return HttpApp(
+        app = HttpApp(
             routes,
             self._gate,
             allow_origin=config.cors_allow_origin,
@@ -375,6 +393,8 @@ class Doors:
             stray=stray,
             error_body=error_body,
         )
+        self._bodies.append(app.bodies)
+        return app
 
 
 def _start_bulk(engine: AnyEngine, metrics: Metrics) -> tuple[Groups, Stages]:

@@ -7,6 +7,7 @@ nor have the system watch over its connections. All of that can be said to the s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import stat
@@ -87,6 +88,13 @@ class Links:
             except OSError:
                 return False
             return whole
+
+    async def stop_reading(self, client: str) -> None:
+        """Read nothing more from a client: to who waits for the rest of a request, the connection looks lost."""
+        link = await self._get(client)
+        if link is not None:
+            with link, contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RD)
 
     async def taken(self, client: str) -> int | None:
         """Return how many bytes of its connection a client has taken so far; None if the system does not tell."""
