@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from penstock.core.durability import Durability
+from penstock.core.errors import StoreIncompatible
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.change import MoveJob
@@ -18,9 +19,10 @@ from penstock.engine.engine import Engine
 from penstock.engine.produce import Push
 from penstock.engine.settle import Ack, Fail, Hold
 from penstock.store.sqlite import SqliteStore
+from penstock.store.sqlite.mark import MARK_NAME, MarkFile
 from penstock.store.sqlite.store import FILE_NAME
 from tests.support.engines import QUEUE
-from tests.support.powercut import Recorder, RecordingVfs
+from tests.support.powercut import Event, Recorder, RecordingVfs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +43,27 @@ class Promise(NamedTuple):
 
     job: int
     states: tuple[State, ...]
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """Records what happens to the mark as well, which SQLite does not write."""
+    recorder = Recorder()
+    real_sync = MarkFile._sync
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        recorder.events.append(Event("write", MARK_NAME, offset, bytes(data)))
+        return real_pwrite(fd, data, offset)
+
+    def sync(self: MarkFile) -> None:
+        began = len(recorder.events)
+        real_sync(self)
+        recorder.synced(MARK_NAME, began)
+
+    real_pwrite = os.pwrite
+    monkeypatch.setattr("penstock.store.sqlite.mark.os.pwrite", pwrite)
+    monkeypatch.setattr(MarkFile, "_sync", sync)
+    return recorder
 
 
 async def record(directory: Path, clock: ManualClock, recorder: Recorder, *, durability: Durability) -> int:
@@ -87,12 +110,13 @@ class Outcome(NamedTuple):
     promises: int
     broken: int
     unreadable: int
+    refused: int  #: a start refused a store that had lost nothing
 
 
-def pull_the_plug(tmp_path: Path, recorder: Recorder, start: int, mode: str) -> Outcome:
-    """Cut the power at many moments and look at what a new start would find."""
+async def pull_the_plug(tmp_path: Path, clock: ManualClock, recorder: Recorder, start: int, mode: str) -> Outcome:
+    """Cut the power at many moments and look at what a new start finds."""
     rng = random.Random(f"{SEED}-{mode}")
-    promises = broken = unreadable = 0
+    promises = broken = unreadable = refused = 0
     for cut in range(CUTS_PER_MODE):
         until = rng.randrange(start, len(recorder.events))
         directory = tmp_path / f"{mode}-{cut}"
@@ -102,6 +126,12 @@ def pull_the_plug(tmp_path: Path, recorder: Recorder, start: int, mode: str) -> 
                 (directory / name).write_bytes(content)
         latest = {promise.job: promise for promise in recorder.marks(until)}
         promises += len(latest)
+        if cut % 2:  # the other half shows that SQLite alone finds everything
+            try:
+                await (await SqliteStore.open(directory, clock, ballast_bytes=0)).close()
+            except StoreIncompatible as error:
+                print(f"cut at {until}: {error}")
+                refused += 1
         found = read_states(directory / FILE_NAME)
         if found is None:
             unreadable += 1
@@ -112,7 +142,7 @@ def pull_the_plug(tmp_path: Path, recorder: Recorder, start: int, mode: str) -> 
         for path in directory.iterdir():
             path.unlink()
         directory.rmdir()
-    return Outcome(CUTS_PER_MODE, promises, broken, unreadable)
+    return Outcome(CUTS_PER_MODE, promises, broken, unreadable, refused)
 
 
 def read_states(path: Path) -> dict[int, State] | None:
@@ -130,26 +160,29 @@ def read_states(path: Path) -> dict[int, State] | None:
 
 
 @pytest.mark.parametrize("mode", ["drop", "subset", "torn"])
-async def test_with_always_a_power_cut_breaks_no_promise(tmp_path: Path, clock: ManualClock, mode: str) -> None:
-    recorder = Recorder()
+async def test_with_always_a_power_cut_breaks_no_promise(
+    tmp_path: Path, clock: ManualClock, recorder: Recorder, mode: str
+) -> None:
     start = await record(tmp_path / f"always-{mode}", clock, recorder, durability=Durability.ALWAYS)
-    outcome = pull_the_plug(tmp_path, recorder, start, mode)
+    outcome = await pull_the_plug(tmp_path, clock, recorder, start, mode)
     print(f"seed {SEED}, {mode}: {outcome}")
     assert outcome.promises > 20_000
-    assert (outcome.broken, outcome.unreadable) == (0, 0)
+    assert (outcome.broken, outcome.unreadable, outcome.refused) == (0, 0, 0)
 
 
-async def test_without_the_sync_promises_are_broken_so_the_test_can_fail(tmp_path: Path, clock: ManualClock) -> None:
-    recorder = Recorder()
+async def test_without_the_sync_promises_are_broken_so_the_test_can_fail(
+    tmp_path: Path, clock: ManualClock, recorder: Recorder
+) -> None:
     start = await record(tmp_path / "never-drop", clock, recorder, durability=Durability.NEVER)
-    outcome = pull_the_plug(tmp_path, recorder, start, "drop")
+    outcome = await pull_the_plug(tmp_path, clock, recorder, start, "drop")
     print(f"seed {SEED}, control: {outcome}")
     assert outcome.broken > outcome.promises * 0.01
-    assert outcome.unreadable == 0
+    assert (outcome.unreadable, outcome.refused) == (0, 0)
 
 
-async def test_a_store_cut_off_at_its_very_creation_is_created_anew(tmp_path: Path, clock: ManualClock) -> None:
-    recorder = Recorder()
+async def test_a_store_cut_off_at_its_very_creation_is_created_anew(
+    tmp_path: Path, clock: ManualClock, recorder: Recorder
+) -> None:
     directory = tmp_path / "creation"
     vfs = RecordingVfs("recording-creation", recorder)
     store = await SqliteStore.open(directory, clock, vfs=vfs.name, ballast_bytes=0)

@@ -18,6 +18,7 @@ from penstock.core.flow import Dependency, Need
 from penstock.core.lifecycle import State
 from penstock.core.queue import Counts
 from penstock.store.sqlite import SqliteStore, schema, waltail
+from penstock.store.sqlite.mark import MARK_NAME
 from penstock.store.sqlite.store import FILE_NAME
 from tests.conformance.workbench import Workbench
 from tests.support.server import serve_command
@@ -127,7 +128,7 @@ async def test_closing_leaves_one_tidy_file(tmp_path: Path, clock: ManualClock) 
     opened = await reopen(tmp_path, clock)
     await Workbench(opened, clock, lambda: reopen(tmp_path, clock)).put(count=3)
     await opened.close()
-    assert {path.name for path in tmp_path.iterdir()} <= {FILE_NAME, "penstock.lock", "ballast"}
+    assert {path.name for path in tmp_path.iterdir()} <= {FILE_NAME, MARK_NAME, "penstock.lock", "ballast"}
 
 
 class CrashedStore:
@@ -135,7 +136,7 @@ class CrashedStore:
 
     def __init__(self, source: Path, target: Path) -> None:
         target.mkdir()
-        for name in (FILE_NAME, f"{FILE_NAME}-wal", "penstock.lock"):
+        for name in (FILE_NAME, f"{FILE_NAME}-wal", "penstock.lock", MARK_NAME):
             (target / name).write_bytes((source / name).read_bytes())
         self.log = target / f"{FILE_NAME}-wal"
         self.directory = target
@@ -261,7 +262,8 @@ async def test_data_that_went_missing_is_not_taken_for_an_empty_queue(
     else:
         (killed / f"{FILE_NAME}{gone}").unlink()
     with pytest.raises(
-        StoreIncompatible, match=r"went missing: .* Put it back, restore a backup, or start with --accept-loss"
+        StoreIncompatible,
+        match=r"went missing: .* Put it back, restore a backup with: penstock restore, or start with --accept-loss",
     ):
         await reopen(killed, clock)
     again = await reopen(killed, clock, accept_loss=True)

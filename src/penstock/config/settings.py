@@ -396,7 +396,7 @@ SETTINGS: dict[str, Setting] = {
         "private hosts that messages may be pushed to, as they are written in URLs, separated by commas",
     ),
     "accept_loss": Setting(
-        readers.yes_or_no, (), "start although the log is damaged, without the commits behind the damage"
+        readers.yes_or_no, (), "start although commits that were on disk are missing or damaged, without them"
     ),
 }
 

@@ -32,6 +32,7 @@ class Checkpointer:
         self._db: apsw.Connection | None = None
         self._task: asyncio.Task[None] | None = None
         self._done = asyncio.Event()
+        self.when_done: Callable[[], None] = lambda: None  #: called before the next commit
 
     def log_has(self, pages: int) -> None:
         """Hear after each commit how many pages the log holds."""
@@ -67,6 +68,7 @@ class Checkpointer:
                 await loop.run_in_executor(self._thread, self._step)
             finally:
                 self.finishing = False
+                self.when_done()
                 self._done.set()
         except apsw.Error as error:
             # The log just stays longer; the writer notices a broken disk by itself.

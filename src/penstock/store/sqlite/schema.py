@@ -295,6 +295,15 @@ create table history (
 insert into history values (1, lower(hex(randomblob(16))), 0);
 """
 
+# Whether the file is complete without its log, see mark.py.
+_SHUTDOWN = """
+create table shutdown (
+  one          integer primary key check (one = 1),
+  clean        integer not null      -- 0 while a server uses the file, and after a crash
+);
+insert into shutdown values (1, 1);
+"""
+
 #: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.
 MIGRATIONS: Final[tuple[str, ...]] = (
     _VERSION_1,
@@ -306,6 +315,7 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     _API_KEYS,
     _LEDGER,
     _HISTORY,
+    _SHUTDOWN,
 )
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 

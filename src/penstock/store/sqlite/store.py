@@ -41,9 +41,10 @@ from penstock.store.disk import (
     prepare_directory,
     sync_directory,
 )
-from penstock.store.sqlite import crons, history, keys, ledger, readers, rows, schema, waltail
+from penstock.store.sqlite import crons, history, keys, ledger, mark, readers, rows, schema, waltail
 from penstock.store.sqlite.catalog import Catalog
 from penstock.store.sqlite.checkpoint import Checkpointer
+from penstock.store.sqlite.logsync import LogSync
 from penstock.store.sqlite.transaction import SqliteTransaction
 from penstock.store.sqlite.webhooks import Webhooks
 
@@ -107,14 +108,13 @@ class SqliteStore(CatalogReads[Catalog]):
         self.shard = 0
         self._layout = ALONE
         self._vfs = vfs
-        self._fdatasync = fdatasync
         self._read_inline = read_inline
         self._lock = DirectoryLock(directory)
         self._ballast = Ballast(directory, ballast_bytes)
         self._status = StoreStatus()
         self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-sync")
         self._checkpoint_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoint")
-        self._wal_fd = -1
+        self._log_sync = LogSync(directory, self._log_path, clock, fdatasync)
         self._connected = False
         self._windows = Windows()
         self._key_changes = 0  #: since it was opened: nobody else makes any
@@ -173,28 +173,39 @@ class SqliteStore(CatalogReads[Catalog]):
         self._checkpoint_thread.shutdown()
         self._lock.release()
 
-    def _connect_all(self, *, accept_loss: bool) -> None:
+    def _connect_all(self, *, accept_loss: bool, healing: bool = False) -> None:
+        self._log_bytes = self._log_path.stat().st_size if self._log_path.exists() else None
         try:
             self._db = self._connect(WRITER_CACHE_KIB)
-            self._check_log(accept_loss=accept_loss)  # before anything is written over what may have been lost
-            if schema.migrate(self._db, str(self._path)):
-                self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # a new schema is on disk before it is used
-            if self._has_lost:
-                history.raise_epoch(self._db)
-                self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # before numbers are given again
+            try:
+                self._check_log(accept_loss=accept_loss, healing=healing)  # before anything is written over what may be lost
+                schema.migrate(self._db, str(self._path))
+                if self._has_lost:
+                    history.raise_epoch(self._db)
+                self._load()
+                # What was changed here is on disk before it is used, and before numbers are given again.
+                self._log_sync.begin(self._db, self.history.identity, self.journal_next)
                 self._has_lost = False
-            self._load()
+            except BaseException:
+                self._log_sync.close()
+                self._keep_log()
+                self._db.close()
+                raise
         except (apsw.NotADBError, apsw.CorruptError) as error:
             raise StoreIncompatible(
-                f"{self._path} cannot be read as a SQLite file ({error}). Restore a backup, or choose another directory with "
-                "--data. Nothing was changed."
+                f"{self._path} cannot be read as a SQLite file ({error}). Restore a backup with: penstock restore, or choose "
+                "another directory with --data. Nothing was changed."
             ) from error
-        self._wal_fd = os.open(self._log_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         sync_directory(self._directory)
         self.readers = readers.Readers(lambda: self._connect(READER_CACHE_KIB, read_only=True), inline=self._read_inline)
         self.checkpointer = Checkpointer(lambda: self._connect(READER_CACHE_KIB), self._checkpoint_thread, CHECKPOINT_PAGES)
+        self.checkpointer.when_done = self._log_sync.log_may_restart
         self._db.set_wal_hook(self._log_grew)  # replaces SQLite's own checkpoints inside of commits
         self._connected = True
+
+    def _keep_log(self) -> None:
+        """Have the log stay as it is when the file is closed. Else SQLite copies it into the main file and removes it."""
+        self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
     async def _disconnect_all(self, *, tidy: bool) -> None:
         if not self._connected:
@@ -204,17 +215,18 @@ class SqliteStore(CatalogReads[Catalog]):
         self.readers.close()
         if tidy:
             try:
-                self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-                self._lock.note(used=True, clean=True)  # before the log goes away, so that it is never missed in vain
+                if self._log_sync.end(self._db, self.journal_next):
+                    self._lock.note(used=True, clean=True)  # before the log goes away, so that it is never missed in vain
+                else:
+                    log.warning("another program reads the file; the log stays and is read at the next start")
             except apsw.Error as error:
                 log.warning("checkpoint at shutdown failed; the log stays and is read at the next start", error=str(error))
         else:
-            # Closing would copy the log into the main file without looking at its checksums. The system may have dropped what
-            # it could not write, so the log must be read anew before it is believed.
-            self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            # Copying the log does not look at its checksums. The system may have dropped what it could not write, so the log
+            # must be read anew before it is believed.
+            self._keep_log()
         self._db.close()
-        os.close(self._wal_fd)
-        self._wal_fd = -1
+        self._log_sync.close()
 
     @property
     def source(self) -> str:
@@ -253,29 +265,36 @@ class SqliteStore(CatalogReads[Catalog]):
         if missing and not accept_loss:
             raise StoreIncompatible(
                 f"{' and '.join(missing)} in {self._directory} went missing: what was in there would be lost. Put it back, "
-                "restore a backup, or start with --accept-loss to go on without it. Nothing was changed."
+                "restore a backup with: penstock restore, or start with --accept-loss to go on without it. Nothing was changed."
             )
         self._has_lost = bool(missing)
         if not self._path.exists():
             os.close(os.open(self._path, os.O_CREAT | os.O_CLOEXEC, 0o600))  # what people put into jobs is nobody else's
 
-    def _check_log(self, *, accept_loss: bool) -> None:
+    def _check_log(self, *, accept_loss: bool, healing: bool) -> None:
+        """Refuse to go on without commits that were on disk. Raises StoreIncompatible.
+
+        ``healing``: a sync has failed in this process, so commits that were never synced may be gone, but no others.
+        """
         list(self._db.execute("select count(*) from sqlite_schema"))  # makes SQLite replay the log
         lost = waltail.lost_commits(self._db, self._path)
-        if not lost:
-            return
         same_boot = self._lock.previous.boot_id == boot_id() != ""
-        if same_boot and not accept_loss:
+        if lost and same_boot and not accept_loss and not healing:
             raise StoreIncompatible(
-                f"{self._path}-wal is damaged: at least {lost} commits behind the damage would be lost. Restore a backup, or "
-                "start with --accept-loss to go on without them. Nothing was changed."
+                f"{self._path}-wal is damaged: at least {lost} commits behind the damage would be lost. Restore a backup with: "
+                "penstock restore, or start with --accept-loss to go on without them. Nothing was changed."
             )
-        self._has_lost = self._has_lost or same_boot
-        log.warning(
-            "the log ends in incomplete commits that are dropped; after a power cut that is expected and none of them "
-            "was acknowledged with durability always",
-            commits=lost,
-        )
+        found = mark.look(self._db, self._log_bytes, mark.salts_of(self._log_path), waltail.replayed_frames(self._db))
+        accepted = mark.check(self._directory, mark.read(self._directory), found, accept_loss=accept_loss and not healing)
+        if lost and same_boot and not healing:
+            log.warning("started with --accept-loss: commits behind the damage of the log are dropped", commits=lost)
+        elif lost:
+            log.warning(
+                "the log ends in incomplete commits that are dropped; after a power cut that is expected and none of them "
+                "was acknowledged with durability always",
+                commits=lost,
+            )
+        self._has_lost = self._has_lost or accepted or bool(lost and (same_boot or healing))
 
     def _load(self) -> None:
         self.catalog = Catalog(self._db)
@@ -368,10 +387,12 @@ class SqliteStore(CatalogReads[Catalog]):
 
     async def sync(self) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(self._sync_thread, self._fdatasync, self._wal_fd)
+            position = self._log_sync.position(self.journal_next)
+            await asyncio.get_running_loop().run_in_executor(self._sync_thread, self._log_sync.sync, position)
         except OSError as error:
             self._stop_writes(f"fsync failed: {error}")
             raise OutcomeUnknown from error
+        self._log_sync.book_mark_sync(self._checkpoint_thread.submit)
 
     def committed(self, *, recount: bool, moved: bool) -> None:
         """Hear from a transaction that it is committed."""
@@ -399,6 +420,7 @@ class SqliteStore(CatalogReads[Catalog]):
         return StorageFailed()
 
     def _log_grew(self, _db: apsw.Connection, _name: str, pages: int) -> int:
+        self._log_sync.log_has(pages)
         self.checkpointer.log_has(pages)
         return apsw.SQLITE_OK
 
@@ -454,12 +476,12 @@ class SqliteStore(CatalogReads[Catalog]):
         before; the rest is either still readable, and is made durable now, or fails its checksum and is dropped by SQLite.
         """
         await self._disconnect_all(tidy=False)
-        self._connect_all(accept_loss=True)
+        self._connect_all(accept_loss=True, healing=True)
         self._hold_ballast()
         self._db.pragma("synchronous", "full")
         self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         self._db.pragma("synchronous", "normal")
-        await asyncio.get_running_loop().run_in_executor(self._sync_thread, self._fdatasync, self._wal_fd)
+        await self.sync()
 
     def _became_full(self) -> None:
         if not self._status.full:

@@ -42,7 +42,7 @@ def lost_commits(db: apsw.Connection, database: Path) -> int:
         step = _FRAME.size + page_size
         commits = 0
         ends_in_commit = False
-        for number in range(_replayed_frames(db), (log.stat().st_size - _HEADER.size) // step):
+        for number in range(replayed_frames(db), (log.stat().st_size - _HEADER.size) // step):
             file.seek(_HEADER.size + number * step)
             _, pages_after_commit, *frame_salts, _, _ = _FRAME.unpack(file.read(_FRAME.size))
             if frame_salts == salts:  # not the remains of an older generation of the log
@@ -63,6 +63,7 @@ def _is_sound(header: bytes) -> bool:
     return (a, b) == (sum_1, sum_2)
 
 
-def _replayed_frames(db: apsw.Connection) -> int:
+def replayed_frames(db: apsw.Connection) -> int:
+    """Return how many pages of the log count."""
     frames, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
     return max(0, frames)

@@ -1,0 +1,126 @@
+"""The open write-ahead log: makes it durable, and notes in the mark how far that was. See ``mark``."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import apsw
+import structlog
+
+from penstock.store.sqlite import mark, waltail
+from penstock.store.sqlite.mark import MarkFile, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from penstock.core.clock import Alarm, Clock
+
+log = structlog.get_logger("penstock.store")
+
+
+class LogSync:
+    """Begin it when the file was checked, end it when everything is in the main file. ``sync`` runs in a thread."""
+
+    def __init__(self, directory: Path, log_path: Path, clock: Clock, fdatasync: Callable[[int], None]) -> None:
+        self._frames = 0  #: pages in the log
+        self._salts: bytes | None = None  #: its generation; None: to be read
+        self._directory = directory
+        self._log_path = log_path
+        self._clock = clock
+        self._fdatasync = fdatasync
+        self._fd = -1
+        self._mark: MarkFile | None = None
+        self._alarm: Alarm | None = None
+
+    def begin(self, db: apsw.Connection, identity: str, journal_next: int) -> None:
+        """Move the log into the main file, note how far the store has come, and have the file say that it is in use.
+
+        Another program that reads the file may keep the log from being moved; then it just stays.
+        """
+        self._fd = os.open(self._log_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        position = self._moved(db, journal_next)
+        try:
+            self._mark = MarkFile.open(self._directory, identity, position)
+        except OSError as error:
+            log.error("penstock.mark cannot be made: a log that is cut short may go unnoticed", error=str(error))
+        else:
+            try:
+                db.execute("update shutdown set clean = 0 where clean = 1")
+            except apsw.FullError:
+                log.warning("the disk is full: the file cannot say that it is in use, only penstock.mark does")
+        if position.frames == 0:
+            db.set_busy_timeout(0)
+            try:
+                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            except apsw.BusyError:
+                log.info("another program reads the file: its log is emptied later")
+            finally:
+                db.set_busy_timeout(5_000)
+        self._frames, self._salts = waltail.replayed_frames(db), None
+
+    def end(self, db: apsw.Connection, journal_next: int) -> bool:
+        """Move the log into the main file and have that say that it is complete. False: another program is in the way."""
+        position = self._moved(db, journal_next)
+        if self._mark is not None:
+            self._mark.write(position)
+            self._mark.sync()
+        if position.frames:
+            return False
+        db.execute("update shutdown set clean = 1")
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        return True
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._mark is not None:
+            self._mark.sync()
+            self._mark.close()
+            self._mark = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def position(self, journal_next: int) -> Position:
+        """Return how far the store is. A sync that begins now covers that."""
+        if self._salts is None:
+            self._salts = mark.read_salts(self._fd)
+        return Position(journal_next, self._clock.now_ms(), self._salts, self._frames)
+
+    def log_has(self, frames: int) -> None:
+        """Note after a commit how many pages the log holds."""
+        if frames <= self._frames:
+            self._salts = None
+        self._frames = frames
+
+    def log_may_restart(self) -> None:
+        """Note that the log was moved: the next commit may begin a new generation of it."""
+        self._salts = None
+
+    def sync(self, position: Position) -> None:
+        """Make the log durable, then note it in the mark. Raises OSError."""
+        self._fdatasync(self._fd)
+        if self._mark is not None:
+            self._mark.write(position)
+
+    def book_mark_sync(self, run: Callable[[Callable[[], None]], object]) -> None:
+        """Have the mark made durable within a second. ``run``: does it in a thread."""
+        if self._alarm is None and self._mark is not None:
+            self._alarm = self._clock.call_at(self._clock.steady_ms() + mark.SYNC_EVERY_MS, lambda: self._sync_mark(run))
+
+    def _sync_mark(self, run: Callable[[Callable[[], None]], object]) -> None:
+        self._alarm = None
+        if self._mark is not None:
+            run(self._mark.sync)
+
+    def _moved(self, db: apsw.Connection, journal_next: int) -> Position:
+        """Copy the log into the main file; return a position that is on disk: without the log, if all of it was copied."""
+        frames, moved = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        if moved >= frames:
+            return Position(journal_next, self._clock.now_ms())
+        self._fdatasync(self._fd)
+        return self.position(journal_next)._replace(frames=frames)

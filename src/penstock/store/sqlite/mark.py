@@ -1,0 +1,261 @@
+"""The mark of the last synced commit: what was on disk is known independently of the write-ahead log.
+
+SQLite cannot tell a log that was cut short, or left behind when the file was copied, from one that never held more. So two
+notes say how far the store had come:
+
+* ``penstock.mark`` beside the file. After each fsync of the log it gets the position that this fsync covered: the number of the
+  next event of the journal, and the log's generation and length. It is written by the same thread, with one ``pwrite`` into a
+  file that has its full size, so it costs about a microsecond. The mark itself is fsynced once a second.
+* ``shutdown.clean`` in the file. It is 0 while a server uses the file, and 1 once everything is in it. A file that says 0 is
+  not complete without its log.
+
+The mark is a lower bound, always: it is written after the fsync it tells of. So a mark that is old (power was cut before it was
+fsynced) never keeps a sound store from starting. After a crash of the process the mark is exact. After a power cut it may lack
+the last second. With durability ``interval`` and ``never`` it covers what was synced, which is all that these promise.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+import structlog
+
+from penstock.core.errors import StoreIncompatible
+from penstock.core.timestamps import to_rfc3339
+from penstock.store.disk import sync_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import apsw
+
+log = structlog.get_logger("penstock.store")
+
+MARK_NAME: Final = "penstock.mark"
+#: How long a mark may be in the system's memory only.
+SYNC_EVERY_MS: Final = 1_000
+_MAGIC: Final = b"PNSTMRK1"
+_RECORD = struct.Struct(">8sQ32sQ8sQQ")  #: behind it its checksum
+_CHECKSUM = struct.Struct(">I")
+#: Two copies take turns, in blocks of their own: a write that is torn leaves the one before.
+_SLOT_BYTES: Final = 4_096
+_SLOTS: Final = 2
+_SALTS: Final = (16, 8)  #: where the header of a log has what tells its generations apart
+#: A log that is empty, or does not matter, because all of it is in the main file.
+NO_SALTS: Final = bytes(8)
+
+_ADVICE: Final = (
+    "Put back penstock.db, penstock.db-wal and penstock.mark of the same moment, or restore a backup with: penstock restore. "
+    "--accept-loss starts without what is missing. Nothing was changed."
+)
+
+
+class Position(NamedTuple):
+    """How far a store had come."""
+
+    journal_next: int  #: number of the next event of the journal
+    at_ms: int  #: wall clock
+    salts: bytes = NO_SALTS  #: generation of the log
+    frames: int = 0  #: pages in the log; 0: everything is in the main file
+
+
+class Mark(NamedTuple):
+    """What the mark says."""
+
+    identity: str  #: of the store
+    position: Position
+
+
+class Found(NamedTuple):
+    """What is in the file and its log, as a start finds it. ``log_bytes``: None if there is no log."""
+
+    identity: str  #: empty: made before stores had one, or nothing there yet
+    clean: bool | None  #: None: made before files said so
+    position: Position
+    log_bytes: int | None
+
+
+class MarkFile:
+    """The file beside the database. Opened once; written by the thread that syncs the log."""
+
+    def __init__(self, path: Path, identity: str) -> None:
+        self._path = path
+        self._identity = identity.encode()
+        self._fd = -1
+        self._serial = 0
+        self._failed = False
+
+    @classmethod
+    def open(cls, directory: Path, identity: str, position: Position) -> Self:
+        """Make the file, or take over the one that is there; note a position durably. Raises OSError."""
+        mark = cls(directory / MARK_NAME, identity)
+        mark._serial = max((serial for serial, _ in _slots(mark._path)), default=0)
+        mark._fd = os.open(mark._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(mark._fd, 0, _SLOTS * _SLOT_BYTES)
+            mark._put(position)
+            mark._sync()
+            sync_directory(directory)
+        except BaseException:
+            mark.close()
+            raise
+        return mark
+
+    def write(self, position: Position) -> None:
+        """Note a position that is on disk. A mark that cannot be written stays behind, which is safe, and is logged once."""
+        try:
+            self._put(position)
+        except OSError as error:
+            self._complain(error)
+
+    def sync(self) -> None:
+        """Make what was noted survive a power cut."""
+        try:
+            self._sync()
+        except OSError as error:
+            self._complain(error)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _put(self, position: Position) -> None:
+        self._serial += 1
+        journal_next, at_ms, salts, frames = position
+        record = _RECORD.pack(_MAGIC, self._serial, self._identity, journal_next, salts, frames, at_ms)
+        os.pwrite(self._fd, record + _CHECKSUM.pack(zlib.crc32(record)), self._serial % _SLOTS * _SLOT_BYTES)
+
+    def _sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def _complain(self, error: OSError) -> None:
+        if not self._failed and self._fd >= 0:
+            self._failed = True
+            log.error(
+                "penstock.mark cannot be written: from now on a log that is cut short may go unnoticed", error=str(error)
+            )
+
+
+def read(directory: Path) -> Mark | None:
+    """Return the newest mark of a data directory; None if there is none that can be read."""
+    found = max(_slots(directory / MARK_NAME), default=None)
+    return None if found is None else found[1]
+
+
+def _slots(path: Path) -> list[tuple[int, Mark]]:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    found = []
+    for slot in range(_SLOTS):
+        at = slot * _SLOT_BYTES
+        if len(content) < at + _RECORD.size + _CHECKSUM.size:
+            continue
+        magic, serial, identity, journal_next, salts, frames, at_ms = _RECORD.unpack_from(content, at)
+        (checksum,) = _CHECKSUM.unpack_from(content, at + _RECORD.size)
+        if magic == _MAGIC and checksum == zlib.crc32(content[at : at + _RECORD.size]):
+            found.append((serial, Mark(identity.decode(), Position(journal_next, at_ms, salts, frames))))
+    return found
+
+
+def read_salts(fd: int) -> bytes:
+    """Return the generation of a log that is open."""
+    length, offset = _SALTS[1], _SALTS[0]
+    return os.pread(fd, length, offset).ljust(length, b"\0")
+
+
+def salts_of(log_path: Path) -> bytes:
+    """Return the generation of a log; NO_SALTS if there is none."""
+    try:
+        fd = os.open(log_path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return NO_SALTS
+    try:
+        return read_salts(fd)
+    finally:
+        os.close(fd)
+
+
+def look(db: apsw.Connection, log_bytes: int | None, salts: bytes, frames: int) -> Found:
+    """Read how far a file has come. ``frames``: pages that SQLite has replayed from the log."""
+    tables = {name for (name,) in db.execute("select name from sqlite_schema where type = 'table'")}
+    identity, clean, journal_next, at_ms = "", None, 1, 0
+    if "history" in tables:
+        identity = str(db.execute("select identity from history").get or "")
+    if "shutdown" in tables:
+        clean = bool(db.execute("select clean from shutdown").get)
+    if "journal" in tables:
+        last = next(iter(db.execute("select seq + count, at from journal order by seq desc limit 1")), None)
+        journal_next, at_ms = last or (1, 0)
+    return Found(identity, clean, Position(journal_next, at_ms, salts, frames), log_bytes)
+
+
+def check(directory: Path, mark: Mark | None, found: Found, *, accept_loss: bool) -> bool:
+    """Compare a store with its mark. True if something is missing and ``accept_loss`` allows that; it is logged.
+
+    Raises StoreIncompatible if something is missing.
+    """
+    missing = what_is_missing(mark, found)
+    if missing is None:
+        return False
+    if not accept_loss:
+        raise StoreIncompatible(f"{directory}: {missing} {_ADVICE}")
+    log.warning("started with --accept-loss", accepted=missing, directory=str(directory))
+    return True
+
+
+def what_is_missing(mark: Mark | None, found: Found) -> str | None:
+    """Say in sentences what a store has lost, or may have lost; None if nothing."""
+    in_use = found.clean is False
+    if in_use and found.log_bytes is None:
+        return (
+            "penstock.db was copied or moved without its log penstock.db-wal, while a server used it or after a crash. What "
+            f"was in the log is missing{_how_much(mark, found)}."
+        )
+    if mark is None:
+        return None if not in_use else _NO_MARK
+    if mark.identity != found.identity:
+        return (
+            f"penstock.mark is of another store ({mark.identity[:8]}) than penstock.db ({found.identity[:8] or 'unknown'}): "
+            "penstock.db was replaced or is lost."
+        )
+    told, has = mark.position, found.position
+    if has.journal_next < told.journal_next:
+        return f"The store is behind what was answered{_how_much(mark, found)}. {_CAUSES}"
+    if in_use and told.frames and not found.log_bytes:
+        return f"The log penstock.db-wal is empty, but {told.frames:,} pages of it were on disk. {_CAUSES}"
+    if in_use and told.frames and has.salts == told.salts and has.frames < told.frames:
+        pages = told.frames - has.frames
+        return (
+            f"The log penstock.db-wal has lost its last {pages:,} pages. No event of a job is missing, but other changes are: "
+            f"settings of queues, crons, webhooks, keys, or staged writes. {_CAUSES}"
+        )
+    return None
+
+
+_CAUSES: Final = (
+    "The log was cut short (a failing disk, a file system that was repaired, an incomplete copy), or an older copy of a file "
+    "was put back."
+)
+_NO_MARK: Final = (
+    "penstock.mark is missing or damaged, and the store was not closed: it cannot be told whether the log penstock.db-wal is "
+    "complete. Copy penstock.mark along with the other files, or stop the server before you copy them."
+)
+
+
+def _how_much(mark: Mark | None, found: Found) -> str:
+    if mark is None or mark.identity != found.identity or mark.position.journal_next <= found.position.journal_next:
+        return ""
+    told, has = mark.position, found.position
+    ends = f" of {to_rfc3339(has.at_ms)}" if has.at_ms else ""
+    return (
+        f": events {has.journal_next:,} to {told.journal_next - 1:,} of the journal are missing, which is "
+        f"{told.journal_next - has.journal_next:,} steps of jobs (pushes, deliveries, acknowledgements). The store ends with "
+        f"event {has.journal_next - 1:,}{ends}; its mark is of {to_rfc3339(told.at_ms)}"
+    )
