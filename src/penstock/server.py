@@ -29,6 +29,7 @@ from penstock.doors.http.openapi import OpenApi
 from penstock.doors.insights.door import InsightHandlers
 from penstock.doors.jobs import commands
 from penstock.doors.jobs.call import CommandTable
+from penstock.doors.jobs.client_commands import client_job_commands, client_queue_commands, dead_letter_commands
 from penstock.doors.jobs.cron_commands import cron_commands
 from penstock.doors.jobs.crons import CronHandlers
 from penstock.doors.jobs.flow_commands import flow_commands
@@ -234,6 +235,9 @@ class Doors:
             commands.queue_commands(queues),
             commands.ops_commands(self.ops),
             commands.session_commands(),
+            client_job_commands(jobs),
+            client_queue_commands(queues),
+            dead_letter_commands(queues),
             flow_commands(jobs),
             cron_commands(crons),
             webhook_commands(webhooks),

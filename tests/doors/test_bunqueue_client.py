@@ -65,7 +65,7 @@ class Heard:
 
 def test_hello_and_ping(queue: Any) -> None:
     assert queue.ping()
-    assert queue.connection.hello()["protocolVersion"] == 2
+    assert queue.connection.hello()["protocolVersion"] == 3
 
 
 def test_adding_and_looking(queue: Any) -> None:

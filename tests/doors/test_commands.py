@@ -121,6 +121,7 @@ def get_job_by_custom_id(c: TcpClient) -> None:
 
 def get_state(c: TcpClient) -> None:
     assert c.ok("GetState", id=c.push())["state"] == "waiting"
+    assert c.ok("GetState", id=c.push(priority=1))["state"] == "prioritized"
     assert c.ok("GetState", id=UNKNOWN_ID) == {"ok": True, "id": UNKNOWN_ID, "state": "unknown"}
 
 
@@ -228,13 +229,18 @@ def get_jobs(c: TcpClient) -> None:
     assert len(c.ok("GetJobs", queue=c.queue, offset=1, limit=10)["jobs"]) == 1
     high = c.push(priority=1)
 
-    def listed(state: Any) -> list[str]:
-        return [job["id"] for job in c.ok("GetJobs", queue=c.queue, state=state)["jobs"]]
+    def listed(state: Any, **more: Any) -> list[str]:
+        return [job["id"] for job in c.ok("GetJobs", queue=c.queue, state=state, **more)["jobs"]]
 
     # As bunqueue's server has it: each waiting job is in one of three states.
     assert (listed("waiting"), listed("prioritized"), listed("paused")) == ([waiting], [high], [])
     assert listed(["prioritized", "waiting"]) == [high, waiting]
+    assert listed(["prioritized", "waiting"], asc=False) == [waiting, high]
     assert listed(["prioritized", "delayed"]) == [high, delayed]
+    c.ok("ACK", id=c.ok("PULL", queue=c.queue)["job"]["id"], result={"sum": 3})
+    (job,) = c.ok("GetJobs", queue=c.queue, state="completed")["jobs"]
+    assert (job["id"], job["returnvalue"], job["progress"]) == (high, {"sum": 3}, 100)
+    high = c.push(priority=1)
     c.ok("Pause", queue=c.queue)
     assert (listed("waiting"), listed("prioritized"), listed("paused")) == ([], [], [high, waiting])
 
@@ -311,8 +317,33 @@ def retry_completed(c: TcpClient) -> None:
 
 def dlq(c: TcpClient) -> None:
     job_id = c.dead()
-    (dead,) = c.ok("Dlq", queue=c.queue, count=5)["jobs"]
+    reply = c.ok("Dlq", queue=c.queue, count=5)
+    (dead,), (entry,) = reply["jobs"], reply["entries"]
     assert (dead["id"], dead["error"], dead["reason"]) == (job_id, "broken", "max_attempts_exceeded")
+    assert (entry["job"], entry["error"], entry["enteredAt"]) == (dead, "broken", dead["failedAt"])
+    (attempt,) = entry["attempts"]
+    assert (attempt["attempt"], attempt["error"], attempt["failedAt"]) == (1, "broken", dead["failedAt"])
+    for none in ({"reason": "stalled"}, {"olderThan": 1}, {"expired": True}, {"retriable": True}, {"offset": 1}):
+        assert c.ok("Dlq", queue=c.queue, filter=none)["entries"] == []
+    assert len(c.ok("Dlq", queue=c.queue, filter={"reason": "max_attempts_exceeded", "newerThan": 1})["entries"]) == 1
+
+
+def get_dlq_stats(c: TcpClient) -> None:
+    assert c.ok("GetDlqStats", queue=c.queue)["data"]["stats"]["total"] == 0
+    c.dead()
+    c.dead()
+    stats = c.ok("GetDlqStats", queue=c.queue)["data"]["stats"]
+    assert (stats["total"], stats["byReason"]["max_attempts_exceeded"], stats["byQueue"]) == (2, 2, {c.queue: 2})
+    assert stats["oldestEntry"] <= stats["newestEntry"]
+
+
+def remove_dlq_job(c: TcpClient) -> None:
+    dead, waiting = c.dead(), c.push()
+    assert c.ok("RemoveDlqJob", queue=c.queue, jobId=dead)["data"] == {"removed": True}
+    assert c.state(dead) == "unknown"
+    for other in (dead, waiting):
+        assert c.ok("RemoveDlqJob", queue=c.queue, jobId=other)["data"] == {"removed": False}
+    assert c.state(waiting) == "waiting"
 
 
 def retry_dlq(c: TcpClient) -> None:
@@ -526,7 +557,11 @@ def auth(c: TcpClient) -> None:
 
 def hello(c: TcpClient) -> None:
     reply = c.ok("Hello", protocolVersion=2, capabilities=["pipelining"])
-    assert (reply["protocolVersion"], reply["capabilities"], reply["server"]) == (2, ["pipelining"], "penstock")
+    assert (reply["protocolVersion"], reply["capabilities"], reply["server"]) == (
+        3,
+        ["pipelining", "separate-job-name"],
+        "penstock",
+    )
 
 
 def _by_command() -> dict[str, Callable[[TcpClient], None]]:
@@ -582,6 +617,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "PromoteJobs": ({"queue": "q", "count": 0}, "count must be at least 1"),
     "RetryCompleted": ({"queue": "q", "id": 5}, "id must be a string"),
     "Dlq": ({"queue": "q", "count": -1}, "count must be at least 0"),
+    "GetDlqStats": ({}, NO_QUEUE),
+    "RemoveDlqJob": ({"queue": "q"}, "jobId is required"),
     "RetryDlq": ({"queue": "q", "jobId": 5}, "jobId must be a string"),
     "RateLimit": ({"queue": "q"}, "limit is required"),
     "SetConcurrency": ({"queue": "q", "limit": 0}, "limit must be at least 1"),

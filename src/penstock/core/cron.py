@@ -32,6 +32,7 @@ class CronJobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     ttl: int | None = None
     group_id: str | None = None
     tags: tuple[str, ...] = ()
+    name: str | None = None
 
 
 class CronPlan(msgspec.Struct, frozen=True, omit_defaults=True):

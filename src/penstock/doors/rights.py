@@ -176,7 +176,7 @@ COMMANDS: Final[dict[Right, tuple[str, ...]]] = {
     Right.LOOK: (
         *("GetJob", "GetJobByCustomId", "GetState", "GetResult", "GetProgress", "WaitJob", "GetLogs"),
         *("GetChildrenValues", "GetFailedChildrenValues", "GetIgnoredChildrenFailures"),
-        *("ListQueues", "GetJobs", "GetJobCounts", "GetCountsPerPriority", "Count", "IsPaused", "Dlq"),
+        *("ListQueues", "GetJobs", "GetJobCounts", "GetCountsPerPriority", "Count", "IsPaused", "Dlq", "GetDlqStats"),
         *("GetStallConfig", "GetDlqConfig", "ListWorkers", "CronGet", "CronList"),
         *("Stats", "Metrics", "Prometheus", "StorageStatus"),
     ),
@@ -190,6 +190,7 @@ COMMANDS: Final[dict[Right, tuple[str, ...]]] = {
         *("Cancel", "Update", "ChangePriority", "Promote", "ChangeDelay", "MoveToWait", "Discard", "ClearLogs"),
         *("RemoveChildDependency", "RemoveUnprocessedChildren"),
         *("Pause", "Resume", "Drain", "Obliterate", "Clean", "PromoteJobs", "RetryCompleted", "RetryDlq", "PurgeDlq"),
+        "RemoveDlqJob",
         *("RateLimit", "RateLimitClear", "SetConcurrency", "ClearConcurrency", "SetStallConfig", "SetDlqConfig"),
         *("Cron", "CronDelete", "AddWebhook", "RemoveWebhook", "ListWebhooks", "SetWebhookEnabled", "CompactMemory"),
     ),

@@ -194,6 +194,8 @@ def _job(cron: Cron, data: bytes) -> NewJob:
         options["tags"] = job.tags
     if plan.dedup is not None:
         options["dedup"] = plan.dedup
+    if job.name is not None:
+        options["name"] = job.name
     return NewJob(
         data,
         _encode_options(options) if options else None,

@@ -91,6 +91,7 @@ class Page(NamedTuple):
     prioritized: bool | None = (
         None  #: of the waiting jobs, only those with a priority above 0, or only the others; None: all
     )
+    descending: bool = False  #: the other way round
 
 
 class Search(NamedTuple):
@@ -732,6 +733,12 @@ class Store(Protocol):
     async def result_get(self, job_id: int) -> bytes | None:
         """Read what a worker answered."""
 
+    async def result_list(self, ids: Sequence[int]) -> dict[int, bytes]:
+        """Read what workers answered to some jobs, on its own connection; those without an answer are left out.
+
+        Raises InvalidInput if they are larger than ``list_bytes_max``.
+        """
+
     async def need_list(
         self, job_id: int, states: Sequence[Need] | None = None, limit: int = limits.list_jobs_max, offset: int = 0
     ) -> list[Dependency]:
@@ -748,6 +755,9 @@ class Store(Protocol):
 
         What comes after ``claim_batch_bytes_max`` is left out, too: whoever asked asks again for the rest.
         """
+
+    async def head_list(self, ids: Sequence[int]) -> list[Job]:
+        """Read some jobs without their payloads, in this order. Unknown and damaged ones are left out."""
 
     async def entry_list(self, search: Search) -> list[Entry]:
         """Read entries of the ledger, on its own connection."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput
 
 T = TypeVar("T")
+
+#: The order of a page of jobs, from the first on and from the last on; where the columns are is put in.
+ORDER: Final = {
+    False: "{0}priority desc, {0}position, {0}id",
+    True: "{0}priority, {0}position desc, {0}id desc",
+}
 
 
 class Listing(Generic[T]):

@@ -115,10 +115,11 @@ def _build(info: inspect.StructType, given: Mapping[str, msgspec.Raw], where: st
 
 
 def _likely(kinds: tuple[inspect.Type, ...], raw: msgspec.Raw) -> inspect.Type:
-    """Return which of several kinds a value is meant to be: the first, unless it is an object and one of them is."""
+    """Return which of several kinds a value is meant to be: the first, unless it is an object or array and one of them is."""
     given = [kind for kind in kinds if not isinstance(kind, inspect.NoneType)]
-    objects = [kind for kind in given if isinstance(kind, inspect.StructType)]
-    return objects[0] if objects and bytes(raw)[:1] == b"{" else given[0]
+    nested: dict[bytes, type[inspect.Type]] = {b"{": inspect.StructType, b"[": inspect.ListType}
+    wanted = nested.get(bytes(raw)[:1], inspect.Type)
+    return next((kind for kind in given if isinstance(kind, wanted)), given[0])
 
 
 def _value(name: str, key: str, kind: inspect.Type, raw: msgspec.Raw) -> Any:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 QUEUE: Final = {"queue": "queue"}
 ID: Final = {"id": "id"}
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 
 
 class PullFields(wire.PullQuery):
@@ -144,9 +144,6 @@ def job_commands(jobs: JobHandlers) -> dict[str, Entry]:
         "ExtendLock": Entry(jobs.extend_lock, j.EXTEND, ID),
         "ExtendLocks": Entry(jobs.extend_locks, j.EXTEND_BATCH),
         # Looking.
-        "GetJob": Entry(jobs.get, None, ID),
-        "GetJobByCustomId": Entry(jobs.get, None, {"id": "customId"}),
-        "GetState": Entry(jobs.get_state, None, ID),
         "GetResult": Entry(jobs.get_result, None, ID),
         "GetProgress": Entry(jobs.get_progress, None, ID),
         "WaitJob": Entry(jobs.wait, j.WAIT, ID),
@@ -177,7 +174,6 @@ def queue_commands(queues: QueueHandlers) -> dict[str, Entry]:
     return {
         # Looking.
         "ListQueues": Entry(queues.list_queues),
-        "GetJobs": Entry(queues.list_jobs_apart, q.LIST, QUEUE),
         "GetJobCounts": Entry(queues.counts_apart, None, QUEUE),
         "GetCountsPerPriority": Entry(queues.priority_counts, None, QUEUE),
         "Count": Entry(queues.count, None, QUEUE),
@@ -191,7 +187,6 @@ def queue_commands(queues: QueueHandlers) -> dict[str, Entry]:
         "PromoteJobs": Entry(queues.promote_jobs, q.COUNT, QUEUE),
         "RetryCompleted": Entry(queues.retry_completed, q.RETRY_COMPLETED, QUEUE),
         # Dead letters.
-        "Dlq": Entry(queues.list_dlq, q.DLQ_LIST, QUEUE),
         "RetryDlq": Entry(queues.retry_dlq, q.DLQ_RETRY, QUEUE),
         "PurgeDlq": Entry(queues.purge_dlq, None, QUEUE),
         # Limits and settings.
@@ -245,6 +240,6 @@ def session_commands() -> dict[str, Entry]:
         return wire.Ok()
 
     async def hello(_call: Call) -> HelloReply:
-        return HelloReply(capabilities=["pipelining"])
+        return HelloReply(capabilities=["pipelining", "separate-job-name"])
 
     return {"Auth": Entry(auth, AUTH, public=True), "Hello": Entry(hello)}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from penstock.core.cron import CronJobOptions, CronKey, CronPlan
 from penstock.core.errors import CronNotFound, InvalidInput
 from penstock.core.job import JobFlag
@@ -41,7 +43,7 @@ def save_command(namespace: str, body: wire.CronBody) -> SaveCron:
         body.skip_missed_on_restart,
         body.skip_if_no_worker,
         None if body.dedup is None else dedup_of(body.dedup),
-        CronJobOptions() if body.job_options is None else _job_options(body.job_options),
+        _job_options(body.job_options or wire.CronJobBody(), body.job_name),
     )
     size_limit = None if body.job_options is None else body.job_options.size_limit
     if size_limit is not None and len(data) > size_limit:
@@ -49,7 +51,7 @@ def save_command(namespace: str, body: wire.CronBody) -> SaveCron:
     return SaveCron(CronKey(namespace, body.name), plan, data, immediately=body.immediately)
 
 
-def _job_options(body: wire.CronJobBody) -> CronJobOptions:
+def _job_options(body: wire.CronJobBody, name: str | None) -> CronJobOptions:
     return CronJobOptions(
         body.max_attempts or 3,
         base_delay(body.backoff),
@@ -60,6 +62,7 @@ def _job_options(body: wire.CronJobBody) -> CronJobOptions:
         body.ttl or None,
         body.group_id,
         tuple(body.tags or ()),
+        name,
     )
 
 
@@ -85,7 +88,13 @@ def cron_view(cron: Cron) -> wire.CronView:
     """Show when a cron runs."""
     schedule = cron.plan.schedule
     return wire.CronView(
-        cron.key.name, cron.plan.queue, schedule.expression, schedule.every_ms, cron.next_run, schedule.timezone
+        cron.key.name,
+        cron.plan.queue,
+        schedule.expression,
+        schedule.every_ms,
+        cron.next_run,
+        schedule.timezone,
+        cron.plan.job.name or msgspec.UNSET,
     )
 
 
@@ -99,8 +108,9 @@ def counted_cron_view(cron: Cron) -> wire.CountedCronView:
         schedule.every_ms,
         cron.next_run,
         schedule.timezone,
-        cron.executions,
-        cron.plan.max_limit,
+        cron.plan.job.name or msgspec.UNSET,
+        executions=cron.executions,
+        max_limit=cron.plan.max_limit,
     )
 
 

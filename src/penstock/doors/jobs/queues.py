@@ -52,15 +52,8 @@ class QueueHandlers(JobsDoor):
 
     async def list_jobs(self, req: Request, queue: str) -> wire.JobsReply:
         query = LIST.parse_query(req)
-        return await self._list(req, queue, query, apart=False)
-
-    async def list_jobs_apart(self, req: Request, queue: str) -> wire.JobsReply:
-        """List jobs as commands do: each waiting job has one state."""
-        return await self._list(req, queue, LIST.parse_query(req), apart=True)
-
-    async def _list(self, req: Request, queue: str, query: wire.ListQuery, *, apart: bool) -> wire.JobsReply:
         found = self.queue(req, queue)
-        chosen = choose(query.state, paused=found is not None and found.settings.paused, apart=apart)
+        chosen = choose(query.state, paused=found is not None and found.settings.paused, apart=False)
         limit = min(query.limit, limits.list_jobs_max)
         if found is None or limit == 0 or not chosen.states:
             return wire.JobsReply(jobs=[])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -43,6 +43,7 @@ STATES_BY_NAME: Final = {name: State(number) for number, name in STATE_NAMES.ite
 #: A token nobody ever got: what is not spelled like one of ours is stale by definition.
 NO_TOKEN: Final = -1
 _NO_DETAILS = Details()
+V = TypeVar("V", bound=JobView)
 
 
 class Options(msgspec.Struct, omit_defaults=True):
@@ -56,6 +57,7 @@ class Options(msgspec.Struct, omit_defaults=True):
     dedup: Dedup | None = None
     debounce_id: str | None = None
     debounce_ttl: int | None = None
+    name: str | None = None  #: engine/crons.py writes it, too
 
 
 _NO_OPTIONS = Options()
@@ -132,7 +134,7 @@ def new_job(body: PushBody) -> NewJob:
         rare = True
     plain = NewJob(
         data,
-        _options(body, repeat, None) if in_flow or body.tags or repeat else None,
+        _options(body, repeat, None) if in_flow or body.tags or repeat or body.name else None,
         body.priority,
         body.delay,
         body.max_attempts or body.attempts or 3,
@@ -234,6 +236,7 @@ def _options(body: PushBody, repeat: Repeat | None, dedup: Dedup | None) -> byte
         dedup,
         body.debounce_id,
         body.debounce_ttl,
+        body.name,
     )
     return _encode_options(options)
 
@@ -273,10 +276,14 @@ def job_view(job: Job, payload: Payload, queue: str) -> JobView:
 
 def dead_job_view(job: Job, payload: Payload, queue: str) -> DeadJobView:
     """Show a dead job."""
+    return fill_view(DeadJobView, job, payload, queue, reason=details_of(job).reason, failed_at=job.finished_at)
+
+
+def fill_view(shape: type[V], job: Job, payload: Payload, queue: str, **more: Any) -> V:
+    """Show a job with the fields of a view that has more than the common one; ``more``: these."""
     details = details_of(job)
     options = _NO_OPTIONS if payload.options is None else _decode_options(payload.options)
-    columns = _columns(job, payload, queue, details, options)
-    view = DeadJobView(*columns, reason=details.reason, failed_at=job.finished_at)
+    view = shape(*_columns(job, payload, queue, details, options), **more)
     _show_rare(view, job, details, options)
     return view
 
@@ -300,6 +307,8 @@ def _show_rare(view: JobView, job: Job, details: Details, options: Options) -> N
     view.keep_logs = details.keep_logs
     view.size_limit = details.size_limit
     view.deferred_since = details.deferred_since
+    if options.name is not None:
+        view.name = options.name
     if options.dedup is not None:
         view.deduplication_ttl = options.dedup.ttl
         view.deduplication_extend = options.dedup.extend

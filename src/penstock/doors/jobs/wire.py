@@ -27,6 +27,8 @@ Message = Annotated[str, Meta(max_length=limits.progress_message_chars_max, patt
 Every = Annotated[int, Meta(ge=1, le=limits.repeat_every_ms_max)]
 ScheduleText = Annotated[str, Meta(max_length=limits.schedule_chars_max)]
 Zone = Annotated[str, Meta(min_length=1, max_length=limits.timezone_chars_max, pattern=r"^[^\x00]*\Z")]
+#: What a job is called, for the workers of bunqueue's own client, which choose by it what to do.
+Name = Annotated[str, Meta(min_length=1, max_length=limits.name_chars_max, pattern=r"^[^\x00]*\Z")]
 Lines = Annotated[int, Meta(ge=0, le=limits.keep_logs_max)]
 Backoff = Annotated[int, Meta(ge=0, le=limits.backoff_ms_max)]
 Ids = Annotated[list[str], Meta(max_length=limits.ids_max)]
@@ -107,6 +109,7 @@ class PushBody(In):
     keep_logs: Lines | None = None
     size_limit: Annotated[int, Meta(ge=1, le=limits.offset_max)] | None = None
     timestamp: Annotated[int, Meta(ge=0, le=limits.timestamp_ms_max)] | None = None
+    name: Name | None = None
 
 
 class BulkBody(In):
@@ -292,7 +295,7 @@ class CronJobBody(In):
 class CronBody(In):
     """A cron to be added, or replaced if there is one of that name. Either ``schedule`` or ``repeatEvery``, not both."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=limits.name_chars_max, pattern=r"^[^\x00]*\Z")]
+    name: Name
     queue: str
     data: Raw
     schedule: ScheduleText | None = None
@@ -307,6 +310,7 @@ class CronBody(In):
     skip_if_no_worker: bool = False
     dedup: DedupBody | None = None
     job_options: CronJobBody | None = None
+    job_name: Name | None = None  #: what its jobs are called
 
 
 class ListQuery(In):
@@ -494,6 +498,7 @@ class JobView(Out, omit_defaults=True):
     continue_parent_on_failure: bool = False
     ignore_dependency_on_failure: bool = False
     deferred_since: int | None = None  #: when it was first given back with a delay, since its last attempt
+    name: str | msgspec.UnsetType = msgspec.UNSET  #: what its producer called it
 
 
 class DeadJobView(JobView, kw_only=True):
@@ -763,9 +768,10 @@ class CronView(Out):
     repeat_every: int | None
     next_run: int
     timezone: str
+    job_name: str | msgspec.UnsetType = msgspec.UNSET  #: what its jobs are called
 
 
-class CountedCronView(CronView):
+class CountedCronView(CronView, kw_only=True):
     """The same, with how often it has run."""
 
     executions: int

@@ -12,7 +12,7 @@ from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey, Standing
 from penstock.store.contract import JournalBlock, LogEntry, Page, Parcel, Place, Selection, Whereabouts
-from penstock.store.listing import Listing
+from penstock.store.listing import ORDER, Listing
 from penstock.store.postgres import rows
 
 if TYPE_CHECKING:
@@ -180,18 +180,19 @@ async def select(db: Connection, wanted: Selection) -> list[Place]:
 
 async def page(db: Connection, wanted: Page) -> list[Delivery]:
     """Read a page of jobs, highest priority first, then in line."""
-    if wanted.states == (State.WAITING,):
+    if wanted.states == (State.WAITING,) and not wanted.descending:
         source = _IN_LINE.format(_OF_WAITING[wanted.prioritized])
     else:
         states = ", ".join(str(state.value) for state in wanted.states)
         some = "" if wanted.prioritized is None else f" and (state <> 0 or (true {_OF_WAITING[wanted.prioritized]}))"
         source = f"select id, priority, position from jobs where queue = $1 and state in ({states}){some}"  # noqa: S608
+    order = ORDER[wanted.descending]
     found: Listing[Delivery] = Listing(f"These {wanted.limit} jobs are", "Ask for fewer")
     statement = (
         f"with page as materialized (select id, priority, position from ({source}) as s"  # noqa: S608
-        " order by priority desc, position, id limit $2 offset $3)"
+        f" order by {order.format('')} limit $2 offset $3)"
         f" select {rows.HEAD}, p.options, p.data from page join jobs j on j.id = page.id join payloads p on p.id = j.id"
-        " order by page.priority desc, page.position, page.id"
+        f" order by {order.format('page.')}"
     )
     async with db.transaction(readonly=True):
         async for row in db.cursor(statement, wanted.queue.number, wanted.limit, wanted.offset, prefetch=100):
@@ -212,6 +213,23 @@ async def prioritized_count(db: Connection, queue: int) -> int:
     """Count the waiting jobs with a priority above 0: two ranges of the index."""
     statement = "select count(*) from jobs where queue = $1 and state = 0 and blocked in (0, 1) and priority > 0"
     return int(await db.fetchval(statement, queue))
+
+
+async def heads(db: Connection, wanted: Sequence[int]) -> list[Job]:
+    """Read jobs without their payloads, in the order of the ids."""
+    statement = f"select {rows.HEAD} from jobs j where j.id = any ($1::bigint[])"  # noqa: S608
+    found = {job.id: job for job in rows.read_jobs(await db.fetch(statement, list(wanted)))}
+    return [found[job_id] for job_id in wanted if job_id in found]
+
+
+async def results(db: Connection, wanted: Sequence[int]) -> dict[int, bytes]:
+    """Read what workers answered to some jobs."""
+    found: Listing[tuple[int, bytes]] = Listing("What workers answered to these jobs is", "Ask for fewer")
+    statement = "select id, data from results where id = any ($1::bigint[])"
+    async with db.transaction(readonly=True):
+        async for job_id, data in db.cursor(statement, list(wanted), prefetch=100):
+            found.add((job_id, data), len(data))
+    return dict(found.items)
 
 
 async def journal(db: Connection, seq: int, limit: int) -> list[JournalBlock]:

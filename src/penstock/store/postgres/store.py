@@ -522,6 +522,9 @@ class PostgresStore(CatalogReads[Catalog]):
     async def prioritized_count(self, queue: Queue) -> int:
         return await self._read(lambda db: reads.prioritized_count(db, queue.number))  # type: ignore[no-any-return]
 
+    async def result_list(self, ids: Sequence[int]) -> dict[int, bytes]:
+        return await self._read(lambda db: reads.results(db, ids))  # type: ignore[no-any-return]
+
     async def result_get(self, job_id: int) -> bytes | None:
         return await self._read(lambda db: reads.result(db, job_id))  # type: ignore[no-any-return]
 
@@ -535,6 +538,9 @@ class PostgresStore(CatalogReads[Catalog]):
 
     async def job_fetch(self, ids: Sequence[int]) -> list[Delivery]:
         return await self._read(lambda db: reads.fetch(db, ids))  # type: ignore[no-any-return]
+
+    async def head_list(self, ids: Sequence[int]) -> list[Job]:
+        return await self._read(lambda db: reads.heads(db, ids))  # type: ignore[no-any-return]
 
     async def entry_list(self, search: Search) -> list[Entry]:
         return await self._read(lambda db: ledger.entries(db, search))  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from penstock.core.flow import Need
 from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
 from penstock.store.contract import JournalBlock, LogEntry, Page, Parcel, Place, Selection
-from penstock.store.listing import Listing
+from penstock.store.listing import ORDER, Listing
 from penstock.store.sqlite import rows
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ _BODIES = (
     f"select {rows.HEAD}, {rows.BODY}, coalesce((select length(data) from results r where r.id = j.id), 0)"  # noqa: S608
     " from json_each(?) w cross join jobs j on j.id = w.value left join payloads p on p.id = j.id"
 )
+_HEADS = f"select {rows.HEAD} from json_each(?) w cross join jobs j on j.id = w.value order by w.key"  # noqa: S608
 _RESULTS_OF = "select r.id, r.data from json_each(?) w cross join results r on r.id = w.value"
 _LOGS_OF = (
     "select l.job, l.at, l.level, l.message from json_each(?) w cross join logs l on l.job = w.value order by l.job, l.line"
@@ -133,17 +134,18 @@ class Readers:
 
 def page(db: apsw.Connection, wanted: Page) -> list[Delivery]:
     """Read a page of jobs, highest priority first, then in line. Damaged jobs are left out."""
-    if wanted.states == (State.WAITING,):
-        source = _IN_LINE.format(_OF_WAITING[wanted.prioritized])
+    some = {State.WAITING: _OF_WAITING[wanted.prioritized]}
+    if wanted.states == (State.WAITING,) and not wanted.descending:
+        source = _IN_LINE.format(some[State.WAITING])
     else:
-        some = {State.WAITING: _OF_WAITING[wanted.prioritized]}
         source = " union all ".join(f"{_FROM_STATE[state]} {some.get(state, '')}" for state in wanted.states)
+    order = ORDER[wanted.descending]
     found: Listing[Delivery] = Listing(f"These {wanted.limit} jobs are", "Ask for fewer")
     for row in db.execute(
         f"with page as materialized (select id, priority, position from ({source})"  # noqa: S608
-        " order by priority desc, position, id limit :limit offset :offset)"
+        f" order by {order.format('')} limit :limit offset :offset)"
         f" select {rows.HEAD}, {rows.BODY} from page join jobs j on j.id = page.id left join payloads p on p.id = j.id"
-        " order by page.priority desc, page.position, page.id",
+        f" order by {order.format('page.')}",
         {"queue": wanted.queue.number, "limit": wanted.limit, "offset": wanted.offset},
     ):
         try:
@@ -231,6 +233,23 @@ def prioritized_count(db: apsw.Connection, queue: int) -> int:
     """Count the waiting jobs with a priority above 0: two ranges of the index."""
     ((count,),) = db.execute(_PRIORITIZED, (queue,))
     return int(count)
+
+
+def heads(db: apsw.Connection, wanted: Sequence[int]) -> list[Job]:
+    """Read jobs without their payloads, in the order of the ids. Damaged ones are left out."""
+    found = []
+    for row in db.execute(_HEADS, (msgspec.json.encode(wanted).decode(),)):
+        with contextlib.suppress(rows.DamagedRow):
+            found.append(rows.read_job(row))
+    return found
+
+
+def results(db: apsw.Connection, wanted: Sequence[int]) -> dict[int, bytes]:
+    """Read what workers answered to some jobs."""
+    found: Listing[tuple[int, bytes]] = Listing("What workers answered to these jobs is", "Ask for fewer")
+    for job_id, data in db.execute(_RESULTS_OF, (msgspec.json.encode(wanted).decode(),)):
+        found.add((job_id, bytes(data)), len(data))
+    return dict(found.items)
 
 
 def needs(db: apsw.Connection, job_id: int, states: Sequence[Need] | None, limit: int, offset: int) -> list[Dependency]:

@@ -551,6 +551,9 @@ class SqliteStore(CatalogReads[Catalog]):
     async def prioritized_count(self, queue: Queue) -> int:
         return await self.readers.run(lambda db: readers.prioritized_count(db, queue.number))
 
+    async def result_list(self, ids: Sequence[int]) -> dict[int, bytes]:
+        return await self.readers.run(lambda db: readers.results(db, ids))
+
     async def result_get(self, job_id: int) -> bytes | None:
         return rows.read_result(self.db, job_id)
 
@@ -564,6 +567,9 @@ class SqliteStore(CatalogReads[Catalog]):
 
     async def job_fetch(self, ids: Sequence[int]) -> list[Delivery]:
         return await self.readers.run(lambda db: readers.fetch(db, ids))
+
+    async def head_list(self, ids: Sequence[int]) -> list[Job]:
+        return await self.readers.run(lambda db: readers.heads(db, ids))
 
     async def entry_list(self, search: Search) -> list[Entry]:
         return await self.readers.run(lambda db: ledger.entries(db, search))

@@ -1,0 +1,111 @@
+"""Jobs as bunqueue's own client reads them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Raw
+
+from penstock.core import limits
+from penstock.core.job import DeathReason, JobFlag, details_of
+from penstock.core.lifecycle import State
+from penstock.doors.jobs import client_wire as c
+from penstock.doors.jobs.views import STATE_NAMES, fill_view
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from penstock.core.job import Details, Job, Payload
+    from penstock.core.queue import DlqConfig
+
+    V = TypeVar("V", bound=c.FullJobView)
+
+#: The reasons that the client knows, and what we call them.
+REASONS: Final = {
+    "explicit_fail": (DeathReason.UNRECOVERABLE, DeathReason.DISCARDED, DeathReason.CHILD_FAILED),
+    "max_attempts_exceeded": (DeathReason.MAX_ATTEMPTS,),
+    "timeout": (DeathReason.TIMEOUT,),
+    "stalled": (DeathReason.STALLED,),
+    "ttl_expired": (),
+    "worker_lost": (),
+    "unknown": (),
+}
+_REASON_OF: Final = {ours: theirs for theirs, all_of_ours in REASONS.items() for ours in all_of_ours}
+
+
+def client_state(job: Job) -> str:
+    """Spell the state of a job as the client does: a waiting job with a priority above 0 is ``prioritized``."""
+    return "prioritized" if job.state == State.WAITING and job.priority > 0 else STATE_NAMES[job.state]
+
+
+def client_reason(details: Details) -> str:
+    """Spell why a job is dead as the client does."""
+    return _REASON_OF.get(details.reason or "", "unknown")
+
+
+def full_job_view(job: Job, payload: Payload, queue: str, result: bytes | None) -> c.FullJobView:
+    """Show a job with all its fields."""
+    return _completed(fill_view(c.FullJobView, job, payload, queue, **_more(job)), job, result)
+
+
+def full_dead_view(job: Job, payload: Payload, queue: str) -> c.FullDeadJobView:
+    """Show a dead job with all its fields."""
+    reason = client_reason(details_of(job))
+    return _completed(
+        fill_view(c.FullDeadJobView, job, payload, queue, **_more(job), reason=reason, failed_at=job.finished_at), job, None
+    )
+
+
+def _more(job: Job) -> dict[str, object]:
+    return {"durable": job.has(JobFlag.DURABLE), "timeline": _timeline(job)}
+
+
+def _completed(view: V, job: Job, result: bytes | None) -> V:
+    view.state = client_state(job)
+    if job.state == State.COMPLETED:
+        view.progress = 100
+    if view.stack_trace_limit is None:
+        view.stack_trace_limit = limits.stack_lines
+    if result is not None:
+        view.returnvalue = Raw(result)
+    if view.error is not None:
+        view.failed_reason = view.error
+    return view
+
+
+def _timeline(job: Job) -> list[c.Step]:
+    """Return what is known of the way of a job. The journal has every step."""
+    steps = [c.Step("delayed" if job.run_at > job.created_at and job.started_at is None else "waiting", job.created_at)]
+    if job.started_at is not None:
+        steps.append(c.Step("active", job.started_at))
+    if job.finished_at is not None:
+        error = details_of(job).error
+        failed = job.state == State.DEAD
+        steps.append(c.Step(STATE_NAMES[job.state], job.finished_at, error, job.attempts if failed else None))
+    return steps
+
+
+def dead_entry(view: c.FullDeadJobView, job: Job, rule: DlqConfig) -> c.DeadEntry:
+    """Show an entry of the dead letters."""
+    details = details_of(job)
+    entered = job.finished_at or job.created_at
+    started = job.started_at or job.created_at
+    reason = client_reason(details)
+    return c.DeadEntry(
+        view,
+        entered,
+        reason,
+        details.error,
+        [c.AttemptView(job.attempts, started, entered, reason, details.error, max(0, entered - started))],
+        details.auto_retries,
+        None,
+        next_retry_at(job, rule),
+        None if rule.max_age is None else entered + rule.max_age,
+    )
+
+
+def next_retry_at(job: Job, rule: DlqConfig) -> int | None:
+    """Return when the dead-letter rule brings a dead job back, wall clock in ms; None if it does not."""
+    if not rule.auto_retry or details_of(job).auto_retries >= rule.max_auto_retries:
+        return None
+    return (job.finished_at or job.created_at) + rule.auto_retry_interval

@@ -1,0 +1,129 @@
+"""What bunqueue's own client reads and sends besides the HTTP API: jobs with all their fields, dead-letter entries, limits."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Raw
+
+from penstock.core import limits
+from penstock.doors.jobs import wire
+
+Offset = Annotated[int, Meta(ge=0, le=limits.offset_max)]
+Moment = Annotated[int, Meta(ge=0, le=limits.timestamp_ms_max)]
+
+
+# In.
+
+
+class JobsQuery(wire.In):
+    """Which part of a listing. ``state``: one, several in an array or separated by commas, or none for all."""
+
+    state: str | list[str] | None = None
+    limit: Annotated[int, Meta(ge=0, le=limits.list_jobs_max)] = limits.list_jobs_max
+    offset: Offset = 0
+    asc: bool = True  #: false: the last one first
+
+
+class DeadFilter(wire.In):
+    """Which dead jobs, oldest first. Times are milliseconds since 1970."""
+
+    reason: str | None = None
+    older_than: Moment | None = None
+    newer_than: Moment | None = None
+    retriable: bool = False  #: only those that the dead-letter rule brings back now
+    expired: bool = False  #: only those that the dead-letter rule deletes now
+    limit: Offset | None = None
+    offset: Offset = 0
+
+
+class DeadQuery(wire.In):
+    """How many dead jobs to list; none means all, up to the length of a page."""
+
+    count: Offset | None = None
+    filter: DeadFilter | None = None
+
+
+# Out.
+
+
+class Step(wire.Out, omit_defaults=True):
+    """A state that a job came to. ``attempt``: which one failed."""
+
+    state: str
+    timestamp: int
+    error: str | None = None
+    attempt: int | None = None
+
+
+class FullJobView(wire.JobView, kw_only=True, omit_defaults=False):
+    """A job with all its fields, also those that few jobs have."""
+
+    durable: bool
+    timeline: list[Step]  #: what is known of its way: when it was made, last begun, and ended or last failed
+    returnvalue: Raw | msgspec.UnsetType = msgspec.UNSET
+    failed_reason: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class FullDeadJobView(FullJobView, kw_only=True, omit_defaults=False):
+    """A dead job, with why and since when."""
+
+    reason: str | None
+    failed_at: int | None
+
+
+class AttemptView(wire.Out):
+    """A failed attempt. ``duration`` in ms."""
+
+    attempt: int
+    started_at: int
+    failed_at: int
+    reason: str
+    error: str | None
+    duration: int
+
+
+class DeadEntry(wire.Out):
+    """An entry of the dead letters: the job, and what the dead-letter rule will do to it. ``attempts``: the last one."""
+
+    job: FullDeadJobView
+    entered_at: int
+    reason: str
+    error: str | None
+    attempts: list[AttemptView]
+    retry_count: int
+    last_retry_at: int | None
+    next_retry_at: int | None
+    expires_at: int | None
+
+
+class FullJobReply(wire.Reply, kw_only=True):
+    """A job."""
+
+    job: FullJobView
+
+
+class FullJobsReply(wire.Reply, kw_only=True):
+    """Jobs."""
+
+    jobs: list[FullJobView]
+
+
+class DeadEntriesReply(wire.Reply, kw_only=True):
+    """Dead jobs, and the entries they are in."""
+
+    jobs: list[FullDeadJobView]
+    entries: list[DeadEntry]
+
+
+class DeadStats(wire.Out):
+    """The dead jobs of a queue in numbers."""
+
+    total: int
+    by_reason: dict[str, int]
+    by_queue: dict[str, int]
+    pending_retry: int
+    expired: int
+    oldest_entry: int | None
+    newest_entry: int | None
