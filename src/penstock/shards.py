@@ -62,7 +62,7 @@ async def open_shards(config: Config, clock: Clock) -> list[Store]:
     except BaseException:
         await close_shards(shards)
         raise
-    if not any(shard.status().writable for shard in shards):
+    if not any(shard.status().writable or shard.status().full for shard in shards):
         await close_shards(shards)
         raise StorageFailed("None of the shards can be reached. Check the addresses given by --store.")
     return shards

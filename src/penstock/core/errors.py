@@ -315,6 +315,10 @@ class StorageFull(PenstockError):
 
     code = "storage_full"
 
+    def __init__(self, message: str | None = None, *, room_made: bool = False) -> None:
+        super().__init__(message)
+        self.room_made = room_made  #: some was given back from the reserve: what needs little may be tried again
+
 
 class StorageFailed(PenstockError):
     """Storage failed: the server does not take writes until its disk works again. Nothing was stored."""

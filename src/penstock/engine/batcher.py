@@ -214,10 +214,12 @@ class Batcher:
         self, batch: list[AnyCommand], *, alone: bool = False, beside: Beside | None = None, last_try: bool = False
     ) -> None:
         since, started = self._since if beside is None else beside.since, self._clock.stopwatch()
+        if self._store.status().full and not (batch := self._refuse_growing(batch)):
+            return
         try:
             work = await self._transact_at_last(batch, alone=alone, beside=beside)
         except Exception as error:  # noqa: BLE001 - whatever it was, it ends in the answers of this batch
-            if last_try:
+            if last_try and not (isinstance(error, StorageFull) and error.room_made):
                 self._blame(batch[0], error)
             else:
                 await self._sort_out(batch, error, beside=beside)
@@ -263,11 +265,8 @@ class Batcher:
 
     async def _sort_out(self, batch: list[AnyCommand], error: Exception, *, beside: Beside | None) -> None:
         """Nothing of the batch was stored, as far as is known. Find out which command is to blame, so that it fails alone."""
-        if isinstance(error, StorageFull):  # what needs no more room has a chance now that the reserve was given back
-            for command in batch:
-                if command.grows:
-                    self._blame(command, error)
-            batch = [command for command in batch if not command.grows]
+        if isinstance(error, StorageFull):  # what needs little room has a chance: there may be a reserve
+            batch = self._refuse_growing(batch)
         elif isinstance(error, OutcomeUnknown) or len(batch) == 1:  # what may have happened must not be done again
             for command in batch:
                 self._blame(command, error)
@@ -275,6 +274,17 @@ class Batcher:
         for command in batch:
             if not command.future.done():
                 await self._commit([command], alone=True, beside=beside, last_try=True)
+
+    def _refuse_growing(self, batch: list[AnyCommand]) -> list[AnyCommand]:
+        """Refuse what needs more room, which there is none for; return the rest."""
+        try:
+            self._store.check_writable(grows=True)
+        except PenstockError as error:
+            for command in batch:
+                if command.grows:
+                    self._blame(command, error)
+            return [command for command in batch if not command.grows]
+        return batch
 
     def _blame(self, command: AnyCommand, error: Exception) -> None:
         if not isinstance(error, PenstockError):

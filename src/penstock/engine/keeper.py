@@ -127,7 +127,9 @@ class Healer(Keeper):
 
     async def run_once(self) -> None:
         """Heal the store if it needs it."""
-        if self._engine.store.status().error is not None and await self._engine.store.heal():
+        status = self._engine.store.status()
+        was_in_trouble = status.error is not None
+        if (was_in_trouble or status.reserve_short) and await self._engine.store.heal() and was_in_trouble:
             self._engine.healed()
 
 
@@ -142,7 +144,8 @@ class Neighbour(Keeper):
     async def run_once(self) -> None:
         """Keep our number, take the lead if nobody has it, and look at every line."""
         engine = self._engine
-        if engine.store.status().error is not None:
+        status = engine.store.status()
+        if status.error is not None and not status.full:  # where there is no room left, the rest goes on as far as it can
             engine.take_lead(None)
         else:
             await engine.store.keep_node()

@@ -152,13 +152,16 @@ class StoreStatus(msgspec.Struct):
     error: str | None = None
     since_ms: int | None = None  #: wall clock when it stopped being fine
     quarantined: int = 0
+    refusal: str | None = None  #: what to answer while it is full, where the usual text would not be true
+    reserve_bytes: int | None = None  #: held for acknowledgements on a full disk; None where there is no such reserve
+    reserve_short: bool = False  #: it is smaller than the settings say
 
     def check(self, *, grows: bool) -> None:
         """Raise StorageFull or StorageFailed if no write can be taken; ``grows`` = it would need more room."""
         if self.error is not None and not self.full:
             raise StorageFailed(f"Storage failed ({self.error}): nothing was stored. The server retries by itself.")
         if grows and self.full:
-            raise StorageFull
+            raise StorageFull(self.refusal)
 
 
 class Take(NamedTuple):

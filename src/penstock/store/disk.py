@@ -15,8 +15,14 @@ from penstock.core.limits import MEBIBYTE
 
 #: Given back to the file system when it is full, so that acknowledgements have room to go on.
 BALLAST_BYTES_MAX: Final = 64 * MEBIBYTE
-#: Never reserve more than this share of what is free.
+#: A reserve is at most this share of what is free. After the disk was full, this share of the reserve must be free besides.
 BALLAST_SHARE: Final = 4
+#: In how many parts it is given back: other programs that fill the disk can take no more than the parts given back so far.
+BALLAST_PARTS: Final = 32
+#: The smallest part: room for opening the files, or for an acknowledgement.
+BALLAST_PART_BYTES_MIN: Final = MEBIBYTE // 4
+#: What ``st_blocks`` counts.
+BLOCK_BYTES: Final = 512
 
 
 class Tenancy(msgspec.Struct, omit_defaults=True):
@@ -74,45 +80,104 @@ class DirectoryLock:
 
 
 class Ballast:
-    """A file that holds some space, to be given back when there is none left."""
+    """A file that holds disk space in reserve. Parts of it are given back, one at a time, when the disk is full.
+
+    The length of the file is how much is to be held, its blocks are how much is: both survive a restart. ``bytes_max``: most to
+    hold; 0 turns the reserve off.
+    """
 
     def __init__(self, directory: Path, bytes_max: int = BALLAST_BYTES_MAX) -> None:
         self._path = directory / "ballast"
         self._bytes_max = bytes_max
-        self.bytes = 0
+        self.bytes = 0  #: held now
+        self.goal = 0  #: to be held; below ``bytes_max`` on a disk that had little room from the beginning
+
+    @property
+    def is_wanted(self) -> bool:
+        """Tell whether there is to be a reserve."""
+        return self._bytes_max > 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether the reserve is as large as the settings allow."""
+        return self.bytes >= self._bytes_max
+
+    def find(self) -> None:
+        """Look at what an earlier process has left."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return
+        self.goal = min(found.st_size, self._bytes_max)
+        self.bytes = min(found.st_blocks * BLOCK_BYTES, self.goal)
 
     def hold(self) -> bool:
-        """Reserve the space, if any is wanted; False if the disk has too little left for that."""
-        if self._bytes_max == 0:
+        """Hold as much as there is room for, and never less than before. False: that is less than the goal.
+
+        One part is left free to work with.
+        """
+        if not self.is_wanted:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
             return True
-        free = _free_bytes(self._path.parent)
-        size = min(self._bytes_max, (free + self._held()) // BALLAST_SHARE)
-        if size < min(self._bytes_max, MEBIBYTE):
+        free = self._free()
+        goal = min(self._bytes_max, max(self.goal, (free + self.bytes) // BALLAST_SHARE))
+        if goal < min(self._bytes_max, MEBIBYTE):
             return False
-        try:
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.goal = goal
+        size = min(goal, max(self.bytes, self.bytes + free - self._part))
+        if size > self.bytes:
             try:
-                os.ftruncate(fd, size)
-                os.posix_fallocate(fd, 0, size)
-            finally:
-                os.close(fd)
-        except OSError:
-            self.release()
+                self._resize(goal)
+                self._allocate(size)
+            except OSError:
+                self._resize_to_goal()
+                return False
+            self.bytes = size
+        return self.bytes >= goal
+
+    def give_back(self) -> bool:
+        """Give a part of the space back to the file system; False if none is left."""
+        if self.bytes == 0:
             return False
-        self.bytes = size
+        self.bytes = max(0, self.bytes - self._part)
+        self._resize_to_goal()
         return True
 
-    def release(self) -> None:
-        """Give the space back."""
+    def has_room(self) -> bool:
+        """Tell whether the disk has room for acknowledgements, though perhaps for nothing more."""
+        return self._free() >= BALLAST_PART_BYTES_MIN
+
+    def has_room_for_jobs(self) -> bool:
+        """Tell whether the disk has so much room that new jobs can be taken again."""
+        return self._free() >= max(self.goal // BALLAST_SHARE, MEBIBYTE)
+
+    @property
+    def _part(self) -> int:
+        return max(self.goal // BALLAST_PARTS, BALLAST_PART_BYTES_MIN)
+
+    def _free(self) -> int:
+        return _free_bytes(self._path.parent)
+
+    def _resize_to_goal(self) -> None:
+        """Keep what is held, and the length that says what is to be held: the rest of the file takes up no space."""
         with contextlib.suppress(OSError):
-            os.truncate(self._path, 0)
+            self._resize(self.bytes)
+            self._resize(self.goal)
 
-    def room_again(self) -> bool:
-        """Tell whether the disk has enough room for the ballast and some work besides."""
-        return _free_bytes(self._path.parent) >= 2 * max(self.bytes, MEBIBYTE)
+    def _resize(self, size: int) -> None:
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(fd, size)
+        finally:
+            os.close(fd)
 
-    def _held(self) -> int:
-        return self._path.stat().st_size if self._path.exists() else 0
+    def _allocate(self, size: int) -> None:
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.posix_fallocate(fd, 0, size)
+        finally:
+            os.close(fd)
 
 
 def prepare_directory(directory: Path) -> None:

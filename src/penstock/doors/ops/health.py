@@ -98,11 +98,16 @@ class HealthReply(_Out):
     reason: str | None = None
 
 
-class ReadyReply(_Out):
-    """Whether the server takes new work."""
+class ReadyReply(_Out, omit_defaults=True):
+    """Whether the server is of use to clients.
+
+    ``reason`` says what is wrong. With ready true: the disk is full and new jobs are refused, but pulls and acknowledgements go
+    on; so requests should still be sent here.
+    """
 
     ok: bool
     ready: bool
+    reason: str | None = None
 
 
 class Pong(_Out):
@@ -187,13 +192,17 @@ class MetricsReply(_Out):
 
 
 class StorageReply(_Out, omit_defaults=True):
-    """How the storage is doing; ``error`` and ``since`` are there only if there is trouble."""
+    """How the storage is doing; ``error`` and ``since`` are there only if there is trouble.
+
+    ``reserveBytes``: disk space held so that acknowledgements go on when the disk is full; left out where there is none.
+    """
 
     ok: bool
     disk_full: bool
     error: str | None = None
     since: int | None = None
     quarantined: int = 0
+    reserve_bytes: int | None = None
 
 
 class GcReply(_Out):
@@ -257,8 +266,10 @@ class OpsHandlers:
         return Plain(b"OK")
 
     async def ready(self, _req: Request) -> Plain:
-        ready = self._readiness.ready and self._engine.store.status().writable
-        return Plain(msgspec.json.encode(ReadyReply(ok=ready, ready=ready)), JSON, 200 if ready else 503)
+        status = self._engine.store.status()
+        ready = self._readiness.ready and status.writable
+        reply = ReadyReply(ok=ready, ready=ready, reason=status.error)
+        return Plain(msgspec.json.encode(reply), JSON, 200 if ready else 503)
 
     async def ping(self, _req: Request) -> PingReply:
         return PingReply(ok=True, data=Pong(pong=True, time=self._engine.clock.now_ms()))
@@ -287,7 +298,12 @@ class OpsHandlers:
     async def storage(self, _req: Request) -> StorageReply:
         status = self._engine.store.status()
         return StorageReply(
-            ok=True, disk_full=status.full, error=status.error, since=status.since_ms, quarantined=status.quarantined
+            ok=True,
+            disk_full=status.full,
+            error=status.error,
+            since=status.since_ms,
+            quarantined=status.quarantined,
+            reserve_bytes=status.reserve_bytes,
         )
 
     async def collect_garbage(self, _req: Request) -> GcReply:

@@ -28,7 +28,8 @@ class LeaseDaemon(Keeper):
         """Do one round."""
         await self.note(-limits.fast_note_ms)
         engine = self._engine
-        if engine.store.status().error is not None:
+        status = engine.store.status()
+        if status.error is not None and not status.full:
             return
         if engine.leads:
             while self.goes_on() and await engine.run(Reclaim()) >= limits.slice_jobs_max:

@@ -77,6 +77,20 @@ NODE_TRIES: Final = 10
 LOOK_FURTHER_REST: Final = 50
 
 
+_NO_ROOM: Final = "the database has no room left"
+_NO_ROOM_AT_ALL: Final = "the database has no room left, not even for pulls and acknowledgements"
+_REFUSE_JOBS: Final = (
+    "The database has no room left: new jobs are refused until space is freed there. Pulls and acknowledgements are tried, but "
+    "there is no reserve for them. Nothing was stored."
+)
+_REFUSE_ALL: Final = (
+    "The database has no room left, and no reserve for pulls and acknowledgements: they fail, too, until space is freed there. "
+    "Nothing was stored."
+)
+#: Finds out whether the database can make files longer: takes a mebibyte and gives it back.
+_PROBE: Final = "begin; create unlogged table room_probe as select generate_series(1, 30000) as number; rollback"
+
+
 class PostgresStore(CatalogReads[Catalog]):
     """See ``contract.Store`` for what each method promises. Open it with ``open``."""
 
@@ -431,7 +445,7 @@ class PostgresStore(CatalogReads[Catalog]):
         if ours is None:
             return error
         if isinstance(ours, StorageFull):
-            self._trouble("the database has no room left", full=True)
+            return self._no_room()
         if isinstance(ours, StorageFailed) and unknown:
             return OutcomeUnknown("The database was lost while this was being committed: it may or may not have happened.")
         return ours
@@ -441,6 +455,22 @@ class PostgresStore(CatalogReads[Catalog]):
         self._trouble(f"the database cannot be reached: {str(error) or type(error).__name__}", full=False)
         for writer in self._writers:
             writer.terminate()  # whoever waits for its answer has waited long enough
+
+    def _no_room(self) -> StorageFull:
+        """Hear that a write found no room: for a new job, or, if those are refused already, for anything else."""
+        if self._status.full:
+            self._status.writable = False
+            self._status.error, self._status.refusal = _NO_ROOM_AT_ALL, _REFUSE_ALL
+            return StorageFull(_REFUSE_ALL)
+        self._trouble(_NO_ROOM, full=True)
+        self._status.refusal = _REFUSE_JOBS
+        return StorageFull(_REFUSE_JOBS)
+
+    def worked(self) -> None:
+        """Hear that something was committed: if the database has no room left, there is some in pages that it had before."""
+        if self._status.full and not self._status.writable:
+            self._status.writable = True
+            self._status.error, self._status.refusal = _NO_ROOM, _REFUSE_JOBS
 
     def _trouble(self, reason: str, *, full: bool) -> None:
         if self._status.error is None or (self._status.full and not full):
@@ -452,11 +482,16 @@ class PostgresStore(CatalogReads[Catalog]):
             return True
         async with self._turns.alone():
             try:
-                if not self._status.full:
+                if self._status.full:
+                    await self._writers[0].execute(_PROBE)
+                    await self.keep_node()
+                else:
                     await self._disconnect_all()
                     await self._connect_all()
                 self._status = StoreStatus()
                 log.info("storage works again", shard=self.shard)
+            except asyncpg.DiskFullError:
+                await self._writers[0].execute("rollback")
             except (PenstockError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
                 log.warning("storage still fails", error=str(error), shard=self.shard)
         return self._status.error is None
@@ -468,7 +503,7 @@ class PostgresStore(CatalogReads[Catalog]):
         return self._size_bytes
 
     def down(self) -> list[str]:
-        return [] if self._status.writable else [self._status.error or "unknown"]
+        return [] if self._status.writable or self._status.full else [self._status.error or "unknown"]
 
     @property
     def journals(self) -> Sequence[Store]:

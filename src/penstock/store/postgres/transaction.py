@@ -135,6 +135,7 @@ class PostgresTransaction(Ledger, AcrossShards):
             number, _, block, _ = self._finished
             store.journal_next = max(store.journal_next, block.seq + len(block.events))
             self.block = store.follower.committed(number, block)
+            store.worked()
         if self._moved:
             store.moved()
 

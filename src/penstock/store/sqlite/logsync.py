@@ -40,7 +40,11 @@ class LogSync:
         Another program that reads the file may keep the log from being moved; then it just stays.
         """
         self._fd = os.open(self._log_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        position = self._moved(db, journal_next)
+        try:
+            position = self._moved(db, journal_next)
+        except apsw.FullError:
+            log.warning("the disk is full: the log cannot be moved into penstock.db, and is used as it is")
+            position = self._not_moved(journal_next, waltail.replayed_frames(db))
         try:
             self._mark = MarkFile.open(self._directory, identity, position)
         except OSError as error:
@@ -122,5 +126,8 @@ class LogSync:
         frames, moved = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         if moved >= frames:
             return Position(journal_next, self._clock.now_ms())
+        return self._not_moved(journal_next, frames)
+
+    def _not_moved(self, journal_next: int, frames: int) -> Position:
         self._fdatasync(self._fd)
         return self.position(journal_next)._replace(frames=frames)

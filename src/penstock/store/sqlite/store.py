@@ -45,6 +45,7 @@ from penstock.store.sqlite import crons, history, keys, ledger, mark, readers, r
 from penstock.store.sqlite.catalog import Catalog
 from penstock.store.sqlite.checkpoint import Checkpointer
 from penstock.store.sqlite.logsync import LogSync
+from penstock.store.sqlite.room import Room
 from penstock.store.sqlite.transaction import SqliteTransaction
 from penstock.store.sqlite.webhooks import Webhooks
 
@@ -110,8 +111,8 @@ class SqliteStore(CatalogReads[Catalog]):
         self._vfs = vfs
         self._read_inline = read_inline
         self._lock = DirectoryLock(directory)
-        self._ballast = Ballast(directory, ballast_bytes)
         self._status = StoreStatus()
+        self._room = Room(Ballast(directory, ballast_bytes), self._status, clock, self._bound_log)
         self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-sync")
         self._checkpoint_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoint")
         self._log_sync = LogSync(directory, self._log_path, clock, fdatasync)
@@ -152,12 +153,14 @@ class SqliteStore(CatalogReads[Catalog]):
         try:
             store._check_files(accept_loss=accept_loss)
             store._has_lost = store._has_lost or (tells_early and store._lock.previous.fell)
-            store._connect_all(accept_loss=accept_loss)
+            store._room.ballast.find()
+            store._connect_with_reserve(accept_loss=accept_loss)
         except BaseException:
             store._lock.release()
             raise
         store._lock.note(used=True, clean=False)
-        store._hold_ballast()
+        store._room.secure()
+        store._bound_log()
         return store
 
     async def close(self) -> None:
@@ -172,6 +175,25 @@ class SqliteStore(CatalogReads[Catalog]):
         self._sync_thread.shutdown()
         self._checkpoint_thread.shutdown()
         self._lock.release()
+
+    def _connect_with_reserve(self, *, accept_loss: bool, healing: bool = False) -> None:
+        """Open the files. On a full disk that takes a part of the reserve: there are files to be made beside the log."""
+        ballast = self._room.ballast
+        if not ballast.has_room():
+            ballast.give_back()
+        while True:
+            try:
+                self._connect_all(accept_loss=accept_loss, healing=healing)
+            except (apsw.Error, OSError) as error:
+                if not self._room.means_full(error):
+                    raise
+                if not ballast.give_back():
+                    raise StorageFull(
+                        f"The disk of {self._directory} is full, and there is no reserve left to open the data with. Free some "
+                        "space and start again. Nothing was changed."
+                    ) from error
+            else:
+                return
 
     def _connect_all(self, *, accept_loss: bool, healing: bool = False) -> None:
         self._log_bytes = self._log_path.stat().st_size if self._log_path.exists() else None
@@ -371,10 +393,15 @@ class SqliteStore(CatalogReads[Catalog]):
 
     async def key_revoke(self, key_id: str) -> bool:
         self.check_writable(grows=False)
-        try:
-            known = keys.revoke(self.db, key_id, self.clock.now_ms())
-        except apsw.Error as error:
-            raise self.failed(error) from error
+        while True:
+            try:
+                known = keys.revoke(self.db, key_id, self.clock.now_ms())
+            except apsw.Error as error:
+                ours = self.failed(error)
+                if not (isinstance(ours, StorageFull) and ours.room_made):
+                    raise ours from error
+            else:
+                break
         self._key_changes += 1
         await self.sync()
         return known
@@ -396,6 +423,8 @@ class SqliteStore(CatalogReads[Catalog]):
 
     def committed(self, *, recount: bool, moved: bool) -> None:
         """Hear from a transaction that it is committed."""
+        if self._status.full and not self._status.writable:
+            self._room.worked()
         if moved:
             self.moved()
         if recount:
@@ -409,9 +438,8 @@ class SqliteStore(CatalogReads[Catalog]):
 
     def failed(self, error: apsw.Error) -> PenstockError:
         """Turn an error of SQLite into one of ours, and remember what it means for the writes to come."""
-        if isinstance(error, apsw.FullError):
-            self._became_full()
-            return StorageFull()
+        if self._room.means_full(error):
+            return self._room.refuse()
         if isinstance(error, apsw.BusyError):
             return StorageFailed("Another program holds a lock on the data file. Nothing was stored; retry in a moment.")
         if isinstance(error, apsw.ConstraintError):
@@ -424,16 +452,11 @@ class SqliteStore(CatalogReads[Catalog]):
         self.checkpointer.log_has(pages)
         return apsw.SQLITE_OK
 
-    def _hold_ballast(self) -> None:
-        if not self._ballast.hold():
-            log.warning("little disk space left: no ballast could be reserved, so acks may fail too once the disk is full")
-        self._bound_log()
-
     def _bound_log(self) -> None:
-        """Keep the log so short that it fits into what the ballast gives back, should the disk get full."""
-        reserve = self._ballast.bytes // PAGE_BYTES // 4
+        """Keep the log so short that it fits into the reserve, should the disk get full; shorter still while it is."""
+        reserve = self._room.ballast.goal // PAGE_BYTES // 4
         pages = min(CHECKPOINT_PAGES, max(CHECKPOINT_PAGES_FULL, reserve)) if reserve else CHECKPOINT_PAGES
-        self.checkpointer.every(pages)
+        self.checkpointer.every(CHECKPOINT_PAGES_FULL if self._status.full else pages)
 
     # Trouble.
 
@@ -445,7 +468,7 @@ class SqliteStore(CatalogReads[Catalog]):
         return sum(path.stat().st_size for path in (self._path, self._log_path) if path.exists())
 
     def down(self) -> list[str]:
-        return [] if self._status.writable else [self._status.error or "unknown"]
+        return [] if self._status.writable or self._status.full else [self._status.error or "unknown"]
 
     @property
     def journals(self) -> Sequence[Store]:
@@ -457,16 +480,18 @@ class SqliteStore(CatalogReads[Catalog]):
     async def heal(self) -> bool:
         """Try to get out of trouble; True if the store takes writes again."""
         if self._status.full:
-            if self._ballast.room_again() and self._ballast.hold():
-                self._bound_log()
+            if self._room.regain():
                 self._recovered()
-        elif self._status.error is not None:
+        elif self._status.error is None:
+            self._room.regain()
+        else:
             try:
                 await self._reopen()
             except (apsw.Error, OSError, PenstockError) as error:
                 log.error("storage still fails", error=str(error))
             else:
                 self._recovered()
+                self._room.secure()
         return self._status.error is None
 
     async def _reopen(self) -> None:
@@ -476,21 +501,11 @@ class SqliteStore(CatalogReads[Catalog]):
         before; the rest is either still readable, and is made durable now, or fails its checksum and is dropped by SQLite.
         """
         await self._disconnect_all(tidy=False)
-        self._connect_all(accept_loss=True, healing=True)
-        self._hold_ballast()
+        self._connect_with_reserve(accept_loss=True, healing=True)
         self._db.pragma("synchronous", "full")
         self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         self._db.pragma("synchronous", "normal")
         await self.sync()
-
-    def _became_full(self) -> None:
-        if not self._status.full:
-            log.error("disk is full: new jobs are refused, acknowledgements go on from the reserve")
-            self._ballast.release()
-            self.checkpointer.every(CHECKPOINT_PAGES_FULL)
-            self._status.full = True
-            self._status.error = "disk full"
-            self._status.since_ms = self.clock.now_ms()
 
     def _stop_writes(self, reason: str) -> None:
         if self._status.error is None or self._status.full:
@@ -504,6 +519,7 @@ class SqliteStore(CatalogReads[Catalog]):
         log.info("storage works again")
         self._status.writable, self._status.full = True, False
         self._status.error = self._status.since_ms = None
+        self._bound_log()
 
     # Reads.
 

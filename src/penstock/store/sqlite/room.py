@@ -1,0 +1,119 @@
+"""What the SQLite store does about a full disk: it refuses new jobs, and gives back its reserve for everything else.
+
+The reserve is given back in parts, one for each write that found no room. New jobs are taken again once all of it is held again
+and there is room besides. A start finds the reserve as the last process has left it: a disk that was full then still is, unless
+there is room now.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Final
+
+import apsw
+import structlog
+
+from penstock.core.errors import StorageFull
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.clock import Clock
+    from penstock.store.contract import StoreStatus
+    from penstock.store.disk import Ballast
+
+log = structlog.get_logger("penstock.store")
+
+_WITHOUT_RESERVE: Final = (
+    "Disk is full: new jobs are refused until space is freed. Acknowledgements are tried, but there is no reserve for them "
+    "(ballast_bytes is 0). Nothing was stored."
+)
+_USED_UP: Final = (
+    "Disk is full, and the reserve for acknowledgements is used up: nothing can be stored until space is freed. "
+    "Nothing was stored."
+)
+
+
+class Room:
+    """Watches over one data directory. ``status`` is the store's own; ``when_changed`` is called when it becomes full."""
+
+    def __init__(self, ballast: Ballast, status: StoreStatus, clock: Clock, when_changed: Callable[[], None]) -> None:
+        self.ballast = ballast
+        self._status = status
+        self._clock = clock
+        self._when_changed = when_changed
+
+    @property
+    def reserve_bytes(self) -> int | None:
+        """Return how much is in reserve now; None if there is to be none."""
+        return self.ballast.bytes if self.ballast.is_wanted else None
+
+    def means_full(self, error: apsw.Error | OSError) -> bool:
+        """Tell whether an error is the disk's having no room."""
+        if isinstance(error, OSError):
+            return error.errno == errno.ENOSPC
+        # The index of the log is made by other means than writing: SQLite has an error of its own for that.
+        return isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE
+
+    def secure(self) -> None:
+        """Hold the reserve after a start. Where that is not possible, new jobs are refused: they would use up what is left."""
+        held = self.ballast.hold()
+        self._look()
+        if not held:
+            self._refuse_jobs()
+            if not self.ballast.bytes and not self.ballast.has_room():
+                self._used_up()
+        elif self._status.reserve_short:
+            log.warning(
+                "the disk has little room: the reserve for acknowledgements is smaller than ballast_bytes",
+                bytes=self.ballast.bytes,
+            )
+
+    def refuse(self) -> StorageFull:
+        """Hear that a write found no room; return what to answer if it cannot be tried again."""
+        given = self.ballast.give_back()
+        self._look()
+        if not self._status.full:
+            self._refuse_jobs()
+        elif not given:
+            self._used_up()
+        return StorageFull(self._status.refusal, room_made=given)
+
+    def worked(self) -> None:
+        """Hear that a write was possible after one that was not."""
+        self._status.writable = True
+        self._status.error = "disk full"
+        self._status.refusal = None if self.ballast.is_wanted else _WITHOUT_RESERVE
+
+    def regain(self) -> bool:
+        """Hold again what was given back, or more than at the start; True if new jobs can be taken."""
+        held = self.ballast.hold()
+        self._look()
+        if held and self.ballast.has_room_for_jobs():
+            return True
+        if self._status.full and not self._status.writable and self.ballast.has_room():
+            self.worked()
+        return False
+
+    def _look(self) -> None:
+        self._status.reserve_bytes = self.reserve_bytes
+        self._status.reserve_short = self.ballast.is_wanted and not self.ballast.is_whole
+
+    def _refuse_jobs(self) -> None:
+        log.error(
+            "disk is full: new jobs are refused, acknowledgements go on as long as there is a reserve; free some space",
+            reserve_bytes=self.reserve_bytes,
+            of_bytes=self.ballast.goal,
+        )
+        self._status.full = True
+        self._status.error = "disk full"
+        self._status.since_ms = self._clock.now_ms()
+        self._status.refusal = None if self.ballast.is_wanted else _WITHOUT_RESERVE
+        self._when_changed()
+
+    def _used_up(self) -> None:
+        if self._status.writable:
+            log.error("the reserve for acknowledgements is used up: nothing can be stored until space is freed")
+        self._status.writable = False
+        self._status.error = "disk full, and the reserve for acknowledgements is used up"
+        self._status.refusal = _USED_UP
