@@ -290,7 +290,7 @@ class Doors:
             "batches": with_rights(self._batches.own_routes()),
             "topics": with_rights(self._topics.own_routes()),
             "messages": self._requests.counted(
-                [*with_rights(own_messages), *self.ops.prometheus_routes("/metrics", asks=config.metrics_auth)]
+                [*with_rights(own_messages), *self.ops.prometheus_routes("/metrics", asks=config.metrics_auth is not False)]
             ),
         }
         thresholds = Thresholds(

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,13 +18,13 @@ from hypothesis import strategies as st
 from penstock.core import ids
 from penstock.core.timestamps import from_rfc3339, to_rfc3339
 from tests.support import stores
+from tests.support.issuer import certificate, token
 from tests.support.ports import free_port
 from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import httpx2
+    from pathlib import Path
 
 _numbers = itertools.count()
 PAST = "2024-12-25T10:00:00Z"
@@ -241,6 +242,20 @@ def test_what_is_to_be_delivered_later_is_delivered_later(topic: Topic) -> None:
     job = topic.http.get(f"/jobs/{ids.to_uuid(later)}").json()["job"]
     assert (job["state"], job["runAt"]) == ("delayed", now + 10**9)
     assert topic.dequeue() == []
+
+
+def test_messages_of_one_request_that_were_due_already_come_in_the_order_in_which_they_were_due(topic: Topic) -> None:
+    due = ["2025-01-03T00:00:00Z", None, "2025-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "2025-01-02T00:00:00Z"]
+    given = topic.enqueue(*(topic.item(str(n).encode(), deliver_after=at) for n, at in enumerate(due)))
+    (urgent,) = topic.enqueue(topic.item(priority=-1))
+    assert topic.taken() == [urgent, *(given[n] for n in (2, 4, 0, 1, 3))]
+    key = topic.name
+    again = [
+        topic.item(b"1", idempotency_key=key, deliver_after=due[0]),
+        topic.item(b"2", idempotency_key=key, deliver_after=due[2]),
+    ]
+    topic.enqueue(*again)
+    assert [base64.b64decode(item["payload"]) for item in topic.dequeue()] == [b"2"], "of one key the last counts"
 
 
 def test_two_consumers_never_share_a_message(server: ServerProcess, topic: Topic) -> None:
@@ -464,7 +479,7 @@ def test_topics_of_a_namespace(server: ServerProcess) -> None:
         listed = client.get("/topics", params={"namespace": one.namespace})
         assert listed.json() == sorted([one.name, two.name])
         assert client.get("/topics", params={"namespace": "never-heard-of"}).json() == []
-        assert refused(client.get("/topics")) == (400, "namespace is required")
+        assert refused(client.get("/topics")) == (400, "Missing namespace")
 
 
 # Bad input.
@@ -608,8 +623,8 @@ def test_an_error_that_is_no_text_is_refused(topic: Topic) -> None:
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ({"namespace": "", "topic": "t"}, "namespace is required"),
-        ({"namespace": "default"}, "topic is required"),
+        ({"namespace": "", "topic": "t"}, "Missing namespace or topic"),
+        ({"namespace": "default"}, "Missing namespace or topic"),
         ({"namespace": "a b", "topic": "t"}, "namespace contains invalid characters"),
         ({"namespace": "default", "topic": "t", "limit": "many"}, "limit must be a number"),
         ({"namespace": "default", "topic": "t", "limit": 0}, "limit must be at least 1"),
@@ -657,7 +672,8 @@ def test_nothing_but_health_is_open_without_a_token(faithful: tuple[ServerProces
                              ("POST", "/dlq/delete"), ("GET", "/topics")):  # fmt: skip
             for base in (url, server.url):
                 response = client.request(method, f"{base}{path}", headers={"Authorisation": "Bearer wrong"})
-                assert refused(response) == (401, "Unauthorized")
+                assert refused(response) == (401, "Invalid token")
+                assert refused(client.request(method, f"{base}{path}")) == (401, "Missing token")
 
 
 def test_the_own_listener_has_this_door_and_no_other(faithful: tuple[ServerProcess, str, str]) -> None:
@@ -689,3 +705,32 @@ def test_the_metrics_of_mqueue_are_there(faithful: tuple[ServerProcess, str, str
     for number in range(shards):
         assert f'mqueue_shard_health{{shard="{number}",type="{kind}"}} 1.0' in lines
     assert sum(line.startswith("mqueue_ack_total{") for line in lines) == 1
+
+
+#: As the quick start of mqueue has it.
+QUICK_START_SECRET = "fYXSb6rYIpxCKOvIv5hKWKph+2B//Wie9kV7sj6Ot44="
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_the_quick_start_of_mqueue(tmp_path: Path, asks: bool) -> None:
+    cert, key = certificate(tmp_path)
+    own, metrics = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    env = {"JWT_SECRET": QUICK_START_SECRET, "TLS_CERT_FILE": str(cert), "TLS_KEY_FILE": str(key)}
+    if not asks:
+        env["METRICS_AUTH"] = "false"
+    shown = {"Authorisation": f"Bearer {token(QUICK_START_SECRET, exp=1930000000)}"}
+    with (
+        ServerProcess(tmp_path / "data", "--batches", own, "--metrics", metrics, env=env),
+        httpx2.Client(verify=False, trust_env=False, timeout=30) as client,
+    ):
+        assert client.get(f"https://{own}/health").text == "OK"
+        item = {"namespace": "default", "topic": "leads", "priority": 1, "payload": "eyJuYW1lIjoiSm9obiBEb2UifQ=="}
+        (number,) = client.post(f"https://{own}/enqueue", json=[item], headers=shown).json()
+        (taken,) = client.get(f"https://{own}/dequeue?namespace=default&topic=leads&limit=10", headers=shown).json()
+        assert taken["id"] == number
+        told = client.get(f"https://{metrics}/metrics")
+        assert told.status_code == (401 if asks else 200)
+        told = client.get(f"https://{metrics}/metrics", headers=shown)
+        health = [line for line in told.text.splitlines() if line.startswith("mqueue_shard_health")]
+        assert health
+        assert all(line.endswith(" 1.0") for line in health)

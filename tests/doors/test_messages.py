@@ -458,6 +458,19 @@ def test_replayed_dead_letters_start_over(queue: Queue) -> None:
     assert queue.ok("POST", f"{queue.path}/dlq/replay") == {"replayed": 0}
 
 
+def test_a_dead_letter_that_a_consumer_holds_is_not_replayed(queue: Queue) -> None:
+    queue.make(max_retries=1)
+    for body in (b"1", b"2"):
+        queue.publish(body)
+        queue.nack(queue.take())
+    (held,) = queue.dead(limit=1)
+    assert queue.ok("POST", f"{queue.path}/dlq/replay") == {"replayed": 1}
+    assert queue.bodies() == [b"2"]
+    queue.nack(held["receipt_handle"])
+    assert queue.ok("POST", f"{queue.path}/dlq/replay") == {"replayed": 1}
+    assert queue.bodies() == [b"1"]
+
+
 def test_dead_letters_of_a_queue_that_never_was(queue: Queue) -> None:
     assert queue.refused("GET", f"{queue.path}/dlq")[0] == 404
     assert queue.refused("POST", f"{queue.path}/dlq/replay")[0] == 404
@@ -586,14 +599,15 @@ def test_what_nobody_consumes_is_removed_in_the_end(tmp_path: Path) -> None:
 
 def test_its_own_listener_speaks_of_errors_as_the_original_does(tmp_path: Path) -> None:
     port = free_port()
-    env = {"PENSTOCK_AUTH_API_KEY": "secret", "RATE_LIMIT_MAX_REQUESTS": "8"}
+    env = {"PENSTOCK_AUTH_API_KEY": "secret", "RATE_LIMIT_MAX_REQUESTS": "10"}
     options = ("--messages", f"127.0.0.1:{port}")
     with ServerProcess(tmp_path / "data", *options, env=env) as running, running.client() as client:
         url, key = f"http://127.0.0.1:{port}", {"X-Api-Key": "secret"}
-        for path in ("/health", "/namespaces", "/nowhere"):
+        for path in ("/health", "/namespaces", "/nowhere", "/metrics"):
             refused = client.get(f"{url}{path}")
             assert (refused.status_code, refused.content) == (401, b'{"error":"unauthorized"}')
             assert refused.headers["content-type"] == "application/json"
+        assert "epochq_messages_published_total" in client.get(f"{url}/metrics", headers=key).text
         health = client.get(f"{url}/health", headers=key).json()
         assert health.keys() == {"status", "node_id", "queues", "uptime", "uptime_ms", "version", "data_dir"}
         assert (health["uptime"][-1], health["uptime_ms"] % 1_000) == ("s", 0)

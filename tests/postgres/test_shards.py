@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from penstock.core.sharding import fnv1a32, shard_for
 from tests.doors.api import Api
 from tests.doors.listen import stream
 from tests.doors.test_event_streams import forget
+from tests.support.ports import free_port
 from tests.support.shards import run, server_on, set_down
 
 if TYPE_CHECKING:
@@ -107,9 +109,11 @@ def test_crons_and_webhooks_are_one_list(tmp_path: Path, addresses: list[str]) -
 def test_a_shard_that_is_down_takes_only_its_own_queues_along_and_comes_back(tmp_path: Path, databases: list[str]) -> None:
     down = QUEUES[0]
     number = shard_for(QueueKey("default", down), 2)
-    with server_on(tmp_path, databases) as server, server.client() as client:
+    batches = f"127.0.0.1:{free_port()}"
+    with server_on(tmp_path, databases, "--batches", batches) as server, server.client() as client:
         a, b = (Api(client, name) for name in QUEUES)
         kept = a.push()
+        assert client.get(f"http://{batches}/health").text == "OK"
         run(set_down(databases[number], down=True))
         while (status := client.post(f"/queues/{down}/jobs", json={"data": 1}).status_code) == 200:
             time.sleep(0.01)
@@ -118,7 +122,9 @@ def test_a_shard_that_is_down_takes_only_its_own_queues_along_and_comes_back(tmp
         assert b.pull() is not None
         health = client.get("/health").json()
         assert health["status"] == "degraded"
-        assert f"shard {number}" in health["reason"]
+        assert re.fullmatch(rf"shard {number}: the database cannot be reached: [a-z ,]+", health["reason"]), "in plain words"
+        told = client.get(f"http://{batches}/health")
+        assert (told.status_code, told.text) == (503, f"Database unhealthy\nshard {number} is down\n")
         listed = b.ok("GET", "/queues")
         assert listed["queues"] == ["a", "b"]
         assert [f"shard {number}" in each for each in listed["partial"]] == [True]

@@ -21,8 +21,9 @@ def run(coroutine: Any) -> Any:
         return thread.submit(asyncio.run, coroutine).result()
 
 
-def server_on(tmp_path: Path, addresses: list[str], **more: Any) -> ServerProcess:
-    return ServerProcess(tmp_path / "unused", *(each for url in addresses for each in ("--store", url)), **more)
+def server_on(tmp_path: Path, addresses: list[str], *options: str, **more: Any) -> ServerProcess:
+    stores = (each for url in addresses for each in ("--store", url))
+    return ServerProcess(tmp_path / "unused", *stores, *options, **more)
 
 
 async def set_down(url: str, *, down: bool) -> None:

@@ -16,6 +16,7 @@ from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State, sources
 from penstock.engine.change import follow
 from penstock.engine.command import Command
+from penstock.engine.dead import is_free
 from penstock.engine.fast.commands import call_back
 from penstock.store.contract import Place, Selection
 
@@ -125,6 +126,8 @@ async def slice_(engine: Engine, work: Work, commands: Sequence[Slice]) -> None:
             for job_id in command.ids:
                 job = await work.find(command.queue.namespace, job_id)
                 if job is not None and job.queue == queue.number and job.state in command.states:
+                    if command.arrow is Arrow.REVIVE and not is_free(work, job):
+                        continue  # a consumer looks at this dead job
                     with contextlib.suppress(WrongState):  # a unique key that is taken: this one stays where it is
                         await follow(work, job, command.arrow)
                         moved.append(job)
@@ -268,7 +271,7 @@ async def _remove_all(engine: AnyEngine, queue: QueueKey) -> int:
 
 
 async def revive(engine: AnyEngine, queue: QueueKey, limit: int | None = None) -> int:
-    """Bring dead jobs back to the queue: all of them, or the ``limit`` oldest."""
+    """Bring dead jobs back to the queue that no consumer holds: all of them, or the ``limit`` oldest."""
     count = await move_many(engine, queue, Arrow.REVIVE, limit=limit)
     await engine.run(Announce(queue, EventKind.DLQ_RETRY_ALL, count))
     return count

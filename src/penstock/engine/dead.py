@@ -54,7 +54,7 @@ async def inspect(_engine: Engine, work: Work, commands: Sequence[Inspect]) -> N
             await work.prefetch(command.ids)
             for job_id in command.ids:
                 job = work.at_hand(job_id)
-                if job is not None and job.queue == queue.number and job.state == State.DEAD and _is_free(work, job):
+                if job is not None and job.queue == queue.number and job.state == State.DEAD and is_free(work, job):
                     free.append(job)
                 if len(free) == command.count:
                     break
@@ -73,7 +73,7 @@ async def settle_dead(_engine: Engine, work: Work, commands: Sequence[SettleDead
         job = await work.known(ref, command.may) if isinstance(ref, int) else None
         if job is None:
             work.answer(command, JobNotFound())
-        elif job.token != token or _is_free(work, job):
+        elif job.token != token or is_free(work, job):
             work.answer(command, StaleLease())
         elif job.state != State.DEAD:
             work.answer(command, WrongState(State(job.state).label))
@@ -82,5 +82,6 @@ async def settle_dead(_engine: Engine, work: Work, commands: Sequence[SettleDead
             work.answer(command, None)
 
 
-def _is_free(work: Work, job: Job) -> bool:
+def is_free(work: Work, job: Job) -> bool:
+    """Tell whether nobody looks at a dead job."""
     return job.lease_until is None or job.lease_until <= work.steady_ms

@@ -19,6 +19,7 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.engine.admin import move_many
 from penstock.engine.change import follow
 from penstock.engine.command import Command
+from penstock.engine.dead import is_free
 from penstock.store.contract import Place, Selection
 
 if TYPE_CHECKING:
@@ -261,6 +262,9 @@ async def auto_revive(_engine: Engine, work: Work, commands: Sequence[AutoRevive
             for job_id in command.ids:
                 job = await work.find(command.queue.namespace, job_id)
                 if job is not None and job.queue == queue.number and job.state == State.DEAD:
+                    if not is_free(work, job):  # a consumer looks at it
+                        waiting.add(job_id)
+                        continue
                     try:
                         await _revive_once(work, job, queue.settings.dlq)
                     except WrongState:

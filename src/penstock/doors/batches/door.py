@@ -49,13 +49,15 @@ READ_AT_ONCE: Final = 20
 ENQUEUE: Final = wire.Body(list[wire.EnqueueItem])
 ENQUEUE_CHECK: Final[FieldCheck[list[wire.EnqueueItem]]] = FieldCheck(list[wire.EnqueueItem], list[wire.StrictItem])
 ENQUEUE_QUERY: Final = Reader(wire.EnqueueQuery)
-DEQUEUE: Final = Reader(wire.DequeueQuery)
+DEQUEUE: Final = wire.Query(wire.DequeueQuery, "Missing namespace or topic")
 ITEM: Final = wire.Body(wire.ItemBody)
 ITEMS: Final[wire.Body[wire.ItemBody | list[wire.ItemBody]]] = wire.Body(wire.Items)
 NACKS: Final[wire.Body[wire.NackBody | list[wire.NackBody]]] = wire.Body(wire.Nacks)
-DEAD: Final = Reader(wire.DeadQuery)
-TOPICS: Final = Reader(wire.TopicsQuery)
+DEAD: Final = wire.Query(wire.DeadQuery, "Missing namespace or topic")
+TOPICS: Final = wire.Query(wire.TopicsQuery, "Missing namespace")
 Item = TypeVar("Item", wire.EnqueueItem, wire.ItemBody, wire.NackBody)
+#: What a Go program sends for a time that it does not set: 0001-01-01T00:00:00Z.
+_GO_ZERO_MS: Final = -62_135_596_800_000
 _OK: Final = Plain(b"OK")
 _ROUNDED: Final = "JavaScript has rounded this number: send id_text, which is the same id as text."
 _encode = msgspec.json.Encoder().encode
@@ -81,14 +83,20 @@ class BatchesDoor:
         now_ms = self._engine.clock.now_ms()
         parts: dict[QueueKey, list[NewJob]] = {}
         places: dict[QueueKey, list[int]] = {}
+        overdue: dict[int, int] = {}
         last: QueueKey | None = None
         for place, (topic, item) in enumerate(_with_topics(items)):
             if topic is not last:
                 last, jobs, at = topic, parts.setdefault(topic, []), places.setdefault(topic, [])
-            jobs.append(_new_job(item, place, now_ms))
+            wait = 0 if item.deliver_after is None else _wait(item.deliver_after, place, now_ms)
+            if wait < 0:
+                overdue[place] = wait
+            jobs.append(_new_job(item, place, wait))
             at.append(place)
         if not items:
             return []
+        if overdue:
+            _line_up(parts, places, overdue)
         pushed = await self._engine.run(PushAcross(list(parts.items()), now_ms))
         ids = [0] * len(items)
         for (topic, where), made in zip(places.items(), pushed, strict=True):
@@ -177,8 +185,11 @@ class BatchesDoor:
         return sorted(each.key.name for each in queues if each.key.namespace == namespace and each.created_at is not None)
 
     async def health(self, _req: Request) -> Plain:
-        healthy = self._store.status().writable
-        return _OK if healthy else Plain(b"Database unhealthy\n", status=503)
+        down = [number for number, shard in enumerate(self._store.journals) if not shard.status().writable]
+        if not down:
+            return _OK
+        which = "".join(f"shard {number} is down\n" for number in down) if len(self._store.journals) > 1 else ""
+        return Plain(f"Database unhealthy\n{which}".encode(), status=503)
 
     def _topic(self, req: Request, meant: wire.ItemBody | wire.DequeueQuery | wire.DeadQuery, right: Right) -> QueueKey:
         """Return the topic a request is about, if whoever asks has the right to it."""
@@ -243,14 +254,26 @@ def _explained(body: wire.ItemBody, problem: PenstockError) -> PenstockError:
     return problem
 
 
-def _new_job(item: wire.EnqueueItem, place: int, now_ms: int) -> NewJob:
+def _line_up(parts: dict[QueueKey, list[NewJob]], places: dict[QueueKey, list[int]], overdue: dict[int, int]) -> None:
+    """Put those messages of each topic in front that were due before this request, the one that was due first first."""
+    for topic, at in places.items():
+        jobs = parts[topic]
+        keys = [job.job_id for job in jobs if job.job_id is not None]
+        if len(set(keys)) < len(keys):
+            continue  # of messages with the same key the last one counts: their order has a meaning
+        order = sorted(range(len(at)), key=lambda number: overdue.get(at[number], 0))
+        parts[topic] = [jobs[number] for number in order]
+        places[topic] = [at[number] for number in order]
+
+
+def _new_job(item: wire.EnqueueItem, place: int, wait: int) -> NewJob:
     """Turn an item into what the engine pushes. Raises InvalidInput."""
     data, options = wrap(item.payload or b"", _metadata(item.metadata, place))
     return NewJob(
         data,
         options,
         priority=-(item.priority or 0),
-        delay=0 if item.deliver_after is None else _delay(item.deliver_after, place, now_ms),
+        delay=max(0, wait),
         max_attempts=ATTEMPTS_MAX,
         backoff=BACKOFF_MS,
         job_id=f"{IDEMPOTENCY_PREFIX}{item.idempotency_key}" if item.idempotency_key else None,
@@ -269,7 +292,8 @@ def _metadata(given: dict[str, Raw] | None, place: int) -> Raw | None:
     return Raw(value)
 
 
-def _delay(text: str, place: int, now_ms: int) -> int:
+def _wait(text: str, place: int, now_ms: int) -> int:
+    """Return in how many ms a message is due; below 0: so long ago. The zero of Go's time is no time: now."""
     at = from_rfc3339(text)
     if at is None:
         example = "2025-12-25T10:00:00Z"
@@ -277,7 +301,7 @@ def _delay(text: str, place: int, now_ms: int) -> int:
     if at - now_ms > limits.delay_ms_max:
         days = limits.delay_ms_max // limits.DAY_MS
         raise InvalidInput(f"Invalid request body: more than {days} days ahead - at `$[{place}].deliver_after`")
-    return max(0, at - now_ms)
+    return at - now_ms if at > _GO_ZERO_MS else 0
 
 
 def _item_view(topic: QueueKey, job: Job, payload: Payload) -> wire.ItemView:

@@ -10,6 +10,7 @@ from msgspec import Meta, Raw
 from penstock.core import limits
 from penstock.core.errors import InvalidInput
 from penstock.core.ids import ID_MAX
+from penstock.doors.http.body import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,6 +152,22 @@ class DeadView(msgspec.Struct):
 
 
 T = TypeVar("T")
+Q = TypeVar("Q", bound=msgspec.Struct)
+
+
+class Query(Reader[Q]):
+    """Reads query strings. ``missing``: what mqueue says if one does not name a topic, or a namespace."""
+
+    def __init__(self, shape: type[Q], missing: str) -> None:
+        super().__init__(shape)
+        self._missing = missing
+
+    def parse_query(self, req: Request) -> Q:
+        """Read a query string. Raises InvalidInput."""
+        try:
+            return super().parse_query(req)
+        except InvalidInput as error:
+            raise InvalidInput(self._missing) if str(error).endswith(" is required") else error from None
 
 
 class Body(Generic[T]):

@@ -14,7 +14,7 @@ import structlog
 
 from penstock.access.gate import shown_in
 from penstock.access.identity import ANYWHERE, Right
-from penstock.core.errors import HeadRefused, PenstockError, RouteNotFound
+from penstock.core.errors import HeadRefused, PenstockError, RouteNotFound, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
 from penstock.doors.http.request import Bodies, Request
@@ -195,7 +195,13 @@ class HttpApp:
         if self._gate.is_open or (route is not None and route.public and not (route.of_all and self._gate.keeps_apart)):
             return
         headers: Any = scope.headers
-        request.identity = identity = await self._gate.identify(shown_in(headers))
+        shown = shown_in(headers)
+        try:
+            request.identity = identity = await self._gate.identify(shown)
+        except Unauthorized:
+            if route is not None and route.plain_errors:  # as mqueue says it
+                raise Unauthorized("Invalid token" if shown else "Missing token") from None
+            raise
         if route is not None and not route.asks:
             identity.check(headers.get("x-namespace", DEFAULT_NAMESPACE) if route.namespaced else ANYWHERE, route.right)
 

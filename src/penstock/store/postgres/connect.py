@@ -9,7 +9,7 @@ import asyncpg
 from asyncpg import Connection
 
 from penstock.core.errors import ConfigInvalid, StorageFailed
-from penstock.store.postgres.errors import is_lost
+from penstock.store.postgres.errors import is_lost, reason_of
 from penstock.store.postgres.schema import SCHEMA
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ async def connect(
         raise ConfigInvalid(f"The database does not let us in: {error}. Check the address given by --store.") from error
     except Exception as error:
         if is_lost(error) or isinstance(error, asyncpg.PostgresError):  # it is starting, or lets nobody in right now
-            raise StorageFailed(f"The database cannot be reached ({error}). The server tries again by itself.") from error
+            reason = reason_of(error)
+            raise StorageFailed(f"The database cannot be reached: {reason}. The server tries again by itself.") from error
         raise
 
 

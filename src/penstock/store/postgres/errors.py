@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -21,6 +22,21 @@ _IN_THE_WAY = (
 )
 
 
+#: Why a database is lost. The first kind that fits counts.
+_REASONS: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
+    ((TimeoutError,), "it does not answer"),
+    ((ConnectionRefusedError, FileNotFoundError), "nothing listens at its address"),
+    ((socket.gaierror,), "the name of its host is not known"),
+    (
+        (asyncpg.AdminShutdownError, asyncpg.CrashShutdownError, asyncpg.CannotConnectNowError),
+        "it is starting or shutting down",
+    ),
+    ((asyncpg.TooManyConnectionsError,), "it takes no more connections"),
+    ((asyncpg.QueryCanceledError,), "a statement took too long"),
+    ((asyncpg.ReadOnlySQLTransactionError,), "it takes no writes, as a standby does"),
+)
+
+
 def translate(error: BaseException) -> PenstockError | None:
     """Return our own error for one of the database; None for what has nothing to do with it."""
     if isinstance(error, _IN_THE_WAY) or getattr(error, "sqlstate", None) == CHANGED_STATE:
@@ -34,6 +50,16 @@ def translate(error: BaseException) -> PenstockError | None:
     if isinstance(error, asyncpg.PostgresError):
         return PenstockError(f"The database refused a statement: {error}")
     return None
+
+
+def reason_of(error: BaseException) -> str:
+    """Say why a database is lost, in words for its operator. What the driver says of it goes into the log."""
+    if isinstance(error, PenstockError):
+        return str(error)
+    for kinds, reason in _REASONS:
+        if isinstance(error, kinds):
+            return reason
+    return "the connection was lost"
 
 
 def as_lost(db: Connection, error: BaseException) -> BaseException:

@@ -29,7 +29,7 @@ from penstock.store.postgres import crons, history, keys, ledger, migrate, reads
 from penstock.store.postgres.catalog import LAYOUT, Catalog
 from penstock.store.postgres.clock import ShardClock
 from penstock.store.postgres.connect import ANSWER_MS, answered, connect
-from penstock.store.postgres.errors import as_lost, is_lost, translate
+from penstock.store.postgres.errors import as_lost, is_lost, reason_of, translate
 from penstock.store.postgres.follower import Follower
 from penstock.store.postgres.fronts import Fronts
 from penstock.store.postgres.quotas import QuotaCounter
@@ -362,7 +362,7 @@ class PostgresStore(CatalogReads[Catalog]):
         if not self._idle or self._idle[-1].is_closed():
             self._turns.give_back()
             if self._idle:
-                self.lost(StorageFailed())
+                self.lost(StorageFailed("a connection was closed"))
             self.check_writable(grows=False)
             raise StorageFailed
         return self._idle.pop()
@@ -452,7 +452,9 @@ class PostgresStore(CatalogReads[Catalog]):
 
     def lost(self, error: BaseException) -> None:
         """Hear that a connection is of no use any more: nothing is written until ``heal`` has made new ones."""
-        self._trouble(f"the database cannot be reached: {str(error) or type(error).__name__}", full=False)
+        if self._status.error is None and not isinstance(error, PenstockError):
+            log.info("a connection to the database was lost", error=str(error) or type(error).__name__, shard=self.shard)
+        self._trouble(f"the database cannot be reached: {reason_of(error)}", full=False)
         for writer in self._writers:
             writer.terminate()  # whoever waits for its answer has waited long enough
 
