@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import subprocess
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -393,7 +395,69 @@ async def forget(shard: str, statement: str) -> None:
     await db.close()
 
 
+async def test_while_the_disk_of_the_log_is_full_pushes_are_stored_directly_and_what_was_promised_is_kept(
+    shard: str, redis: OwnRedis, tmp_path: Path
+) -> None:
+    disk = tmp_path / "small"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small file system needs more rights than we have")
+    try:
+        async with engine_on(shard, redis.url, disk / "log") as engine:
+            buffer = buffer_of(engine)
+            assert buffer.wal is not None
+            for _ in range(30):  # more than there is room for
+                job = await push(engine, data=b"x" * 100_000)
+                if buffer.wal.failure is not None:
+                    break
+            assert await state(engine, job) is State.WAITING, "the one that found no room was stored"
+            with pytest.raises(StorageFailed, match="No space left"):
+                buffer.wal.append(b"")
+            await flushed(engine)
+            remount = ["mount", "-o", "remount,size=256m", str(disk)]
+            subprocess.run(remount, check=True)
+            async with asyncio.timeout(60):
+                while buffer.wal.failure is not None:
+                    await asyncio.sleep(0.01)
+            before = buffer.last_number
+            await push(engine)
+            assert buffer.last_number == before + 1, "it is used again"
+            await flushed(engine)
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
 # The log by itself.
+
+
+async def test_a_log_on_a_full_disk_is_opened_and_can_be_stored(tmp_path: Path) -> None:
+    disk = tmp_path / "small"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small file system needs more rights than we have")
+    try:
+        wal, _ = Wal.open(disk / "log", ID)
+        await wal.append(b"x" * 50)[1]
+        await wal.close()
+        with (disk / "filler").open("wb", 0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"x" * 4_096)
+        wal, left = Wal.open(disk / "log", ID)
+        assert [record.body for record in left] == [b"x" * 50]
+        with pytest.raises(StorageFailed, match="No space left"):
+            wal.append(b"y")
+        (disk / "filler").unlink()
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        wal.revive()
+        await wal.append(b"z")[1]
+        await wal.close()
+        wal, left = Wal.open(disk / "log", ID)
+        assert [record.body for record in left] == [b"x" * 50, b"z"]
+        await wal.close()
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 async def test_a_file_that_cannot_be_made_harms_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

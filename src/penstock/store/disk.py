@@ -157,7 +157,7 @@ class Ballast:
         return max(self.goal // BALLAST_PARTS, BALLAST_PART_BYTES_MIN)
 
     def _free(self) -> int:
-        return _free_bytes(self._path.parent)
+        return free_bytes(self._path.parent)
 
     def _resize_to_goal(self) -> None:
         """Keep what is held, and the length that says what is to be held: the rest of the file takes up no space."""
@@ -209,6 +209,7 @@ def boot_id() -> str:
         return ""
 
 
-def _free_bytes(directory: Path) -> int:
+def free_bytes(directory: Path) -> int:
+    """Return how much a directory's file system has left for us."""
     usage = os.statvfs(directory)
     return usage.f_bavail * usage.f_frsize

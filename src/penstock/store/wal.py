@@ -16,6 +16,7 @@ because something that was promised would be missing.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import struct
 import zlib
@@ -24,9 +25,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from penstock.core import limits
-from penstock.core.errors import OutcomeUnknown, StorageFailed, StoreIncompatible
+from penstock.core.errors import OutcomeUnknown, StorageFailed, StorageFull, StoreIncompatible
 from penstock.core.ids import random_name
-from penstock.store.disk import DirectoryLock, sync_directory
+from penstock.store.disk import DirectoryLock, free_bytes, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,11 @@ _MAGIC: Final = b"PENSTOCK-WAL-1\n"
 _HEAD = struct.Struct(">15sQ36s")
 _RECORD = struct.Struct(">IIQ")
 _UNKNOWN: Final = "The log failed: it may or may not be stored. Pushed again, it may be there twice."
+_FULL: Final = "The disk of the enqueue buffer's log is full. Nothing was stored."
+
+
+class _DiskFull(OSError):
+    """Nothing was written: there is no room."""
 
 
 class Record(NamedTuple):
@@ -63,6 +69,7 @@ class Wal:
         self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None
         self.failure: str | None = None
+        self._is_sound = False  #: it failed for want of room only, and holds nothing but what is durable
 
     @classmethod
     def open(cls, directory: Path, identity: str) -> tuple[Wal, list[Record]]:
@@ -80,7 +87,13 @@ class Wal:
             raise
         wal.last = records[-1].number if records else wal.last
         wal.durable = wal.last
-        wal._begin_file()
+        try:
+            wal._begin_file()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                wal._lock.release()
+                raise
+            wal._fail(error, [], is_sound=True)  # what is in it can be stored all the same
         return wal, records
 
     def _read(self) -> Iterator[Record]:
@@ -177,6 +190,9 @@ class Wal:
                 waiting, self._waiting = self._waiting, []
                 try:
                     await asyncio.to_thread(self._put, b"".join([record for record, _ in waiting]))
+                except _DiskFull as error:
+                    self._fail(error, waiting, is_sound=True)
+                    return
                 except OSError as error:
                     self._fail(error, waiting)
                     return
@@ -189,24 +205,49 @@ class Wal:
                     try:
                         self._use_file(*await asyncio.to_thread(self._make_file))
                     except OSError as error:
-                        self._fail(error, [])
+                        self._fail(error, [], is_sound=error.errno == errno.ENOSPC)
                         return
         finally:
             self._writing = None
 
-    def _fail(self, error: OSError, waiting: list[tuple[bytes, asyncio.Future[None]]]) -> None:
-        """Take nothing any more until the next start: what was being written may or may not be there."""
-        self.failure = str(error)
+    def _fail(self, error: OSError, waiting: list[tuple[bytes, asyncio.Future[None]]], *, is_sound: bool = False) -> None:
+        """Take nothing any more until the next start, or, if it is sound, until there is room.
+
+        Where it is not sound, what was being written may or may not be there.
+        """
+        self.failure, self._is_sound = str(error), is_sound
         log.error("the log of the enqueue buffer cannot be written; what comes is stored directly", error=str(error))
         for _, durable in waiting + self._waiting:
             if not durable.done():
-                durable.set_exception(OutcomeUnknown(_UNKNOWN))
+                durable.set_exception(StorageFull(_FULL) if is_sound else OutcomeUnknown(_UNKNOWN))
         self._waiting = []
 
+    def revive(self) -> None:
+        """Take records again after the disk was full, if it has room for a new file now."""
+        if self.failure is None or not self._is_sound or self._writing is not None:
+            return
+        if free_bytes(self._directory) < 2 * limits.wal_file_bytes:
+            return
+        self.last = self.durable  # those behind were refused
+        try:
+            self._begin_file()
+        except OSError:
+            return
+        self.failure = None
+        log.info("the log of the enqueue buffer can be written again")
+
     def _put(self, data: bytes) -> None:
+        """Write and sync. Raises OSError; _DiskFull if there was no room, and the file is as it was before."""
         view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            os.ftruncate(self._fd, self._size)
+            os.fdatasync(self._fd)
+            raise _DiskFull(*error.args) from error
         os.fdatasync(self._fd)
         self._size += len(data)
 

@@ -21,7 +21,7 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.breaker import Breaker
-from penstock.core.errors import FastPathFailed, PenstockError, ShuttingDown, StorageFailed, TooMany
+from penstock.core.errors import FastPathFailed, PenstockError, ShuttingDown, StorageFailed, StorageFull, TooMany
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.queue import QueueKey
 from penstock.engine.fast.capacity import BufferCapacity
@@ -130,9 +130,23 @@ class EnqueueBuffer:
                 return run(command)
             if not self._takes(parts):
                 return run(command)
-            return asyncio.ensure_future(self._promise(parts, across=type(command) is PushAcross))
+            return asyncio.ensure_future(self._promise_or_store(command, parts, run))
 
         return buffered
+
+    async def _promise_or_store(
+        self,
+        command: Push | PushAcross,
+        parts: Sequence[tuple[QueueKey, Sequence[NewJob]]],
+        run: Callable[[Command[Any]], asyncio.Future[Any]],
+    ) -> Any:
+        """Promise a push; store it directly if the disk of the log turns out to be full."""
+        try:
+            return await self._promise(parts, across=type(command) is PushAcross)
+        except StorageFull:
+            if self._takes(parts):  # it was the database that is full
+                raise
+        return await run(command)
 
     def _may_hold(self, key: QueueKey) -> bool:
         """Tell whether jobs of a queue may be promised here."""
@@ -142,7 +156,7 @@ class EnqueueBuffer:
     async def _push_within_room(self, push: Push, run: Callable[[Command[Any]], asyncio.Future[Any]]) -> Any:
         parts = ((push.queue, push.jobs),)
         if self._takes(parts) and self._capacity.has_room(push):
-            return await self._promise(parts, across=False)  # which counts it before anything else happens
+            return await self._promise_or_store(push, parts, run)  # which counts it before anything else happens
         return await self._capacity.ask_database(push, run)
 
     def _takes(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]) -> bool:
@@ -342,6 +356,8 @@ class Flusher(Keeper):
         await buffer.open()
         if buffer.wal is None:
             return
+        if buffer.wal.failure is not None:
+            await asyncio.to_thread(buffer.wal.revive)
         buffer.flush()
         try:
             await buffer.show_life()
