@@ -29,9 +29,14 @@ from penstock.doors.http.openapi import OpenApi
 from penstock.doors.insights.door import InsightHandlers
 from penstock.doors.jobs import commands
 from penstock.doors.jobs.call import CommandTable
-from penstock.doors.jobs.client_commands import client_job_commands, client_queue_commands, dead_letter_commands
+from penstock.doors.jobs.client_commands import (
+    client_job_commands,
+    client_queue_commands,
+    limit_commands,
+)
 from penstock.doors.jobs.cron_commands import cron_commands
 from penstock.doors.jobs.crons import CronHandlers
+from penstock.doors.jobs.dead_letter_commands import dead_letter_commands
 from penstock.doors.jobs.flow_commands import flow_commands
 from penstock.doors.jobs.held import HeldHandlers
 from penstock.doors.jobs.hub import Hub
@@ -237,6 +242,7 @@ class Doors:
             commands.session_commands(),
             client_job_commands(jobs),
             client_queue_commands(queues),
+            limit_commands(queues),
             dead_letter_commands(queues),
             flow_commands(jobs),
             cron_commands(crons),

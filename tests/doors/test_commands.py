@@ -61,6 +61,9 @@ def ack(c: TcpClient) -> None:
     job_id, token = c.active()
     assert c.ok("ACK", id=job_id, token=token, result={"r": 1}) == {"ok": True}
     assert c.ok("GetResult", id=job_id)["result"] == {"r": 1}
+    removed, token = c.active()
+    c.ok("ACK", id=removed, token=token, removeOnComplete=True)
+    assert c.state(removed) == "unknown"
 
 
 def ackb(c: TcpClient) -> None:
@@ -69,9 +72,19 @@ def ackb(c: TcpClient) -> None:
     assert reply["count"] == 2
     assert reply["errors"] == [{"id": UNKNOWN_ID, "error": NOT_ACTIVE}]
     assert c.ok("GetResult", id=a)["result"] == 1
+    a, b = c.active()[0], c.active()[0]
+    c.ok("ACKB", ids=[a, b], removeOnCompletes=[True, None])
+    assert [c.state(each) for each in (a, b)] == ["unknown", "completed"]
+    uneven = c.refused("ACKB", ids=[a, b], removeOnCompletes=[True])
+    assert uneven == "removeOnCompletes must have as many items as ids"
 
 
 def fail(c: TcpClient) -> None:
+    removed, token = c.active(maxAttempts=2, backoff=0)
+    c.ok("FAIL", id=removed, token=token, error="oops", removeOnFail=True)
+    assert c.state(removed) == "waiting"
+    c.ok("FAIL", id=c.ok("PULL", queue=c.queue)["job"]["id"], error="oops", removeOnFail=True)
+    assert c.state(removed) == "unknown"
     job_id, token = c.active(maxAttempts=5, backoff=60_000)
     c.ok("FAIL", id=job_id, token=token, error="oops", stack=["line 1"])
     assert c.state(job_id) == "delayed"
@@ -313,6 +326,11 @@ def retry_completed(c: TcpClient) -> None:
     job_id = c.completed()
     assert c.ok("RetryCompleted", queue=c.queue, id=job_id)["count"] == 1
     assert c.state(job_id) == "waiting"
+    c.ok("ACK", id=c.ok("PULL", queue=c.queue)["job"]["id"])
+    c.completed()
+    assert c.ok("RetryCompleted", queue=c.queue, timestamp=1)["count"] == 0
+    assert c.ok("RetryCompleted", queue=c.queue, count=1)["count"] == 1
+    assert c.ok("GetJobCounts", queue=c.queue)["counts"]["completed"] == 1
 
 
 def dlq(c: TcpClient) -> None:
@@ -352,6 +370,13 @@ def retry_dlq(c: TcpClient) -> None:
     assert c.ok("RetryDlq", queue=c.queue, count=1)["count"] == 1
     assert [c.state(job_id) for job_id in (one, two, three)] == ["waiting", "waiting", "failed"]
     assert c.ok("RetryDlq", queue=c.queue)["count"] == 1
+    c.ok("Drain", queue=c.queue)
+    dead = [c.dead() for _ in range(3)]
+    for none in ({"reason": "stalled"}, {"olderThan": 1}):
+        assert c.ok("RetryDlq", queue=c.queue, filter=none)["count"] == 0
+    some = {"reason": "max_attempts_exceeded", "offset": 1, "limit": 1}
+    assert c.ok("RetryDlq", queue=c.queue, filter=some)["count"] == 1
+    assert [c.state(job_id) for job_id in dead] == ["failed", "waiting", "failed"]
 
 
 def purge_dlq(c: TcpClient) -> None:
@@ -364,6 +389,61 @@ def rate_limit(c: TcpClient) -> None:
     c.push()
     c.push()
     assert len(c.ok("PULLB", queue=c.queue, count=2)["jobs"]) == 1
+
+
+def limits_of(c: TcpClient, **more: Any) -> Any:
+    return c.ok("GetQueueLimits", queue=c.queue, **more)["data"]["limits"]
+
+
+def get_queue_limits(c: TcpClient) -> None:
+    none = {"rateLimit": None, "rateLimitTtl": -2, "concurrencyLimit": None, "maxed": False}
+    assert limits_of(c) == none
+    c.ok("SetConcurrency", queue=c.queue, limit=1)
+    c.ok("RateLimit", queue=c.queue, limit=2, duration=3_600_000)
+    assert limits_of(c) == none | {"rateLimit": {"max": 2, "duration": 3_600_000}, "rateLimitTtl": 0, "concurrencyLimit": 1}
+    c.active()
+    assert limits_of(c)["maxed"] is True
+    c.ok("ClearConcurrency", queue=c.queue)
+    c.active()
+    # Two an hour were taken: the next one passes half an hour later, however long the second is.
+    assert 1_790_000 < limits_of(c)["rateLimitTtl"] <= 1_800_000
+    assert limits_of(c, maxJobs=3)["rateLimitTtl"] == 0
+    c.push()
+    assert c.ok("PULL", queue=c.queue)["job"] is None
+    c.ok("RateLimit", queue=c.queue, limit=5, duration=60_000)  # another span of time: it begins anew
+    assert limits_of(c)["rateLimitTtl"] == 0
+    assert c.ok("PULL", queue=c.queue)["job"] is not None
+
+
+def get_deduplication_job_id(c: TcpClient) -> None:
+    job_id = c.push(uniqueKey="once")
+    ask = {"queue": c.queue, "deduplicationId": "once"}
+    assert c.ok("GetDeduplicationJobId", **ask)["data"] == {"jobId": job_id}
+    assert c.ok("GetDeduplicationJobId", queue=c.queue, deduplicationId="never")["data"] == {"jobId": None}
+    c.ok("Cancel", id=job_id)
+    assert c.ok("GetDeduplicationJobId", **ask)["data"] == {"jobId": None}
+
+
+def remove_deduplication_key(c: TcpClient) -> None:
+    first = c.push(uniqueKey="once")
+    ask = {"queue": c.queue, "deduplicationId": "once"}
+    assert c.ok("RemoveDeduplicationKey", **ask)["data"] == {"count": 1}
+    assert c.ok("RemoveDeduplicationKey", **ask)["data"] == {"count": 0}
+    second = c.push(uniqueKey="once")
+    assert second != first
+    assert [c.state(each) for each in (first, second)] == ["waiting", "waiting"]
+    # Also of a job that a worker has.
+    assert c.ok("PULLB", queue=c.queue, count=2)["jobs"][1]["uniqueKey"] == "once"
+    assert c.ok("RemoveDeduplicationKey", **ask)["data"] == {"count": 1}
+    assert c.ok("ACKB", ids=[first, second])["count"] == 2
+
+
+def remove_job_deduplication_key(c: TcpClient) -> None:
+    first = c.push(uniqueKey="once")
+    assert c.ok("RemoveJobDeduplicationKey", id=first)["data"] == {"removed": True}
+    second = c.push(uniqueKey="once")
+    assert c.ok("RemoveJobDeduplicationKey", id=first)["data"] == {"removed": False}
+    assert c.push(uniqueKey="once") == second
 
 
 def rate_limit_clear(c: TcpClient) -> None:
@@ -618,6 +698,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "RetryCompleted": ({"queue": "q", "id": 5}, "id must be a string"),
     "Dlq": ({"queue": "q", "count": -1}, "count must be at least 0"),
     "GetDlqStats": ({}, NO_QUEUE),
+    "GetQueueLimits": ({"queue": "q", "maxJobs": -1}, "maxJobs must be at least 0"),
+    "GetDeduplicationJobId": ({"queue": "q"}, "deduplicationId is required"),
+    "RemoveDeduplicationKey": ({"queue": "q"}, "deduplicationId is required"),
+    "RemoveJobDeduplicationKey": ({}, "id is required"),
     "RemoveDlqJob": ({"queue": "q"}, "jobId is required"),
     "RetryDlq": ({"queue": "q", "jobId": 5}, "jobId must be a string"),
     "RateLimit": ({"queue": "q"}, "limit is required"),

@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import msgpack  # type: ignore[import-untyped]
 
 from penstock.doors.jobs.call import CommandTable
-from penstock.doors.jobs.client_commands import client_job_commands, client_queue_commands, dead_letter_commands
+from penstock.doors.jobs.client_commands import (
+    client_job_commands,
+    client_queue_commands,
+    limit_commands,
+)
 from penstock.doors.jobs.commands import job_commands, ops_commands, queue_commands, session_commands
 from penstock.doors.jobs.cron_commands import cron_commands
 from penstock.doors.jobs.crons import CronHandlers
+from penstock.doors.jobs.dead_letter_commands import dead_letter_commands
 from penstock.doors.jobs.flow_commands import flow_commands
 from penstock.doors.jobs.jobs import JobHandlers
 from penstock.doors.jobs.queues import QueueHandlers
@@ -50,6 +55,7 @@ def all_commands(engine: Any = None) -> CommandTable:
         session_commands(),
         client_job_commands(JobHandlers(engine)),
         client_queue_commands(QueueHandlers(engine)),
+        limit_commands(QueueHandlers(engine)),
         dead_letter_commands(QueueHandlers(engine)),
         flow_commands(JobHandlers(engine)),
         cron_commands(CronHandlers(engine)),

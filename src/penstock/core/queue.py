@@ -64,7 +64,7 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything that can be set on a queue."""
 
     paused: bool = False
-    rate_limit: int | None = None  #: jobs per second that may be claimed
+    rate_limit: int | None = None  #: jobs per ``rate_window_ms`` that may be claimed
     concurrency: int | None = None  #: jobs that may be active at once
     stall: StallConfig = StallConfig()
     dlq: DlqConfig = DlqConfig()
@@ -72,6 +72,19 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     known_since: int | None = None  #: of the nameless queue of a namespace: when the namespace was made
     subscriptions: tuple[Subscription, ...] = ()  #: webhooks that its messages are pushed to
     buffered: bool = False  #: pushes are answered once they are in the server's own log, where it has one
+    rate_window_ms: int = limits.SECOND_MS  #: see rate_limit
+    rate_limit_until: int | None = None  #: wall clock, ms: when the rate limit ends; None: it does not
+
+
+def empties_bucket(before: QueueSettings, after: QueueSettings) -> bool:
+    """Tell whether what a rate limit has left is forgotten: it is gone, ends, or is about another span of time."""
+    if before.rate_limit is None:
+        return False
+    return (
+        after.rate_limit is None
+        or after.rate_window_ms != before.rate_window_ms
+        or after.rate_limit_until != before.rate_limit_until
+    )
 
 
 class Standing(IntEnum):

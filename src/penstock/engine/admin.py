@@ -277,6 +277,17 @@ async def revive(engine: AnyEngine, queue: QueueKey, limit: int | None = None) -
     return count
 
 
+async def revive_some(engine: AnyEngine, queue: QueueKey, ids: Sequence[int]) -> int:
+    """Bring some dead jobs back to the queue; return how many were still dead."""
+    count = 0
+    for start in range(0, len(ids), limits.slice_jobs_max):
+        some = ids[start : start + limits.slice_jobs_max]
+        done = await engine.run(Slice(queue, Arrow.REVIVE, (State.DEAD,), some))
+        count += len(done)
+    await engine.run(Announce(queue, EventKind.DLQ_RETRY_ALL, count))
+    return count
+
+
 async def purge(engine: AnyEngine, queue: QueueKey) -> int:
     """Remove all dead jobs."""
     count = await move_many(engine, queue, Arrow.PURGE)

@@ -362,6 +362,8 @@ class Fleet:
             part.holds = [command.holds[place] for place in mine]
             if isinstance(command, Ack):
                 part.results = [command.results[place] for place in mine]  # type: ignore[attr-defined]
+                if command.removes is not None:
+                    part.removes = [command.removes[place] for place in mine]  # type: ignore[attr-defined]
             if isinstance(command, Renew):
                 part.leases_ms = [command.leases_ms[place] for place in mine]  # type: ignore[attr-defined]
             try:

@@ -56,9 +56,12 @@ S = TypeVar("S", bound=Settlement)
 
 
 class Ack(Settlement):
-    """Jobs are done. ``results`` (one per hold) are kept, byte for byte, as long as the completed jobs are."""
+    """Jobs are done. ``results`` (one per hold) are kept, byte for byte, as long as the completed jobs are.
 
-    __slots__ = ("results",)
+    ``removes`` (one per hold): the job is removed, whatever its own options say; None: as each one's options say.
+    """
+
+    __slots__ = ("removes", "results")
 
     lane = Lane.ACKS
 
@@ -68,9 +71,12 @@ class Ack(Settlement):
         holds: Sequence[Hold],
         results: Sequence[bytes | None],
         may: Callable[[QueueKey], bool] | None = None,
+        *,
+        removes: Sequence[bool] | None = None,
     ) -> None:
         super().__init__(namespace, holds, may)
         self.results = results
+        self.removes = removes
 
 
 class Fail(Settlement):
@@ -78,10 +84,10 @@ class Fail(Settlement):
 
     ``final``: trying again is no use, so each is dead whatever attempts it has left. ``stack``: where it failed, line by line;
     of each job the first lines are kept. ``delay_ms``: how long to wait before the retry, in place of each one's backoff.
-    ``plan_ms``: see ``after_failure``.
+    ``plan_ms``: see ``after_failure``. ``remove``: one that would be dead is removed, whatever its own options say.
     """
 
-    __slots__ = ("delay_ms", "error", "final", "plan_ms", "stack")
+    __slots__ = ("delay_ms", "error", "final", "plan_ms", "remove", "stack")
 
     def __init__(
         self,
@@ -93,10 +99,12 @@ class Fail(Settlement):
         stack: Sequence[str] | None = None,
         delay_ms: int | None = None,
         plan_ms: Sequence[int] | None = None,
+        remove: bool = False,
         may: Callable[[QueueKey], bool] | None = None,
     ) -> None:
         super().__init__(namespace, holds, may)
         self.delay_ms = delay_ms
+        self.remove = remove
         self.plan_ms = plan_ms
         self.error = error
         self.final = final
@@ -169,7 +177,7 @@ async def ack(engine: Engine, work: Work, commands: Sequence[Ack]) -> None:
 
     def finish(command: Ack, index: int, job: Job) -> None:
         result = command.results[index]
-        complete(work, job)
+        complete(work, job, remove=command.removes is not None and command.removes[index])
         if result is not None:
             work.keep_result(job, result)
         if job.flags & JobFlag.REPEATS:
@@ -181,10 +189,10 @@ async def ack(engine: Engine, work: Work, commands: Sequence[Ack]) -> None:
     work.timings.append((engine.stats.ack_time, len(commands)))
 
 
-def complete(work: Work, job: Job) -> None:
-    """Take an active job to its good end. One that repeats is the caller's to bring back."""
+def complete(work: Work, job: Job, *, remove: bool = False) -> None:
+    """Take an active job to its good end. One that repeats is the caller's to bring back. ``remove``: see Ack."""
     work.completed += 1
-    if job.flags & JobFlag.REMOVE_ON_COMPLETE:
+    if remove or job.flags & JobFlag.REMOVE_ON_COMPLETE:
         work.move(job, Arrow.COMPLETE_REMOVE)
     else:
         work.move(job, Arrow.COMPLETE)
@@ -217,6 +225,7 @@ async def fail(engine: Engine, work: Work, commands: Sequence[Fail]) -> None:
             stack=command.stack,
             delay_ms=command.delay_ms,
             plan_ms=command.plan_ms,
+            remove=command.remove,
         )
 
     await settle(engine, work, commands, count)
@@ -231,10 +240,13 @@ def count_failure(
     stack: Sequence[str] | None = None,
     delay_ms: int | None = None,
     plan_ms: Sequence[int] | None = None,
+    remove: bool = False,
 ) -> None:
-    """Take an active job to its retry, or to the dead. ``final``, ``stack``, ``delay_ms``, ``plan_ms``: see Fail."""
+    """Take an active job to its retry, or to the dead. For the options see Fail."""
     work.failed += 1
     arrow, run_at = after_failure(job, work.now_ms, final=final, delay_ms=delay_ms, plan_ms=plan_ms)
+    if remove and arrow is Arrow.BURY:
+        arrow = Arrow.BURY_REMOVE
     reason = DeathReason.UNRECOVERABLE if final else DeathReason.MAX_ATTEMPTS
     details = details_of(job)
     details.error = None if error is None else error[: limits.error_chars_max]

@@ -15,22 +15,31 @@ if TYPE_CHECKING:
 
 
 class TokenBucket:
-    """Lets ``per_second`` things through each second, and as many at once after a quiet second.
+    """Lets ``limit`` things through each ``window_ms``, and as many at once after a quiet window.
 
-    ``tokens``: how many may pass at the steady moment ``at_ms``.
+    ``tokens``: how many may pass at the steady moment ``at_ms``. ``ends_ms``: the steady moment from which there is no limit.
     """
 
-    __slots__ = ("at_ms", "per_second", "tokens")
+    __slots__ = ("at_ms", "ends_ms", "limit", "tokens", "window_ms")
 
-    def __init__(self, per_second: int, steady_ms: int, tokens: float | None = None) -> None:
-        self.per_second = per_second
-        self.tokens = float(per_second) if tokens is None else tokens
+    def __init__(
+        self,
+        limit: int,
+        steady_ms: int,
+        tokens: float | None = None,
+        window_ms: int = limits.SECOND_MS,
+        ends_ms: int | None = None,
+    ) -> None:
+        self.limit = limit
+        self.window_ms = window_ms
+        self.tokens = float(limit) if tokens is None else tokens
         self.at_ms = steady_ms
+        self.ends_ms = ends_ms
 
     def available(self, steady_ms: int) -> int:
         """Return how many may pass now."""
         passed_ms = max(0, steady_ms - self.at_ms)
-        self.tokens = min(float(self.per_second), self.tokens + passed_ms * self.per_second / 1000)
+        self.tokens = min(float(self.limit), self.tokens + passed_ms * self.limit / self.window_ms)
         self.at_ms = max(self.at_ms, steady_ms)
         return int(self.tokens)
 
@@ -41,7 +50,8 @@ class TokenBucket:
     def next_ms(self, steady_ms: int) -> int:
         """Return the steady moment at which at least one may pass."""
         missing = max(0.0, 1.0 - self.tokens)
-        return steady_ms + int(missing * 1000 / self.per_second) + 1
+        at_ms = steady_ms + int(missing * self.window_ms / self.limit) + 1
+        return at_ms if self.ends_ms is None else min(at_ms, self.ends_ms)
 
 
 class Allowance(NamedTuple):
@@ -60,6 +70,21 @@ class Allowance(NamedTuple):
 _NOTHING = Allowance(0)
 
 
+async def load_bucket(work: Work, queue: Queue) -> TokenBucket | None:
+    """Return what the rate limit of a queue has left; None if it has no rate limit, or that has ended."""
+    settings = queue.settings
+    if settings.rate_limit is None:
+        return None
+    ends_ms = None
+    if settings.rate_limit_until is not None:
+        left_ms = settings.rate_limit_until - work.now_ms
+        if left_ms <= 0:
+            return None
+        ends_ms = work.steady_ms + left_ms
+    tokens, at_ms = await work.tx.bucket_load(queue) or (None, work.steady_ms)
+    return TokenBucket(settings.rate_limit, at_ms, tokens, settings.rate_window_ms, ends_ms)
+
+
 class Throttle:
     """Asks what a queue may give."""
 
@@ -74,10 +99,9 @@ class Throttle:
         allowed = limits.claim_batch_jobs_max
         if settings.concurrency is not None:
             allowed = min(allowed, settings.concurrency - await work.tx.count_active(queue))
-        if settings.rate_limit is None:
+        bucket = None if settings.rate_limit is None else await load_bucket(work, queue)
+        if bucket is None:
             return Allowance(max(0, allowed))
-        tokens, at_ms = await work.tx.bucket_load(queue) or (None, work.steady_ms)
-        bucket = TokenBucket(settings.rate_limit, at_ms, tokens)
         return Allowance(max(0, min(allowed, bucket.available(work.steady_ms))), bucket)
 
     @staticmethod

@@ -24,6 +24,7 @@ from penstock.engine import (
     held,
     hooks,
     keeper,
+    limit_status,
     moving,
     names,
     produce,
@@ -31,6 +32,7 @@ from penstock.engine import (
     settle,
     subscribe,
     sweep,
+    unique,
 )
 from penstock.engine.fast import commands as fast
 from penstock.engine.fast import promises
@@ -86,7 +88,9 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     change.ClearLog: change.clear_log,
     dead.Inspect: dead.inspect,
     dead.SettleDead: dead.settle_dead,
+    unique.UniqueKey: unique.unique_key,
     admin.Configure: admin.configure,
+    limit_status.AskLimits: limit_status.ask_limits,
     admin.Slice: admin.slice_,
     admin.Announce: admin.announce,
     admin.Forget: admin.forget,

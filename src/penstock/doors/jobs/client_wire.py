@@ -45,6 +45,18 @@ class DeadQuery(wire.In):
     filter: DeadFilter | None = None
 
 
+class RetryDeadBody(wire.DlqRetryBody):
+    """Which dead jobs to bring back: one, the oldest, those that a filter lets through, or all."""
+
+    filter: DeadFilter | None = None
+
+
+class LimitsQuery(wire.In):
+    """``maxJobs``: the rate limit counts as free until so many of its jobs were taken."""
+
+    max_jobs: Offset | None = None
+
+
 # Out.
 
 

@@ -187,10 +187,9 @@ def queue_commands(queues: QueueHandlers) -> dict[str, Entry]:
         "PromoteJobs": Entry(queues.promote_jobs, q.COUNT, QUEUE),
         "RetryCompleted": Entry(queues.retry_completed, q.RETRY_COMPLETED, QUEUE),
         # Dead letters.
-        "RetryDlq": Entry(queues.retry_dlq, q.DLQ_RETRY, QUEUE),
         "PurgeDlq": Entry(queues.purge_dlq, None, QUEUE),
         # Limits and settings.
-        "RateLimit": Entry(queues.set_rate_limit, q.LIMIT, QUEUE),
+        "RateLimit": Entry(queues.set_rate_limit, q.RATE_LIMIT, QUEUE),
         "RateLimitClear": Entry(queues.clear_rate_limit, None, QUEUE),
         "SetConcurrency": Entry(queues.set_concurrency, q.LIMIT, QUEUE),
         "ClearConcurrency": Entry(queues.clear_concurrency, None, QUEUE),

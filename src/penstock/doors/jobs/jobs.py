@@ -123,7 +123,8 @@ class JobHandlers(JobsDoor):
     async def ack(self, req: Request, id: str) -> wire.Ok:
         body = await ACK.read_optional(req)
         result = None if body.result is None else take_result(body.result)
-        await self.settle(Ack(self.namespace(req), (hold(id, body.token),), (result,)), id, NOT_ACTIVE)
+        removes = (True,) if body.remove_on_complete else None
+        await self.settle(Ack(self.namespace(req), (hold(id, body.token),), (result,), removes=removes), id, NOT_ACTIVE)
         return wire.Ok()
 
     async def ack_batch(self, req: Request) -> wire.BatchReply:
@@ -138,6 +139,9 @@ class JobHandlers(JobsDoor):
         texts, results = body.ids, [None] * len(body.ids) if body.results is None else body.results
         if len(results) != len(texts):
             raise InvalidInput("results must have as many items as ids")
+        removes = body.remove_on_completes
+        if removes is not None and len(removes) != len(texts):
+            raise InvalidInput("removeOnCompletes must have as many items as ids")
         claims = holds(texts, body.tokens)
         kept: dict[int, bytes | None] = {}
         for index, result in enumerate(results):
@@ -148,7 +152,12 @@ class JobHandlers(JobsDoor):
                 refused[index] = str(error)
         if texts and not kept:
             raise InvalidInput(next(iter(refused.values())))
-        settlement = Ack(self.namespace(req), [claims[index] for index in kept], list(kept.values()))
+        settlement = Ack(
+            self.namespace(req),
+            [claims[index] for index in kept],
+            list(kept.values()),
+            removes=None if removes is None else [removes[index] is True for index in kept],
+        )
         count, errors = await self.settle_many(settlement, [texts[index] for index in kept], NOT_ACTIVE)
         return wire.BatchReply(count=count, errors=errors + [wire.ItemError(texts[at], why) for at, why in refused.items()])
 
@@ -161,6 +170,7 @@ class JobHandlers(JobsDoor):
             final=body.unrecoverable,
             stack=body.stack,
             delay_ms=body.delay,
+            remove=body.remove_on_fail,
         )
         await self.settle(failure, id, NOT_ACTIVE)
         return wire.Ok()

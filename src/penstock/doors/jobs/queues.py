@@ -35,6 +35,7 @@ RETRY_COMPLETED = Reader(wire.RetryCompletedBody)
 DLQ_LIST = Reader(wire.DlqQuery)
 DLQ_RETRY = Reader(wire.DlqRetryBody)
 LIMIT = Reader(wire.LimitBody)
+RATE_LIMIT = Reader(wire.RateLimitBody)
 STALL = Reader(wire.StallBody)
 DLQ = Reader(wire.DlqBody)
 MODE = Reader(wire.ModeBody)
@@ -141,7 +142,10 @@ class QueueHandlers(JobsDoor):
         body = await RETRY_COMPLETED.read_optional(req)
         if body.id is not None:
             return wire.CountReply(count=await self._bring_back(key, body.id, Arrow.REPLAY))
-        return wire.CountReply(count=await admin.move_many(self.engine, key, Arrow.REPLAY))
+        before_ms = None if body.timestamp is None else body.timestamp + 1
+        return wire.CountReply(
+            count=await admin.move_many(self.engine, key, Arrow.REPLAY, limit=body.count, before_ms=before_ms)
+        )
 
     # Dead letters.
 
@@ -179,11 +183,26 @@ class QueueHandlers(JobsDoor):
     # Limits and settings.
 
     async def get_rate_limit(self, req: Request, queue: str) -> wire.LimitReply:
-        return wire.LimitReply(limit=self._settings(req, queue).rate_limit)
+        settings = self._settings(req, queue)
+        until = settings.rate_limit_until
+        is_over = until is not None and until <= self.engine.clock.now_ms()
+        return wire.LimitReply(limit=None if is_over else settings.rate_limit)
 
     async def set_rate_limit(self, req: Request, queue: str) -> wire.Ok:
-        body = await LIMIT.read(req)
-        return await self._set(req, queue, EventKind.RATELIMIT_SET, rate_limit=body.limit)
+        body = await RATE_LIMIT.read(req)
+        command = Configure(
+            self.queue_key(req, queue),
+            EventKind.RATELIMIT_SET,
+            lambda settings: msgspec.structs.replace(
+                settings,
+                rate_limit=body.limit,
+                rate_window_ms=body.duration or limits.SECOND_MS,
+                rate_limit_until=self.engine.clock.now_ms() + body.ttl if body.ttl else None,
+            ),
+            lambda _settings: body.limit,
+        )
+        await self.engine.run(command)
+        return wire.Ok()
 
     async def clear_rate_limit(self, req: Request, queue: str) -> wire.Ok:
         return await self._set(req, queue, EventKind.RATELIMIT_CLEARED, rate_limit=None)
@@ -296,7 +315,7 @@ class QueueHandlers(JobsDoor):
             Route("POST", f"{q}/dlq/retry", self.retry_dlq, "Retry DLQ jobs", dead, count, body=DLQ_RETRY),
             Route("POST", f"{q}/dlq/purge", self.purge_dlq, "Purge DLQ", dead, count),
             Route("GET", f"{q}/rate-limit", self.get_rate_limit, "Get rate limit", limit, wire.LimitReply),
-            Route("PUT", f"{q}/rate-limit", self.set_rate_limit, "Set rate limit", limit, ok, body=LIMIT, **required),
+            Route("PUT", f"{q}/rate-limit", self.set_rate_limit, "Set rate limit", limit, ok, body=RATE_LIMIT, **required),
             Route("DELETE", f"{q}/rate-limit", self.clear_rate_limit, "Clear rate limit", limit, ok),
             Route("GET", f"{q}/concurrency", self.get_concurrency, "Get concurrency", limit, wire.LimitReply),
             Route("PUT", f"{q}/concurrency", self.set_concurrency, "Set concurrency", limit, ok, body=LIMIT, **required),

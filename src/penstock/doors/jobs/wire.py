@@ -168,6 +168,7 @@ class AckBody(In):
 
     result: Raw | None = None
     token: str | None = None
+    remove_on_complete: bool = False  #: remove it, whatever its own options say
 
 
 class AckBatchBody(In):
@@ -176,6 +177,7 @@ class AckBatchBody(In):
     ids: Ids
     results: list[Raw] | None = None
     tokens: list[str | None] | None = None
+    remove_on_completes: list[bool | None] | None = None  #: which to remove, whatever their own options say
 
 
 class FailBody(In):
@@ -186,6 +188,7 @@ class FailBody(In):
     unrecoverable: bool = False  #: trying again is no use: straight to the dead letters
     stack: Annotated[list[Text], Meta(max_length=limits.ids_max)] | None = None  #: where it failed, line by line
     delay: Delay | None = None  #: before the next attempt, in place of the backoff
+    remove_on_fail: bool = False  #: remove it if it would be dead, whatever its own options say
 
 
 class DataBody(In):
@@ -343,9 +346,14 @@ class CountBody(In):
 
 
 class RetryCompletedBody(In):
-    """Which completed job to run again; none means all."""
+    """Which completed job to run again; none means all, or as many as ``count`` says, oldest first.
+
+    ``timestamp``: only those that completed by this moment, ms since 1970.
+    """
 
     id: str | None = None
+    count: Annotated[int, Meta(ge=1, le=limits.offset_max)] | None = None
+    timestamp: Annotated[int, Meta(ge=0, le=limits.timestamp_ms_max)] | None = None
 
 
 class DlqQuery(In):
@@ -365,6 +373,13 @@ class LimitBody(In):
     """A limit."""
 
     limit: Annotated[int, Meta(ge=1, le=1_000_000_000)]
+
+
+class RateLimitBody(LimitBody):
+    """A limit of jobs per ``duration`` ms (0: a second). ``ttl``: ms after which it ends (0: it does not)."""
+
+    duration: Annotated[int, Meta(ge=0, le=limits.YEAR_MS)] = limits.SECOND_MS
+    ttl: Annotated[int, Meta(ge=0, le=limits.YEAR_MS)] = 0
 
 
 class StallPatch(In):

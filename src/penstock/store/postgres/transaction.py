@@ -12,7 +12,7 @@ from penstock.core.flow import NeedCount
 from penstock.core.ids import EPOCH_MS, TIME_SHIFT, first_of
 from penstock.core.job import Payload
 from penstock.core.lifecycle import STORED_STATES, State
-from penstock.core.queue import SETTLED, Counts, Move, Queue, QueueKey, QueueSettings, Standing
+from penstock.core.queue import SETTLED, Counts, Move, Queue, QueueKey, QueueSettings, Standing, empties_bucket
 from penstock.store.catalog import as_counts, book, except_queues
 from penstock.store.contract import Horizon, JournalBlock
 from penstock.store.postgres import crons as cron_rows
@@ -270,7 +270,7 @@ class PostgresTransaction(Ledger, AcrossShards):
             "update queues set settings = $1, created_at = $2, version = $3 where number = $4",
             encode_settings(settings), created_at, version, queue.number,
         )  # fmt: skip
-        if queue.settings.rate_limit is not None and settings.rate_limit is None:
+        if empties_bucket(queue.settings, settings):
             await self._db.execute("delete from buckets where queue = $1", queue.number)
         if queue.settings.subscriptions != settings.subscriptions:
             self._webhooks_changed = True

@@ -16,7 +16,7 @@ from penstock.core.events import EventKind
 from penstock.core.flow import NeedCount
 from penstock.core.job import Job, Payload
 from penstock.core.lifecycle import STORED_STATES, State
-from penstock.core.queue import SETTLED, Counts, Move, Queue, QueueKey, QueueSettings, Standing
+from penstock.core.queue import SETTLED, Counts, Move, Queue, QueueKey, QueueSettings, Standing, empties_bucket
 from penstock.store.catalog import as_counts, book, except_queues
 from penstock.store.contract import JournalBlock
 from penstock.store.sqlite import crons as cron_rows
@@ -268,9 +268,9 @@ class SqliteTransaction(Ledger, AcrossShards):
             "update queues set settings = ?, created_at = ? where number = ?",
             (encode_settings(settings), created_at, queue.number),
         )
-        self._set_queue(queue, settings, created_at)
-        if settings.rate_limit is None:
+        if empties_bucket(queue.settings, settings):
             self._catalog.buckets.pop(queue.number, None)
+        self._set_queue(queue, settings, created_at)
 
     async def queue_remove(self, queue: Queue) -> None:
         self._begin()

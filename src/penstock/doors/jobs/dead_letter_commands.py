@@ -1,0 +1,152 @@
+"""The commands about dead letters, as bunqueue's own client sends them. docs/tcp.md explains them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+from penstock.core.errors import WrongState
+from penstock.core.job import details_of
+from penstock.core.lifecycle import Arrow, State
+from penstock.doors.http.body import Reader
+from penstock.doors.http.errors import Refused
+from penstock.doors.jobs import client_wire as c
+from penstock.doors.jobs import wire
+from penstock.doors.jobs.call import Entry
+from penstock.doors.jobs.client_views import REASONS, client_reason, dead_entry, full_dead_view, next_retry_at
+from penstock.doors.jobs.commands import QUEUE, DataReply
+from penstock.doors.jobs.views import job_ref
+from penstock.engine import admin
+from penstock.engine.change import MoveJob
+from penstock.store.contract import Place, Selection
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from penstock.core.job import Job
+    from penstock.core.queue import DlqConfig, Queue
+    from penstock.doors.jobs.call import Call
+    from penstock.doors.jobs.queues import QueueHandlers
+
+DEAD = Reader(c.DeadQuery)
+RETRY_DEAD = Reader(c.RetryDeadBody)
+
+
+def dead_letter_commands(queues: QueueHandlers) -> dict[str, Entry]:
+    """Return the commands about dead letters that answer otherwise here than over HTTP, or that HTTP does not have."""
+    letters = DeadLetters(queues)
+    return {
+        "Dlq": Entry(letters.list_dead, DEAD, QUEUE),
+        "GetDlqStats": Entry(letters.stats, None, QUEUE),
+        "RetryDlq": Entry(letters.retry, RETRY_DEAD, QUEUE),
+        "RemoveDlqJob": Entry(letters.remove, None, QUEUE | {"job": "jobId"}),
+    }
+
+
+class DeadLetters:
+    """One method per command."""
+
+    def __init__(self, queues: QueueHandlers) -> None:
+        self.queues = queues
+
+    async def list_dead(self, call: Call, queue: str) -> c.DeadEntriesReply:
+        query = DEAD.parse(await call.body())
+        found = self.queues.queue(call.request, queue)
+        most = limits.list_jobs_max if query.count is None else min(query.count, limits.list_jobs_max)
+        if found is None or most == 0:
+            return c.DeadEntriesReply(jobs=[], entries=[])
+        chosen = await _filtered(self.queues, found, query.filter or c.DeadFilter(), most)
+        store = self.queues.engine.of(found.key).store
+        bodies = {job.id: (job, body) for job, body in await store.job_fetch([job.id for job in chosen])}
+        rule = found.settings.dlq
+        found_again = [bodies[job.id] for job in chosen if job.id in bodies]
+        entries = [dead_entry(full_dead_view(job, body, queue), job, rule) for job, body in found_again]
+        return c.DeadEntriesReply(jobs=[entry.job for entry in entries], entries=entries)
+
+    async def stats(self, call: Call, queue: str) -> DataReply:
+        found = self.queues.queue(call.request, queue)
+        now_ms = self.queues.engine.clock.now_ms()
+        counted = c.DeadStats(0, dict.fromkeys(REASONS, 0), {queue: 0}, 0, 0, None, None)
+        if found is not None:
+            async for heads in _dead(self.queues, found):
+                for job in heads:
+                    _count(counted, job, queue, found.settings.dlq, now_ms)
+        return DataReply(data={"stats": counted})
+
+    async def remove(self, call: Call, queue: str, job: str) -> DataReply:
+        key = self.queues.queue_key(call.request, queue)
+        found = await self.queues.store.job_get(key.namespace, job_ref(job))
+        if found is None or self.queues.store.queue_of(found[0]).key != key or found[0].state != State.DEAD:
+            return DataReply(data={"removed": False})
+        try:
+            await self.queues.engine.run(MoveJob(key.namespace, found[0].id, Arrow.PURGE))
+        except WrongState as error:
+            raise Refused(str(error)) from None
+        return DataReply(data={"removed": True})
+
+    async def retry(self, call: Call, queue: str) -> wire.CountReply:
+        wanted = RETRY_DEAD.parse(await call.body()).filter
+        if wanted is None:
+            return await self.queues.retry_dlq(call.request, queue)
+        found = self.queues.queue(call.request, queue)
+        if found is None:
+            return wire.CountReply(count=0)
+        chosen = await _filtered(self.queues, found, wanted, limits.offset_max)
+        count = await admin.revive_some(self.queues.engine, found.key, [job.id for job in chosen])
+        return wire.CountReply(count=count)
+
+
+async def _dead(queues: QueueHandlers, queue: Queue) -> AsyncIterator[Sequence[Job]]:
+    """Yield the dead jobs of a queue, those that died first in front, a slice at a time."""
+    engine = queues.engine.of(queue.key)
+    place, up_to = Place(0, 0), engine.highest_id()
+    while page := await engine.store.job_select(Selection(queue, State.DEAD, limits.slice_jobs_max, up_to, after=place)):
+        yield await engine.store.head_list([each.id for each in page])
+        place = page[-1]
+
+
+async def _filtered(queues: QueueHandlers, queue: Queue, wanted: c.DeadFilter, most: int) -> list[Job]:
+    """Return the dead jobs of a queue that a filter lets through."""
+    now_ms = queues.engine.clock.now_ms()
+    most = min(most, wanted.limit) if wanted.limit else most
+    chosen: list[Job] = []
+    skip = wanted.offset
+    async for heads in _dead(queues, queue):
+        for job in heads:
+            if not _passes(job, wanted, queue.settings.dlq, now_ms):
+                continue
+            if skip:
+                skip -= 1
+                continue
+            chosen.append(job)
+            if len(chosen) == most:
+                return chosen
+    return chosen
+
+
+def _passes(job: Job, wanted: c.DeadFilter, rule: DlqConfig, now_ms: int) -> bool:
+    entered = job.finished_at or job.created_at
+    if wanted.reason and client_reason(details_of(job)) != wanted.reason:
+        return False
+    if wanted.older_than and entered > wanted.older_than:
+        return False
+    if wanted.newer_than and entered < wanted.newer_than:
+        return False
+    if wanted.retriable and not _is_due(next_retry_at(job, rule), now_ms):
+        return False
+    return not wanted.expired or _is_due(None if rule.max_age is None else entered + rule.max_age, now_ms)
+
+
+def _is_due(at_ms: int | None, now_ms: int) -> bool:
+    return at_ms is not None and at_ms <= now_ms
+
+
+def _count(counted: c.DeadStats, job: Job, queue: str, rule: DlqConfig, now_ms: int) -> None:
+    entered = job.finished_at or job.created_at
+    counted.total += 1
+    counted.by_queue[queue] += 1
+    counted.by_reason[client_reason(details_of(job))] += 1
+    counted.pending_retry += _is_due(next_retry_at(job, rule), now_ms)
+    counted.expired += rule.max_age is not None and _is_due(entered + rule.max_age, now_ms)
+    counted.oldest_entry = entered if counted.oldest_entry is None else min(counted.oldest_entry, entered)
+    counted.newest_entry = entered if counted.newest_entry is None else max(counted.newest_entry, entered)
