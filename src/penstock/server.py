@@ -197,7 +197,7 @@ class Doors:
         self.ops = OpsHandlers(
             engine, self.readiness, metrics, uptime, self.connections, keeps_apart=lambda: gate.keeps_apart
         )
-        tally = Tally()
+        tally = Tally(engine.store.queue_find)
         metrics.add(BatchesMetrics(tally, engine))
         self._batches = BatchesDoor(engine, tally)
         self.bulk, (self.groups, self.stages) = BulkEndpoints(config, engine), _start_bulk(engine, metrics)
@@ -205,7 +205,7 @@ class Doors:
         self._topics = TopicsDoor(
             engine, self.subscribers, self._links, window=self._window, address=ClientAddress(config.trusted_proxies)
         )
-        message_tally = MessageTally()
+        message_tally = MessageTally(engine.store.queue_find)
         metrics.add(message_tally)
         for each in engine.engines:
             each.when_message_dies.append(message_tally.note_dead)

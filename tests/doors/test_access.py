@@ -102,7 +102,7 @@ def test_forged_tokens_open_nothing(guarded: ServerProcess, client: httpx2.Clien
         pass
     assert refused.value.response.status_code == 401
     with ear(guarded) as socket:
-        assert socket.ask("Auth", token=shown) == {"ok": False, "error": "Invalid token"}
+        assert socket.ask("Auth", token=shown) == {"ok": False, "error": "Invalid token", "code": "unauthorized"}
 
 
 def test_a_token_that_is_over_is_told_so(guarded: ServerProcess, client: httpx2.Client) -> None:
@@ -358,7 +358,7 @@ def test_a_websocket_ends_with_its_token_unless_it_is_renewed(guarded: ServerPro
     with ear(guarded, additional_headers=bearer(token(exp=soon()))) as short, ear(guarded) as renewed:
         assert renewed.ask("Auth", token=token(exp=soon()))["ok"] is True
         assert renewed.ask("Auth", token=token())["ok"] is True
-        assert short.receive() == {"ok": False, "error": "The token has expired"}
+        assert short.receive() == {"ok": False, "error": "The token has expired", "code": "unauthorized"}
         with pytest.raises(ConnectionClosed) as closed:
             short.receive()
         assert closed.value.rcvd is not None

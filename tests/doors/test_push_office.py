@@ -77,7 +77,7 @@ class FakePost:
 
 
 def office_of(engine: Engine, post: Any) -> PushOffice:
-    return PushOffice(engine, Places(engine, Rules()), MessageTally(), post, PushRules())
+    return PushOffice(engine, Places(engine, Rules()), MessageTally(engine.store.queue_find), post, PushRules())
 
 
 @pytest.fixture

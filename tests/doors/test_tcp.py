@@ -47,18 +47,23 @@ def client(server: ServerProcess) -> Iterator[TcpClient]:
 
 def test_replies_carry_the_request_id_of_their_command(client: TcpClient) -> None:
     assert client.call("Ping", reqId="abc")["reqId"] == "abc"
-    assert client.call("Nonsense", reqId=7) == {"ok": False, "error": "Unknown command: Nonsense", "reqId": 7}
+    assert client.call("Nonsense", reqId=7) == {
+        "ok": False,
+        "error": "Unknown command: Nonsense",
+        "code": "invalid_input",
+        "reqId": 7,
+    }
     assert "reqId" not in client.call("Ping")
     assert client.call("PUSH", queue="q", data=msgpack.ExtType(5, b"x"), reqId="n")["reqId"] == "n"
 
 
 def test_what_is_not_a_command_is_answered_and_the_connection_goes_on(client: TcpClient) -> None:
     client.socket.sendall(struct.pack(">I", 1) + b"\xc1")
-    assert client.read() == {"ok": False, "error": "Invalid command format"}
+    assert client.read() == {"ok": False, "error": "Invalid command format", "code": "invalid_input"}
     client.socket.sendall(frame({"reqId": "1"}))
-    assert client.read() == {"ok": False, "error": "Invalid command", "reqId": "1"}
+    assert client.read() == {"ok": False, "error": "Invalid command", "code": "invalid_input", "reqId": "1"}
     client.socket.sendall(frame({"cmd": 5}))
-    assert client.read() == {"ok": False, "error": "Invalid command"}
+    assert client.read() == {"ok": False, "error": "Invalid command", "code": "invalid_input"}
     client.ok("Ping")
 
 
@@ -201,7 +206,11 @@ def test_a_token_is_asked_for_first(guarded: ServerProcess) -> None:
     with TcpClient(guarded.tcp_port) as another:
         assert another.refused("Ping") == "Not authenticated"
         another.socket.sendall(struct.pack(">I", 65_537))
-        assert another.read() == {"ok": False, "error": "Frame too large: 65537 bytes exceeds maximum 65536"}
+        assert another.read() == {
+            "ok": False,
+            "error": "Frame too large: 65537 bytes exceeds maximum 65536",
+            "code": "frame_too_large",
+        }
         assert another.read() is None
 
 
@@ -213,7 +222,7 @@ def test_what_comes_right_behind_a_token_may_be_large(guarded: ServerProcess) ->
         assert [(each["ok"], each["reqId"]) for each in replies] == [(True, "auth"), (True, "push"), (True, "push")]
     with TcpClient(guarded.tcp_port) as stranger:
         stranger.socket.sendall(frame({"cmd": "Auth", "token": "wrong"}) + push)
-        assert stranger.read() == {"ok": False, "error": "Invalid token"}
+        assert stranger.read() == {"ok": False, "error": "Invalid token", "code": "unauthorized"}
         assert stranger.read()["error"].startswith("Frame too large")
         assert stranger.read() is None
 
@@ -277,7 +286,11 @@ def test_a_frame_too_large_is_refused_and_the_connection_closed(client: TcpClien
     client.send("Ping", reqId="before")
     client.socket.sendall(struct.pack(">I", 2**32 - 1) + b"x")
     replies = [client.read(), client.read()]
-    refusal = {"ok": False, "error": f"Frame too large: {2**32 - 1} bytes exceeds maximum {64 * 2**20}"}
+    refusal = {
+        "ok": False,
+        "error": f"Frame too large: {2**32 - 1} bytes exceeds maximum {64 * 2**20}",
+        "code": "frame_too_large",
+    }
     assert refusal in replies
     assert any(reply.get("reqId") == "before" for reply in replies)
     assert client.read() is None
@@ -495,7 +508,7 @@ async def test_who_shows_no_token_in_time_is_turned_away(engine: Engine, clock: 
     assert b"Invalid token" in await talking.read()
     await clock.advance(1)
     for each in (silent, talking):
-        assert await each.read() == frame({"ok": False, "error": "Not authenticated"})
+        assert await each.read() == frame({"ok": False, "error": "Not authenticated", "code": "unauthorized"})
         assert await each.read() == b""
         each.writer.close()
     known.writer.write(frame({"cmd": "Hello"}))
@@ -534,4 +547,4 @@ async def test_a_session_never_raises(engine: Engine) -> None:
         assert reply["ok"] is False
         assert len(reply["error"]) < 200
     monkey = {"cmd": "GetJob", "id": "x", "reqId": ["not", "an", "id"]}
-    assert await session.handle(monkey) == {"ok": False, "error": "Job not found"}
+    assert await session.handle(monkey) == {"ok": False, "error": "Job not found", "code": "job_not_found"}

@@ -107,12 +107,12 @@ def test_the_rate_limit_counts_requests_and_commands_together(tmp_path: Path) ->
                 assert client.get("/queues").status_code == 200
                 assert tcp.ok("Ping")
                 assert events.ask("Ping")["ok"]
-            too_many = {"ok": False, "error": "Rate limit exceeded", "reqId": "9"}
+            too_many = {"ok": False, "error": "Rate limit exceeded", "code": "rate_limited", "reqId": "9"}
             assert tcp.call("PUSH", queue="q", data=1, reqId="9") == too_many
             assert events.ask("Pause", queue="q", reqId="9") == too_many
             assert events.ask("Subscribe", events=["*"], reqId="9") == too_many
             events.socket.send("{")
-            assert events.receive() == {"ok": False, "error": "Rate limit exceeded"}
+            assert events.receive() == {"ok": False, "error": "Rate limit exceeded", "code": "rate_limited"}
         assert client.get("/queues").json()["error"] == "Rate limit exceeded"
         with pytest.raises(InvalidStatus) as refused, ear(running):
             pass
@@ -146,9 +146,13 @@ def test_a_subscription_is_cumulative_and_can_be_taken_back(server: ServerProces
         no_lists: tuple[Any, ...] = ([], None, "job:*")
         for no_list in no_lists:
             reply = events.ask("Subscribe", events=no_list)
-            assert reply == {"ok": False, "error": "events must be a non-empty array"}
+            assert reply == {"ok": False, "error": "events must be a non-empty array", "code": "invalid_input"}
         wrong = ["job:completed", "nonsense", "job:nonsense"]
-        assert events.ask("Subscribe", events=wrong) == {"ok": False, "error": "Invalid: nonsense, job:nonsense"}
+        assert events.ask("Subscribe", events=wrong) == {
+            "ok": False,
+            "error": "Invalid: nonsense, job:nonsense",
+            "code": "invalid_input",
+        }
         assert events.ask("Unsubscribe", events=["job:pushed"])["subscribed"] == ["dlq:*"]
         api.push()
         assert events.ask("Unsubscribe", events=[]) == {"ok": True, "subscribed": []}
@@ -162,7 +166,12 @@ def test_what_is_not_a_command_is_refused(server: ServerProcess) -> None:
         for text, error in (("{", "Invalid JSON"), ("[1]", "Invalid command"), ('{"reqId":"7"}', "Invalid command")):
             events.socket.send(text)
             assert events.receive()["error"] == error
-        assert events.ask("Nonsense", reqId=5) == {"ok": False, "error": "Unknown command: Nonsense", "reqId": 5}
+        assert events.ask("Nonsense", reqId=5) == {
+            "ok": False,
+            "error": "Unknown command: Nonsense",
+            "code": "invalid_input",
+            "reqId": 5,
+        }
         events.socket.send(json.dumps({"cmd": "x" * (1 << 20)}))
         assert events.receive()["error"] == "Message too large (max 1MB)"
         assert closing(events) == (1009, "Message too large (max 1MB)")
@@ -354,9 +363,14 @@ def test_a_token_in_a_command(guarded: ServerProcess) -> None:
     with guarded.client(headers={"Authorization": "Bearer secret"}) as client, ear(guarded) as events:
         api = Api(client, "tokens")
         api.push()
-        assert events.ask("Subscribe", events=["*"]) == {"ok": False, "error": "Not authenticated"}
-        assert events.ask("Ping", reqId="1") == {"ok": False, "error": "Not authenticated", "reqId": "1"}
-        assert events.ask("Auth", token="wrong") == {"ok": False, "error": "Invalid token"}
+        assert events.ask("Subscribe", events=["*"]) == {"ok": False, "error": "Not authenticated", "code": "unauthorized"}
+        assert events.ask("Ping", reqId="1") == {
+            "ok": False,
+            "error": "Not authenticated",
+            "code": "unauthorized",
+            "reqId": "1",
+        }
+        assert events.ask("Auth", token="wrong") == {"ok": False, "error": "Invalid token", "code": "unauthorized"}
         assert events.ask("Auth", token="secret") == {"ok": True}
         assert events.skipped == [], "nothing is told before"
         job = api.push()
@@ -382,7 +396,11 @@ def test_a_header_that_is_not_ascii_is_not_overlooked(guarded: ServerProcess, he
 
 def test_who_shows_no_token_is_cut_off(guarded: ServerProcess) -> None:
     with ear(guarded) as events:
-        assert json.loads(events.socket.recv(timeout=30)) == {"ok": False, "error": "Not authenticated"}
+        assert json.loads(events.socket.recv(timeout=30)) == {
+            "ok": False,
+            "error": "Not authenticated",
+            "code": "unauthorized",
+        }
         assert closing(events) == (1008, "Not authenticated")
 
 

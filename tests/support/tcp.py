@@ -110,7 +110,7 @@ class TcpClient:
 
     def refused(self, cmd: str, **fields: Any) -> str:
         reply = self.call(cmd, **fields)
-        assert set(reply) == {"ok", "error"}, reply
+        assert set(reply) == {"ok", "error", "code"}, reply
         assert reply["ok"] is False
         error: str = reply["error"]
         return error

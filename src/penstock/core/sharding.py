@@ -34,9 +34,13 @@ def home_of(namespace: str, name: str, shards: int) -> int:
     return fnv1a32(f"{namespace}\0{name}") % shards
 
 
-@lru_cache(maxsize=65_536)
 def shard_for(queue: QueueKey, shards: int) -> int:
     """Return the number of the shard of a queue, from 0 to ``shards`` - 1."""
+    return 0 if shards == 1 else _shard_for(queue, shards)
+
+
+@lru_cache(maxsize=8_192)
+def _shard_for(queue: QueueKey, shards: int) -> int:
     return fnv1a32(queue.namespace + queue.name) % shards
 
 

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from penstock.core import limits
-from penstock.core.queue import QueueKey
+from penstock.doors.tallies import Tallies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from prometheus_client import Metric
 
+    from penstock.core.queue import QueueKey
     from penstock.engine.fleet import AnyEngine
 
-#: Where topics are counted that came when there were too many already.
-OTHERS: Final = QueueKey("", "")
 _LABELS: Final = ("namespace", "topic")
 
 
@@ -31,20 +29,11 @@ class Count:
         self.enqueued = self.dequeued = self.acked = self.nacked = 0
 
 
-class Tally:
+class Tally(Tallies[Count]):
     """Counts per topic."""
 
-    def __init__(self) -> None:
-        self.topics: dict[QueueKey, Count] = {}
-
-    def of(self, topic: QueueKey) -> Count:
-        """Return the count of a topic that something was done with."""
-        count = self.topics.get(topic)
-        if count is None:
-            if len(self.topics) >= limits.counted_topics_max:
-                topic = OTHERS
-            count = self.topics.setdefault(topic, Count())
-        return count
+    def __init__(self, exists: Callable[[QueueKey], object]) -> None:
+        super().__init__(Count, exists)
 
 
 class BatchesMetrics(Collector):
@@ -61,6 +50,7 @@ class BatchesMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Produce all metrics."""
+        self._tally.forget_gone()
         yield from self._counters()
         yield from self._depths()
         health = GaugeMetricFamily("mqueue_shard_health", "1 while a shard takes writes.", labels=("shard", "type"))
@@ -79,7 +69,7 @@ class BatchesMetrics(Collector):
             ("nack", "Messages given back as failed.", "nacked"),
         ):
             family = CounterMetricFamily(f"mqueue_{name}_total", text, labels=_LABELS)
-            for topic, count in self._tally.topics.items():
+            for topic, count in self._tally.counts.items():
                 family.add_metric(topic, getattr(count, attribute))
             yield family
 
@@ -88,7 +78,7 @@ class BatchesMetrics(Collector):
         buffered = GaugeMetricFamily(
             "mqueue_buffer_queue_depth", "Messages answered by this server and not stored yet.", labels=_LABELS
         )
-        for topic in self._tally.topics:
+        for topic in self._tally.counts:
             queue = self._store.queue_find(topic)
             if queue is not None:
                 engine = self._engine.of(topic)

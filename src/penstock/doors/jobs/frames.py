@@ -142,7 +142,8 @@ def encode(reply: dict[str, Any]) -> bytes:
     _encoder.encode_into(reply, frame, HEADER_BYTES)
     size = len(frame) - HEADER_BYTES
     if size > limits.frame_bytes_max:
-        refusal = {"ok": False, "error": f"Reply too large: {size} bytes exceeds maximum {limits.frame_bytes_max}"}
+        error = FrameTooLarge(f"Reply too large: {size} bytes exceeds maximum {limits.frame_bytes_max}")
+        refusal = {"ok": False, "error": str(error), "code": error.code}
         return encode(refusal | ({"reqId": reply["reqId"]} if "reqId" in reply else {}))
     frame[:HEADER_BYTES] = size.to_bytes(HEADER_BYTES)
     return bytes(frame)

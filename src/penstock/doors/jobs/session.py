@@ -88,7 +88,7 @@ class Session:
             self.check_pace()
         except RateLimited as too_many:
             error = too_many
-        return {"ok": False, "error": str(error)} | _request_id(message)
+        return refusal(error) | _request_id(message)
 
     async def _reply(self, message: object) -> bytes:
         self._under_way += 1
@@ -96,10 +96,10 @@ class Session:
         try:
             return await self._answer(message)
         except PenstockError as error:
-            return _encode({"ok": False, "error": str(error)})
+            return _encode(refusal(error))
         except Exception as error:  # whatever went wrong, the client gets an answer
             log.error("a command failed unexpectedly", exc_info=error)
-            return _encode({"ok": False, "error": "Internal server error"})
+            return _encode(refusal(PenstockError("Internal server error")))
         finally:
             self._under_way -= 1
             if not self._under_way:
@@ -192,6 +192,11 @@ class Session:
             for text in message["ids"] if isinstance(reply, wire.BatchReply) else (message["id"],):
                 if text not in refused:
                     self._held.pop(job_ref(text), None)
+
+
+def refusal(error: PenstockError) -> dict[str, Any]:
+    """Return the reply to what went wrong. ``code`` is what the header ``penstock-error`` has over HTTP."""
+    return {"ok": False, "error": str(error), "code": error.code}
 
 
 def _taken(reply: object) -> Iterable[tuple[wire.JobView, str]]:

@@ -16,12 +16,13 @@ from penstock.access.expiry import Expiry
 from penstock.access.gate import SHOWN_IN, shown_in
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, PenstockError, RouteNotFound
+from penstock.core.errors import InvalidInput, PenstockError, RouteNotFound, Unauthorized
 from penstock.doors.closing import Closing
 from penstock.doors.jobs import events
 from penstock.doors.jobs.call import TextMessage
 from penstock.doors.jobs.door import check_queue_name
 from penstock.doors.jobs.hub import Hub, Reader
+from penstock.doors.jobs.session import refusal
 from penstock.doors.jobs.subscription import Subscription
 from penstock.doors.namespaces import namespace_in
 from penstock.doors.websocket import Connections, WebSocket
@@ -180,7 +181,7 @@ class Socket(WebSocket):
     def _hurry(self) -> None:
         """End it: the client has not shown a token, or the one it has shown is no longer good."""
         known = self._session.identity is not None
-        self.complain("The token has expired" if known else Closing.NOT_ALLOWED.reason)
+        self._reply(refusal(Unauthorized("The token has expired" if known else Closing.NOT_ALLOWED.reason)))
         self.end(Closing.NOT_ALLOWED)
 
     def _let_in(self, identity: Identity) -> None:
@@ -239,7 +240,7 @@ class Socket(WebSocket):
             else:
                 self._subscription.remove(names)
         except PenstockError as error:
-            return {"ok": False, "error": str(error)}
+            return refusal(error)
         if self._subscription.begun:
             self._reader.render = events.pubsub
             self._door.hub.want(self._reader, self._subscription.kinds)
@@ -252,7 +253,7 @@ class Socket(WebSocket):
 
     def complain(self, error: str) -> None:
         """Tell the client what is wrong."""
-        self._reply({"ok": False, "error": error})
+        self._reply(refusal(InvalidInput(error)))
 
     def _reply(self, reply: dict[str, Any]) -> None:
         self.outbox.put(_encode(reply).decode(), must=True)

@@ -15,7 +15,7 @@ import structlog
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, TooMany, Unauthorized
 from penstock.doors.jobs import frames, jsonable
-from penstock.doors.jobs.session import Session
+from penstock.doors.jobs.session import Session, refusal
 from penstock.doors.links import keep_alive
 from penstock.doors.listening import ConnectionListener
 
@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, error: PenstockError) -> None:
         """Say why, and close."""
-        self._write({"ok": False, "error": str(error)})
+        self._write(refusal(error))
         while self._frames:
             self._kept_bytes -= len(self._frames.popleft())
         self.finish()

@@ -28,9 +28,13 @@ def worker_commands(workers: WorkerHandlers) -> dict[str, Entry]:
         call.session.at_end.pop(id, None)
         return await workers.unregister(call.request, id)
 
+    async def heartbeat(call: Call, id: str) -> Any:
+        w.heartbeat(workers.workers, call.session.namespace, id, w.HEARTBEAT.parse(await call.body()))
+        return w.WorkerHeardReply()
+
     return {
         "RegisterWorker": Entry(register, w.REGISTER),
-        "Heartbeat": Entry(workers.heartbeat, w.HEARTBEAT, ID),
+        "Heartbeat": Entry(heartbeat, w.HEARTBEAT, ID),
         "UnregisterWorker": Entry(unregister, None, {"id": "workerId"}),
         "ListWorkers": Entry(workers.list_workers),
     }
