@@ -45,7 +45,7 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
         "sync_interval_ms": "5", "auth_tokens": "a,b", "metrics_auth": "yes", "insecure": "true", "cors_allow_origin": "https://x",
         "trusted_proxies": "10.0.0.0/8", "rate_limit_window_ms": "1", "rate_limit_max_requests": "7",
         "rate_limit_cleanup_ms": "9", "shutdown_timeout_ms": "5000", "completed_max": "1", "completed_age_ms": "2",
-        "journal_bytes_max": "5000", "journal_age_ms": "3", "ballast_bytes": "0", "bulk_processes": "1",
+        "journal_bytes_max": "5000", "journal_age_ms": "3", "ballast_bytes": "0", "bulk_processes": "1", "upgrade_copy": "no",
         "bulk_spool_bytes": "1048576",
         "bulk_journal_rows": "5", "bulk_snapshot_ms": "5s", "lake": "/data/lake", "log_level": "debug", "log_format": "json",
         "webhook_allowed_hosts": "hooks.corp,10.0.0.1", "accept_loss": "yes", "queue_idle_threshold_ms": "4",

@@ -50,7 +50,13 @@ async def open_shards(config: Config, clock: Clock) -> list[Store]:
                 early = config.durability is not Durability.ALWAYS
                 shards.append(
                     await SqliteStore.open(
-                        directory, clock, accept_loss=loss, tells_early=early, ballast_bytes=ballast, layout=layout
+                        directory,
+                        clock,
+                        accept_loss=loss,
+                        upgrade_copy=config.upgrade_copy,
+                        tells_early=early,
+                        ballast_bytes=ballast,
+                        layout=layout,
                     )
                 )
             else:

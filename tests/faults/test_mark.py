@@ -87,8 +87,8 @@ def test_the_file_copied_without_its_log_is_refused(tmp_path: Path, running: boo
             server.kill()
         alone = copy(tmp_path / "data", tmp_path / "alone", DB)
         with_mark = copy(tmp_path / "data", tmp_path / "marked", DB, MARK)
-    said = refusal(alone)
-    assert "was copied or moved without its log penstock.db-wal" in said
+    for _ in range(2):
+        assert "was copied or moved without its log penstock.db-wal" in refusal(alone)
     said = refusal(with_mark)
     assert "was copied or moved without its log penstock.db-wal" in said
     assert "events 1 to 1" in said  # ten pushes, and a queue that was made

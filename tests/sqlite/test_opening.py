@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
-from penstock.core.errors import ConfigInvalid, StoreIncompatible, StoreLocked
+from penstock.core.errors import ConfigInvalid, PenstockError, StorageFull, StoreIncompatible, StoreLocked
 from penstock.core.flow import Dependency, Need
 from penstock.core.lifecycle import State
 from penstock.core.queue import Counts
-from penstock.store.sqlite import SqliteStore, schema, waltail
+from penstock.store.sqlite import SqliteStore, schema, snapshot, waltail
 from penstock.store.sqlite.mark import MARK_NAME
 from penstock.store.sqlite.store import FILE_NAME
 from tests.conformance.workbench import Workbench
@@ -75,14 +75,67 @@ async def test_another_programs_database_is_refused(tmp_path: Path, clock: Manua
     with sqlite3.connect(tmp_path / FILE_NAME) as db:
         db.execute("create table theirs (x)")
     db.close()
+    before = (tmp_path / FILE_NAME).read_bytes()
     with pytest.raises(StoreIncompatible, match="is a SQLite file, but not one of Penstock's"):
         await reopen(tmp_path, clock)
+    assert (tmp_path / FILE_NAME).read_bytes() == before  # not even its journal mode
+    assert not (tmp_path / f"{FILE_NAME}-wal").exists()
 
 
 async def test_garbage_is_refused(tmp_path: Path, clock: ManualClock) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"this is not a database" * 1_000)
     with pytest.raises(StoreIncompatible, match="cannot be read as a SQLite file"):
         await reopen(tmp_path, clock)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [(FILE_NAME, "cannot be read: Is a directory"), ("penstock.lock", "cannot be opened: .*Is a directory")],
+)
+async def test_files_that_cannot_be_opened_are_explained_without_a_traceback(
+    tmp_path: Path, clock: ManualClock, name: str, said: str
+) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(PenstockError, match=said):
+        await reopen(tmp_path, clock)
+    refused = subprocess.run(serve_command(tmp_path), capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "Traceback" not in refused.stderr
+
+
+async def test_a_newer_file_names_the_copy_that_its_upgrade_made(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = await reopen(tmp_path, clock)
+    await opened.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "create table extra (x)"))
+        patched.setattr(schema, "SCHEMA_VERSION", schema.SCHEMA_VERSION + 1)
+        opened = await reopen(tmp_path, clock)
+        await opened.close()
+    copy = tmp_path / f"{FILE_NAME}.schema-{schema.SCHEMA_VERSION}"
+    with pytest.raises(StoreIncompatible, match=rf"Upgrade Penstock. Or go back to the copy .* rename {copy.name} to"):
+        await reopen(tmp_path, clock)
+    for path in (tmp_path / FILE_NAME, tmp_path / MARK_NAME):  # as the text says
+        path.unlink()
+    copy.rename(tmp_path / FILE_NAME)
+    opened = await reopen(tmp_path, clock)
+    await opened.close()
+
+
+async def test_an_upgrade_without_room_for_the_copy_is_refused_before_anything_is_changed(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = await reopen(tmp_path, clock)
+    await opened.close()
+    before = (tmp_path / FILE_NAME).read_bytes()
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "create table extra (x)"))
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", schema.SCHEMA_VERSION + 1)
+    monkeypatch.setattr(snapshot, "_SPARE_BYTES", 10**18)  # more than any disk has
+    with pytest.raises(StorageFull, match=r"no room for a copy of it: .*PENSTOCK_UPGRADE_COPY=no"):
+        await reopen(tmp_path, clock)
+    assert (tmp_path / FILE_NAME).read_bytes() == before
+    assert not list(tmp_path.glob("*.partial"))
 
 
 async def test_a_directory_that_cannot_be_used_is_explained(tmp_path: Path, clock: ManualClock) -> None:
@@ -99,7 +152,9 @@ async def test_a_migration_that_fails_leaves_the_old_version(
     with monkeypatch.context() as patched:
         patched.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "create table extra (x); create table jobs (broken)"))
         patched.setattr(schema, "SCHEMA_VERSION", schema.SCHEMA_VERSION + 1)
-        with pytest.raises(apsw.SQLError):
+        with pytest.raises(
+            StoreIncompatible, match=r"cannot be upgraded from schema version \d+ to \d+: .* was not changed"
+        ):
             await reopen(tmp_path, clock)
     with sqlite3.connect(tmp_path / FILE_NAME) as db:
         assert db.execute("pragma user_version").fetchone() == (schema.SCHEMA_VERSION,)

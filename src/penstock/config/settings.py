@@ -78,6 +78,7 @@ class Config(msgspec.Struct, frozen=True):
     journal_bytes_max: int = 256 * limits.MEBIBYTE
     journal_age_ms: int = 7 * limits.DAY_MS
     ballast_bytes: int = 64 * limits.MEBIBYTE
+    upgrade_copy: bool = True
     bulk_processes: int = 2
     bulk_spool_bytes: int = 8192 * limits.MEBIBYTE
     bulk_journal_rows: int = 1_000_000
@@ -333,6 +334,9 @@ SETTINGS: dict[str, Setting] = {
         readers.number(1_000, 10**13), ("PENSTOCK_JOURNAL_BYTES_MAX",), "how much of the journal is kept"
     ),
     "journal_age_ms": Setting(readers.duration(0, _LONG), ("PENSTOCK_JOURNAL_AGE_MS",), "how long the journal is kept"),
+    "upgrade_copy": Setting(
+        readers.yes_or_no, ("PENSTOCK_UPGRADE_COPY",), "keep a copy of a data file of an older schema before it is upgraded"
+    ),
     "ballast_bytes": Setting(
         readers.number(0, 10**12),
         ("PENSTOCK_BALLAST_BYTES",),

@@ -46,8 +46,9 @@ async def up(db: Connection) -> Status:
         before = await status(db)
         if before.version > SCHEMA_VERSION:
             raise StoreIncompatible(
-                f"The database has schema version {before.version}, this Penstock knows up to {SCHEMA_VERSION}. Upgrade "
-                "Penstock; nothing was changed."
+                f"The database has schema version {before.version}, this Penstock knows up to {SCHEMA_VERSION}: it was written "
+                "by a newer version. Upgrade Penstock, or restore a backup of the database from before its upgrade. Nothing "
+                "was changed."
             )
         for version in range(before.version, SCHEMA_VERSION):
             await db.execute(sql_of(version + 1))
@@ -65,7 +66,7 @@ async def check(db: Connection) -> None:
     elif found.version < SCHEMA_VERSION:
         raise StoreIncompatible(
             f"The database has schema version {found.version}, this Penstock needs {SCHEMA_VERSION}. Stop the servers of the "
-            "old version and run: penstock migrate up"
+            "old version, back up the database (pg_dump), and run: penstock migrate up. Nothing was changed."
         )
 
 

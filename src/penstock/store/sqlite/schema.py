@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import StoreIncompatible
-
 if TYPE_CHECKING:
     import apsw
 
@@ -320,25 +318,10 @@ MIGRATIONS: Final[tuple[str, ...]] = (
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 
 
-def migrate(db: apsw.Connection, path: str) -> bool:
-    """Bring a file to the current version, in one transaction; tell whether it was an older one.
-
-    Raises StoreIncompatible for what is not ours, or newer.
-    """
-    version, application = db.pragma("user_version"), db.pragma("application_id")
-    is_new = version == 0 and application == 0 and not list(db.execute("select 1 from sqlite_schema limit 1"))
-    if not is_new and application != APPLICATION_ID:
-        raise StoreIncompatible(f"{path} is a SQLite file, but not one of Penstock's. Choose another directory with --data.")
-    if version > SCHEMA_VERSION:
-        raise StoreIncompatible(
-            f"{path} has schema version {version}, this Penstock knows up to {SCHEMA_VERSION}: it was written by a newer "
-            "version. Upgrade Penstock; nothing was changed."
-        )
-    if version == SCHEMA_VERSION:
-        return False
+def migrate(db: apsw.Connection, version: int) -> None:
+    """Bring a file of a version to the current one, in one transaction. See ``upgrade`` for what is checked before."""
     with db:
         for step in MIGRATIONS[version:]:
             db.execute(step)
         db.pragma("application_id", APPLICATION_ID)
         db.pragma("user_version", SCHEMA_VERSION)
-    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -41,7 +42,7 @@ from penstock.store.disk import (
     prepare_directory,
     sync_directory,
 )
-from penstock.store.sqlite import crons, history, keys, ledger, mark, readers, rows, schema, waltail
+from penstock.store.sqlite import crons, files, history, keys, ledger, mark, readers, rows, upgrade, waltail
 from penstock.store.sqlite.catalog import Catalog
 from penstock.store.sqlite.checkpoint import Checkpointer
 from penstock.store.sqlite.logsync import LogSync
@@ -110,6 +111,7 @@ class SqliteStore(CatalogReads[Catalog]):
         self._layout = ALONE
         self._vfs = vfs
         self._read_inline = read_inline
+        self._upgrade_copy = True
         self._lock = DirectoryLock(directory)
         self._status = StoreStatus()
         self._room = Room(Ballast(directory, ballast_bytes), self._status, clock, self._bound_log)
@@ -133,6 +135,7 @@ class SqliteStore(CatalogReads[Catalog]):
         clock: Clock,
         *,
         accept_loss: bool = False,
+        upgrade_copy: bool = True,
         tells_early: bool = False,
         vfs: str | None = None,
         fdatasync: Callable[[int], None] = os.fdatasync,
@@ -143,25 +146,45 @@ class SqliteStore(CatalogReads[Catalog]):
         """Open a data directory, creating it if need be.
 
         Raises StoreLocked if another process has it, StoreIncompatible if its file is not ours, newer, or damaged (unless
-        ``accept_loss``, which goes on with what is left). ``tells_early``: events are told before they are on disk, so those
-        of a machine that went down may be told anew with the same numbers.
+        ``accept_loss``, which goes on with what is left), StorageFailed or StorageFull if it cannot be opened. A file of an
+        older schema is upgraded; ``upgrade_copy``: a copy of it is kept first. ``tells_early``: events are told before they are
+        on disk, so those of a machine that went down may be told anew with the same numbers.
         """
         prepare_directory(directory)
         store = cls(directory, clock, vfs=vfs, fdatasync=fdatasync, ballast_bytes=ballast_bytes, read_inline=read_inline)
         store.shard, store._layout = layout.shard, layout
-        store._lock.acquire()
+        store._upgrade_copy = upgrade_copy
+        store._take_lock()
         try:
             store._check_files(accept_loss=accept_loss)
             store._has_lost = store._has_lost or (tells_early and store._lock.previous.fell)
             store._room.ballast.find()
             store._connect_with_reserve(accept_loss=accept_loss)
-        except BaseException:
+        except BaseException as error:
             store._lock.release()
+            if isinstance(error, (apsw.Error, OSError)):
+                raise store._cannot_open(error) from error
             raise
         store._lock.note(used=True, clean=False)
         store._room.secure()
         store._bound_log()
         return store
+
+    def _take_lock(self) -> None:
+        try:
+            self._lock.acquire()
+        except OSError as error:
+            raise self._cannot_open(error) from error
+
+    def _cannot_open(self, error: Exception) -> PenstockError:
+        if isinstance(error, apsw.FullError) or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
+            return StorageFull(
+                f"The store in {self._directory} cannot be opened: the disk is full. Make room and start again."
+            )
+        return StorageFailed(
+            f"The store in {self._directory} cannot be opened: {error}. Check that this user may read and write all files "
+            "there, that no other program has locked them, and that the disk works."
+        )
 
     async def close(self) -> None:
         """Make everything durable and leave a single tidy file behind."""
@@ -201,7 +224,7 @@ class SqliteStore(CatalogReads[Catalog]):
             self._db = self._connect(WRITER_CACHE_KIB)
             try:
                 self._check_log(accept_loss=accept_loss, healing=healing)  # before anything is written over what may be lost
-                schema.migrate(self._db, str(self._path))
+                upgrade.upgrade(self._db, self._path, self.clock, keep_copy=self._upgrade_copy)
                 if self._has_lost:
                     history.raise_epoch(self._db)
                 self._load()
@@ -210,8 +233,7 @@ class SqliteStore(CatalogReads[Catalog]):
                 self._has_lost = False
             except BaseException:
                 self._log_sync.close()
-                self._keep_log()
-                self._db.close()
+                self._close_unchanged()
                 raise
         except (apsw.NotADBError, apsw.CorruptError) as error:
             raise StoreIncompatible(
@@ -224,6 +246,13 @@ class SqliteStore(CatalogReads[Catalog]):
         self.checkpointer.when_done = self._log_sync.log_may_restart
         self._db.set_wal_hook(self._log_grew)  # replaces SQLite's own checkpoints inside of commits
         self._connected = True
+
+    def _close_unchanged(self) -> None:
+        self._keep_log()
+        self._db.close()
+        if self._log_bytes is None and self._log_path.exists() and self._log_path.stat().st_size == 0:
+            self._log_path.unlink()  # SQLite has made it: a log that is missing must be missing at the next start, too
+            self._log_path.with_name(f"{FILE_NAME}-shm").unlink(missing_ok=True)
 
     def _keep_log(self) -> None:
         """Have the log stay as it is when the file is closed. Else SQLite copies it into the main file and removes it."""
@@ -278,6 +307,7 @@ class SqliteStore(CatalogReads[Catalog]):
 
     def _check_files(self, *, accept_loss: bool) -> None:
         """Refuse to begin anew where there was data before. Raises StoreIncompatible."""
+        files.check_file(self._path, self._log_path)
         previous = self._lock.previous
         missing = [
             path.name
