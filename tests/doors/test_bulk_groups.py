@@ -22,7 +22,9 @@ def ask(api: Api, what: str, **fields: Any) -> dict[str, Any]:
 
 
 def claim(api: Api, epoch: int, most: int = 100, **more: Any) -> dict[str, Any]:
-    return ask(api, "claim", **{"epoch": epoch, "queues": [api.queue], "max": most, "lease_ms": LEASE, **more})
+    reply = ask(api, "claim", **{"epoch": epoch, "queues": [api.queue], "max": most, "lease_ms": LEASE, **more})
+    assert reply.pop("histories")
+    return reply
 
 
 def read(api: Api, epoch: int, split: int = 0, splits: int = 1) -> list[dict[str, Any]]:

@@ -246,8 +246,8 @@ def test_what_is_always_sent_is_required(document: dict[str, Any], name: str, re
 @pytest.mark.parametrize(
     ("operation", "names"),
     [
-        ("GET /events", {"format", "lastEventId", "Last-Event-ID", "X-Namespace"}),
-        ("GET /events/queues/{queue}", {"queue", "format", "lastEventId", "Last-Event-ID", "X-Namespace"}),
+        ("GET /events", {"format", "ids", "lastEventId", "Last-Event-ID", "X-Namespace"}),
+        ("GET /events/queues/{queue}", {"queue", "format", "ids", "lastEventId", "Last-Event-ID", "X-Namespace"}),
         ("GET /api/stats", {"page", "limit"}),
         ("GET /namespaces/{ns}/queues/{queue}/dlq", {"ns", "queue", "limit"}),
         ("POST /namespaces/{ns}/queues/{queue}/dlq/replay", {"ns", "queue", "limit"}),

@@ -13,7 +13,7 @@ from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.events import EventKind
 from penstock.doors.jobs.hub import Hub, Reader
-from penstock.doors.jobs.streams import EventStream, StreamHandlers
+from penstock.doors.jobs.streams import EventForm, EventStream, LastSeen, StreamHandlers
 from penstock.doors.outbox import Outbox
 from tests.support.engines import push
 
@@ -93,7 +93,8 @@ class Streamed:
         scope = SimpleNamespace(client="127.0.0.1:1")
         req: Any = SimpleNamespace(disconnected=self._disconnected, scope=scope, identity=EVERYBODY)
         door = StreamHandlers(engine, Hub(engine.feed, engine.clock))
-        stream = EventStream(door, req, "default", "", last=None if last is None else [last], typed=False)
+        seen = None if last is None else LastSeen([last], [])
+        stream = EventStream(door, req, "default", "", last=seen, form=EventForm(typed=False, marks=""))
         transport: Any = SimpleNamespace(send_bytes=self._send_bytes)
         self.running = asyncio.ensure_future(stream.run(transport, "me"))
 

@@ -151,6 +151,12 @@ class JournalGone(PenstockError):
         self.first = first  #: number of the oldest event that is kept
 
 
+class HistoryReplaced(PenstockError):
+    """The journal is not the one that was read before: it is of another server, or its store was emptied or restored."""
+
+    code = "history_replaced"
+
+
 class LakeUnset(PenstockError):
     """This server knows of no lake. Build one with: penstock pipeline run --lake DIR. Then set lake (PENSTOCK_LAKE) to it."""
 

@@ -6,6 +6,7 @@ copy of the same one, gives the same numbers to other events. So a place that is
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Final, NamedTuple
 
@@ -24,6 +25,11 @@ class History(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.identity}:{self.epoch}"
+
+    @property
+    def mark(self) -> str:
+        """Eight hexadecimal digits that stand for it where each byte counts; none if it is not known."""
+        return hashlib.blake2s(str(self).encode(), digest_size=4).hexdigest() if self.identity else ""
 
     @classmethod
     def parse(cls, text: str) -> History | None:

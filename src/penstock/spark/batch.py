@@ -197,7 +197,7 @@ class JournalReader(DataSourceReader):
             positions = Positions(wire, options)
             start = positions.start()
             end = positions.end()
-        return ranges_of(start, end, options.min_partitions)
+        return ranges_of(start, end, options.min_partitions, positions.histories)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the events of a piece."""

@@ -95,6 +95,11 @@ def read_events(options: Options, part: Range) -> Iterator[pa.RecordBatch]:
     start = part.start
     with closing(_connect(_urls(options, None)[part.shard], options)) as db:
         gathering = Gathering(part.shard, namespace, start, part.end)
+        if part.history and _ask(db, columns.HISTORY) != [(part.history,)]:
+            raise EventsLost(
+                f"The database of {_told_by(options)} for shard {part.shard} has another history than the server's: it is"
+                " another one, or an older copy of it."
+            )
         with db.cursor() as cursor:
             cursor.execute(columns.journal(start, part.end))
             for batch in cursor.fetch_record_batch():

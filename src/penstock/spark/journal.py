@@ -1,12 +1,15 @@
 """The journal as a log: offsets per shard, read as often as one likes; nothing is taken away.
 
-An offset of a stream is ``{"to": {"0": 1200}}``: the first event of each shard that is not read yet. Spark does not write
-down where a stream began, so the first offset that is written down says so, too (``from``), and so does one with a new shard.
+An offset of a stream is ``{"to": {"0": 1200}, "histories": {"0": "…:0"}}``: the first event of each shard that is not read yet,
+and of which history its number is (``penstock.core.history``). Spark does not write down where a stream began, so the first
+offset that is written down says so, too (``from``), and so does one with a new shard, or with one that begins anew.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -15,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 from penstock.client._clock import block
 from penstock.client.errors import ApiError, PenstockError
 from penstock.spark import schemas
-from penstock.spark.options import TRIGGER_DELAY_MS
+from penstock.spark.options import TRIGGER_DELAY_MS, OptionInvalid
 from penstock.spark.pace import Pace
 from penstock.spark.wire import Wire, wrong_shard
 
@@ -28,16 +31,24 @@ if TYPE_CHECKING:
 
     from penstock.spark.options import Options
 
+log = logging.getLogger("penstock.spark")
+
 #: Events of one partition at most, unless more partitions are asked for: a request each.
 EVENTS_PER_PARTITION: Final = 250_000
 #: How long an idle stream rests before Spark asks again, in seconds: by itself, it asks every 10 ms.
 IDLE_PAUSE_S: Final = 0.1
+#: The code of the error for a place in another history.
+HISTORY_REPLACED: Final = "history_replaced"
 #: For each shard, by its number as text (JSON has no other keys), a place in its journal.
 Places: TypeAlias = dict[str, int]
 
 
 class EventsLost(PenstockError):
     """The journal no longer keeps events that were to be read."""
+
+
+class JournalReplaced(EventsLost):
+    """The journal is not the one that was read: of another server, or of a store that was emptied or restored."""
 
 
 @dataclass
@@ -47,6 +58,7 @@ class Range(InputPartition):
     shard: int
     start: int
     end: int
+    history: str = ""  #: of these numbers; empty if an earlier server did not tell
 
 
 class Positions:
@@ -59,6 +71,8 @@ class Positions:
         self.first: Places = {str(each["shard"]): each["journal_first"] for each in shards}
         #: The first event that is not on disk yet, and so might still change.
         self.vouched: Places = {str(each["shard"]): each["vouched"] for each in shards}
+        #: Of which history the numbers are; empty for a server of an earlier version, which does not tell.
+        self.histories: dict[str, str] = {str(each["shard"]): each["history"] for each in shards if each.get("history")}
 
     def start(self) -> Places:
         """Return where the options say to begin. Raises EventsLost, OptionInvalid."""
@@ -67,6 +81,12 @@ class Positions:
             return self._at(options.starting_timestamp)
         if isinstance(options.starting_offsets, dict):
             wanted = self.first | self._known("startingOffsets", options.starting_offsets)
+            for shard, place in wanted.items():
+                if place > self.vouched[shard]:
+                    raise OptionInvalid(
+                        f"Option startingOffsets: the journal of shard {shard} ends before {self.vouched[shard]}, and"
+                        f" {place} is beyond it. It is another server's, or its store was emptied or restored."
+                    )
             return self.kept(wanted)
         return dict(self.first if options.starting_offsets == "earliest" else self.vouched)
 
@@ -87,6 +107,33 @@ class Positions:
             if moved[shard] > place and self._options.fail_on_data_loss:
                 raise lost(shard, place, moved[shard])
         return moved
+
+    def replaced(self, shard: str, place: int, history: str) -> str:
+        """Tell why a place is not of this journal; empty if it may be.
+
+        ``history``: of the place; empty if it is not known, then only a place beyond the end is noticed.
+        """
+        known = self.histories.get(shard, "")
+        if history and known and history != known:
+            same = history.partition(":")[0] == known.partition(":")[0]
+            return (
+                "its store was restored, or has lost events" if same else "another server answers, or its store was emptied"
+            )
+        if place > self.vouched.get(shard, place):
+            return f"it ends before {self.vouched[shard]}, so another server answers, or its store was emptied or restored"
+        return ""
+
+    def refuse(self, shard: str, place: int, why: str) -> None:
+        """Tell that a place is not of this journal. Raises JournalReplaced, unless that is to be lived with."""
+        what = (
+            f"Shard {shard} was read up to {place - 1}, and the journal of {self._options.url} is not the one that was read:"
+            f" {why}."
+        )
+        if self._options.fail_on_data_loss:
+            raise JournalReplaced(
+                f"{what} With failOnDataLoss=false all that this journal keeps is read; or begin with a new checkpoint."
+            )
+        log.warning("%s All that it keeps is read, from %s on.", what, self.first[shard])
 
     def _known(self, option: str, places: Places) -> Places:
         for shard in places:
@@ -109,7 +156,12 @@ def lost(shard: str | int, wanted: int, first: int) -> EventsLost:
     )
 
 
-def ranges_of(start: Mapping[str, int], end: Mapping[str, int], min_partitions: int | None) -> list[Range]:
+def ranges_of(
+    start: Mapping[str, int],
+    end: Mapping[str, int],
+    min_partitions: int | None,
+    histories: Mapping[str, str] = MappingProxyType({}),
+) -> list[Range]:
     """Cut what lies between two places into partitions, none of which is too long for one request."""
     counts = {shard: max(0, place - start.get(shard, place)) for shard, place in end.items()}
     total = sum(counts.values())
@@ -121,7 +173,12 @@ def ranges_of(start: Mapping[str, int], end: Mapping[str, int], min_partitions: 
         pieces = -(-count // length)
         first = start.get(shard, end[shard])
         found += [
-            Range(int(shard), first + count * piece // pieces, first + count * (piece + 1) // pieces)
+            Range(
+                int(shard),
+                first + count * piece // pieces,
+                first + count * (piece + 1) // pieces,
+                histories.get(shard, ""),
+            )
             for piece in range(pieces)
         ]
     return found
@@ -144,10 +201,14 @@ def fetch_range(options: Options, partition: Range) -> Iterator[pa.RecordBatch]:
     start = partition.start
     with Wire(options) as wire:
         while start < partition.end:
+            wanted: dict[str, object] = {"from": start, "to": partition.end, "history": partition.history or None}
             try:
-                yield from wire.rows("/bulk/journal", shard=partition.shard, **{"from": start, "to": partition.end})
+                yield from wire.rows("/bulk/journal", shard=partition.shard, **wanted)
                 return
             except ApiError as error:
+                if error.code == HISTORY_REPLACED:
+                    Positions(wire, options).refuse(str(partition.shard), start, error.message.rstrip("."))
+                    return
                 if error.status != 410:
                     raise
                 # It was there when the partition was planned, and has been cleaned away since.
@@ -168,6 +229,8 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Places | None = None  # of a run with availableNow
         self._pace = Pace(options.min_offsets_per_trigger, options.max_trigger_delay or TRIGGER_DELAY_MS)
         self._read: Places = {}
+        #: Of places without one, whose offsets an earlier version wrote: what was found there first.
+        self._histories: dict[str, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_wire": None}  # connections stay where they are
@@ -192,6 +255,9 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known: Places = start.get("to") or positions.start()
         # Shards that came since begin at their beginning.
         known = known | {shard: place for shard, place in positions.first.items() if shard not in known}
+        histories = self._seen(positions, start)
+        anew = self._anew(positions, known, histories)
+        known, histories = known | anew, histories | positions.histories
         head = positions.vouched if self._target is None else self._target
         waiting = {shard: max(0, head.get(shard, place) - place) for shard, place in known.items()}
         if self._target is None and self._pace.holds(sum(waiting.values())):
@@ -201,13 +267,13 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Where nothing comes next is held on to: a shard's place must not go back if a server does not know it for a while.
         to = {shard: place + _share(waiting, shard, most) for shard, place in known.items()}
         self._read = to
-        fresh = {shard: place for shard, place in known.items() if shard not in start.get("to", {})}
+        fresh = {shard: place for shard, place in known.items() if shard not in start.get("to", {}) or shard in anew}
         if not fresh and to == start["to"]:
             if self._target is None:
                 block(IDLE_PAUSE_S)
             return start
         self._pace.went()
-        return {"to": to} | ({"from": fresh} if fresh else {})
+        return {"to": to} | ({"from": fresh} if fresh else {}) | ({"histories": histories} if histories else {})
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802, Spark's name
         """Return the end of the journal, and how many events this batch leaves before it, for the query's progress."""
@@ -216,12 +282,18 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"to": head, "lag": lag}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Cut a batch into pieces. Raises EventsLost."""
-        begin: Places = dict(end.get("from", {})) | dict(start.get("to", {}))
-        kept = self._positions().kept(
-            {shard: place for shard, place in begin.items() if place < end["to"].get(shard, place)}
-        )
-        return ranges_of(begin | kept, end["to"], self.options.min_partitions)
+        """Cut a batch into pieces. After a restart this comes first, for the batch that was not done. Raises EventsLost."""
+        if start == end:
+            return []
+        to, positions, histories = dict(end["to"]), self._positions(), dict(end.get("histories", {}))
+        for shard, place in end["to"].items():
+            why = positions.replaced(shard, place, histories.get(shard, ""))
+            if why:
+                positions.refuse(shard, place, why)
+                del to[shard]  # what the next offset says comes then
+        begin: Places = dict(start.get("to", {})) | dict(end.get("from", {}))
+        kept = positions.kept({shard: place for shard, place in begin.items() if place < to.get(shard, place)})
+        return ranges_of(begin | kept, to, self.options.min_partitions, histories)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the events of a piece."""
@@ -235,6 +307,32 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._wire is not None:
             self._wire.close()
             self._wire = None
+
+    def _seen(self, positions: Positions, start: dict[str, Any]) -> dict[str, str]:
+        """Return the histories that an offset is of. One of an earlier version is taken to be of those that are there."""
+        given: dict[str, str] = start.get("histories", {})
+        bare = {shard for shard in start.get("to", {}) if shard not in given and shard not in self._histories}
+        found = {shard: history for shard, history in positions.histories.items() if shard in bare}
+        if found:
+            log.warning(
+                "The checkpoint was written by an earlier version and does not say whose journal it is of. The one of %s is"
+                " taken for it from now on: %s.",
+                self.options.url,
+                ", ".join(f"shard {shard} {history}" for shard, history in sorted(found.items())),
+            )
+            self._histories |= found
+        return self._histories | given
+
+    @staticmethod
+    def _anew(positions: Positions, known: Places, histories: Mapping[str, str]) -> Places:
+        """Return where to begin anew in journals that are not those that were read. Raises JournalReplaced."""
+        found: Places = {}
+        for shard, place in known.items():
+            why = positions.replaced(shard, place, histories.get(shard, ""))
+            if why:
+                positions.refuse(shard, place, why)
+                found[shard] = positions.first[shard]
+        return found
 
     def _positions(self) -> Positions:
         if self._wire is None:

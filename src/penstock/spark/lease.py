@@ -1,8 +1,9 @@
 """Queues as a stream that consumes: lease, process, acknowledge.
 
-An offset is ``{"group": …, "epoch": n}``. An epoch is a claim with a number, which the server keeps: whoever asks for it again
-gets the same jobs. It is acknowledged once Spark has logged its batch as done. Spark's own ``commit`` comes too late, and never
-for the last batch; but when Spark asks what comes after an offset, everything up to it is done.
+An offset is ``{"group": …, "epoch": n}``, with the histories of the shards it is of. An epoch is a claim with a number, which
+the server keeps: whoever asks for it again gets the same jobs. It is acknowledged once Spark has logged its batch as done.
+Spark's own ``commit`` comes too late, and never for the last batch; but when Spark asks what comes after an offset, everything
+up to it is done.
 
 The group is the user's consumer group with a name of its own behind it, made when the stream begins and kept in its offsets. So
 a query with a new checkpoint, or a second one, can never acknowledge the jobs of another.
@@ -25,6 +26,7 @@ from penstock.client._call import path
 from penstock.client._clock import block
 from penstock.client.errors import ApiError, Conflict, NotFound, PenstockError
 from penstock.spark import schemas
+from penstock.spark.journal import HISTORY_REPLACED
 from penstock.spark.options import TRIGGER_DELAY_MS
 from penstock.spark.pace import Pace
 from penstock.spark.wire import LONG_MS, Wire, acknowledge, queues_of
@@ -58,6 +60,10 @@ _TWICE: Final = "If the sink has the batch already, it gets them a second time: 
 
 class LeasesLost(PenstockError):
     """Jobs of a batch went back to their queues before they were acknowledged: their leases ended while the query was away."""
+
+
+class HistoryChanged(PenstockError):
+    """The server is not the one of the batches before: another one, or its store was emptied or restored."""
 
 
 @dataclass
@@ -94,6 +100,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._left: int | None = None  # jobs that it still takes
         self._claimed = _NOTHING
         self._acked = 0
+        self._histories: dict[str, str] = {}  # of the server's shards, as the last claim had them
         self._turn = -1  # which heap of queues was asked for first
         self._pace = Pace(options.min_offsets_per_trigger, options.max_trigger_delay or TRIGGER_DELAY_MS)
 
@@ -127,6 +134,10 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             block(self.options.poll_timeout / 1000)
             return start
         self._keep(group)
+        if "group" in start:
+            # A batch of the group is in the checkpoint: if this run ends, its keeper must not release the next one's jobs.
+            self._say({"planned": True})
+        self._histories = self._histories | start.get("histories", {})
         rows = self._claim(group, epoch, most, wait_ms)
         if rows and "group" in start and self._claimed == _NOTHING and self._has_lost(group):
             # The run before had claimed it, died before Spark wrote it down, and was away for too long. Nobody has read it.
@@ -141,7 +152,8 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # After the first claim: it may have found an epoch that the run before had claimed, whose jobs do not wait.
             self._left = self._all_waiting()
         self._claimed = (group, epoch)
-        return {"group": group, "epoch": epoch, "rows": rows}
+        more = {"histories": self._histories} if self._histories else {}
+        return {"group": group, "epoch": epoch, "rows": rows} | more
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802, Spark's name
         """Return how many jobs wait, for the query's progress; of many queues, in those that were last claimed from."""
@@ -162,6 +174,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keep(group)
         self._say({"planned": True})
         epoch, rows = end["epoch"], int(end["rows"])
+        self._histories = self._histories | end.get("histories", {})
         assert epoch == start["epoch"] + 1, "a batch is an epoch"
         if epoch == 1 and self._claimed != (group, epoch):
             # The keeper of a query that ended before it read anything gives its jobs back (see there).
@@ -237,10 +250,30 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "lease_ms": self.options.lease_timeout,
                 "wait_ms": wait,
             }
-            claimed = self._server().post(path("/bulk/groups/{}/claim", group), wanted, wait_ms=wait + LONG_MS)
+            claimed = self._claim_once(group, wanted, wait)
             if claimed["rows"]:
                 return int(claimed["rows"])
         return 0
+
+    def _claim_once(self, group: str, wanted: dict[str, Any], wait_ms: int) -> Any:
+        """Claim from the server whose epochs came before. Raises HistoryChanged if it is another one now."""
+        where = path("/bulk/groups/{}/claim", group)
+        known = {"histories": self._histories} if self._histories else {}
+        try:
+            claimed = self._server().post(where, wanted | known, wait_ms=wait_ms + LONG_MS)
+        except Conflict as error:
+            if error.code != HISTORY_REPLACED:
+                raise
+            if self.options.on_lease_lost != "skip":
+                raise HistoryChanged(
+                    f"{_what(error)} What was acknowledged may wait in its queues again, or may be gone. With"
+                    " onLeaseLost=skip the query goes on with what is there now; or begin with a new checkpoint."
+                ) from error
+            log.warning("%s The query goes on with the jobs that are there now. %s", _what(error), _TWICE)
+            self._histories = {}
+            claimed = self._server().post(where, wanted, wait_ms=wait_ms + LONG_MS)
+        self._histories = self._histories | claimed.get("histories", {})
+        return claimed
 
     def _acknowledge(self, group: str, epoch: int) -> None:
         """Acknowledge everything up to an epoch. Raises LeasesLost: then nothing is, and the next run is told the same."""

@@ -359,7 +359,8 @@ OPTIONS: Final[dict[str, Option]] = {
         (JOBS, JOURNAL, JOURNAL_STREAM),
         _yes_or_no,
         "true; false for jobs",
-        "false: go on with what is left, if the journal keeps less than is asked for, or if jobs are damaged",
+        "false: go on with what is left, if the journal keeps less than is asked for or is not the one that was read,"
+        " or if jobs are damaged",
     ),
     "consumerGroup": Option((QUEUES,), _group, "`spark`", "name of the consumer, as the server shows it"),
     "leaseTimeout": Option(

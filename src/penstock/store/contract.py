@@ -797,5 +797,8 @@ class Store(Protocol):
     def journal_next(self) -> int:
         """The number the next event of the journal will get."""
 
+    async def journal_end(self) -> int:
+        """Look up the number the next event will get, also after what other servers have just written."""
+
     async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
         """Read up to ``limit`` blocks of the journal, from the one that holds the given number on."""

@@ -44,7 +44,7 @@ class AsyncEvents:
             wait: float | None = FIRST_PAUSE_S
             try:
                 async with self._transport.http.stream(
-                    "GET", where, params={"format": "typed"}, headers=headers, timeout=timeout
+                    "GET", where, params={"format": "typed", "ids": "marked"}, headers=headers, timeout=timeout
                 ) as response:
                     if response.is_success:
                         attempts = Attempts(call, settings.retry_for)

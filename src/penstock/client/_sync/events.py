@@ -45,7 +45,7 @@ class Events:
             wait: float | None = FIRST_PAUSE_S
             try:
                 with self._transport.http.stream(
-                    "GET", where, params={"format": "typed"}, headers=headers, timeout=timeout
+                    "GET", where, params={"format": "typed", "ids": "marked"}, headers=headers, timeout=timeout
                 ) as response:
                     if response.is_success:
                         attempts = Attempts(call, settings.retry_for)

@@ -12,7 +12,8 @@ from penstock.access.identity import ANYWHERE
 from penstock.bulkwork.process import BulkProcesses
 from penstock.bulkwork.spool import Spool
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, StorageFailed
+from penstock.core.errors import HistoryReplaced, InvalidInput, StorageFailed
+from penstock.core.history import History
 from penstock.doors.namespaces import namespace_in
 from penstock.engine.stages import Rows
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.engine.engine import Engine
     from penstock.engine.fleet import AnyEngine
+    from penstock.store.contract import Store
 
 
 class BulkOffice:
@@ -85,6 +87,20 @@ class BulkOffice:
         """End what is under way, and leave nothing behind."""
         await self.processes.close()
         self.spool.close()
+
+
+def check_history(shard: int, store: Store, expected: str) -> None:
+    """Compare the history of a shard with the one that a reader's place is of. Raises HistoryReplaced."""
+    if not expected or expected == str(store.history):
+        return
+    before = History.parse(expected)
+    if before is None:
+        raise InvalidInput("history must be as GET /bulk has it: the identity of a store, a colon, and a number")
+    same = before.identity == store.history.identity
+    raise HistoryReplaced(
+        f"The journal of shard {shard} is not the one that was read: "
+        + ("its store was restored, or has lost events." if same else "it is of another server, or its store was emptied.")
+    )
 
 
 class BulkDoor:

@@ -12,7 +12,7 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput
 from penstock.core.ledger import slice_name
 from penstock.core.queue import QueueKey
-from penstock.doors.bulk.door import BulkDoor, BulkOffice
+from penstock.doors.bulk.door import BulkDoor, BulkOffice, check_history
 from penstock.doors.bulk.stages import TAG, check_name
 from penstock.doors.bulk.wire import ARROW, ROWS_HEADER
 from penstock.doors.http.body import Reader
@@ -39,6 +39,8 @@ class EpochClaimBody(msgspec.Struct):
     max: Annotated[int, Meta(ge=1, le=limits.epoch_jobs_max)]
     lease_ms: Lease = 5 * limits.MINUTE_MS
     wait_ms: Annotated[int, Meta(ge=0, le=limits.claim_wait_ms_max)] = 0
+    #: Of each shard, by its number, the history that the epochs before are of, as the reply to their claims had it.
+    histories: dict[str, str] = {}
 
 
 class EpochReadQuery(msgspec.Struct):
@@ -69,6 +71,7 @@ class EpochClaimReply(msgspec.Struct):
     epoch: int
     rows: int
     splits: int
+    histories: dict[str, str]  #: of each shard that is there, for the next claim
 
 
 class EpochAckReply(msgspec.Struct):
@@ -125,9 +128,10 @@ class GroupHandlers(BulkDoor):
         for queue in queues:
             if self.engine.store.queue_find(QueueKey(namespace, queue)) is None:
                 check_queue_name(queue)
+        histories = self._check_histories(body.histories)
         epoch = await self._groups.claim(namespace, group, body.epoch, Wish(queues, body.max, body.lease_ms, body.wait_ms))
         rows = epoch.rows
-        return EpochClaimReply(body.epoch, rows, -(-rows // limits.epoch_rows_of_split))
+        return EpochClaimReply(body.epoch, rows, -(-rows // limits.epoch_rows_of_split), histories)
 
     async def read(self, req: Request, group: str) -> File:
         namespace = self._consumer(req, group)
@@ -165,6 +169,18 @@ class GroupHandlers(BulkDoor):
     async def standings(self, req: Request) -> list[GroupReply]:
         namespace = None if req.header("x-namespace") == ANYWHERE else namespace_in(req.scope.headers)
         return [GroupReply(*each) for each in await self._groups.standings(namespace)]
+
+    def _check_histories(self, expected: dict[str, str]) -> dict[str, str]:
+        """Compare the histories of shards with those a group has seen, and return them. Raises HistoryReplaced.
+
+        Shards that are not there any more, or were not reached yet, are left out.
+        """
+        found = {}
+        for number, engine in enumerate(self.engine.engines):
+            if engine.store.history.identity:
+                check_history(number, engine.store, expected.get(str(number), ""))
+                found[str(number)] = str(engine.store.history)
+        return found
 
     @staticmethod
     def _consumer(req: Request, group: str) -> str:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 from penstock import __version__
 from penstock.access.identity import ANYWHERE
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, JournalGone
+from penstock.core.errors import HistoryReplaced, InvalidInput, JournalGone
 from penstock.doors.bulk import wire
-from penstock.doors.bulk.door import BulkDoor, BulkOffice
+from penstock.doors.bulk.door import BulkDoor, BulkOffice, check_history
 from penstock.doors.http.body import Reader
 from penstock.doors.http.errors import ErrorReply, JournalGoneReply
 from penstock.doors.http.route import File, Route
@@ -37,14 +37,22 @@ class JournalHandlers(BulkDoor):
         for number in range(len(self.engine.engines)):
             engine = self.shard(number)
             # In this order: what is kept can only get less, what is durable only more.
-            vouched, following = engine.journal_vouched, engine.store.journal_next
-            shards.append(wire.ShardPlace(number, await _first_kept(engine.store), following, vouched))
+            history, vouched, following = engine.store.history, engine.journal_vouched, await engine.store.journal_end()
+            if engine.store.capabilities.is_shared:  # what another server has written is durable, too
+                vouched = following
+            shards.append(wire.ShardPlace(number, await _first_kept(engine.store), following, vouched, str(history)))
         return wire.BulkReply(shards, self.engine.clock.now_ms(), __version__)
 
     async def read(self, req: Request) -> File:
         namespace = self.namespace(req)
         query = _QUERY.parse_query(req)
         engine = self.shard(query.shard)
+        check_history(query.shard, engine.store, query.history)
+        if limits.journal_seq_max >= query.from_ > await engine.store.journal_end():
+            raise HistoryReplaced(
+                f"The journal of shard {query.shard} ends before {engine.store.journal_next}, and {query.from_} was asked for:"
+                " it is another server's, or its store was emptied or restored."
+            )
         seq, to = self._range(engine, query)
         first = await _first_kept(engine.store)
         if seq < first:
@@ -94,7 +102,7 @@ class JournalHandlers(BulkDoor):
             ),
             Route(
                 "GET", "/bulk/journal", self.read, "Events of the journal, as Arrow", tag, query=_QUERY, media=wire.ARROW,
-                namespaced=True, anywhere=True, also=((410, JournalGoneReply), no_arrow),
+                namespaced=True, anywhere=True, also=((409, ErrorReply), (410, JournalGoneReply), no_arrow),
             ),
             Route(
                 "GET", "/bulk/journal/at", self.at, "Find a place in the journal by time", tag, wire.JournalAtReply, query=_AT,

@@ -19,6 +19,7 @@ class ShardPlace(msgspec.Struct):
     journal_first: int  #: number of the oldest event that is kept
     journal_next: int  #: number that the next event will get
     vouched: int  #: number of the first event that is not durable yet: readers stop there
+    history: str  #: which history these numbers are of: the identity of the store, and its epoch behind a colon
 
 
 class BulkReply(msgspec.Struct):
@@ -67,6 +68,7 @@ class JournalQuery(msgspec.Struct):
     from_: int = msgspec.field(name="from")
     to: int | None = None
     shard: int = 0
+    history: str = ""  #: of which ``from`` is, as ``GET /bulk`` had it; empty: whichever there is
 
 
 class JournalAtQuery(msgspec.Struct):

@@ -142,6 +142,9 @@ def _value(name: str, key: str, kind: inspect.Type, raw: msgspec.Raw) -> Any:
         return _list(name, key, kind, raw)
     if isinstance(kind, inspect.StructType):
         return _build(kind, _fields(raw, f"{name} must be an object"), f"{name}.")
+    if isinstance(kind, inspect.DictType):  # its keys are texts, as all keys in JSON
+        items = _fields(raw, f"{name} must be an object")
+        return {each: _value(f"{name}.{each}", key, _kinds(kind.value_type)[0], item) for each, item in items.items()}
     raise AssertionError(f"no rule for {kind}")
 
 

@@ -35,6 +35,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.MethodRefused: 405,
     errors.RebalanceRefused: 409,
     errors.AlreadyExists: 409,
+    errors.HistoryReplaced: 409,
     errors.EpochOver: 409,
     errors.LeasesLost: 409,
     errors.ReceiptUnknown: 410,

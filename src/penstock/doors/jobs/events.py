@@ -5,6 +5,7 @@ An event is rendered when the first reader wants it in some form, and then once 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -274,13 +275,35 @@ def stream_typed(told: Told) -> bytes:
     return f"{_id(told)}event: {told.kind.wire_name}\ndata: {data}\n\n".encode()
 
 
-def stream_gap(last: int, first: int, shard: int | None) -> bytes:
-    """Render for an event stream that what came after an event is no longer kept, and which event comes first instead.
+@lru_cache(maxsize=16)
+def stream_form(*, typed: bool, marks: str) -> Callable[[Told], bytes]:
+    """Return how events are rendered for an event stream. ``marks``: what follows the numbers in ids, see ``History.mark``.
 
-    ``shard``: whose numbers these are, if there are several. The event is named, so that nobody who waits for messages takes it
-    for one.
+    The same function for the same choice, so that an event is rendered once for all readers with it.
     """
-    gap = {"lastEventId": last, "firstEventId": first} | ({} if shard is None else {"shard": shard})
+    render = stream_typed if typed else stream_legacy
+    if not marks:
+        return render
+
+    def marked(told: Told) -> bytes:
+        place = _id(told)
+        plain: bytes = told.form(render)
+        return f"{place[:-1]}@{marks}\n".encode() + plain[len(place) :] if place else plain
+
+    return marked
+
+
+def stream_gap(last: int, first: int, shard: int | None, *, replaced: bool = False) -> bytes:
+    """Render for an event stream that what came after an event is not there, and which event comes first instead.
+
+    ``shard``: whose numbers these are, if there are several. ``replaced``: the journal is not the one the client has read. The
+    event is named, so that nobody who waits for messages takes it for one.
+    """
+    gap: dict[str, object] = {"lastEventId": last, "firstEventId": first}
+    if shard is not None:
+        gap["shard"] = shard
+    if replaced:
+        gap["reason"] = "history_replaced"
     data = _encode(gap).decode()
     return f"event: {GAP}\ndata: {data}\n\n".encode()
 

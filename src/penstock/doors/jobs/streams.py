@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -25,8 +25,6 @@ from penstock.doors.jobs.wire import EventsQuery
 from penstock.doors.outbox import Outbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.core.clock import Alarm
     from penstock.core.events import EventKind
     from penstock.doors.http.request import Request
@@ -71,8 +69,10 @@ class StreamHandlers(JobsDoor):
             return Plain(b"Too many SSE connections", status=503)
         query = EVENTS.parse_query(req)
         last = req.header("last-event-id") or query.last_event_id
-        typed = query.format == "typed"
-        stream = EventStream(self, req, namespace, queue, last=_places(last, len(self.store.journals)), typed=typed)
+        journals = self.store.journals
+        marks = "-".join(each.history.mark for each in journals) if query.ids == "marked" else ""
+        form = EventForm(typed=query.format == "typed", marks=marks)
+        stream = EventStream(self, req, namespace, queue, last=_places(last, len(journals)), form=form)
         # It counts from here on, so that the limit holds however many come in one moment.
         self._open.add(stream)
         client_id = to_uuid(self._ids.next(self.engine.clock.now_ms()))
@@ -105,23 +105,35 @@ class StreamHandlers(JobsDoor):
         )
 
 
-class EventStream:
-    """One client's stream.
+class EventForm(NamedTuple):
+    """How a client wants events. ``typed``: all, with their names. ``marks``: of the journals, to be part of ids; or empty."""
 
-    ``last`` is the number of the last event it has seen of each shard (None: begin with what happens now).
-    """
+    typed: bool
+    marks: str
+
+
+class LastSeen(NamedTuple):
+    """What a client has seen of each shard: the number of the last event, and the mark of its journal if it says so."""
+
+    last: list[int]
+    marks: list[str]
+
+
+class EventStream:
+    """One client's stream. ``last`` is what it has seen before (None: begin with what happens now)."""
 
     def __init__(
-        self, door: StreamHandlers, req: Request, namespace: str, queue: str, *, last: list[int] | None, typed: bool
+        self, door: StreamHandlers, req: Request, namespace: str, queue: str, *, last: LastSeen | None, form: EventForm
     ) -> None:
         self._door = door
         self._clock = door.engine.clock
         self._req = req
-        self._last = last
+        self._last = None if last is None else last.last  #: the number of the last event it has of each shard
+        self._marks = [] if last is None else last.marks
         self._over = asyncio.get_running_loop().create_future()
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._kinds: frozenset[EventKind] = events.ALL_KINDS if typed else events.LEGACY_KINDS
-        render: Callable[[Told], bytes] = events.stream_typed if typed else events.stream_legacy
+        self._kinds: frozenset[EventKind] = events.ALL_KINDS if form.typed else events.LEGACY_KINDS
+        render = events.stream_form(typed=form.typed, marks=form.marks)
         everywhere = req.identity.may(ANYWHERE, Right.LOOK)
         self._reader = Reader(render, self._take, namespace=namespace, queue=queue, everywhere=everywhere)
         self._transport: Any = None
@@ -182,9 +194,9 @@ class EventStream:
         """
         assert self._last is not None
         for shard, journal in enumerate(self._door.store.journals):
-            if self._last[shard] >= journal.journal_next:  # a number of another history: of another file, or of a lost one
+            if await self._is_replaced(shard, journal):
                 oldest = await journal.journal_read(1, 1)
-                await self._tell_gap(shard, oldest[0].seq if oldest else 1)
+                await self._tell_gap(shard, oldest[0].seq if oldest else 1, replaced=True)
         await self._replay()
         self._held = []
         self._door.hub.want(self._reader, self._kinds)
@@ -192,6 +204,15 @@ class EventStream:
         held, self._held = self._held, None
         for message, told in held:
             self._take(message, told)
+
+    async def _is_replaced(self, shard: int, journal: Store) -> bool:
+        """Tell whether the number that a client has is of another journal: of another store, or of one before a restore."""
+        assert self._last is not None
+        mark = self._marks[shard] if shard < len(self._marks) else ""
+        if mark and journal.history.mark and mark != journal.history.mark:
+            return True
+        last = self._last[shard]
+        return last >= journal.journal_next and last >= await journal.journal_end()
 
     async def _replay(self) -> None:
         """Send everything after the last event, up to the end of each journal as it is when that is reached."""
@@ -224,12 +245,13 @@ class EventStream:
         around = "".join(f"{each}-" for each in before), "".join(f"-{each}" for each in after)
         return msgspec.structs.replace(block, shard=shard, around=around)
 
-    async def _tell_gap(self, shard: int, first: int) -> None:
+    async def _tell_gap(self, shard: int, first: int, *, replaced: bool = False) -> None:
         """Go on with an event that is not the next one, and say so, unless the client asked for the oldest there is."""
         assert self._last is not None
         if self._last[shard]:
             several = len(self._last) > 1
-            await self._send([events.stream_gap(self._last[shard], first, shard if several else None)])
+            numbered = shard if several else None
+            await self._send([events.stream_gap(self._last[shard], first, numbered, replaced=replaced)])
         self._last[shard] = first - 1
 
     def _take(self, message: bytes, told: Told) -> bool:
@@ -262,14 +284,17 @@ class EventStream:
         self._heartbeat = self._clock.call_at(self._clock.steady_ms() + HEARTBEAT_MS, self._beat)
 
 
-def _places(text: str, shards: int) -> list[int] | None:
+def _places(text: str, shards: int) -> LastSeen | None:
     """Read where a client was on each shard; 0 is the beginning of all. None for what cannot be such a place.
+
+    Behind an ``@`` are the marks of the journals, if the client wanted them.
 
     One that comes from fewer shards has seen nothing of those that were added since, so it is told all that happened there. One
     that comes from more has seen what there was to see of those that were left away.
     """
+    text, _, marks = text.partition("@")
     parts = text.split("-") if text != "0" else ["0"] * shards
     if not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
         return None
     known = [int(part) for part in parts[:shards]]
-    return known + [0] * (shards - len(known))
+    return LastSeen(known + [0] * (shards - len(known)), marks.split("-"))

@@ -329,6 +329,7 @@ class EventsQuery(In):
 
     format: str = ""
     last_event_id: str = ""  #: for clients that cannot send the header Last-Event-ID
+    ids: str = ""  #: ``marked``: ids also say of which journal their numbers are
 
 
 class CleanBody(In):

@@ -1,10 +1,10 @@
-"""``lake.json``: says that a directory is a lake, of which namespace, and how it is laid out."""
+"""``lake.json``: says that a directory is a lake, of which namespace and server, and how it is laid out."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.client.errors import PenstockError
 
@@ -20,6 +20,14 @@ _FIRST_FORMAT: Final = 1
 LOCK: Final = "_lock"
 
 
+class Card(NamedTuple):
+    """What a card says. ``histories``: of each shard, by its number, whose journal is in the lake (``core.history``)."""
+
+    namespace: str | None
+    made_as: int
+    histories: dict[str, str]
+
+
 class LakeInvalid(PenstockError):
     """A lake cannot be used as it is. The message says what helps."""
 
@@ -30,34 +38,50 @@ def open_card(lake: Lake, namespace: str | None) -> int:
     if card is None:
         if lake.is_local and _is_used(Path(lake.address)):
             raise LakeInvalid(f"{lake.address} is not empty and no lake. Choose another directory, or empty it.")
-        _write(lake, namespace, FORMAT)
+        _write(lake, Card(namespace, FORMAT, {}))
         return FORMAT
-    of, made_as = _read(lake, card)
-    if of != namespace:
+    known = _read(lake, card)
+    if known.namespace != namespace:
         raise LakeInvalid(
-            f"{lake.address} is the lake of namespace {of}, not {namespace}. Say --namespace {of}, or choose another."
+            f"{lake.address} is the lake of namespace {known.namespace}, not {namespace}. Say --namespace"
+            f" {known.namespace}, or choose another."
         )
-    return made_as
+    return known.made_as
 
 
 def note_format(lake: Lake) -> None:
     """Write down that a lake is laid out as this version does it. Raises LakeInvalid."""
     card = lake.text(CARD)
     if card is not None:
-        namespace, made_as = _read(lake, card)
-        if made_as < FORMAT:
-            _write(lake, namespace, FORMAT)
+        known = _read(lake, card)
+        if known.made_as < FORMAT:
+            _write(lake, known._replace(made_as=FORMAT))
 
 
-def _write(lake: Lake, namespace: str | None, made_as: int) -> None:
-    lake.put_text(CARD, json.dumps({"format": made_as, "namespace": namespace}) + "\n")
+def histories_of(lake: Lake) -> dict[str, str]:
+    """Return the history that a lake has of each shard, by its number. Earlier versions noted none. Raises LakeInvalid."""
+    card = lake.text(CARD)
+    return {} if card is None else _read(lake, card).histories
 
 
-def _read(lake: Lake, card: str) -> tuple[str | None, int]:
-    """Return the namespace that a lake is of, and its format. Raises LakeInvalid."""
+def note_histories(lake: Lake, histories: dict[str, str]) -> None:
+    """Write down which histories a lake has. Raises LakeInvalid."""
+    card = lake.text(CARD)
+    if card is not None:
+        _write(lake, _read(lake, card)._replace(histories=histories))
+
+
+def _write(lake: Lake, card: Card) -> None:
+    shown = {"format": card.made_as, "namespace": card.namespace} | ({"histories": card.histories} if card.histories else {})
+    lake.put_text(CARD, json.dumps(shown) + "\n")
+
+
+def _read(lake: Lake, card: str) -> Card:
+    """Return what a card says. Raises LakeInvalid."""
     try:
         found = json.loads(card)
         of, made_as = found.get("namespace"), int(found.get("format", _FIRST_FORMAT))
+        histories = {str(shard): str(history) for shard, history in found.get("histories", {}).items()}
     except (ValueError, TypeError, AttributeError):
         raise LakeInvalid(
             f"{lake.address}/{CARD} cannot be read. It says whose lake this is, such as"
@@ -65,7 +89,7 @@ def _read(lake: Lake, card: str) -> tuple[str | None, int]:
         ) from None
     if made_as > FORMAT:
         raise LakeInvalid(f"{lake.address} was made by a newer version of Penstock (format {made_as}). Update this one.")
-    return (None if of is None else str(of)), made_as
+    return Card(None if of is None else str(of), made_as, histories)
 
 
 def _is_used(directory: Path) -> bool:

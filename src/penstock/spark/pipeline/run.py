@@ -21,7 +21,7 @@ from penstock.lake.tables import EVENTS, QUARANTINE, TABLES
 from penstock.lake.upkeep import compact
 from penstock.spark.journal import Positions, Range, fetch_range, ranges_of
 from penstock.spark.pipeline.build import rebuild
-from penstock.spark.pipeline.card import LOCK, LakeInvalid, note_format, open_card
+from penstock.spark.pipeline.card import LOCK, LakeInvalid, histories_of, note_format, note_histories, open_card
 from penstock.spark.pipeline.fleet import look
 from penstock.spark.pipeline.migrate import migrate
 from penstock.spark.pipeline.tasks import fetch, remake
@@ -78,6 +78,7 @@ class Builder:
         self._most = batch_events
         self._fault = fault
         self._wire = Wire(options)
+        self._histories: dict[str, str] | None = None  #: of the shards, as the lake's card has them; None: not read yet
 
     def close(self) -> None:
         """Close connections."""
@@ -98,7 +99,7 @@ class Builder:
         if found is None or batch is None:
             note_format(lake)
             return 0
-        self._check_server(found)
+        self._check_server(found, tell)
         migrate(self._spark, lake, made_as, tell)
         left, lacking = behind(lake, batch), behind(lake, batch - 1)
         if lacking:  # somebody has removed them, or a newer version has brought them: the last batch alone would not do
@@ -115,8 +116,10 @@ class Builder:
         """Take the next events into the lake; None if there are none. Raises PenstockError."""
         began, lake = steady(), self._lake
         positions = Positions(self._wire, self._options)
+        self._check_histories(positions)
         found = lake.open(EVENTS)
         start = self._start(positions, {shard: mark_of(found, shard_mark(shard)) for shard in positions.vouched})
+        self._note_histories(positions)
         waiting = {shard: positions.vouched[shard] - place for shard, place in start.items()}
         total = sum(waiting.values())
         if total == 0:
@@ -124,7 +127,7 @@ class Builder:
         end = {shard: place + _share(waiting[shard], total, self._most) for shard, place in start.items()}
         number = -1 if (last := mark_of(found)) is None else last
         number += 1
-        ranges = ranges_of(start, end, self._options.min_partitions)
+        ranges = ranges_of(start, end, self._options.min_partitions, positions.histories)
         wanted = [EVENTS.path, *(table.path for table in DERIVED)]
         files = fetch(self._spark, self._options, lake, ranges, batch=number, wanted=wanted).files
         self._fault("fetched")
@@ -153,9 +156,13 @@ class Builder:
                 self._fault(table.path)
         return sum(part.rows for part in files.get(QUARANTINE.path, []))
 
-    def _check_server(self, found: DeltaTable) -> None:
+    def _check_server(self, found: DeltaTable, tell: Callable[[str], None]) -> None:
         """Compare the last event that the lake has of each shard with what the server says it is. Raises LakeInvalid."""
         positions = Positions(self._wire, self._options)
+        self._check_histories(positions)
+        for shard in sorted(positions.histories.keys() - histories_of(self._lake).keys()):
+            if mark_of(found, shard_mark(shard)) is not None:
+                tell(f"shard {shard}: an earlier version did not note whose journal this is; {positions.histories[shard]}")
         for shard, vouched in positions.vouched.items():
             following = mark_of(found, shard_mark(shard))
             if following is None or not positions.first[shard] < following <= vouched:
@@ -170,6 +177,30 @@ class Builder:
                     f"Event {last} of shard {shard} is another one in {self._lake.address} than in the journal of"
                     f" {self._options.url}: it is another server, or an older copy of it. Use another directory."
                 )
+
+    def _check_histories(self, positions: Positions) -> None:
+        """Compare the histories of the server's shards with those in the lake. Raises LakeInvalid.
+
+        Numbers of events are keys of the lake, so two histories of a shard cannot be in one.
+        """
+        if self._histories is None:
+            self._histories = histories_of(self._lake)
+        known = self._histories
+        for shard, history in positions.histories.items():
+            if known.get(shard, history) != history:
+                why = positions.replaced(shard, 0, known[shard])
+                raise LakeInvalid(
+                    f"{self._lake.address} has another history of shard {shard} than the journal of {self._options.url}:"
+                    f" {why}. Use another directory."
+                )
+
+    def _note_histories(self, positions: Positions) -> None:
+        """Note the histories of shards that are new to the lake, before it has events of theirs."""
+        known = self._histories or {}
+        both = known | positions.histories
+        if both != known:
+            note_histories(self._lake, both)
+            self._histories = both
 
     def _start(self, positions: Positions, marks: Mapping[str, int | None]) -> dict[str, int]:
         begin = positions.start()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Which shard it is.
 SHARD: Final = "select shard from penstock.layout"
+#: Which history its journal tells, as text: see core/history.py.
+HISTORY: Final = "select identity::text || ':' || history_epoch from penstock.catalog"
 #: Its queues: number, namespace, name.
 QUEUES: Final = (
     "select q.number, n.name, q.name from penstock.queues q join penstock.namespaces n on n.number = q.namespace"  # noqa: S608

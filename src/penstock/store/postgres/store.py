@@ -601,6 +601,10 @@ class PostgresStore(CatalogReads[Catalog]):
     def webhook_find(self, webhook_id: int) -> Webhook | None:
         return self.catalog.webhooks.get(webhook_id)
 
+    async def journal_end(self) -> int:
+        found = await self._read(lambda db: db.fetchval(_END))
+        return max(self.journal_next, found or 1)
+
     async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
         return await self._read(lambda db: reads.journal(db, seq, limit))  # type: ignore[no-any-return]
 
@@ -609,6 +613,7 @@ _BEGIN_LAYOUT = (
     "with made as (insert into layout (shard, shards, epoch, target) values ($1, $2, $3, $4) on conflict do nothing"
     " returning 1) update catalog set version = version + (select count(*) from made)"
 )
+_END = "select seq + count from journal order by block desc limit 1"
 _LAST_BLOCK = "select block, seq, count, total from journal order by block desc limit 1"
 _ID_FLOOR = """
 select greatest(coalesce((select max(id_mark) from (select id_mark from journal order by block desc limit 1000) as recent), 0),

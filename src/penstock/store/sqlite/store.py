@@ -638,5 +638,8 @@ class SqliteStore(CatalogReads[Catalog]):
     def webhook_find(self, webhook_id: int) -> Webhook | None:
         return self.webhooks.by_id.get(webhook_id)
 
+    async def journal_end(self) -> int:
+        return self.journal_next
+
     async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
         return await self.readers.run(lambda db: readers.journal(db, seq, limit))
