@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +12,7 @@ from penstock.core import limits
 from penstock.store.postgres.transaction import PostgresTransaction
 from tests.fast.test_fast_path import fast, heat, ids, take_fast
 from tests.support.engines import claim_all, push
+from tests.support.receiver import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Job, Payload
     from penstock.core.queue import Queue
     from penstock.engine.engine import Engine
+    from tests.support.redis import OwnRedis
 
     Pair = tuple[Engine, Engine]
 
@@ -93,3 +97,62 @@ async def test_a_pull_with_a_long_lease_gets_nothing_behind_the_list(pair: Pair)
     taken += await claim_all(b, 1, lease_ms=limits.fast_lease_ms_max + 1)
     taken += await claim_all(a, 1)
     assert ids(taken) == ids(expected[:3])
+
+
+async def take_the_rest(pair: Pair, taken: list[Job], expected: list[Job], count: int = 1) -> None:
+    """Pull in turns, one pull after the other: none is passed over, and none is answered with nothing."""
+    for engine in cycle(pair):
+        if len(taken) >= len(expected):
+            break
+        jobs = await claim_all(engine, min(count, len(expected) - len(taken)))
+        assert jobs
+        taken += jobs
+    assert ids(taken) == ids(expected)
+    assert not any(job.attempts for job in taken)
+
+
+@pytest.mark.parametrize("count", [1, 7, 70])
+async def test_order_holds_when_redis_is_flushed(pair: Pair, redis: OwnRedis, count: int) -> None:
+    a, b = pair
+    expected = await heat(a, 300)
+    taken = await take_fast(a, 3)
+    taken += await take_fast(b, 3)
+    redis.client().flushall()
+    await take_the_rest(pair, taken, expected, count)
+    assert fast(a).generation == 1
+
+
+async def test_order_holds_when_redis_is_lost(pair: Pair, redis: OwnRedis) -> None:
+    a, b = pair
+    expected = await heat(a, 200)
+    taken = await take_fast(a, 3)
+    taken += await take_fast(b, 3)
+    redis.kill()
+    await take_the_rest(pair, taken, expected)
+
+
+async def test_order_holds_when_one_server_loses_redis(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = pair
+    expected = await heat(a, 200)
+    taken = await take_fast(a, 3)
+    taken += await take_fast(b, 3)
+
+    async def refused(*_: object, **__: object) -> None:
+        raise ConnectionRefusedError
+
+    for name in ("_pop", "_drain", "_plan", "_offer"):
+        monkeypatch.setattr(fast(b).lists, name, refused)
+    await take_the_rest(pair, taken, expected)
+
+
+async def test_who_waits_at_a_queue_whose_list_is_lost_is_served(pair: Pair, redis: OwnRedis) -> None:
+    a, b = pair
+    expected = await heat(a, 70)
+    taken = await take_fast(a, 10)
+    redis.client().flushall()
+    taken += await claim_all(b, 1)
+    await take_the_rest(pair, taken, expected, 10)
+    waiting = asyncio.ensure_future(claim_all(b, 1, wait_ms=60_000))
+    await until(lambda: b.room.size)
+    job = await push(a)
+    assert ids(await waiting) == [job.id]

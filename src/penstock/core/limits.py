@@ -244,6 +244,7 @@ fast_margin_ms: Final = 5 * SECOND_MS  # by how much what is set aside outlasts 
 fast_note_ms: Final = SECOND_MS  # after which the database is told who has a job that was handed out
 fast_idle_ms: Final = 2 * SECOND_MS  # after which what is left on a list is taken back
 fast_grace_ms: Final = 3 * SECOND_MS  # for every server to say what it has handed out, when lists are given up
+fast_recovery_pause_ms: Final = 10  # before looking again whether what was on lost lists is back
 fast_rest_ms: Final = 5 * SECOND_MS  # without lists after they failed; doubled for each further time
 fast_rest_ms_max: Final = MINUTE_MS
 fast_pause_ms: Final = 2  # before looking again, while another server fetches

@@ -224,10 +224,8 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
         _turn_away(engine, work, [each for each in newcomers if not work.refuse_strange(each, key)])
         return
     fast = engine.fast
-    if fast is not None and fast.serve(work, queue, [each for each in newcomers if not each.direct]):
-        newcomers = [each for each in newcomers if each.direct]
-        if not newcomers:
-            return
+    if fast is not None and fast.serve(work, queue, newcomers):
+        return
     allowance = await engine.throttle.allowance(work, queue)
     jobs, more = await _next_jobs(work, queue, allowance.jobs, chain(room.line(key), newcomers), engine.store.capabilities)
     line = chain(room.line(key), newcomers)

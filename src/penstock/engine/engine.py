@@ -278,6 +278,8 @@ class Engine:
         if webhooks:
             for changed in self.when_webhooks_change:
                 changed()
+            if self.fast is not None:
+                self.fast.heard()
         for block in blocks:
             self.feed.hear(block)
         self.completions.heard(blocks)

@@ -108,6 +108,8 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     fast.TakeBack: fast.take_back,
     fast.Abandon: fast.abandon,
     fast.Reclaim: fast.reclaim,
+    fast.Noted: fast.noted,
+    fast.Look: fast.look,
     keeper.TrimJournal: keeper.trim_journal,
     keeper.AutoRevive: keeper.auto_revive,
     flows.Adopt: flows.adopt,

@@ -19,7 +19,7 @@ from penstock.core import limits
 from penstock.core.errors import StorageFailed, StorageFull
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from penstock.core.apikey import ApiKey
@@ -204,8 +204,16 @@ class Transaction(Protocol):
         """Numbers of the queues that had a ready list when it began, each with its epoch."""
 
     @property
+    def lost(self) -> Collection[int]:
+        """Numbers of the queues whose ready list was lost when it began, and of which nothing may be handed out."""
+
+    @property
     def heated(self) -> Sequence[int]:
-        """Numbers of those of its queues that have a ready list, once it is over."""
+        """Numbers of those of its queues that have a ready list, or have lost theirs, once it is over."""
+
+    @property
+    def lists_generation(self) -> int:
+        """Which generation of ready lists ``heated`` is about."""
 
     # Queues.
 
@@ -562,10 +570,19 @@ class FastTransaction(Transaction, Protocol):
         """Note that a ready list is gone, unless something was leased for it since the given epoch."""
 
     async def abandon(self, generation: int) -> bool:
-        """Begin a new generation, without any lists; False if the given one is over already."""
+        """Begin a new generation, without any lists: those of the given one are lost. False if it is over already."""
+
+    async def lost_remove(self) -> list[int]:
+        """Note that everything that was on lost lists is back, where it is; return the numbers of these queues."""
+
+    async def generation_noted(self, generation: int) -> None:
+        """Note that the store knows who has what this server has handed out in earlier generations."""
 
     async def job_set_aside(self, now_ms: int, grace_ms: int, limit: int) -> list[Job]:
-        """Read active jobs that nobody has started, of generations that were given up ``grace_ms`` ago; held like job_load."""
+        """Read active jobs that nobody has started, of lists that were lost; held like job_load.
+
+        None before every server that lives has noted what it has handed out, or the generation was given up ``grace_ms`` ago.
+        """
 
     async def wal_stored(self, wal: int) -> int:
         """Return up to which number a server's log is stored, and hold that; 0 for an unknown one."""

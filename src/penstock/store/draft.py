@@ -10,7 +10,7 @@ from penstock.core.queue import Standing
 from penstock.store.catalog import C, Tally, as_counts, empty_tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from penstock.core.events import Event
     from penstock.core.queue import Counts, Move, Queue, QueueKey, QueueSettings
@@ -23,7 +23,9 @@ class Draft(Generic[C]):
     _catalog: C
     generation = 0
     hot: Mapping[int, int] = MappingProxyType({})
+    lost: Collection[int] = ()
     heated: Sequence[int] = ()
+    lists_generation = 0
 
     def __init__(self) -> None:
         self._events: list[Event] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.core import limits
@@ -86,7 +87,22 @@ class Abandon(Command[bool]):
 
 
 class Reclaim(Command[int]):
-    """Release some of what was set aside for generations that were given up a while ago; answers how many."""
+    """Release some of what was on lists that were lost, once it is known what of it was handed out; answers how many."""
+
+    __slots__ = ()
+
+
+class Noted(Command[None]):
+    """The store knows who has what this server has handed out in generations before this one."""
+
+    __slots__ = ("generation",)
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+
+
+class Look(Command[None]):
+    """Learn which generation of lists there is: every transaction does."""
 
     __slots__ = ()
 
@@ -193,10 +209,28 @@ async def abandon(_engine: Engine, work: Work, commands: Sequence[Abandon]) -> N
         work.answer(command, given_up)
 
 
-async def reclaim(_engine: Engine, work: Work, commands: Sequence[Reclaim]) -> None:
+async def reclaim(engine: Engine, work: Work, commands: Sequence[Reclaim]) -> None:
     """Release what nobody will hand out."""
     for command in commands:
         found = await _fast(work).job_set_aside(work.now_ms, limits.fast_grace_ms, limits.slice_jobs_max)
         for each in found:
             work.move(work.meet(each), Arrow.RELEASE)
+        if work.tx.lost:
+            await work.flush()
+            for number in await _fast(work).lost_remove():
+                key = work.tx.queue_by_number(number).key
+                work.after_commit.append(partial(engine.room.nudge_at, key, work.steady_ms))
         work.answer(command, len(found))
+
+
+async def noted(_engine: Engine, work: Work, commands: Sequence[Noted]) -> None:
+    """Let the others know that they need not wait for this server."""
+    for command in commands:
+        await _fast(work).generation_noted(command.generation)
+        work.answer(command, None)
+
+
+async def look(_engine: Engine, work: Work, commands: Sequence[Look]) -> None:
+    """Nothing to do: the beginning of the transaction has read it."""
+    for command in commands:
+        work.answer(command, None)

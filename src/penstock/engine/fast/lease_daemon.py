@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
 from penstock.core.errors import FastPathFailed
-from penstock.engine.fast.commands import Begin, Reclaim
+from penstock.engine.fast.commands import Begin, Noted, Reclaim
 from penstock.engine.keeper import Keeper
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ class LeaseDaemon(Keeper):
     def __init__(self, path: FastPath) -> None:
         super().__init__(path.engine)
         self._path = path
-        self._hurried: asyncio.Task[None] | None = None
 
     async def run_once(self) -> None:
         """Do one round."""
@@ -39,10 +37,13 @@ class LeaseDaemon(Keeper):
         except FastPathFailed:
             self._path.failed()
 
-    def hurry(self) -> None:
-        """Say at once what was handed out: the lists it came from are given up."""
-        if len(self._path.handed):
-            self._hurried = asyncio.get_running_loop().create_task(self.note(limits.HOUR_MS), name="penstock-hurry")
+    def hurry(self, generation: int) -> None:
+        """Write down at once what was handed out in generations before this one, then that this is done."""
+        self._path.start(self._note_all(generation), "penstock-hurry")
+
+    async def _note_all(self, generation: int) -> None:
+        await self.note(limits.HOUR_MS)
+        await self._engine.run(Noted(generation))
 
     async def note(self, beyond_ms: int) -> None:
         """Write down everything that was handed out by now, or as many ms ago."""

@@ -85,14 +85,15 @@ class Line:
         if not wanted:
             return []
         if wanted > limits.fast_batch_jobs_max:
-            await self._path.take_back(self.number, self.prefetcher.epoch)
-            self._leave_to_the_database(claims)
+            self._path.leave_list(self, [*claims, *self._waiting])
+            self._waiting = []
             return []
         prefetcher = self.prefetcher
         if prefetcher.epoch is None and not await prefetcher.fetch_now(wanted, is_empty=True):  # there is no list yet
             self._leave_to_the_database(claims)
             return []
         lease_ms = max(claim.lease_ms for claim in claims if claim.lease_ms is not None)
+        generation = self._path.generation
         jobs, overtaken = await self._pop(wanted, lease_ms)
         shares = _shares(claims, jobs)
         self._return(jobs[sum(len(share) for _, share in shares) :])
@@ -102,6 +103,9 @@ class Line:
             # Nobody gets less than they want because of where the list happens to end.
             if missing:
                 share += await self._top_up(missing, lease_ms)
+        if self._path.generation != generation:  # given up meanwhile, and written down what of it was handed out: not this
+            self._leave_to_the_database(claims)
+            return []
         self._give(shares)
         served = {caller for caller, _ in shares}
         unserved = [claim for claim in claims if claim not in served and not claim.future.done()]

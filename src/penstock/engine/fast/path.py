@@ -14,13 +14,14 @@ from penstock.core.breaker import Breaker
 from penstock.core.errors import FastPathFailed, PenstockError
 from penstock.core.ids import random_name
 from penstock.engine.claim import Claim, lease_ms_of
-from penstock.engine.fast.commands import Abandon, TakeBack, may_be_hot
+from penstock.engine.fast.commands import Abandon, Look, TakeBack, may_be_hot
 from penstock.engine.fast.lease_daemon import LeaseDaemon
 from penstock.engine.fast.line import Line
+from penstock.engine.fast.recovery import Recovery
 from penstock.store.redis.lists import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Sequence
 
     from penstock.core.job import Job
     from penstock.core.queue import Queue, QueueKey
@@ -46,6 +47,8 @@ class FastPath:
         self.daemon = LeaseDaemon(self)
         self.lent = 0  #: jobs handed out from lists since the start
         self._lines: dict[QueueKey, Line] = {}
+        self.lost: Collection[int] = ()  #: queues whose list was lost, as of our latest transaction
+        self._recovery = Recovery(self)
         self._heat: dict[QueueKey, tuple[int, int]] = {}  #: when counting began, and how many were claimed since
         self._giving_up: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -87,10 +90,16 @@ class FastPath:
         return claim.lease_ms if queue is None else lease_ms_of(queue, claim, job)
 
     def serve(self, work: Work, queue: Queue, newcomers: Sequence[Claim]) -> bool:
-        """Take over callers of a queue that has a ready list, once the work is committed; False: they are not for us."""
-        if queue.number not in work.tx.hot or self.rests:
+        """Take over callers of a queue that has a ready list, or has lost it, once the work is committed.
+
+        False: they are not for us. The database serves nobody as long as something that was on a list stands before the rest.
+        """
+        if queue.number in work.tx.lost:
+            work.after_commit.append(partial(self._recovery.hold, queue, list(newcomers)))
+        elif queue.number in work.tx.hot:
+            work.after_commit.append(partial(self._take_over, queue, list(newcomers)))
+        else:
             return False
-        work.after_commit.append(partial(self._take_over, queue, list(newcomers)))
         return True
 
     def _take_over(self, queue: Queue, newcomers: list[Claim]) -> None:
@@ -105,16 +114,27 @@ class FastPath:
             else:
                 unsuited.append(claim)
         if unsuited:
-            self._start(self._serve_without_list(queue.key, unsuited), "penstock-fast-clear")
+            self.start(self._serve_without_list(queue.key, unsuited), "penstock-fast-clear")
 
     async def _serve_without_list(self, key: QueueKey, claims: list[Claim]) -> None:
-        """Take the list of a queue back, then have the database serve callers: what is on the list stands before the rest."""
-        await self.clear(key)
-        for claim in claims:
-            if not claim.future.done():
-                self.put_back(claim)
+        """Take the list of a queue back, and have the database serve callers: what is on the list stands before the rest."""
 
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        def serve() -> None:
+            for claim in claims:
+                if not claim.future.done():
+                    self.put_back(claim)
+            claims.clear()
+
+        await self.clear(key, then=serve)
+        serve()
+
+    def leave_list(self, line: Line, claims: list[Claim]) -> None:
+        """Have the database serve callers of a line, without the list."""
+        self.forget(line)
+        self.start(self._serve_without_list(line.key, claims), "penstock-fast-clear")
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Do something in the background; ``close`` waits for it."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -211,7 +231,7 @@ class FastPath:
                         best[job.queue] = place
         try:
             for queue, place in best.items():
-                await self.lists.offer(max(work.tx.generation, self.generation), queue, place)
+                await self.lists.offer(work.tx.lists_generation, queue, place)
         except FastPathFailed:
             self.failed()
 
@@ -225,34 +245,43 @@ class FastPath:
             self.failed()
             return set()
 
-    async def clear(self, key: QueueKey, *, soon: bool = False) -> None:
+    async def clear(self, key: QueueKey, *, soon: bool = False, then: Callable[[], None] | None = None) -> None:
         """Take everything back from the ready list of a queue, whichever server has filled it, as far as Redis answers.
 
-        ``soon``: see ``take_back``.
+        ``soon``, ``then``: see ``take_back``.
         """
         queue = self.engine.store.queue_find(key)
         if queue is not None:
             try:
-                await self.take_back(queue.number, self.engine.hot.get(queue.number), soon=soon)
+                await self.take_back(queue.number, self.engine.hot.get(queue.number), soon=soon, then=then)
             except FastPathFailed:
                 self.failed()
             except PenstockError as error:  # the database is in trouble: their leases will run out
                 log.warning("what was on a ready list could not be taken back", queue=key, error=str(error))
 
     async def take_back(
-        self, number: int, epoch: int | None, filled_before_ms: int | None = None, *, soon: bool = False
+        self,
+        number: int,
+        epoch: int | None,
+        filled_before_ms: int | None = None,
+        *,
+        soon: bool = False,
+        then: Callable[[], None] | None = None,
     ) -> bool:
         """Take everything from a ready list, unless it was filled since; tell whether it was done.
 
-        Nothing of it is handed out any more when this returns. ``soon``: it need not be in line again by then.
+        Nothing of it is handed out any more when this returns. ``soon``: it need not be in line again by then. ``then``: what
+        it asks the engine for is done in the same transaction, where nobody can have made the list again.
         """
         holder = self.new_holder()
         before = self.clock.steady_ms() + limits.HOUR_MS if filled_before_ms is None else filled_before_ms
         generation = self.generation
-        jobs = await self.lists.drain(generation, number, holder, before)
+        jobs = await self.lists.drain(generation, number, holder, before, known=epoch is not None)
         if jobs is None:
             return False
         taken = self.engine.run(TakeBack([(job.id, job.token) for job, _ in jobs], number, epoch))
+        if then is not None:
+            then()
         if soon:
             taken.add_done_callback(lambda _: self._unlock_soon(generation, number, holder))
         else:
@@ -262,7 +291,7 @@ class FastPath:
 
     def _unlock_soon(self, generation: int, number: int, holder: str) -> None:
         # A lock that is not given back runs out.
-        self._start(self.lists.unlock(generation, number, holder), "penstock-fast-unlock")
+        self.start(self.lists.unlock(generation, number, holder), "penstock-fast-unlock")
 
     async def cool(self) -> None:
         """Take back what nobody wants any more."""
@@ -304,17 +333,23 @@ class FastPath:
         """Hear of every commit: somebody may have given up the lists."""
         if work.tx.generation >= self.generation:  # of two that were under way together, either may end first
             self.engine.hot = work.tx.hot
+            self.lost = work.tx.lost
         if work.tx.generation > self.generation:
             self.generation = work.tx.generation
             for line in list(self._lines.values()):
                 self.forget(line)
-            self.daemon.hurry()
+            self.daemon.hurry(self.generation)
+
+    def heard(self) -> None:
+        """Look whether lists were lost: another server may have said so."""
+        self.engine.run_unheard(Look())
 
     async def close(self) -> None:
         """Say who has what was handed out. What is on lists is for the other servers, or comes back by itself."""
         await self.daemon.stop()
         for line in list(self._lines.values()):
             await line.close()
+        self._recovery.close()
         if self._tasks:
             await asyncio.wait(self._tasks)
         with contextlib.suppress(PenstockError):

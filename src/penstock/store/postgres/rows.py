@@ -153,10 +153,12 @@ FIND_UNIQUE: Final = (
 )
 DUE: Final = f"{_FIND} where j.state = 1 and j.run_at <= $1 order by j.run_at, j.id limit $2 for update skip locked"
 LAPSED: Final = f"{_FIND} where j.state = 2 and j.lease_until <= $1 order by j.lease_until limit $2 for update skip locked"
-# Of an earlier generation of the fast path, once everybody had time to say what they have handed out.
+# Of an earlier generation of the fast path, once everybody has said, or had time to say, what they have handed out.
 SET_ASIDE: Final = (
-    f"{_FIND}, catalog c where j.state = 2 and j.started_at is null and j.lease_until is not null"
-    " and j.token < c.fence and c.fenced_at + $2 <= $1 order by j.lease_until limit $3 for update of j skip locked"
+    f"{_FIND}, catalog c where j.state = 2 and j.started_at is null and j.lease_until is not null"  # noqa: S608
+    " and (j.token < c.fence or j.queue in (select queue from lost))"
+    " and (c.fenced_at + $2 <= $1 or not exists (select from nodes where until > $1 and generation < c.generation))"
+    " order by j.lease_until limit $3 for update of j skip locked"
 )
 EXPIRED: Final = (
     f"{_FIND} where j.expires_at is not null and j.state in (0, 1, 5) and j.expires_at <= $1 order by j.expires_at limit $2"

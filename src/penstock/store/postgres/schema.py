@@ -478,6 +478,40 @@ _HISTORY = """
 alter table catalog add column history_epoch bigint not null default 0;  -- how often events that were told have been replaced
 """
 
+# Ready lists that were lost: nothing of their queues is handed out until what was on them is back in its place.
+_LOST_LISTS = f"""
+create table lost (
+  queue        int primary key
+);
+alter table nodes add column generation bigint not null default 0;  -- what the server handed out of earlier ones is stored
+
+drop function finish(int[], bigint, int[], int, bigint, bigint, bigint, bytea, bytea);
+create function finish(
+  touched int[], known_version bigint, emptied int[], events int, at_ms bigint, mark bigint, by_server bigint, in_news bytea,
+  in_body bytea, out new_block bigint, out new_seq bigint, out new_total bigint, out xid text, out heated int[],
+  out lists_generation bigint
+) language plpgsql as $$
+begin
+  perform pg_advisory_xact_lock({LOCK_COMMIT}, 0);
+  if exists (select from queues where number = any (touched) and version > known_version) then
+    raise exception 'a queue was changed meanwhile' using errcode = '{CHANGED_STATE}';
+  end if;
+  if cardinality(emptied) > 0 and not are_empty(emptied) then
+    raise exception 'a queue is not empty any more' using errcode = '{CHANGED_STATE}';
+  end if;
+  select j.block + 1, j.seq + j.count, j.total into new_block, new_seq, new_total
+    from journal j order by j.block desc limit 1;
+  new_block := coalesce(new_block, 1);
+  new_seq := coalesce(new_seq, 1);
+  new_total := coalesce(new_total, 0) + length(in_body);
+  insert into journal values (new_block, new_seq, events, at_ms, mark, by_server, new_total, in_news, in_body);
+  perform pg_notify('{CHANNEL}', by_server || ' ' || new_block);
+  xid := pg_current_xact_id()::text;
+  heated := array(select queue from hot where queue = any (touched) union select queue from lost where queue = any (touched));
+  select generation into lists_generation from catalog;
+end $$;
+"""  # noqa: S608 - put together from constants of this file
+
 #: Migration number n (counting from 1) takes a database from version n-1 to n. Never edit one that was released; append.
 MIGRATIONS: Final[tuple[str, ...]] = (
     _VERSION_1,
@@ -488,5 +522,6 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     _API_KEYS,
     _LEDGER,
     _HISTORY,
+    _LOST_LISTS,
 )
 SCHEMA_VERSION: Final = len(MIGRATIONS)

@@ -82,7 +82,7 @@ class PostgresTransaction(Ledger, AcrossShards):
         self._catalog = store.catalog
         try:
             await self._db.execute("begin")
-            now_ms, version, self.generation, queues, epochs = await self._db.fetchrow(_ENTER)
+            now_ms, version, self.generation, queues, epochs, self.lost = await self._db.fetchrow(_ENTER)
             if queues:
                 self.hot = dict(zip(queues, epochs, strict=True))
             self.now_ms, self.steady_ms = store.clock.told(now_ms)
@@ -155,7 +155,7 @@ class PostgresTransaction(Ledger, AcrossShards):
             list(self._changed),
         )
         touched = [number for number in self._deltas if number not in self._emptied]
-        block, seq, total, xid, self.heated = await self._db.fetchrow(
+        block, seq, total, xid, self.heated, self.lists_generation = await self._db.fetchrow(
             _FINISH, touched, self._known, list(self._emptied), len(self._events), self.now_ms, self._id_mark(),
             self._store.server, news.encode(told), body,
         )  # fmt: skip
@@ -678,7 +678,8 @@ class PostgresTransaction(Ledger, AcrossShards):
 
     async def hot_remove(self, queue: int, epoch: int) -> None:
         self.wrote = True
-        await self._db.execute("delete from hot where queue = $1 and epoch = $2", queue, epoch)
+        if _changed(await self._db.execute("delete from hot where queue = $1 and epoch = $2", queue, epoch)):
+            self.hot = {number: each for number, each in self.hot.items() if number != queue}
 
     async def abandon(self, generation: int) -> bool:
         # The lock comes first: by the clock, the fence is behind everything that was set aside in this generation.
@@ -686,8 +687,22 @@ class PostgresTransaction(Ledger, AcrossShards):
             return False
         self.wrote = True
         await self._db.execute(_ABANDON, EPOCH_MS, TIME_SHIFT)
+        await self._db.execute("insert into lost select queue from hot on conflict do nothing")
         await self._db.execute("delete from hot")
+        self._webhooks_changed = True  # which has the other servers look at once
         return True
+
+    async def lost_remove(self) -> list[int]:
+        found = [row[0] for row in await self._db.fetch(_REMOVE_LOST)]
+        if found:
+            self.wrote = True
+            self._changed.update(found)  # whoever waits at one of them gets a job now
+        return found
+
+    async def generation_noted(self, generation: int) -> None:
+        await self._db.execute(
+            "update nodes set generation = $1 where server = $2 and generation < $1", generation, self._store.server
+        )
 
     async def job_set_aside(self, now_ms: int, grace_ms: int, limit: int) -> list[Job]:
         statement = except_queues(rows.SET_ASIDE, self._catalog.frozen)
@@ -768,7 +783,14 @@ def _utf8(text: str | None) -> bytes | None:
 
 
 _OLD_NAMES = "select queue, group_id from jobs where id = any ($1::bigint[])"
-_ENTER = "select clock_ms(), version, generation, array(select queue from hot), array(select epoch from hot) from catalog"
+_ENTER = (
+    "select clock_ms(), version, generation, array(select queue from hot), array(select epoch from hot),"
+    " array(select queue from lost) from catalog"
+)
+_REMOVE_LOST = (
+    "delete from lost l where not exists (select from jobs j where j.state = 2 and j.started_at is null"
+    " and j.lease_until is not null and j.queue = l.queue) returning l.queue"
+)
 # The epochs of a list never meet those of a later list of the same queue.
 _ADD_HOT = "insert into hot values ($1, clock_ms() << 20) on conflict (queue) do nothing"
 _FILL_HOT = (

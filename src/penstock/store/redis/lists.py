@@ -216,10 +216,17 @@ class ReadyLists:
         """Have nothing handed out that stands behind a place before the database was asked."""
         await self._run(self._offer, generation, queue, ["", place, KEEP_S])
 
-    async def drain(self, generation: int, queue: int, holder: str, filled_before_ms: int) -> list[Delivery] | None:
-        """Take everything out and the lock with it; None if the list was filled since then."""
+    async def drain(
+        self, generation: int, queue: int, holder: str, filled_before_ms: int, *, known: bool
+    ) -> list[Delivery] | None:
+        """Take everything out and the lock with it; None if the list was filled since then.
+
+        ``known``: the database has this list. Raises FastPathFailed if Redis does not.
+        """
         answer = await self._run(self._drain, generation, queue, [await self._run_id(), holder, LOCK_MS, filled_before_ms])
-        done, *bodies = answer  # 2: there is no list, and there was none or it is lost; who is served from it finds out
+        done, *bodies = answer
+        if done == 2 and known:
+            raise FastPathFailed("Redis has lost the ready lists.")
         return [_read(body) for body in bodies] if done else None
 
     async def remove(self, generation: int, queue: int, jobs: Sequence[Job]) -> set[int]:
