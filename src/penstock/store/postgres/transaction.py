@@ -783,9 +783,10 @@ def _utf8(text: str | None) -> bytes | None:
 
 
 _OLD_NAMES = "select queue, group_id from jobs where id = any ($1::bigint[])"
+# In one order: the planner may read one column from an index, and the other from the table.
 _ENTER = (
-    "select clock_ms(), version, generation, array(select queue from hot), array(select epoch from hot),"
-    " array(select queue from lost) from catalog"
+    "select clock_ms(), version, generation, array(select queue from hot order by queue),"
+    " array(select epoch from hot order by queue), array(select queue from lost) from catalog"
 )
 _REMOVE_LOST = (
     "delete from lost l where not exists (select from jobs j where j.state = 2 and j.started_at is null"
