@@ -38,9 +38,11 @@ from penstock.doors.jobs.cron_commands import cron_commands
 from penstock.doors.jobs.crons import CronHandlers
 from penstock.doors.jobs.dead_letter_commands import dead_letter_commands
 from penstock.doors.jobs.flow_commands import flow_commands
+from penstock.doors.jobs.flow_push import flow_push_commands
 from penstock.doors.jobs.held import HeldHandlers
 from penstock.doors.jobs.hub import Hub
 from penstock.doors.jobs.jobs import JobHandlers
+from penstock.doors.jobs.queue_events import event_commands
 from penstock.doors.jobs.queues import QueueHandlers
 from penstock.doors.jobs.session import Session
 from penstock.doors.jobs.sockets import SocketDoor
@@ -245,6 +247,8 @@ class Doors:
             limit_commands(queues),
             dead_letter_commands(queues),
             flow_commands(jobs),
+            flow_push_commands(jobs),
+            event_commands(),
             cron_commands(crons),
             webhook_commands(webhooks),
             worker_commands(workers),
@@ -261,7 +265,7 @@ class Doors:
             allow_origin=config.cors_allow_origin,
         )
         self.resp = RespListener(self.subscribers, self._gate, window=self._window)
-        self.tcp = TcpListener(table, self._gate, engine.clock, window=self._window)
+        self.tcp = TcpListener(table, self._gate, engine.clock, hub=hub, window=self._window)
         main = with_rights(
             [
                 *jobs.routes(),

@@ -530,6 +530,44 @@ def _flow(c: TcpClient, **options: Any) -> tuple[str, str]:
     return child, parent
 
 
+def pushf(c: TcpClient) -> None:
+    child, parent = f"{c.queue}-child", f"{c.queue}-parent"
+    needs = {"dependsOn": [child], "childrenIds": [child]}
+    jobs = [
+        {"id": parent, "queue": c.queue, "input": {"data": {"p": 1}, **needs}},
+        {"id": child, "queue": f"{c.queue}-2", "input": {"data": {"c": 1}, "parentId": parent, "priority": 3}},
+    ]
+    stored = c.ok("PUSHF", jobs=jobs)["data"]["jobs"]
+    assert [(job["id"], job["queue"], job["state"]) for job in stored] == [
+        (parent, c.queue, "waiting-children"),
+        (child, f"{c.queue}-2", "waiting"),
+    ]
+    assert stored[1]["parentId"] == parent
+    assert c.ok("PULL", queue=c.queue)["job"] is None
+    c.ok("ACK", id=c.ok("PULL", queue=f"{c.queue}-2")["job"]["id"], result=7)
+    assert c.ok("PULL", queue=c.queue)["job"]["id"] == parent
+
+
+def subscribe_events(c: TcpClient) -> None:
+    c.ok("SubscribeEvents", queue=c.queue)
+    with TcpClient(c.port, c.queue) as other:
+        job_id = other.push()
+    event = c.read()
+    assert event["type"] == "event"
+    assert event["event"].items() >= {"eventType": "pushed", "queue": c.queue, "jobId": job_id}.items()
+
+
+def unsubscribe_events(c: TcpClient) -> None:
+    c.ok("SubscribeEvents", queue=c.queue)
+    c.ok("UnsubscribeEvents")
+    c.push()
+    assert c.ok("Ping")["data"]["pong"] is True
+
+
+def trim_events(c: TcpClient) -> None:
+    assert c.ok("TrimEvents", queue=c.queue, maxLength=0)["data"] == {"removed": 0}
+
+
 def get_children_values(c: TcpClient) -> None:
     child, parent = _flow(c)
     c.ok("ACK", id=c.ok("PULL", queue=c.queue)["job"]["id"], result={"a": 1})
@@ -654,12 +692,15 @@ WORKS = _by_command()
 #: Commands that take nothing cannot be used wrongly, only by somebody without a token.
 NEVER_REFUSED = {
     "Ping", "Stats", "Metrics", "Prometheus", "StorageStatus", "CompactMemory", "Hello", "ListQueues", "CronList",
-    "ListWebhooks", "ListWorkers",
+    "ListWebhooks", "ListWorkers", "UnsubscribeEvents",
 }  # fmt: skip
 #: One wrong use of each other command, and the words it is refused with.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "PUSH": ({"queue": "q", "data": 1, "priority": 0.5}, "priority must be an integer"),
     "PUSHB": ({"queue": "q", "jobs": [{"data": 1}, {"data": 2, "delay": -1}]}, "jobs[1]: delay must be at least 0"),
+    "PUSHF": ({"jobs": [{"id": "x", "queue": "q", "input": {"data": 1}}]}, "flow job data must be an object"),
+    "SubscribeEvents": ({"queue": "a b"}, "Queue name contains invalid characters"),
+    "TrimEvents": ({"queue": "q", "maxLength": -1}, "maxLength must be at least 0"),
     "PULL": ({"queue": "q", "timeout": 60_001}, "timeout must be at most 60000"),
     "PULLB": ({"queue": "q", "count": 1_001}, "count must be at most 1000"),
     "ACK": ({"id": UNKNOWN_ID}, NOT_ACTIVE),

@@ -603,6 +603,10 @@ COMMANDS: dict[str, Callable[[Names], list[dict[str, Any]]]] = {
     # Producers and workers.
     "PUSH": lambda names: [{"queue": names.queue, **each} for each in pushes(names)],
     "PUSHB": lambda names: [{"queue": names.queue, "jobs": [each]} for each in pushes(names)],
+    "PUSHF": lambda names: [
+        {"jobs": [{"id": f"{names.queue}-flow", "queue": names.queue, "input": {**each, "data": {}}}]}
+        for each in pushes(names)
+    ],
     "PULL": queue(),
     "PULLB": queue(count=2),
     "ACK": leased(result=1),
@@ -690,6 +694,10 @@ COMMANDS: dict[str, Callable[[Names], list[dict[str, Any]]]] = {
     "Prometheus": fields(),
     "StorageStatus": fields(),
     "CompactMemory": fields(),
+    # Events. Last, so that nothing happens while something is subscribed to.
+    "TrimEvents": queue(maxLength=1),
+    "UnsubscribeEvents": fields(),
+    "SubscribeEvents": queue(),
 }
 FOR_EVERYBODY = {"Auth", "Hello", "Ping"}
 SERVER_COMMANDS = {"Stats", "Metrics", "Prometheus", "StorageStatus", "CompactMemory"}

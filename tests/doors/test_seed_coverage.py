@@ -30,7 +30,7 @@ def test_the_tables_are_those_of_the_contract() -> None:
     }  # fmt: skip
     assert len(set(seed.ROUTES)) == 81
     assert len(seed.EVENTS) == 60
-    assert len(seed.COMMANDS) == 79
+    assert len(seed.COMMANDS) == 89
 
 
 def test_every_route_has_a_success_and_a_failure() -> None:
@@ -60,6 +60,6 @@ def test_a_command_that_only_a_websocket_has_works_there_and_is_refused_there(se
     with ear(server) as socket:
         assert socket.ask(name, events=["job:*"])["ok"] is True
         refused = socket.ask(name, events=5)
-        assert refused.keys() == {"ok", "error"}
+        assert refused.keys() == {"ok", "error", "code"}
         assert refused["ok"] is False
         assert refused["error"].startswith("events must be a")

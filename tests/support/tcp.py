@@ -22,7 +22,9 @@ from penstock.doors.jobs.cron_commands import cron_commands
 from penstock.doors.jobs.crons import CronHandlers
 from penstock.doors.jobs.dead_letter_commands import dead_letter_commands
 from penstock.doors.jobs.flow_commands import flow_commands
+from penstock.doors.jobs.flow_push import flow_push_commands
 from penstock.doors.jobs.jobs import JobHandlers
+from penstock.doors.jobs.queue_events import event_commands
 from penstock.doors.jobs.queues import QueueHandlers
 from penstock.doors.jobs.webhook_commands import webhook_commands
 from penstock.doors.jobs.webhooks import WebhookHandlers
@@ -58,6 +60,8 @@ def all_commands(engine: Any = None) -> CommandTable:
         limit_commands(QueueHandlers(engine)),
         dead_letter_commands(QueueHandlers(engine)),
         flow_commands(JobHandlers(engine)),
+        flow_push_commands(JobHandlers(engine)),
+        event_commands(),
         cron_commands(CronHandlers(engine)),
         webhook_commands(WebhookHandlers(engine, cast("Any", None))),
         worker_commands(WorkerHandlers(engine, cast("Any", None), cast("Any", NoGroups()))),
@@ -74,6 +78,7 @@ class TcpClient:
 
     def __init__(self, port: int, queue: str | None = None) -> None:
         self.queue = queue or f"t{os.getpid()}-{next(_numbers)}"
+        self.port = port
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
 
     def __enter__(self) -> Self:

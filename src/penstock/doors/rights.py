@@ -180,8 +180,9 @@ COMMANDS: Final[dict[Right, tuple[str, ...]]] = {
         *("GetQueueLimits", "GetDeduplicationJobId"),
         *("GetStallConfig", "GetDlqConfig", "ListWorkers", "CronGet", "CronList"),
         *("Stats", "Metrics", "Prometheus", "StorageStatus"),
+        *("SubscribeEvents", "UnsubscribeEvents"),
     ),
-    Right.PRODUCE: ("PUSH", "PUSHB", "UpdateParent"),
+    Right.PRODUCE: ("PUSH", "PUSHB", "PUSHF", "UpdateParent"),
     Right.TAKE: ("PULL", "PULLB", "RegisterWorker", "UnregisterWorker", "Heartbeat"),
     Right.SETTLE: (
         *("ACK", "ACKB", "FAIL", "Progress", "JobHeartbeat", "JobHeartbeatB", "ExtendLock", "ExtendLocks", "AddLog"),
@@ -194,6 +195,7 @@ COMMANDS: Final[dict[Right, tuple[str, ...]]] = {
         *("RemoveDlqJob", "RemoveDeduplicationKey", "RemoveJobDeduplicationKey"),
         *("RateLimit", "RateLimitClear", "SetConcurrency", "ClearConcurrency", "SetStallConfig", "SetDlqConfig"),
         *("Cron", "CronDelete", "AddWebhook", "RemoveWebhook", "ListWebhooks", "SetWebhookEnabled", "CompactMemory"),
+        "TrimEvents",
     ),
 }
 #: Commands of the Redis protocol. One that is listed twice needs both.

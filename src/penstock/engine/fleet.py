@@ -42,6 +42,7 @@ from penstock.engine.completions import Ending
 from penstock.engine.crons import RemoveCron, SaveCron
 from penstock.engine.dead import SettleDead
 from penstock.engine.feed import Feed
+from penstock.engine.flow_push import PushFlow, push_flow_on_shards
 from penstock.engine.flows import Adopt, CancelChildren, Unneed
 from penstock.engine.hooks import AddWebhook, EnableWebhook, RemoveWebhook
 from penstock.engine.meter import metered
@@ -139,6 +140,7 @@ class Fleet:
             Unneed: self._unneed,
             Adopt: self._adopt,
             PushAcross: self._push_across,
+            PushFlow: lambda command: push_flow_on_shards(self, command),
             AckById: self._by_id,
             NackById: self._by_id,
             SettleDead: self._settle_dead,

@@ -150,7 +150,7 @@ class PushAgain(Command[list[Job | None]]):
 
 async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
     """Apply a batch of pushes."""
-    commands = await _permitted(work, commands)
+    commands = await permitted(work, commands)
     names = Names(work)
     special = {command: None for command in commands if any_special(command.jobs)}
     if special:
@@ -179,7 +179,7 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
             jobs = []
             for new in command.jobs:
                 found, _ = await names.find(queue, new)
-                jobs.append(found or names.keep(await _make_one(work, queue, new, names)))
+                jobs.append(found or names.keep(await make_one(work, queue, new, names)))
         else:
             jobs = make(work, queue, command.jobs)
         work.answer(command, jobs)
@@ -201,7 +201,7 @@ async def _has_room(work: Work, queue: Queue, command: Push, room: int, names: N
 
 async def push_across(engine: Engine, work: Work, commands: Sequence[PushAcross]) -> None:
     """Apply a batch of pushes to several queues each."""
-    commands = await _permitted(work, commands)
+    commands = await permitted(work, commands)
     names = Names(work)
     await names.prefetch([(key, new) for command in commands for key, jobs in command.parts for new in jobs])
     repeats: list[tuple[Job, NewJob]] = []
@@ -253,10 +253,10 @@ async def push_again(engine: Engine, work: Work, commands: Sequence[PushAgain]) 
         await _renew(engine, work, repeats)
 
 
-_Permitted = TypeVar("_Permitted", Push, PushAcross, Publish)
+_Permitted = TypeVar("_Permitted", bound=Push | PushAcross | Publish)
 
 
-async def _permitted(work: Work, commands: Sequence[_Permitted]) -> Sequence[_Permitted]:
+async def permitted(work: Work, commands: Sequence[_Permitted]) -> Sequence[_Permitted]:
     """Refuse the commands whose names were given to another shard meanwhile, or that have taken too long; return the others."""
     permits = [command.permit for command in commands if command.permit is not None]
     if not permits:
@@ -322,7 +322,7 @@ async def _take_over(work: Work, repeats: Sequence[tuple[Job, NewJob]]) -> None:
 
 async def publish(_engine: Engine, work: Work, commands: Sequence[Publish]) -> None:
     """Apply a batch of chunks. Each is deleted by the transaction that makes jobs of it, so that it is made so once."""
-    for command in await _permitted(work, commands):
+    for command in await permitted(work, commands):
         if work.tx.away and any(work.tx.queue_away(part.queue) is not None for part in command.parts):
             work.refuse(command, QueueMoving())
             continue
@@ -372,7 +372,7 @@ async def _push_staged(work: Work, parts: Sequence[Part]) -> int:
             for new in part.jobs:
                 found, _ = await names.find(queue, new)
                 if found is None:
-                    names.keep(await _make_one(work, queue, new, names))
+                    names.keep(await make_one(work, queue, new, names))
     return work.pushed - pushed
 
 
@@ -390,7 +390,7 @@ async def push_inside(work: Work, pushes: Sequence[tuple[Queue, NewJob]]) -> lis
             work.tell(EventKind.QUEUE_CREATED, queue)
         found, replaced = await names.find(queue, new)
         if found is None:
-            jobs.append(names.keep(await _make_one(work, queue, new, names)))
+            jobs.append(names.keep(await make_one(work, queue, new, names)))
         else:
             jobs.append(found if replaced else None)
     await work.flush()
@@ -405,7 +405,7 @@ def any_special(jobs: Sequence[NewJob]) -> bool:
     return False
 
 
-async def _make_one(work: Work, queue: Queue, new: NewJob, names: Names) -> Job:
+async def make_one(work: Work, queue: Queue, new: NewJob, names: Names) -> Job:
     """Make a job that may have to wait for others."""
     job = build_one(work, queue, new)
     needed = [found for ref in new.needs if (found := await names.resolve_any(queue, ref)) is not None]

@@ -60,14 +60,14 @@ class Names:
         if keys:
             await self._look_for(keys)
 
-    async def check(self, queue: Queue, jobs: Sequence[NewJob]) -> None:
+    async def check(self, queue: Queue, jobs: Sequence[NewJob], earlier: set[str] | None = None) -> None:
         """Refuse what cannot be: see each error.
 
         An own id that is spelled like Penstock's, unless it names a job: nobody could find it by that id. One that begins as
         only idempotency keys do. A need that names no job: what is pushed can only need what was pushed before, so needs
-        never form a circle.
+        never form a circle. ``earlier``: own ids of jobs that are made before these; those of these jobs are added.
         """
-        earlier: set[str] = set()
+        earlier = set() if earlier is None else earlier
         for new in jobs:
             number = None if new.job_id is None else ids.from_uuid(new.job_id)
             if number is not None and await self._work.find(queue.key.namespace, number) is None:

@@ -20,6 +20,7 @@ from penstock.engine import (
     dead,
     drafts,
     epochs,
+    flow_push,
     flows,
     held,
     hooks,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     produce.Push: produce.push,
     produce.PushAcross: produce.push_across,
+    flow_push.PushFlow: flow_push.push_flow,
     produce.PushAgain: produce.push_again,
     produce.Publish: produce.publish,
     drafts.AddChunks: drafts.add_chunks,

@@ -38,7 +38,10 @@ const plain = (value, depth = 0) => {
 
 const calls = [];
 let area = '';
-export const begin = (name) => (area = name);
+export const begin = (name) => {
+  area = name;
+  names.clear();
+};
 
 export const record = (label, value) => calls.push([`${area} ${label}`, plain(value)]);
 

@@ -149,7 +149,6 @@ def job_commands(jobs: JobHandlers) -> dict[str, Entry]:
         "WaitJob": Entry(jobs.wait, j.WAIT, ID),
         # Intervening.
         "Cancel": Entry(jobs.cancel, None, ID, settles=True),
-        "Update": Entry(jobs.update_data, j.DATA, ID),
         "ChangePriority": Entry(jobs.change_priority, j.PRIORITY, ID),
         "Promote": Entry(jobs.promote, None, ID),
         "MoveToDelayed": Entry(jobs.move_to_delayed, j.DELAY, ID, settles=True),

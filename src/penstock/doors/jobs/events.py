@@ -224,8 +224,8 @@ def pubsub(told: Told) -> str:
     return _encode({"event": told.kind.wire_name, "ts": told.at, "data": told.payload()}).decode()
 
 
-def legacy(told: Told) -> str:
-    """Render in the older form: ``{eventType, queue, jobId, timestamp, ...}``."""
+def legacy_fields(told: Told) -> dict[str, Any]:
+    """Return the older form: ``{eventType, queue, jobId, timestamp, ...}``."""
     shown: dict[str, Any] = {"eventType": LEGACY[told.kind], "queue": told.queue}
     if told.kind.name.startswith("JOB_"):
         shown["jobId"] = told.job_id
@@ -235,7 +235,12 @@ def legacy(told: Told) -> str:
             shown[name] = _VALUES[name](told)
     if told.prev:
         shown["prev"] = told.prev
-    return _encode(shown).decode()
+    return shown
+
+
+def legacy(told: Told) -> str:
+    """Render in the older form."""
+    return _encode(legacy_fields(told)).decode()
 
 
 #: Whose older form carries more than the journal keeps: the result, or the payload.

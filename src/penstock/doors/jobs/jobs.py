@@ -64,6 +64,7 @@ NOT_ACTIVE = "Job not found or not active"
 NOT_ALIVE = "Job not found or not active (or invalid token)"
 NOT_LOCKED = "Lock not found or invalid token"
 NOT_DELAYED = "Job not found or not delayed"
+CANNOT_UPDATE = "Job not found or cannot be updated"
 
 
 class JobHandlers(JobsDoor):
@@ -265,7 +266,7 @@ class JobHandlers(JobsDoor):
     async def update_data(self, req: Request, id: str) -> wire.Ok:
         body = await DATA.read(req)
         command = EditData(self.namespace(req), job_ref(id), take_payload(body.data))
-        await in_other_words(self.engine.run(command), "Job not found or cannot be updated")
+        await in_other_words(self.engine.run(command), CANNOT_UPDATE)
         return wire.Ok()
 
     async def change_priority(self, req: Request, id: str) -> wire.Ok:

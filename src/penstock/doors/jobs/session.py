@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.access.identity import Identity
     from penstock.access.rate_limit import SlidingWindow
     from penstock.doors.jobs.call import CommandTable, Entry
+    from penstock.doors.jobs.queue_events import QueueEvents
 
 log = structlog.get_logger("penstock.commands")
 
@@ -67,6 +68,7 @@ class Session:
         self._at_door = 0  #: commands that wait for that
         self._held: dict[int | str, int | None] = {}
         self.at_end: dict[str, Callable[[], object]] = {}  #: what to undo when the client is gone, by a name of its own
+        self.events: QueueEvents | None = None  #: what carries events to the client, if its connection can do that
         self._under_way = 0
         self._logs_commands = log.is_enabled_for(logging.DEBUG)
         self._idle = asyncio.Event()

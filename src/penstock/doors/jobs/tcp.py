@@ -15,6 +15,7 @@ import structlog
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, TooMany, Unauthorized
 from penstock.doors.jobs import frames, jsonable
+from penstock.doors.jobs.queue_events import QueueEvents
 from penstock.doors.jobs.session import Session, refusal
 from penstock.doors.links import keep_alive
 from penstock.doors.listening import ConnectionListener
@@ -24,12 +25,16 @@ if TYPE_CHECKING:
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.clock import Alarm, Clock
     from penstock.doors.jobs.call import CommandTable
+    from penstock.doors.jobs.hub import Hub
 
 log = structlog.get_logger("penstock.tcp")
 
 
 class TcpListener(ConnectionListener["Connection"]):
-    """Accepts connections. ``window`` limits how many commands may come from one address (None: no limit)."""
+    """Accepts connections. ``window`` limits how many commands may come from one address (None: no limit).
+
+    ``hub``: where the events of queues come from (None: nobody can subscribe).
+    """
 
     def __init__(
         self,
@@ -37,6 +42,7 @@ class TcpListener(ConnectionListener["Connection"]):
         gate: Gate,
         clock: Clock,
         *,
+        hub: Hub | None = None,
         window: SlidingWindow | None = None,
         connections_max: int = limits.tcp_connections_max,
     ) -> None:
@@ -44,6 +50,7 @@ class TcpListener(ConnectionListener["Connection"]):
         self.table = table
         self.gate = gate
         self.clock = clock
+        self.hub = hub
         self.window = window
 
     def connection(self) -> Connection:
@@ -64,6 +71,8 @@ class Connection(asyncio.Protocol):
         self._kept_bytes = 0  #: of frames that wait or are being worked on
         self._counted_bytes = 0  #: what the listener knows of
         self._writable = True
+        self._taking = asyncio.Event()  #: set while the client reads what it is sent, or is gone
+        self._taking.set()
         self._reading = True
         self._ending = False  #: no more frames are taken; it closes when the last command is answered
         self._lost = False
@@ -83,11 +92,14 @@ class Connection(asyncio.Protocol):
             window=self._listener.window,
             client=str(peer[0]) if peer else "",
         )
+        if self._listener.hub is not None:
+            store = self._listener.table.engine.store
+            self._session.events = QueueEvents(self._listener.hub, store, self._listener.clock, self._session, self)
         keep_alive(transport.get_extra_info("socket"))
         try:
             self._listener.enter(self)
         except TooMany as error:
-            self._refuse(error)
+            self.refuse(error)
             return
         if self._session.authenticated:
             self._welcome()
@@ -113,17 +125,20 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client does not read its replies: take no more commands."""
         self._writable = False
+        self._taking.clear()
         self._proceed()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         self._writable = True
+        self._taking.set()
         self._proceed()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The client is gone. What it had sent completely is still done: an acknowledgement may be among it."""
         self._lost = True
         self._writable = True
+        self._taking.set()
         self.finish()
 
     # What follows.
@@ -138,6 +153,8 @@ class Connection(asyncio.Protocol):
         """Take nothing more, finish what is here, then close."""
         self._ending = True
         self._session.hang_up()
+        if self._session.events is not None:
+            self._session.events.close()
         for alarm in (self._alarm, self._hurry):
             if alarm is not None:
                 alarm.cancel()
@@ -151,7 +168,7 @@ class Connection(asyncio.Protocol):
         self._queue(self._parser.allow(limits.frame_bytes_max))
 
     def _turn_away(self) -> None:
-        self._refuse(Unauthorized("Not authenticated"))
+        self.refuse(Unauthorized("Not authenticated"))
 
     def _queue(self, received: list[bytes]) -> None:
         for frame in received:
@@ -165,14 +182,14 @@ class Connection(asyncio.Protocol):
         try:
             self._account()  # before anything is begun: what is begun is finished
         except TooMany as error:
-            self._refuse(error)
+            self.refuse(error)
             return
         while self._frames and self._writable and len(self._tasks) < limits.connection_commands_max:
             self._begin(self._frames.popleft())
         # An Auth among what a stranger has sent decides what it may send behind it.
         undecided = bool(self._frames) or (self._stranger and bool(self._tasks))
         if self._parser.broken is not None and not undecided and not self._ending:
-            self._refuse(self._parser.broken)
+            self.refuse(self._parser.broken)
             return
         if self._ending:
             if not self._frames and not self._tasks:
@@ -237,7 +254,14 @@ class Connection(asyncio.Protocol):
             return
         self._transport.write(frames.encode(reply))
 
-    def _refuse(self, error: PenstockError) -> None:
+    async def write_event(self, frame: bytes) -> None:
+        """Send a frame that is no reply. Returns when the client takes more. Raises RuntimeError if it is gone."""
+        await self._taking.wait()
+        if self._lost or self._transport.is_closing():
+            raise RuntimeError("the client is gone")
+        self._transport.write(frame)
+
+    def refuse(self, error: PenstockError) -> None:
         """Say why, and close."""
         self._write(refusal(error))
         while self._frames:

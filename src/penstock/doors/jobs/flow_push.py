@@ -1,0 +1,198 @@
+"""``PUSHF``: a whole flow in one command, as bunqueue's FlowProducer sends it. All of its jobs are stored, or none."""
+
+from __future__ import annotations
+
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+from msgspec import Meta, Raw
+
+from penstock.core import ids, limits
+from penstock.core.errors import InvalidInput
+from penstock.core.job import Payload
+from penstock.core.queue import QueueKey
+from penstock.doors.http.body import Reader
+from penstock.doors.jobs import wire
+from penstock.doors.jobs.call import Entry
+from penstock.doors.jobs.commands import ID
+from penstock.doors.jobs.door import check_queue_name, in_other_words
+from penstock.doors.jobs.jobs import CANNOT_UPDATE, DATA
+from penstock.doors.jobs.views import job_ref, job_view, new_job, take_payload
+from penstock.engine.change import EditData
+from penstock.engine.flow_push import PushFlow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.job import Job, NewJob
+    from penstock.doors.jobs.call import Call
+    from penstock.doors.jobs.jobs import JobHandlers
+
+
+class FlowJobBody(wire.In):
+    """One job of a flow. Its id is chosen by who sends it."""
+
+    id: wire.Key
+    queue: str
+    input: wire.PushBody
+
+
+class FlowBody(wire.In):
+    """Jobs that need each other."""
+
+    jobs: Annotated[list[FlowJobBody], Meta(max_length=limits.bulk_jobs_max)]
+
+
+class FlowData(wire.Out):
+    """The jobs as they are stored, in the order in which they were given."""
+
+    jobs: list[wire.JobView]
+
+
+class FlowReply(wire.Reply, kw_only=True):
+    """The same, in its envelope."""
+
+    data: FlowData
+
+
+FLOW: Final = Reader(FlowBody)
+#: Fields of a payload in which a FlowProducer notes the parent and the children of a job.
+NOTES: Final = frozenset({"__parentId", "__parentQueue", "__childrenIds", "__flowParentId", "__flowParentIds"})
+
+
+def flow_push_commands(jobs: JobHandlers) -> dict[str, Entry]:
+    """Return the commands that know what a FlowProducer notes in payloads."""
+
+    async def push_flow(call: Call) -> FlowReply:
+        body = FLOW.parse(await call.body())
+        order = _check(body.jobs)
+        new = {job.id: _new_job(job) for job in body.jobs}
+        items = [(QueueKey(call.session.namespace, job.queue), new[job.id]) for job in order]
+        answers = await jobs.engine.run(PushFlow(items)) if items else []
+        stored = {job.id: answer for job, (answer,) in zip(order, answers, strict=True)}
+        return FlowReply(data=FlowData([_view(stored[job.id], new[job.id], job.queue) for job in body.jobs]))
+
+    async def update_data(call: Call, id: str) -> wire.Ok:
+        """Replace a payload, but for what the producer of a flow has noted in it."""
+        found = await jobs.store.job_get(call.session.namespace, job_ref(id))
+        notes = {} if found is None or b'"__' not in found[1].data else _notes(found[1].data)
+        if not notes:
+            return await jobs.update_data(call.request, id)
+        given = bytes(DATA.parse(await call.body()).data)
+        fields = _fields(given)
+        for name in fields:
+            if name.startswith("__"):
+                raise InvalidInput(f"flow job data key is reserved: {name}")
+        data = given.rstrip()[:-1] + (b"," if fields else b"") + msgspec.json.encode(notes)[1:]
+        command = EditData(call.session.namespace, job_ref(id), take_payload(Raw(data)))
+        await in_other_words(jobs.engine.run(command), CANNOT_UPDATE)
+        return wire.Ok()
+
+    return {"PUSHF": Entry(push_flow, FLOW), "Update": Entry(update_data, DATA, ID)}
+
+
+def _fields(data: bytes) -> dict[str, Raw]:
+    try:
+        return msgspec.json.decode(data, type=dict[str, Raw])
+    except msgspec.DecodeError:
+        raise InvalidInput("flow job data must be an object") from None
+
+
+def _notes(data: bytes) -> dict[str, Raw]:
+    """Return what a FlowProducer has noted in a payload: which jobs it belongs to."""
+    try:
+        fields = msgspec.json.decode(data, type=dict[str, Raw])
+    except msgspec.DecodeError:
+        return {}
+    return {name: value for name, value in fields.items() if name in NOTES}
+
+
+def _new_job(job: FlowJobBody) -> NewJob:
+    try:
+        return new_job(job.input)
+    except InvalidInput as error:
+        raise type(error)(f"flow job {job.id}: {error}") from None
+
+
+def _view(stored: Job, new: NewJob, queue: str) -> wire.JobView:
+    return job_view(stored, Payload(new.data, new.options), queue)
+
+
+def _check(jobs: Sequence[FlowJobBody]) -> list[FlowJobBody]:
+    """Return the jobs of a flow in an order in which each comes after those that it needs. Raises InvalidInput."""
+    by_id: dict[str, FlowJobBody] = {}
+    for job in jobs:
+        if job.id in by_id:
+            raise InvalidInput(f"duplicate flow job id: {job.id}")
+        _check_job(job)
+        by_id[job.id] = job
+    for job in jobs:
+        _check_links(job, by_id)
+    graph = {job.id: job.input.depends_on or () for job in jobs}
+    try:
+        return [by_id[each] for each in TopologicalSorter(graph).static_order()]
+    except CycleError:
+        raise InvalidInput("flow contains a dependency cycle") from None
+
+
+def _check_job(job: FlowJobBody) -> None:
+    given = job.input
+    if ":" in job.id:
+        raise InvalidInput("flow job id cannot contain a colon")
+    if ids.from_uuid(job.id) is not None:
+        raise InvalidInput(f"Flow job {job.id} already exists")  # or did: Penstock has given out this id itself
+    try:
+        check_queue_name(job.queue)
+    except InvalidInput:
+        raise InvalidInput(f"invalid flow queue: {job.queue[: limits.name_chars_max]}") from None
+    if (given.job_id or given.custom_id or job.id) != job.id:
+        raise InvalidInput(f"custom id does not match planned id: {job.id}")
+    given.job_id, given.custom_id = job.id, None
+    if bytes(given.data)[:1] != b"{":
+        raise InvalidInput("flow job data must be an object")
+    if given.repeat is not None:
+        raise InvalidInput("repeat is not supported inside an atomic flow")
+    if given.unique_key is not None or given.dedup is not None:
+        raise InvalidInput("deduplication is not supported inside an atomic flow")
+    if given.debounce_id is not None or given.debounce_ttl is not None:
+        raise InvalidInput("debounce is not supported inside an atomic flow")
+    policies = (
+        given.fail_parent_on_failure,
+        given.remove_dependency_on_failure,
+        given.continue_parent_on_failure,
+        given.ignore_dependency_on_failure,
+    )
+    if sum(policies) > 1:
+        raise InvalidInput("flow failure policies are mutually exclusive")
+    if any(policies) and given.parent_id is None:
+        raise InvalidInput("a flow failure policy requires a parent")
+
+
+def _check_links(job: FlowJobBody, by_id: dict[str, FlowJobBody]) -> None:
+    """Refuse a job whose needs, children or parent are not in the flow, or do not name it in turn."""
+    given = job.input
+    needed, children = set(given.depends_on or ()), set(given.children_ids or ())
+    _check_apart(given.depends_on, needed, f"duplicate dependency in flow job: {job.id}")
+    _check_apart(given.children_ids, children, f"duplicate child in flow job: {job.id}")
+    for each in needed:
+        if each not in by_id:
+            raise InvalidInput(f"flow dependency not found: {each}")
+        if each == job.id:
+            raise InvalidInput(f"flow job cannot depend on itself: {job.id}")
+    for each in children:
+        if each not in needed:
+            raise InvalidInput(f"flow child is missing from dependencies: {each}")
+        if by_id[each].input.parent_id != job.id:
+            raise InvalidInput(f"flow child {each} does not point back to parent {job.id}")
+    if given.parent_id is not None:
+        parent = by_id.get(given.parent_id)
+        if parent is None:
+            raise InvalidInput(f"flow parent not found: {given.parent_id}")
+        if job.id not in (parent.input.children_ids or ()):
+            raise InvalidInput(f"flow parent {given.parent_id} does not own child {job.id}")
+
+
+def _check_apart(given: list[str] | None, found: set[str], error: str) -> None:
+    if given is not None and len(given) != len(found):
+        raise InvalidInput(error)

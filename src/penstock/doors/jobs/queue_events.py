@@ -1,0 +1,202 @@
+"""Events of one queue over TCP, between the replies: ``SubscribeEvents``, which bunqueue's QueueEvents and workers send.
+
+What a client has not taken waits in an outbox with a limit. A client that is too slow for it is disconnected: it comes back
+and knows that it has missed something. No other client waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+
+import msgspec
+import structlog
+from msgspec import Meta
+
+from penstock.access.expiry import Expiry
+from penstock.access.identity import Right
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, PenstockError
+from penstock.core.events import EventKind
+from penstock.doors.http import body
+from penstock.doors.jobs import events, frames, wire
+from penstock.doors.jobs.call import Entry
+from penstock.doors.jobs.door import check_queue_name
+from penstock.doors.jobs.hub import Reader
+from penstock.doors.outbox import Outbox
+from penstock.outbound.letter import data_of
+
+if TYPE_CHECKING:
+    from penstock.core.clock import Clock
+    from penstock.doors.jobs.call import Call
+    from penstock.doors.jobs.events import Told
+    from penstock.doors.jobs.hub import Hub
+    from penstock.doors.jobs.session import Session
+    from penstock.store.contract import Store
+    from penstock.store.shards import ShardedStore
+
+log = structlog.get_logger("penstock.tcp")
+_decode: Final = msgspec.json.Decoder().decode
+
+
+class TrimFields(wire.In):
+    """How many events to keep of a queue."""
+
+    max_length: Annotated[int, Meta(ge=0, le=limits.offset_max)]
+
+
+class TrimmedData(wire.Out):
+    """How many events were removed."""
+
+    removed: int = 0
+
+
+class TrimmedReply(wire.Reply, kw_only=True):
+    """The same, in its envelope."""
+
+    data: TrimmedData
+
+
+TRIM: Final = body.Reader(TrimFields)
+
+
+class Wire(Protocol):
+    """The connection that events are sent on."""
+
+    def refuse(self, error: PenstockError) -> None:
+        """Say why, and close."""
+
+    async def write_event(self, frame: bytes) -> None:
+        """Send a frame. Returns when the client takes more. Raises RuntimeError if it is gone."""
+
+
+class UnfinishedFrame(bytes):
+    """A frame to which the result or payload of its job is added when it is sent: until then nobody looks it up."""
+
+    told: Told
+
+    def finish(self, data: bytes | None) -> bytes:
+        """Return the whole frame, given JSON, or None if there is none."""
+        return bytes(self) if data is None else _frame(self.told, {"data": _decode(data)})
+
+
+def _frame(told: Told, more: dict[str, Any]) -> bytes:
+    # Clients drop an event without a job id, and take an empty one for an event of the queue.
+    fields = {"jobId": ""} | events.legacy_fields(told) | more
+    if told.kind is EventKind.JOB_REMOVED and told.field("finished_at") is None:
+        fields["prev"] = "waiting"
+    return frames.encode({"type": "event", "event": fields})
+
+
+def framed(told: Told) -> bytes:
+    """Render an event as a frame."""
+    frame = _frame(told, {})
+    if told.kind not in events.WITH_DATA:
+        return frame
+    unfinished = UnfinishedFrame(frame)
+    unfinished.told = told
+    return unfinished
+
+
+class QueueEvents:
+    """What one connection is told: the events of one queue at a time, as long as its client may look."""
+
+    def __init__(self, hub: Hub, store: Store | ShardedStore, clock: Clock, session: Session, link: Wire) -> None:
+        self._hub = hub
+        self._store = store
+        self._clock = clock
+        self._session = session
+        self._link = link
+        self._outbox: Outbox[bytes] = Outbox(clock, self._send, self._give_up)
+        self._reader: Reader | None = None
+        self._expiry: Expiry | None = None
+
+    def subscribe(self, queue: str) -> None:
+        """Send the events of a queue from now on, in place of those of another one."""
+        self.unsubscribe()
+        self._reader = Reader(framed, self._take, namespace=self._session.namespace, queue=queue, everywhere=False)
+        self._hub.want(self._reader, events.LEGACY_KINDS)
+        self._session.at_end["events"] = self.unsubscribe
+        self._watch_token()
+
+    def unsubscribe(self) -> None:
+        """Send no more events."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if self._reader is not None:
+            self._hub.want(self._reader, frozenset())
+            self._reader = None
+
+    def close(self) -> None:
+        """The connection ends: what waits is not sent any more."""
+        self.unsubscribe()
+        self._outbox.close()
+
+    def _watch_token(self) -> None:
+        identity = self._session.identity
+        if identity is not None:
+            self._expiry = Expiry(identity, self._clock, self._expired)
+
+    def _expired(self) -> None:
+        """Go on if the client has shown another token meanwhile."""
+        self._expiry = None
+        try:
+            self._session.check(Right.LOOK)
+        except PenstockError as error:
+            self.unsubscribe()
+            self._link.refuse(error)
+        else:
+            self._watch_token()
+
+    def _take(self, frame: bytes, _told: Told) -> bool:
+        if self._outbox.put(frame):
+            return True
+        self._give_up()
+        return False
+
+    def _give_up(self) -> None:
+        if self._reader is not None:
+            log.warning("a client does not read its events; its connection is closed")
+            self.close()
+            self._link.refuse(InvalidInput("Too slow for the events of this queue. Subscribe again."))
+
+    async def _send(self, batch: list[bytes]) -> None:
+        for frame in batch:
+            whole = frame
+            if type(frame) is UnfinishedFrame:
+                told = frame.told
+                whole = frame.finish(await data_of(self._store, told.kind, told.namespace or "", told.job))
+            await self._link.write_event(whole)
+            self._outbox.moved()
+
+
+def event_commands() -> dict[str, Entry]:
+    """Return the commands about events."""
+
+    async def subscribe(call: Call, queue: str) -> wire.Ok:
+        check_queue_name(queue)
+        _events_of(call).subscribe(queue)
+        return wire.Ok()
+
+    async def unsubscribe(call: Call) -> wire.Ok:
+        _events_of(call).unsubscribe()
+        return wire.Ok()
+
+    async def trim(call: Call, queue: str) -> TrimmedReply:
+        """Take the command of bunqueue. The journal is one for all queues and is trimmed by age, so nothing is removed here."""
+        check_queue_name(queue)
+        TRIM.parse(await call.body())
+        return TrimmedReply(data=TrimmedData())
+
+    return {
+        "SubscribeEvents": Entry(subscribe, None, {"queue": "queue"}),
+        "UnsubscribeEvents": Entry(unsubscribe),
+        "TrimEvents": Entry(trim, TRIM, {"queue": "queue"}),
+    }
+
+
+def _events_of(call: Call) -> QueueEvents:
+    found = call.session.events
+    if found is None:
+        raise InvalidInput("SubscribeEvents is for TCP connections. Send Subscribe over a WebSocket.")
+    return found
