@@ -3,8 +3,8 @@
 Two readings, never mixed in one comparison:
 
 * ``now_ms``    the wall clock. Everything a user can see or set: creation, due times, time-to-live, history.
-* ``steady_ms`` never jumps. Everything that measures how long somebody has been silent: leases, timeouts, rate limits.
-  It starts at the wall clock's reading, so that a stored lease still means something after a restart.
+* ``steady_ms`` never jumps, and no one can set it. Everything that measures how long somebody has been silent: leases,
+  timeouts, rate limits. A store goes on with the reading it had before a restart: see ``Continued``, ADR 14.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import asyncio
 import heapq
 import itertools
 import time
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,13 @@ class Alarm(Protocol):
         """Forget the booking."""
 
 
+class Boot(NamedTuple):
+    """A start of the machine."""
+
+    identity: str  #: tells it from other starts, and other machines; empty where the system does not tell
+    age_ms: int  #: how long ago it was, time asleep included
+
+
 class Clock(Protocol):
     """What the engine may know about time."""
 
@@ -35,6 +43,9 @@ class Clock(Protocol):
     def steady_ms(self) -> int:
         """Return milliseconds that only ever grow at the pace of real time while this process lives."""
 
+    def boot(self) -> Boot:
+        """Return which start of the machine this is. Its age grows with ``steady_ms``, and on through other processes."""
+
     def stopwatch(self) -> float:
         """Return seconds with the finest resolution there is, for measuring how long something took."""
 
@@ -42,11 +53,26 @@ class Clock(Protocol):
         """Call back once when ``steady_ms()`` has reached the given moment, at once if it already has."""
 
 
+def _age_ns() -> int:
+    """Return the time since the machine was started, that asleep included where the system counts it."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns()
+
+
+def _boot_identity() -> str:
+    """A container may have a count of its own: it is named, too."""
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        count = Path("/proc/self/ns/time")
+        return f"{boot_id} {count.readlink()}" if count.is_symlink() else boot_id
+    except OSError:
+        return ""
+
+
 class SystemClock:
     """The real clock of this machine. Create it inside the running event loop."""
 
     def __init__(self) -> None:
-        self._offset_ns = time.time_ns() - time.monotonic_ns()
+        self._offset_ns = time.time_ns() - _age_ns()
         self._loop = asyncio.get_running_loop()
 
     def now_ms(self) -> int:
@@ -54,8 +80,12 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def steady_ms(self) -> int:
-        """Return the monotonic clock, shifted once to the wall clock's reading at the start."""
-        return (time.monotonic_ns() + self._offset_ns) // 1_000_000
+        """Return the time since the machine was started, shifted once to the wall clock's reading at the start."""
+        return (_age_ns() + self._offset_ns) // 1_000_000
+
+    def boot(self) -> Boot:
+        """Return which start of the machine this is."""
+        return Boot(_boot_identity(), _age_ns() // 1_000_000)
 
     def stopwatch(self) -> float:
         """Return seconds of the performance counter."""
@@ -70,12 +100,13 @@ class ManualClock:
     """A clock that stands still until it is told to move: for tests and simulations.
 
     ``advance`` moves both readings together and rings every alarm on the way at its own moment; ``jump_wall`` moves only
-    the wall clock, as a correction by the system administrator would.
+    the wall clock, as a correction by the system administrator would. ``identity``: of the start of its machine.
     """
 
-    def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
+    def __init__(self, now_ms: int = 1_800_000_000_000, *, identity: str = "manual") -> None:
         self._now = now_ms
         self._steady = now_ms
+        self._identity = identity
         self._order = itertools.count()
         self._alarms: list[tuple[int, int, _ManualAlarm]] = []
 
@@ -86,6 +117,10 @@ class ManualClock:
     def steady_ms(self) -> int:
         """Return the steady clock as moved."""
         return self._steady
+
+    def boot(self) -> Boot:
+        """Return a machine that was started when the steady clock was at 0."""
+        return Boot(self._identity, self._steady)
 
     def stopwatch(self) -> float:
         """Return the steady clock in seconds."""
@@ -127,6 +162,25 @@ class _ManualAlarm:
 
     def cancel(self) -> None:
         self.callback = None
+
+
+class Continued:
+    """A clock whose steady reading goes on from where a store has left it: it is ``ahead_ms`` ahead of the local one."""
+
+    def __init__(self, local: Clock, ahead_ms: int) -> None:
+        self._local = local
+        self._ahead_ms = ahead_ms
+        self.now_ms = local.now_ms
+        self.stopwatch = local.stopwatch
+        self.boot = local.boot
+
+    def steady_ms(self) -> int:
+        """Return the steady clock of the store."""
+        return self._local.steady_ms() + self._ahead_ms
+
+    def call_at(self, steady_ms: int, callback: Callable[[], None]) -> Alarm:
+        """Book a call by the local clock."""
+        return self._local.call_at(steady_ms - self._ahead_ms, callback)
 
 
 async def pause(clock: Clock, ms: int) -> None:

@@ -19,7 +19,7 @@ from penstock.engine.completions import Completions
 from penstock.engine.fast.handed import HandedOut
 from penstock.engine.feed import Feed
 from penstock.engine.held import HeldJobs
-from penstock.engine.keeper import Archivist, Healer, Keeper, Neighbour, Retention, Undertaker
+from penstock.engine.keeper import Archivist, Healer, Keeper, Neighbour, Retention, Timekeeper, Undertaker
 from penstock.engine.meter import metered
 from penstock.engine.stats import Stats
 from penstock.engine.sweep import Timer
@@ -118,6 +118,8 @@ class Engine:
         if store.capabilities.is_shared:
             store.follow(self._hear)
             self._keepers.append(Neighbour(self))
+        else:
+            self._keepers.append(Timekeeper(self))
 
     @property
     def journal_vouched(self) -> int:

@@ -157,6 +157,20 @@ class Neighbour(Keeper):
             engine.timer.arm()
 
 
+class Timekeeper(Keeper):
+    """On a store of our own: writes down how much time has been counted, while there are leases that go by it.
+
+    After a new start of the machine it goes on from there.
+    """
+
+    every_ms = 10_000
+
+    async def run_once(self) -> None:
+        """Save a mark if there are leases."""
+        if self._engine.store.horizon.lapse_ms is not None and self._engine.store.status().error is None:
+            await self._engine.run(MarkClock())
+
+
 class Archivist(Keeper):
     """Forgets completed jobs and journal blocks that are too many or too old."""
 
@@ -225,6 +239,12 @@ class Undertaker(Keeper):
         self._seen[queue.key] = (rule, resume or place)
 
 
+class MarkClock(Command[None]):
+    """Write down how much time has been counted."""
+
+    __slots__ = ()
+
+
 class TrimJournal(Command[int]):
     """Drop some of the oldest journal blocks; answers how many."""
 
@@ -250,6 +270,13 @@ async def trim_journal(_engine: Engine, work: Work, commands: Sequence[TrimJourn
         before = work.now_ms - command.keep.journal_age_ms
         count = await work.tx.journal_trim(before, command.keep.journal_bytes_max, limits.slice_jobs_max)
         work.answer(command, count)
+
+
+async def mark_clock(_engine: Engine, work: Work, commands: Sequence[MarkClock]) -> None:
+    """Save one mark for all."""
+    await work.tx.clock_mark()
+    for command in commands:
+        work.answer(command, None)
 
 
 async def auto_revive(_engine: Engine, work: Work, commands: Sequence[AutoRevive]) -> None:

@@ -113,6 +113,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     fast.Noted: fast.noted,
     fast.Look: fast.look,
     keeper.TrimJournal: keeper.trim_journal,
+    keeper.MarkClock: keeper.mark_clock,
     keeper.AutoRevive: keeper.auto_revive,
     flows.Adopt: flows.adopt,
     flows.Unneed: flows.unneed,

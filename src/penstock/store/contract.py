@@ -193,6 +193,9 @@ class Transaction(Protocol):
     def block(self) -> JournalBlock | None:
         """What it put into the journal, once it is over."""
 
+    async def clock_mark(self) -> None:
+        """Write down how much time has been counted for leases, where only this server counts it."""
+
     # Ready lists, which only some stores have: see FastTransaction.
 
     @property

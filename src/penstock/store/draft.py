@@ -34,6 +34,9 @@ class Draft(Generic[C]):
         self._removed: dict[int, Queue] = {}
         self._moved = False  #: a queue or the layout is not what it was
 
+    async def clock_mark(self) -> None:
+        """Nothing to do, unless a store says otherwise."""
+
     def _take_back(self) -> None:
         """Make the catalog what it was before."""
         for undo in reversed(self._undo):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.core.clock import Alarm, Clock
+    from penstock.core.clock import Alarm, Boot, Clock
 
 
 class ShardClock:
@@ -41,6 +41,10 @@ class ShardClock:
     def steady_ms(self) -> int:
         """Return milliseconds at the pace of the local clock, in step with the database."""
         return self._local.steady_ms() + self._ahead_ms
+
+    def boot(self) -> Boot:
+        """Return which start of this machine this is."""
+        return self._local.boot()
 
     def stopwatch(self) -> float:
         """Return seconds with the finest resolution there is."""

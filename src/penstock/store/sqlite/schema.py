@@ -302,6 +302,16 @@ create table shutdown (
 insert into shutdown values (1, 1);
 """
 
+# The count of time that leases go by: see leaseclock.py. In a file of an earlier version they go by the wall clock.
+_LEASE_CLOCK = """
+create table lease_clock (
+  one      integer primary key check (one = 1),
+  boot     text not null,        -- the start of the machine it was counted under
+  ahead    integer not null,     -- ms by which the count is ahead of the time since then
+  mark     integer not null      -- ms that have been counted, at least
+) strict;
+"""
+
 #: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.
 MIGRATIONS: Final[tuple[str, ...]] = (
     _VERSION_1,
@@ -314,6 +324,7 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     _LEDGER,
     _HISTORY,
     _SHUTDOWN,
+    _LEASE_CLOCK,
 )
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 

@@ -42,7 +42,7 @@ from penstock.store.disk import (
     prepare_directory,
     sync_directory,
 )
-from penstock.store.sqlite import crons, files, history, keys, ledger, mark, readers, rows, upgrade, waltail
+from penstock.store.sqlite import crons, files, history, keys, leaseclock, ledger, mark, readers, rows, upgrade, waltail
 from penstock.store.sqlite.catalog import Catalog
 from penstock.store.sqlite.checkpoint import Checkpointer
 from penstock.store.sqlite.logsync import LogSync
@@ -191,8 +191,9 @@ class SqliteStore(CatalogReads[Catalog]):
         clean = self._status.error is None
         if clean:
             try:
+                leaseclock.save_mark(self.db, self.clock.steady_ms())
                 await self.sync()
-            except OutcomeUnknown:
+            except (OutcomeUnknown, apsw.Error):
                 clean = False
         await self._disconnect_all(tidy=clean)
         self._sync_thread.shutdown()
@@ -228,6 +229,8 @@ class SqliteStore(CatalogReads[Catalog]):
                 if self._has_lost:
                     history.raise_epoch(self._db)
                 self._load()
+                if not healing:
+                    self.clock = leaseclock.resume(self._db, self.clock)
                 # What was changed here is on disk before it is used, and before numbers are given again.
                 self._log_sync.begin(self._db, self.history.identity, self.journal_next)
                 self._has_lost = False

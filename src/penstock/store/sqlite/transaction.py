@@ -20,7 +20,7 @@ from penstock.core.queue import SETTLED, Counts, Move, Queue, QueueKey, QueueSet
 from penstock.store.catalog import as_counts, book, except_queues
 from penstock.store.contract import JournalBlock
 from penstock.store.sqlite import crons as cron_rows
-from penstock.store.sqlite import groups, rows
+from penstock.store.sqlite import groups, leaseclock, rows
 from penstock.store.sqlite.across import AcrossShards
 from penstock.store.sqlite.catalog import encode_settings
 from penstock.store.sqlite.ledger import Ledger
@@ -174,6 +174,10 @@ class SqliteTransaction(Ledger, AcrossShards):
             self._db.execute("rollback")
         self._take_back()
         self._store.rolled_back()
+
+    async def clock_mark(self) -> None:
+        self._begin()
+        leaseclock.save_mark(self._db, self.steady_ms)
 
     # Queues.
 
