@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx2
+import msgspec
 import pytest
 
+from penstock.store.sqlite.backup import Manifest
 from tests.docs.blocks import runs
 from tests.docs.shell import Terminal, commands, own_ports, put
 from tests.support import postgres
@@ -139,3 +141,18 @@ def test_a_buffered_queue(blocks: list[str], databases: list[str], tmp_path: Pat
     ):
         assert json.loads(terminal.run(blocks[0])) == {"ok": True}
         assert httpx2.get(f"{url}/queues/leads/mode").json()["mode"] == "buffered"
+
+
+@runs("docs/backup.md", "sh")
+def test_backing_up_and_restoring(blocks: list[str], tmp_path: Path) -> None:
+    with served(tmp_path, "penstock serve --data data") as (url, _):
+        assert httpx2.post(f"{url}/queues/emails/jobs", json={"data": 1}).status_code == 200
+        Terminal(tmp_path).run(blocks[0])
+    with served(tmp_path, "penstock serve --data restored") as (url, _):
+        assert httpx2.get(f"{url}/queues/emails/counts").json()["counts"]["waiting"] == 1
+
+
+@runs("docs/backup.md", "json")
+def test_the_manifest_of_a_backup(blocks: list[str]) -> None:
+    shown = msgspec.json.decode(blocks[0])
+    assert msgspec.to_builtins(msgspec.json.decode(blocks[0], type=Manifest)) == shown

@@ -13,7 +13,7 @@ from penstock.cli.miniqueue import Translating
 from penstock.core.errors import PenstockError
 
 #: Each is a module of this package, with a command of the same name.
-COMMANDS: Final = ("config", "keys", "migrate", "pipeline", "serve", "shards", "spark", "worker")
+COMMANDS: Final = ("backup", "config", "keys", "migrate", "pipeline", "restore", "serve", "shards", "spark", "worker")
 
 
 class _Group(Translating, click.Group):

@@ -408,6 +408,12 @@ class StoreLocked(PenstockError):
     code = "store_locked"
 
 
+class BackupInvalid(PenstockError):
+    """A backup is damaged, incomplete, or none."""
+
+    code = "backup_invalid"
+
+
 class StoreIncompatible(PenstockError):
     """The data directory was written by a newer version of Penstock. Upgrade Penstock; nothing was changed."""
 

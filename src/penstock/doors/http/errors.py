@@ -49,6 +49,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.StorageFailed: 503,
     errors.QueueMoving: 503,
     errors.StoreIncompatible: 503,
+    errors.BackupInvalid: 503,
     errors.ShuttingDown: 503,
     errors.BulkFailed: 503,
     errors.StorageFull: 507,

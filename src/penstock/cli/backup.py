@@ -1,0 +1,100 @@
+"""``penstock backup``: copy the store of a running or stopped server."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from penstock.cli.options import load, setting_options
+from penstock.config import without_password
+from penstock.core.clock import SystemClock
+from penstock.core.errors import ConfigInvalid
+from penstock.core.limits import MEBIBYTE
+from penstock.core.timestamps import to_rfc3339
+
+if TYPE_CHECKING:
+    from penstock.config import Config
+    from penstock.store.sqlite.backup import Manifest
+
+_POSTGRES: Final = (
+    "{url} is a PostgreSQL store; penstock backup and restore are for stores in files. Use PostgreSQL's own tools: pg_dump "
+    "--format=custom for one point in time, or a base backup with WAL archiving (pg_basebackup, pgBackRest) for any. Back up "
+    "each shard by itself. See docs/backup.md."
+)
+
+
+class Meter:
+    """Shows how far a step is, in lines: one for each tenth."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._shown: tuple[str, int] | None = None
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        """Show it, if it is news."""
+        tenths = 10 * done // max(1, total)
+        if self._shown != (step, tenths):
+            self._shown = (step, tenths)
+            size = f" of {total / MEBIBYTE:,.1f} MiB" if total >= MEBIBYTE else ""
+            click.echo(f"{self._prefix}{step} {tenths * 10}%{size}", err=True)
+
+
+def directories(config: Config) -> list[Path]:
+    """Return the data directories of a configuration, in their order. Raises ConfigInvalid if a store is none."""
+    found = []
+    for url in config.stores or (f"sqlite:{config.data}",):
+        if not url.startswith("sqlite:"):
+            raise ConfigInvalid(_POSTGRES.format(url=without_password(url)))
+        found.append(Path(url.removeprefix("sqlite:").removeprefix("//")))
+    return found
+
+
+def part_of(backup: Path, number: int, count: int) -> Path:
+    """Return where the backup of one of several shards is."""
+    return backup if count == 1 else backup / f"shard-{number}"
+
+
+@click.command()
+@click.argument("target", metavar="BACKUP", type=click.Path(path_type=Path))
+@setting_options("data", "stores", "accept_loss")
+def backup(target: Path, config_file: Path | None, **flags: Any) -> None:
+    """Back up the store into the new directory BACKUP, while the server goes on or is stopped.
+
+    The backup is one committed point: every answer that was given before it began is in it. It is checked before this command
+    ends. Run it on the machine of the server, as the same user. Of several shards, each has a point of its own.
+    """
+    config = load(config_file, flags)
+    found = directories(config)
+    if len(found) > 1 and target.exists() and any(target.iterdir()):
+        raise ConfigInvalid(f"{target} is there already. Name a new directory for each backup. Nothing was written.")
+    asyncio.run(_take_all(found, target, accept_loss=config.accept_loss))
+
+
+async def _take_all(found: list[Path], target: Path, *, accept_loss: bool) -> None:
+    from penstock.store.sqlite.backup import take  # noqa: PLC0415, other commands start without it
+
+    clock = SystemClock()
+    for number, directory in enumerate(found):
+        meter = Meter(f"shard {number}: " if len(found) > 1 else "")
+        part = part_of(target, number, len(found))
+        manifest = take(directory, part, clock, meter, accept_loss=accept_loss)
+        click.echo(f"{part}: {describe(manifest)}")
+        if manifest.contents.damaged:
+            click.secho(
+                f"{manifest.contents.damaged} jobs are damaged in the store: the server will put them into quarantine when it "
+                "meets them. Everything else is sound.",
+                fg="yellow",
+                err=True,
+            )
+
+
+def describe(manifest: Manifest) -> str:
+    """Say in a line what a backup holds."""
+    has = manifest.contents
+    return (
+        f"{has.rows['jobs']:,} jobs, events up to {has.journal_next - 1:,}, of {to_rfc3339(manifest.taken_at)}, "
+        f"schema {has.schema}, {manifest.bytes / MEBIBYTE:,.1f} MiB, SHA-256 {manifest.sha256[:16]}…"
+    )

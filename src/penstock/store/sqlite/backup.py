@@ -1,0 +1,260 @@
+"""Backups of a file store: a committed point in a directory of its own, with a manifest that says what must be in it.
+
+::
+
+    BACKUP/penstock.db      the file, complete without a log
+    BACKUP/manifest.json    see ``Manifest``; written last
+
+A backup is taken by a process of its own that reads the file as SQLite allows several to do. It needs no server, and holds up
+none. It gets its name when it is complete and was checked; before that it is called ``BACKUP.partial``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import apsw
+import msgspec
+
+from penstock import __version__
+from penstock.core.errors import BackupInvalid, ConfigInvalid, StorageFailed
+from penstock.core.limits import MEBIBYTE
+from penstock.store.disk import sync_directory
+from penstock.store.sqlite import files, mark, rows, schema, snapshot, waltail
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.core.clock import Clock
+
+FILE_NAME: Final = "penstock.db"
+MANIFEST_NAME: Final = "manifest.json"
+FORMAT: Final = 1
+_READ_BYTES: Final = 4 * MEBIBYTE
+#: How often a mark that moves on while it is looked at is read again.
+_LOOKS: Final = 5
+_COUNTED: Final = ("jobs", "payloads", "queues", "crons", "webhooks", "api_keys", "quarantine")
+
+Progress = Callable[[str, int, int], None]
+"""Gets the step, and how much of it is done, of how much."""
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """What a file holds."""
+
+    identity: str  #: of the store; empty: made before stores had one
+    epoch: int
+    journal_next: int  #: number of the next event: all events below it are in the backup
+    journal_at: int  #: wall clock of the newest event, ms; 0: there is none
+    schema: int
+    rows: dict[str, int]  #: by table
+    damaged: int  #: jobs whose checksum does not match: they were damaged in the store already
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a backup must hold."""
+
+    format: int
+    penstock: str  #: version that made it
+    taken_at: int  #: wall clock, ms
+    bytes: int
+    sha256: str
+    contents: Contents
+
+
+def take(directory: Path, target: Path, clock: Clock, tell: Progress, *, accept_loss: bool = False) -> Manifest:
+    """Back up the store of a data directory into a new directory ``target``, while servers go on.
+
+    Raises ConfigInvalid (no store there, or a target that is in use), StoreIncompatible (not ours, newer, or behind its mark
+    unless ``accept_loss``), StorageFull (no room), BackupInvalid (what was copied is damaged), StorageFailed.
+    """
+    path = directory / FILE_NAME
+    if not path.exists() or not path.stat().st_size:
+        raise ConfigInvalid(f"There is no store in {directory}. Name its directory with --data. Nothing was written.")
+    files.check_file(path, directory / f"{FILE_NAME}-wal")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigInvalid(f"{target} is there already. Name a new directory for each backup. Nothing was written.")
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True, mode=0o700)
+        try:
+            manifest = _take(directory, partial, clock, tell, accept_loss=accept_loss)
+            if target.exists():
+                target.rmdir()
+            partial.rename(target)
+            sync_directory(target.parent)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    except (apsw.Error, OSError) as error:
+        raise StorageFailed(
+            f"The backup of {directory} into {target} failed: {error}. Nothing was kept; try again."
+        ) from error
+    return manifest
+
+
+def _take(directory: Path, partial: Path, clock: Clock, tell: Progress, *, accept_loss: bool) -> Manifest:
+    source = _open_source(directory)
+    try:
+        _check_mark(source, directory, accept_loss=accept_loss)
+        taken_at = clock.now_ms()
+        snapshot.copy(source, partial / FILE_NAME, lambda done, total: tell("copied", done, total))
+    finally:
+        _close_source(source, directory)
+    manifest = Manifest(FORMAT, __version__, taken_at, *_digest(partial / FILE_NAME, tell), look(partial / FILE_NAME, tell))
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+    fd = os.open(partial / MANIFEST_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, text)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    sync_directory(partial)
+    return manifest
+
+
+def _open_source(directory: Path) -> apsw.Connection:
+    """Open a file that a server may be using. Nothing is written to it; SQLite notes there that it is being read."""
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
+    db = apsw.Connection(str(directory / FILE_NAME), flags=flags)
+    db.set_busy_timeout(10_000)
+    db.pragma("query_only", True)
+    return db
+
+
+def _close_source(db: apsw.Connection, directory: Path) -> None:
+    """Close the file. If its server has died meanwhile, or had before, its log stays as it is for the next one."""
+    log_path = directory / f"{FILE_NAME}-wal"
+    if log_path.exists() and log_path.stat().st_size:
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    db.close()
+
+
+def _check_mark(db: apsw.Connection, directory: Path, *, accept_loss: bool) -> None:
+    """Refuse a store that has lost something. The mark is read first: whatever it says was committed by then."""
+    log_path = directory / f"{FILE_NAME}-wal"
+    for _ in range(_LOOKS):
+        before = mark.read(directory)
+        size = log_path.stat().st_size if log_path.exists() else None
+        salts = mark.salts_of(log_path)
+        list(db.execute("select count(*) from sqlite_schema"))  # makes SQLite look at the log
+        found = mark.look(db, size, salts, waltail.replayed_frames(db))
+        if mark.what_is_missing(before, found) is None:
+            return
+        if mark.read(directory) == before and mark.salts_of(log_path) == salts:
+            break
+    mark.check(directory, before, found, accept_loss=accept_loss)
+
+
+def verify(backup: Path, tell: Progress) -> Manifest:
+    """Read all of a backup and compare it with its manifest. Raises BackupInvalid if anything does not match."""
+    manifest = read_manifest(backup)
+    path = backup / FILE_NAME
+    if not path.is_file():
+        raise BackupInvalid(f"{path} is missing. Use another backup.")
+    size, digest = _digest(path, tell)
+    if (size, digest) != (manifest.bytes, manifest.sha256):
+        raise BackupInvalid(
+            f"{path} is not what was backed up: it has {size:,} bytes and SHA-256 {digest[:16]}…, its manifest says "
+            f"{manifest.bytes:,} and {manifest.sha256[:16]}…. It was damaged or changed. Use another backup, or copy this one "
+            "again."
+        )
+    found = look(path, tell)
+    if found != manifest.contents:
+        raise BackupInvalid(
+            f"{path} does not hold what its manifest says: {found}, not {manifest.contents}. Use another backup."
+        )
+    return manifest
+
+
+def read_manifest(backup: Path) -> Manifest:
+    """Read the manifest of a backup. Raises BackupInvalid."""
+    path = backup / MANIFEST_NAME
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except OSError as error:
+        raise BackupInvalid(f"{backup} is not a backup: {MANIFEST_NAME} cannot be read ({error.strerror}).") from None
+    except msgspec.DecodeError as error:
+        raise BackupInvalid(f"{path} is damaged ({error}), or of a newer Penstock. Use another backup.") from None
+    if manifest.format != FORMAT:
+        raise BackupInvalid(f"{path} has format {manifest.format}, this Penstock knows {FORMAT}. Upgrade Penstock.")
+    return manifest
+
+
+def look(path: Path, tell: Progress) -> Contents:
+    """Check a file that nobody else uses, down to the checksum of each job, and count what is in it. Raises BackupInvalid."""
+    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOMUTEX)
+    try:
+        tell("checked", 0, 1)
+        said = [text for (text,) in db.execute("pragma integrity_check(5)")]
+        if said != ["ok"]:
+            raise BackupInvalid(f"{path} is damaged: {'; '.join(said)}")
+        if int(db.pragma("application_id")) != schema.APPLICATION_ID:
+            raise files.not_ours(path)
+        tables = {name for (name,) in db.execute("select name from sqlite_schema where type = 'table'")}
+        counts = {name: int(db.execute(f"select count(*) from {name}").get) for name in _COUNTED if name in tables}  # noqa: S608
+        found = mark.look(db, None, mark.NO_SALTS, 0)
+        epoch = int(db.execute("select epoch from history").get) if "history" in tables else 0
+        version = int(db.pragma("user_version"))
+        damaged = _damaged(db, counts["jobs"], tell) if version == schema.SCHEMA_VERSION else 0
+        at = found.position
+        return Contents(found.identity, epoch, at.journal_next, at.at_ms, version, counts, damaged)
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise BackupInvalid(f"{path} is damaged: {error}") from error
+    finally:
+        db.close()
+
+
+def _damaged(db: apsw.Connection, jobs: int, tell: Progress) -> int:
+    """Count the jobs whose rows or payloads do not match their checksums."""
+    damaged = done = 0
+    statement = f"select {rows.HEAD}, {rows.BODY} from jobs j left join payloads p on p.id = j.id"  # noqa: S608
+    cursor = db.execute(statement)
+    while True:
+        try:
+            row = next(cursor, None)
+        except UnicodeDecodeError:  # text that is none
+            damaged += 1
+            continue
+        if row is None:
+            break
+        damaged += not rows.is_sound(row)
+        done += 1
+        if done % 10_000 == 0:
+            tell("checked", done, jobs)
+    tell("checked", 1, 1)
+    return damaged
+
+
+def _digest(path: Path, tell: Progress) -> tuple[int, str]:
+    digest, size, total = hashlib.sha256(), 0, path.stat().st_size
+    with path.open("rb") as file:
+        while block := file.read(_READ_BYTES):
+            digest.update(block)
+            size += len(block)
+            tell("hashed", size, total)
+    return size, digest.hexdigest()
+
+
+def copy_checked(source: Path, target: Path, manifest: Manifest, tell: Progress) -> None:
+    """Copy a file of a backup and compare what was written with the manifest. Raises BackupInvalid, OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        target.unlink()
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    digest, done = hashlib.sha256(), 0
+    with os.fdopen(fd, "wb") as written, source.open("rb") as file:
+        while block := file.read(_READ_BYTES):
+            written.write(block)
+            digest.update(block)
+            done += len(block)
+            tell("copied", done, manifest.bytes)
+        written.flush()
+        os.fsync(written.fileno())
+    if digest.hexdigest() != manifest.sha256:
+        raise BackupInvalid(f"{source} changed while it was copied. Nothing was restored.")
