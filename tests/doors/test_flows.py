@@ -108,8 +108,14 @@ def test_what_the_failure_of_a_child_in_another_queue_means(flow: Flow, policy: 
         while len(flow.tcp.ok("GetFailedChildrenValues", id=parent)["values"]) < len(children):
             time.sleep(0.01)
     assert flow.becomes(parent, ends_as)
+    errors = {
+        command: set(flow.tcp.ok(command, id=parent)["values"].values())
+        for command in ("GetFailedChildrenValues", "GetIgnoredChildrenFailures")
+    }
     if policy == {"ignoreDependencyOnFailure": True}:
-        assert set(flow.tcp.ok("GetIgnoredChildrenFailures", id=parent)["values"].values()) == {"broken"}
+        assert errors == {"GetFailedChildrenValues": set(), "GetIgnoredChildrenFailures": {"broken"}}
+    if policy == {"continueParentOnFailure": True}:
+        assert errors == {"GetFailedChildrenValues": {"broken"}, "GetIgnoredChildrenFailures": set()}
     if not policy:
         assert set(flow.tcp.ok("GetFailedChildrenValues", id=parent)["values"].values()) == {"broken"}
         for queue in flow.queues:

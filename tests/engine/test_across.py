@@ -209,7 +209,7 @@ async def test_what_was_lost_is_found_by_an_audit(fleet: Any, clock: ManualClock
     (need,) = await fleet.store.need_list(parent.id)
     assert (need.state, need.result, need.error) == {
         "completed": (Need.DONE, b"7", None),
-        "dead": (Need.IGNORED, None, "broken"),
+        "dead": (Need.CONTINUED, None, "broken"),
         "gone": (Need.FAILED, None, "the job was gone before it completed"),
     }[became]
 

@@ -164,7 +164,7 @@ async def test_a_delay_runs_on_while_a_job_waits_for_others(engine: Engine, cloc
         (JobFlag.FAIL_PARENT, State.DEAD, Need.FAILED),
         (JobFlag.IGNORE_FAILURE, State.WAITING_CHILDREN, Need.IGNORED),
         (JobFlag.DROP_DEPENDENCY, State.WAITING_CHILDREN, Need.DROPPED),
-        (JobFlag.CONTINUE_PARENT, State.WAITING, Need.IGNORED),
+        (JobFlag.CONTINUE_PARENT, State.WAITING, Need.CONTINUED),
     ],
 )
 async def test_what_the_failure_of_a_child_means(engine: Engine, policy: int, ends_as: State, need: Need) -> None:

@@ -25,6 +25,7 @@ class Need(IntEnum):
     DONE = 2  #: it completed
     IGNORED = 3  #: it failed, which was agreed not to matter; the error is kept
     DROPPED = 4  #: it failed, and the dependency was agreed to be dropped
+    CONTINUED = 5  #: it failed, and the job that needs it was agreed to run at once; the error is kept
 
     @property
     def is_open(self) -> bool:
@@ -107,7 +108,7 @@ class Consequence(NamedTuple):
 #: What a producer can agree on for the case that a job fails, first match wins.
 POLICIES: Final[tuple[tuple[int, Consequence], ...]] = (
     (JobFlag.FAIL_PARENT, Consequence(Need.FAILED, buries=True)),
-    (JobFlag.CONTINUE_PARENT, Consequence(Need.IGNORED, frees=True)),
+    (JobFlag.CONTINUE_PARENT, Consequence(Need.CONTINUED, frees=True)),
     (JobFlag.IGNORE_FAILURE, Consequence(Need.IGNORED)),
     (JobFlag.DROP_DEPENDENCY, Consequence(Need.DROPPED)),
 )

@@ -49,7 +49,7 @@ def flow_commands(jobs: JobHandlers) -> dict[str, Entry]:
 
     async def failed(call: Call, id: str) -> wire.ChildrenReply:
         job, _ = await jobs.job(call.request, id)
-        return wire.ChildrenReply(values=await jobs.child_values(call.request, job, Need.FAILED))
+        return wire.ChildrenReply(values=await jobs.child_values(call.request, job, Need.FAILED, Need.CONTINUED))
 
     async def ignored(call: Call, id: str) -> wire.ChildrenReply:
         job, _ = await jobs.job(call.request, id)
