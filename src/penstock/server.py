@@ -47,6 +47,7 @@ from penstock.doors.jobs.queues import QueueHandlers
 from penstock.doors.jobs.session import Session
 from penstock.doors.jobs.sockets import SocketDoor
 from penstock.doors.jobs.streams import StreamHandlers
+from penstock.doors.jobs.summary_commands import summary_commands
 from penstock.doors.jobs.tcp import TcpListener
 from penstock.doors.jobs.watch import Thresholds, Watch
 from penstock.doors.jobs.webhook_commands import webhook_commands
@@ -249,6 +250,7 @@ class Doors:
             flow_commands(jobs),
             flow_push_commands(jobs),
             event_commands(),
+            summary_commands(queues),
             cron_commands(crons),
             webhook_commands(webhooks),
             worker_commands(workers),

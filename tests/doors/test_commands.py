@@ -564,6 +564,18 @@ def unsubscribe_events(c: TcpClient) -> None:
     assert c.ok("Ping")["data"]["pong"] is True
 
 
+def dashboard_queues(c: TcpClient) -> None:
+    c.push()
+    c.push(priority=3)
+    c.push(delay=60_000)
+    (row,) = [each for each in c.ok("DashboardQueues")["data"]["queues"] if each["name"] == c.queue]
+    counts = {"waiting": 1, "prioritized": 1, "delayed": 1, "active": 0, "dlq": 0}
+    assert row == {"name": c.queue, "paused": False, **counts}
+    c.ok("Pause", queue=c.queue)
+    (row,) = [each for each in c.ok("DashboardQueues")["data"]["queues"] if each["name"] == c.queue]
+    assert (row["paused"], row["waiting"], row["prioritized"]) == (True, 2, 0)
+
+
 def trim_events(c: TcpClient) -> None:
     assert c.ok("TrimEvents", queue=c.queue, maxLength=0)["data"] == {"removed": 0}
 
@@ -692,7 +704,7 @@ WORKS = _by_command()
 #: Commands that take nothing cannot be used wrongly, only by somebody without a token.
 NEVER_REFUSED = {
     "Ping", "Stats", "Metrics", "Prometheus", "StorageStatus", "CompactMemory", "Hello", "ListQueues", "CronList",
-    "ListWebhooks", "ListWorkers", "UnsubscribeEvents",
+    "ListWebhooks", "ListWorkers", "UnsubscribeEvents", "DashboardQueues",
 }  # fmt: skip
 #: One wrong use of each other command, and the words it is refused with.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

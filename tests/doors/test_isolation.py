@@ -696,6 +696,7 @@ COMMANDS: dict[str, Callable[[Names], list[dict[str, Any]]]] = {
     "CompactMemory": fields(),
     # Events. Last, so that nothing happens while something is subscribed to.
     "TrimEvents": queue(maxLength=1),
+    "DashboardQueues": fields(),
     "UnsubscribeEvents": fields(),
     "SubscribeEvents": queue(),
 }

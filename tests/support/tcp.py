@@ -26,6 +26,7 @@ from penstock.doors.jobs.flow_push import flow_push_commands
 from penstock.doors.jobs.jobs import JobHandlers
 from penstock.doors.jobs.queue_events import event_commands
 from penstock.doors.jobs.queues import QueueHandlers
+from penstock.doors.jobs.summary_commands import summary_commands
 from penstock.doors.jobs.webhook_commands import webhook_commands
 from penstock.doors.jobs.webhooks import WebhookHandlers
 from penstock.doors.jobs.worker_commands import worker_commands
@@ -62,6 +63,7 @@ def all_commands(engine: Any = None) -> CommandTable:
         flow_commands(JobHandlers(engine)),
         flow_push_commands(JobHandlers(engine)),
         event_commands(),
+        summary_commands(QueueHandlers(engine)),
         cron_commands(CronHandlers(engine)),
         webhook_commands(WebhookHandlers(engine, cast("Any", None))),
         worker_commands(WorkerHandlers(engine, cast("Any", None), cast("Any", NoGroups()))),

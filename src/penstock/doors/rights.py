@@ -180,7 +180,7 @@ COMMANDS: Final[dict[Right, tuple[str, ...]]] = {
         *("GetQueueLimits", "GetDeduplicationJobId"),
         *("GetStallConfig", "GetDlqConfig", "ListWorkers", "CronGet", "CronList"),
         *("Stats", "Metrics", "Prometheus", "StorageStatus"),
-        *("SubscribeEvents", "UnsubscribeEvents"),
+        *("SubscribeEvents", "UnsubscribeEvents", "DashboardQueues"),
     ),
     Right.PRODUCE: ("PUSH", "PUSHB", "PUSHF", "UpdateParent"),
     Right.TAKE: ("PULL", "PULLB", "RegisterWorker", "UnregisterWorker", "Heartbeat"),

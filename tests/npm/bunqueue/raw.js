@@ -30,6 +30,7 @@ export const connectRaw = async () => {
       const reqId = String(++number);
       waiting.set(reqId, (message) => {
         delete message.reqId;
+        delete message.code; // which only Penstock's errors have
         answer(message);
       });
       const body = pack({ cmd, ...fields, reqId });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -12,6 +13,7 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput
 from penstock.core.lifecycle import Arrow, State
 from penstock.doors.http.body import Reader
+from penstock.doors.http.errors import Refused
 from penstock.doors.jobs import jobs as j
 from penstock.doors.jobs import queues as q
 from penstock.doors.jobs import wire
@@ -101,6 +103,15 @@ def job_commands(jobs: JobHandlers) -> dict[str, Entry]:
             await jobs.move(call.request, id, Arrow.REVIVE if job.state == State.DEAD else Arrow.PROMOTE, refusal)
         return wire.Ok()
 
+    async def move_to_delayed(call: Call, id: str) -> wire.Ok:
+        """Put a job off: one that is active, or one that waits already, as bunqueue's clients ask for."""
+        try:
+            return await jobs.move_to_delayed(call.request, id)
+        except Refused:
+            with contextlib.suppress(Refused):
+                return await jobs.change_delay(call.request, id)
+            raise
+
     async def get_logs(call: Call, id: str) -> wire.LogsReply:
         which = LOGS.parse(await call.body())
         reply = await jobs.get_logs(call.request, id)
@@ -151,7 +162,7 @@ def job_commands(jobs: JobHandlers) -> dict[str, Entry]:
         "Cancel": Entry(jobs.cancel, None, ID, settles=True),
         "ChangePriority": Entry(jobs.change_priority, j.PRIORITY, ID),
         "Promote": Entry(jobs.promote, None, ID),
-        "MoveToDelayed": Entry(jobs.move_to_delayed, j.DELAY, ID, settles=True),
+        "MoveToDelayed": Entry(move_to_delayed, j.DELAY, ID, settles=True),
         "ChangeDelay": Entry(jobs.change_delay, j.DELAY, ID),
         "MoveToWait": Entry(move_to_wait, None, ID, settles=True),
         "Discard": Entry(jobs.discard, None, ID, settles=True),

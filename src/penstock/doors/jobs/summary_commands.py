@@ -1,0 +1,54 @@
+"""Commands that bunqueue's MCP server and dashboard ask. docs/tcp.md explains them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.doors.jobs import wire
+from penstock.doors.jobs.call import Entry
+
+if TYPE_CHECKING:
+    from penstock.doors.jobs.call import Call
+    from penstock.doors.jobs.queues import QueueHandlers
+
+
+class QueueRow(wire.Out):
+    """A queue and how many jobs it has in each state; ``waiting`` without those that have a priority."""
+
+    name: str
+    waiting: int
+    prioritized: int
+    delayed: int
+    active: int
+    dlq: int
+    paused: bool
+
+
+class QueueRows(wire.Out):
+    """All queues, and when they were looked at: wall clock, ms."""
+
+    queues: list[QueueRow]
+    timestamp: int
+
+
+class QueueRowsReply(wire.Reply, kw_only=True):
+    """The same, in its envelope."""
+
+    data: QueueRows
+
+
+def summary_commands(queues: QueueHandlers) -> dict[str, Entry]:
+    """Return the commands that tell of all queues at once."""
+
+    async def all_queues(call: Call) -> QueueRowsReply:
+        rows = []
+        for each in await queues.summary(call.request):
+            counts = (await queues.counts_apart(call.request, each.name)).counts
+            waiting, prioritized = counts.waiting, counts.prioritized
+            if each.paused:
+                waiting, prioritized = counts.paused, 0
+            row = QueueRow(each.name, waiting, prioritized, counts.delayed, counts.active, counts.failed, each.paused)
+            rows.append(row)
+        return QueueRowsReply(data=QueueRows(rows, queues.engine.clock.now_ms()))
+
+    return {"DashboardQueues": Entry(all_queues)}
