@@ -202,7 +202,7 @@ class Doors:
         )
         tally = Tally(engine.store.queue_find)
         metrics.add(BatchesMetrics(tally, engine))
-        self._batches = BatchesDoor(engine, tally)
+        self._batches = BatchesDoor(engine, tally, config.batches_max_retries)
         self.bulk, (self.groups, self.stages) = BulkEndpoints(config, engine), _start_bulk(engine, metrics)
         self.subscribers = Subscribers(engine, config.topics_lease_ms)
         self._topics = TopicsDoor(

@@ -190,6 +190,7 @@ _BATCHES: dict[str, dict[str, Any]] = {
     "GET /dequeue": {"params": _WHERE},
     "POST /ack": {"json": {**_WHERE, "id": 1}},
     "POST /nack": {"json": {**_WHERE, "id": 1}},
+    "POST /heartbeat": {"json": {**_WHERE, "id": 1}},
     "GET /dlq": {"params": _WHERE},
     "POST /dlq/delete": {"json": {**_WHERE, "id": 1}},
     "GET /topics": {"params": {"namespace": "b"}},

@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -115,13 +116,15 @@ def test_a_message_comes_out_as_it_went_in(topic: Topic) -> None:
     assert isinstance(item_id, int)
     assert 2**53 < item_id < 2**63
     (out,) = topic.dequeue()
-    times = {name: from_rfc3339(out.pop(name)) for name in ("deliver_after", "lease_expires_at", "created_at")}
+    moments = ("deliver_after", "lease_expires_at", "created_at", "updated_at")
+    times = {name: from_rfc3339(out.pop(name)) for name in moments}
     assert times["deliver_after"] == times["created_at"]
     assert times["lease_expires_at"] >= times["created_at"] + 30_000  # type: ignore[operator]
     assert out == {
         "id": item_id, "id_text": str(item_id), **topic.where, "priority": 1, "payload": item["payload"],
         "metadata": {"a": [1, 2]},
-        "idempotency_key": "k1", "retries": 0, "last_error": None,
+        "idempotency_key": "k1", "retries": 0, "max_retries": 3, "last_error": None, "first_failed_at": None,
+        "lease_owner": None, "status": "ready", "ttl": None,
     }  # fmt: skip
     topic.ok("/ack", item_id)
     assert topic.dequeue() == []
@@ -314,10 +317,13 @@ def test_the_third_failure_makes_a_dead_letter(topic: Topic) -> None:
     item_id = topic.bury(payload=b"\x00", priority=2, metadata={"n": 1}, idempotency_key=topic.name)
     assert topic.dequeue() == []
     (letter,) = topic.dead()
-    assert from_rfc3339(letter.pop("moved_at")) >= from_rfc3339(letter.pop("created_at"))  # type: ignore[operator]
+    assert letter["updated_at"] == letter["moved_at"]
+    order = [from_rfc3339(letter.pop(name)) for name in ("created_at", "first_failed_at", "updated_at", "moved_at")]
+    assert order == sorted(order)  # type: ignore[type-var]
     assert letter == {
         "id": item_id, "id_text": str(item_id), "original_id": item_id, **topic.where, "priority": 2,
-        "payload": "AA==", "metadata": {"n": 1}, "idempotency_key": topic.name, "retries": 3, "last_error": "failure 2",
+        "payload": "AA==", "metadata": {"n": 1}, "idempotency_key": topic.name, "retries": 3, "max_retries": 3,
+        "last_error": "failure 2", "lease_owner": None, "status": "dead", "ttl": None,
     }  # fmt: skip
     status, text = refused(topic.tell("/ack", item_id))
     assert (status, text) == (400, f"Message {item_id} is in the dead letter queue. Delete it there.")
@@ -368,6 +374,72 @@ def test_what_was_acknowledged_is_gone_unless_a_key_names_it(topic: Topic) -> No
     assert refused(topic.tell("/nack", keyed))[0] == 400
     assert topic.enqueue(topic.item(idempotency_key=topic.name)) == [keyed]
     assert topic.dequeue() == []
+
+
+def test_a_consumer_has_a_name(topic: Topic) -> None:
+    topic.enqueue(topic.item())
+    (out,) = topic.dequeue(consumer="worker-7")
+    assert out["lease_owner"] == "worker-7"
+
+
+def test_how_often_a_message_may_fail_can_be_said(topic: Topic) -> None:
+    once, twice = topic.enqueue(topic.item(max_retries=1), topic.item(max_retries=2))
+    assert topic.taken() == [once, twice]
+    for item_id in (once, twice):
+        topic.ok("/nack", item_id, error="no")
+    assert [letter["id"] for letter in topic.dead()] == [once]
+    topic.http.post(f"/queues/{topic.name}/promote-jobs")
+    (out,) = topic.dequeue()
+    assert (out["id"], out["retries"], out["max_retries"]) == (twice, 1, 2)
+    assert out["first_failed_at"] is not None
+
+
+def test_a_lease_that_ran_out_is_told_in_the_words_of_this_door(topic: Topic) -> None:
+    topic.enqueue(topic.item(max_retries=1))
+    topic.dequeue(lease_ms=1)
+    while not (letters := topic.dead()):
+        time.sleep(0.01)
+    assert letters[0]["last_error"] == "lease expired"
+
+
+# Heartbeats.
+
+
+def test_a_heartbeat_renews_a_lease_or_gives_it_another_length(topic: Topic) -> None:
+    first, second = topic.enqueue(topic.item(), topic.item())
+    assert topic.taken() == [first, second]
+    topic.ok("/heartbeat", first)
+    topic.ok("/heartbeat", str(second), lease_ms=1)
+    assert topic.wait_until_ready()["id"] == ids.to_uuid(second), "its lease was cut short"
+    assert several(topic, "/heartbeat", {"id": first, **topic.where}, {"id": 1, **topic.where}) == [
+        {"id": 1, "error": unknown(1), "code": "job_not_found"}
+    ]
+    topic.ok("/ack", first)
+    assert refused(topic.tell("/heartbeat", first)) == (404, unknown(first))
+    (waiting,) = topic.enqueue(topic.item())
+    assert refused(topic.tell("/heartbeat", waiting))[0] == 400
+    assert refused(topic.tell("/heartbeat", waiting, lease_ms=0))[0] == 400
+
+
+@pytest.mark.slow
+def test_a_consumer_that_works_through_what_it_took_keeps_its_leases(topic: Topic) -> None:
+    """Each ack proves that the consumer lives, so the leases of what it took along are renewed."""
+    lease_ms, work_ms = 6_000, 2_500
+
+    def now() -> int:
+        server_ms: int = topic.http.get("/ping").json()["data"]["time"]
+        return server_ms
+
+    given = topic.enqueue(*(topic.item() for _ in range(4)))
+    taken = topic.dequeue(lease_ms=lease_ms)
+    start = now()
+    for number, item in enumerate(taken, 1):
+        while now() < start + number * work_ms:
+            assert topic.dequeue() == [], "nobody else gets them"
+            time.sleep(0.01)
+        topic.ok("/ack", item["id"])
+    assert now() - start > lease_ms
+    assert [item["id"] for item in taken] == given
 
 
 # Many in one request.
@@ -590,7 +662,7 @@ def test_too_many_items_are_refused(topic: Topic) -> None:
     assert status == 413
 
 
-@pytest.mark.parametrize("path", ["/ack", "/nack", "/dlq/delete"])
+@pytest.mark.parametrize("path", ["/ack", "/nack", "/heartbeat", "/dlq/delete"])
 @pytest.mark.parametrize(
     "body",
     [

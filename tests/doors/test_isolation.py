@@ -340,6 +340,7 @@ MAIN: dict[str, Row] = {
     "GET /dlq": Row({200}, per_topic, NAMED),
     "GET /dequeue": Row({200}, per_topic, NAMED),
     "POST /ack": Row({200, 400, 404}, per_item(), NAMED),
+    "POST /heartbeat": Row({200, 400, 404}, per_item(), NAMED),
     "POST /nack": Row({200, 404}, per_item(error="mine"), NAMED),
     "POST /dlq/delete": Row({200}, per_item(), NAMED),
     "POST /enqueue": Row({200}, enqueued, NAMED),
@@ -432,7 +433,7 @@ LISTENERS: dict[str, dict[str, Row]] = {
     "http": MAIN,
     "metrics": {**_METRICS, **same("/prometheus")},
     "batches": {
-        **same("/enqueue", "/dequeue", "/ack", "/nack", "/dlq", "/topics"),
+        **same("/enqueue", "/dequeue", "/ack", "/nack", "/heartbeat", "/dlq", "/topics"),
         "GET /health": Row({200}, once(), PUBLIC),
     },
     "topics": same("/publish", "/subscribe/", "/{topic}"),
@@ -565,7 +566,7 @@ def test_a_namespace_that_is_spelled_in_a_strange_way_is_none(world: World) -> N
 def test_what_is_partly_foreign_is_refused_as_a_whole(world: World) -> None:
     parts = [{"namespace": each, "topic": "partly", "id": world.names.items[0]} for each in (STRANGER, OWNER)]
     with world.port_client("http", "everything") as client:
-        for path in ("/enqueue", "/ack", "/nack"):
+        for path in ("/enqueue", "/ack", "/nack", "/heartbeat"):
             for body in (parts, parts[::-1]):
                 assert client.post(path, json=body).status_code == 403, path
         assert "partly" not in client.get("/topics", params={"namespace": STRANGER}).json()

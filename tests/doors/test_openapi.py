@@ -119,6 +119,7 @@ DELETE /keys/:id
 GET /dequeue
 POST /ack
 POST /nack
+POST /heartbeat
 GET /dlq
 POST /dlq/delete
 GET /topics

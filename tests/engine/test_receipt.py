@@ -11,7 +11,7 @@ from penstock.core.job import IDEMPOTENCY_PREFIX, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
 from penstock.engine.produce import PushAcross
-from penstock.engine.receipt import AckById, NackById, Receipt
+from penstock.engine.receipt import AckById, NackById, Receipt, RenewById
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, state, stored
 
 if TYPE_CHECKING:
@@ -44,6 +44,21 @@ async def nack_by_id(engine: Engine, job_id: int, error: str | None, queue: Queu
     (problem,) = await engine.run(NackById([Receipt(queue, job_id, error)]))
     if problem is not None:
         raise problem
+
+
+async def test_a_heartbeat_by_id_renews_a_lease(engine: Engine, clock: ManualClock) -> None:
+    job = await push(engine)
+    await claim_job(engine, lease_ms=1_000)
+    for lease_ms, after in ((None, 900), (None, 900), (5_000, 4_900)):
+        (problem,) = await engine.run(RenewById([Receipt(QUEUE, job.id, None, lease_ms)]))
+        assert problem is None
+        await clock.advance(after)
+        assert await state(engine, job) == State.ACTIVE
+    await clock.advance(100)
+    assert await state(engine, job) == State.WAITING
+    words = [Receipt(QUEUE, job.id), Receipt(QUEUE, 12345), Receipt(OTHER, job.id)]
+    outcomes = await engine.run(RenewById(words))
+    assert [each and each.code for each in outcomes] == ["wrong_state", "job_not_found", "job_not_found"]
 
 
 async def test_one_push_reaches_several_queues_in_order(engine: Engine) -> None:

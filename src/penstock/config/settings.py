@@ -33,6 +33,7 @@ class Config(msgspec.Struct, frozen=True):
     resp_plain: Listener | None = None
     metrics: Listener | None = Listener("127.0.0.1", 9090)
     batches: Listener | None = None
+    batches_max_retries: int = 3
     topics: Listener | None = None
     topics_lease_ms: int = 10_000
     messages: Listener | None = None
@@ -183,6 +184,11 @@ SETTINGS: dict[str, Setting] = {
         readers.listener,
         ("PENSTOCK_BATCHES",),
         "where the batches door listens on its own, as mqueue does (8080 there), or off",
+    ),
+    "batches_max_retries": Setting(
+        readers.number(1, limits.attempts_max),
+        ("PENSTOCK_BATCHES_MAX_RETRIES",),
+        "deliveries of a message of the batches door that may fail before it is a dead letter, unless it says otherwise",
     ),
     "topics": Setting(
         readers.listener,

@@ -118,6 +118,7 @@ class Details(msgspec.Struct, omit_defaults=True, gc=False):
 
     owner: str | None = None  #: who holds or last held the lease
     error: str | None = None  #: why it failed last
+    first_failed_at: int | None = None  #: wall clock when it first failed
     reason: str | None = None  #: why it is dead: see DeathReason
     progress_message: str | None = None
     parent: str | None = None  #: the job it is a child of, if that was said after its push

@@ -249,6 +249,9 @@ fast_rest_ms: Final = 5 * SECOND_MS  # without lists after they failed; doubled 
 fast_rest_ms_max: Final = MINUTE_MS
 fast_pause_ms: Final = 2  # before looking again, while another server fetches
 
+# The batches door.
+batch_leases_max: Final = 100_000  # messages of one server whose leases are renewed by a word about others
+
 # The enqueue buffer.
 buffer_jobs_max: Final = 100_000  # promised and not stored
 buffer_bytes_max: Final = 256 * MEBIBYTE

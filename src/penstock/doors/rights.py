@@ -118,6 +118,7 @@ ROUTES: Final[dict[Right, tuple[str, ...]]] = {
         "POST /jobs/{id}/move-to-delayed",
         "POST /ack",
         "POST /nack",
+        "POST /heartbeat",
         "POST /dlq/delete",
         "DELETE /messages/{receipt}",
         "POST /messages/{receipt}/nack",

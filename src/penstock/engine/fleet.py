@@ -50,7 +50,7 @@ from penstock.engine.names import Registrar
 from penstock.engine.produce import Push, PushAcross
 from penstock.engine.pushing import Pushing, is_plain
 from penstock.engine.rebalance import Rebalancer
-from penstock.engine.receipt import AckById, NackById
+from penstock.engine.receipt import AckById, NackById, RenewById
 from penstock.engine.settle import Ack, Renew, Settlement
 from penstock.engine.subscribe import RemoveSubscription
 from penstock.store.shards import ShardedStore
@@ -143,6 +143,7 @@ class Fleet:
             PushFlow: lambda command: push_flow_on_shards(self, command),
             AckById: self._by_id,
             NackById: self._by_id,
+            RenewById: self._by_id,
             SettleDead: self._settle_dead,
         }
         self.relayers = [Relayer(engine, [other for other in engines if other is not engine]) for engine in engines]
@@ -390,7 +391,7 @@ class Fleet:
                 return await self.engines[place[0]].run(copy.copy(command))
         return outcome
 
-    async def _by_id(self, command: AckById | NackById) -> list[Any]:
+    async def _by_id(self, command: AckById | NackById | RenewById) -> list[Any]:
         """Split words about jobs by the shards of their queues, and put the outcomes together in their order."""
         outcomes: list[Any] = [None] * len(command.receipts)
         left = list(range(len(command.receipts)))
@@ -406,7 +407,9 @@ class Fleet:
             await pause(self.clock, limits.move_look_ms)
 
     @staticmethod
-    async def _by_id_at(engine: Engine, command: AckById | NackById, mine: list[int], outcomes: list[Any]) -> None:
+    async def _by_id_at(
+        engine: Engine, command: AckById | NackById | RenewById, mine: list[int], outcomes: list[Any]
+    ) -> None:
         answers: list[Any]
         try:
             answers = await engine.run(type(command)([command.receipts[place] for place in mine]))

@@ -37,6 +37,7 @@ class Receipt(NamedTuple):
     queue: QueueKey
     id: int
     error: str | None = None  #: why it failed, if it did
+    lease_ms: int | None = None  #: how long from now it is the worker's, if that is asked for; None: its lease's own length
 
 
 class ById(Command[list["ItemOutcome"]]):
@@ -69,6 +70,38 @@ class NackById(ById):
     """
 
     __slots__ = ()
+
+
+class RenewById(ById):
+    """Workers are still at their jobs: each lease ends its own length from now, or the receipt's ``lease_ms``.
+
+    A job has the outcome JobNotFound, or WrongState if nobody has it in hand.
+    """
+
+    __slots__ = ()
+
+
+async def renew_by_id(engine: Engine, work: Work, commands: Sequence[RenewById]) -> None:
+    """Apply a batch of heartbeats."""
+    find = await _finder(engine, work, commands)
+    for command in commands:
+        outcomes: list[ItemOutcome] = []
+        for receipt in command.receipts:
+            job = find(receipt)
+            if job is None:
+                outcomes.append(_not_there(receipt))
+            elif isinstance(job, QueueMoving):
+                outcomes.append(job)
+            elif job.state != _ACTIVE:
+                outcomes.append(_not_in_hand(job))
+            else:
+                engine.handed.begin(work, job)
+                if receipt.lease_ms is None:
+                    work.move(job, Arrow.HEARTBEAT)
+                else:
+                    work.move(job, Arrow.RENEW, receipt.lease_ms)
+                outcomes.append(None)
+        work.answer(command, outcomes)
 
 
 async def ack_by_id(engine: Engine, work: Work, commands: Sequence[AckById]) -> None:

@@ -253,6 +253,8 @@ def count_failure(
     details.reason = reason if arrow is Arrow.BURY else None
     details.stack = None if stack is None else _shortened(stack, details.stack_limit)
     details.deferred_since = None
+    if details.first_failed_at is None:
+        details.first_failed_at = work.now_ms
     put_details(job, details)
     work.move(job, arrow, run_at, error=details.error, note=reason)
 

@@ -172,6 +172,8 @@ async def _lapse(engine: Engine, work: Work) -> None:
         details = details_of(job)
         details.error, details.stack, details.deferred_since = error, None, None
         details.reason = None if arrow in (Arrow.STALL, Arrow.STALL_BACK) else reason
+        if details.first_failed_at is None:
+            details.first_failed_at = work.now_ms
         put_details(job, details)
         work.move(job, arrow, error=error, note=reason)
         work.failed += 1

@@ -76,6 +76,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     names.ListNames: names.list_names,
     names.PutNames: names.put_names,
     settle.Renew: settle.renew,
+    receipt.RenewById: receipt.renew_by_id,
     settle.Progress: settle.progress,
     settle.Ack: settle.ack,
     settle.Fail: settle.fail,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -11,7 +12,7 @@ from msgspec import Raw
 
 from penstock.access.identity import Right
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, JobNotFound, JobQuarantined, WrongState
+from penstock.core.errors import InvalidInput, JobNotFound, JobQuarantined, PenstockError, WrongState
 from penstock.core.ids import ID_MAX
 from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
@@ -19,6 +20,7 @@ from penstock.core.nesting import check_depth
 from penstock.core.queue import QueueKey
 from penstock.core.timestamps import from_rfc3339, to_rfc3339
 from penstock.doors.batches import wire
+from penstock.doors.batches.leases import Leases
 from penstock.doors.http.body import Reader
 from penstock.doors.http.route import Plain, Route
 from penstock.doors.http.unknown import FieldCheck
@@ -26,21 +28,18 @@ from penstock.doors.opaque import unwrap, wrap
 from penstock.engine.admin import Slice
 from penstock.engine.claim import Claim
 from penstock.engine.produce import PushAcross
-from penstock.engine.receipt import AckById, NackById, Receipt
+from penstock.engine.receipt import AckById, NackById, Receipt, RenewById
 from penstock.store.contract import Selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from penstock.core.errors import PenstockError
-    from penstock.core.job import Job, Payload
+    from penstock.core.job import Details, Job, Payload
     from penstock.doors.batches.tally import Tally
     from penstock.doors.http.request import Request
     from penstock.engine.fleet import AnyEngine
     from penstock.engine.settle import ItemOutcome
 
-#: Deliveries that may fail; the last of them makes a dead letter.
-ATTEMPTS_MAX: Final = 3
 #: Before the first retry; doubled for the next.
 BACKOFF_MS: Final = 2_000
 #: Dead letters are read in groups of this many, so that large ones are not all in memory at once.
@@ -53,9 +52,10 @@ DEQUEUE: Final = wire.Query(wire.DequeueQuery, "Missing namespace or topic")
 ITEM: Final = wire.Body(wire.ItemBody)
 ITEMS: Final[wire.Body[wire.ItemBody | list[wire.ItemBody]]] = wire.Body(wire.Items)
 NACKS: Final[wire.Body[wire.NackBody | list[wire.NackBody]]] = wire.Body(wire.Nacks)
+HEARTBEATS: Final[wire.Body[wire.RenewItemBody | list[wire.RenewItemBody]]] = wire.Body(wire.Heartbeats)
 DEAD: Final = wire.Query(wire.DeadQuery, "Missing namespace or topic")
 TOPICS: Final = wire.Query(wire.TopicsQuery, "Missing namespace")
-Item = TypeVar("Item", wire.EnqueueItem, wire.ItemBody, wire.NackBody)
+Item = TypeVar("Item", wire.EnqueueItem, wire.ItemBody, wire.NackBody, wire.RenewItemBody)
 #: What a Go program sends for a time that it does not set: 0001-01-01T00:00:00Z.
 _GO_ZERO_MS: Final = -62_135_596_800_000
 _OK: Final = Plain(b"OK")
@@ -64,12 +64,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class BatchesDoor:
-    """One method per route. ``tally`` counts."""
+    """One method per route. ``tally`` counts. ``max_retries``: deliveries that may fail; the last one makes a dead letter."""
 
-    def __init__(self, engine: AnyEngine, tally: Tally) -> None:
+    def __init__(self, engine: AnyEngine, tally: Tally, max_retries: int = 3) -> None:
         self._engine = engine
         self._store = engine.store
         self._tally = tally
+        self._max_retries = max_retries
+        self._leases = Leases()
 
     # Producers.
 
@@ -91,7 +93,7 @@ class BatchesDoor:
             wait = 0 if item.deliver_after is None else _wait(item.deliver_after, place, now_ms)
             if wait < 0:
                 overdue[place] = wait
-            jobs.append(_new_job(item, place, wait))
+            jobs.append(_new_job(item, place, wait, self._max_retries))
             at.append(place)
         if not items:
             return []
@@ -111,9 +113,10 @@ class BatchesDoor:
         query = DEQUEUE.parse_query(req)
         topic = self._topic(req, query, Right.TAKE)
         count = min(query.limit, limits.claim_jobs_max)
-        claimed = await self._engine.run(Claim(topic, count, lease_ms=query.lease_ms))
+        claimed = await self._engine.run(Claim(topic, count, lease_ms=query.lease_ms, owner=query.consumer))
         if claimed:
             self._tally.of(topic).dequeued += len(claimed)
+            self._leases.take(topic, [job.id for job, _ in claimed], query.lease_ms, self._engine.clock.steady_ms())
         return [_item_view(topic, job, payload) for job, payload in claimed]
 
     async def ack(self, req: Request) -> Plain | list[wire.RefusalView]:
@@ -134,11 +137,29 @@ class BatchesDoor:
             self._tally.of(topic).nacked += count
         return _answer(body, outcomes)
 
-    async def _settle(self, req: Request, verb: type[AckById | NackById], receipts: list[Receipt]) -> list[ItemOutcome]:
+    async def heartbeat(self, req: Request) -> Plain | list[wire.RefusalView]:
+        body = await HEARTBEATS.read(req)
+        items = body if isinstance(body, list) else (body,)
+        receipts = [Receipt(topic, each.number, None, each.lease_ms) for topic, each in _with_topics(items)]
+        return _answer(body, await self._settle(req, RenewById, receipts))
+
+    async def _settle(
+        self, req: Request, verb: type[AckById | NackById | RenewById], receipts: list[Receipt]
+    ) -> list[ItemOutcome]:
         """Tell the engine about messages, if whoever asks has the right to all of them."""
         for namespace in {receipt.queue.namespace for receipt in receipts}:
             req.allow(namespace, Right.SETTLE)
-        return await self._engine.run(verb(receipts)) if receipts else []
+        if not receipts:
+            return []
+        outcomes = await self._engine.run(verb(receipts))
+        if len(self._leases):
+            done = [receipt.id for receipt, problem in zip(receipts, outcomes, strict=True) if problem is None]
+            now_ms = self._engine.clock.steady_ms()
+            others = self._leases.renewed(done, now_ms) if verb is RenewById else self._leases.settled(done, now_ms)
+            if others:
+                with contextlib.suppress(PenstockError):  # what was asked for is done
+                    await self._engine.run(RenewById(others))
+        return outcomes
 
     # The dead.
 
@@ -206,6 +227,7 @@ class BatchesDoor:
             Route("GET", "/dequeue", self.dequeue, "Dequeue messages", tag, query=DEQUEUE, listed=wire.ItemView),
             Route("POST", "/ack", self.ack, "Acknowledge messages", tag, body=ITEMS, **settles),
             Route("POST", "/nack", self.nack, "Give messages back as failed", tag, body=NACKS, **settles),
+            Route("POST", "/heartbeat", self.heartbeat, "Renew the leases of messages", tag, body=HEARTBEATS, **settles),
             Route("GET", "/dlq", self.list_dead, "List dead letters", tag, query=DEAD, listed=wire.DeadView),
             Route("POST", "/dlq/delete", self.delete_dead, "Delete a dead letter", tag, body=ITEM, body_required=True),
             Route("GET", "/topics", self.topics, "List topics", tag, query=TOPICS, listed=str),
@@ -266,7 +288,7 @@ def _line_up(parts: dict[QueueKey, list[NewJob]], places: dict[QueueKey, list[in
         places[topic] = [at[number] for number in order]
 
 
-def _new_job(item: wire.EnqueueItem, place: int, wait: int) -> NewJob:
+def _new_job(item: wire.EnqueueItem, place: int, wait: int, max_retries: int) -> NewJob:
     """Turn an item into what the engine pushes. Raises InvalidInput."""
     data, options = wrap(item.payload or b"", _metadata(item.metadata, place))
     return NewJob(
@@ -274,7 +296,7 @@ def _new_job(item: wire.EnqueueItem, place: int, wait: int) -> NewJob:
         options,
         priority=-(item.priority or 0),
         delay=max(0, wait),
-        max_attempts=ATTEMPTS_MAX,
+        max_attempts=item.max_retries or max_retries,
         backoff=BACKOFF_MS,
         job_id=f"{IDEMPOTENCY_PREFIX}{item.idempotency_key}" if item.idempotency_key else None,
         flags=0 if item.idempotency_key else JobFlag.REMOVE_ON_COMPLETE,  # with a key it stays: the same key is the same id
@@ -306,6 +328,7 @@ def _wait(text: str, place: int, now_ms: int) -> int:
 
 def _item_view(topic: QueueKey, job: Job, payload: Payload) -> wire.ItemView:
     data, metadata = unwrap(payload)
+    details = details_of(job)
     return wire.ItemView(
         job.id,
         str(job.id),
@@ -316,14 +339,21 @@ def _item_view(topic: QueueKey, job: Job, payload: Payload) -> wire.ItemView:
         _idempotency_key(job),
         to_rfc3339(job.run_at),
         to_rfc3339((job.started_at or 0) + job.lease_ms),
+        details.owner,
+        _ttl(job),
+        "ready",
         job.attempts,
-        None if job.details is None else details_of(job).error,
+        job.max_attempts,
+        _moment(details.first_failed_at),
+        _error(job, details),
         to_rfc3339(job.created_at),
+        to_rfc3339(job.started_at or job.created_at),
     )
 
 
 def _dead_view(topic: QueueKey, job: Job, payload: Payload) -> wire.DeadView:
     data, metadata = unwrap(payload)
+    details = details_of(job)
     return wire.DeadView(
         job.id,
         str(job.id),
@@ -333,11 +363,32 @@ def _dead_view(topic: QueueKey, job: Job, payload: Payload) -> wire.DeadView:
         data,
         metadata,
         _idempotency_key(job),
+        details.owner,
+        _ttl(job),
+        "dead",
         job.attempts,
-        None if job.details is None else details_of(job).error,
+        job.max_attempts,
+        _moment(details.first_failed_at),
+        _error(job, details),
         to_rfc3339(job.created_at),
         to_rfc3339(job.finished_at or 0),
+        to_rfc3339(job.finished_at or 0),
     )
+
+
+def _ttl(job: Job) -> int | None:
+    return None if job.expires_at is None else job.expires_at - job.created_at
+
+
+def _moment(ms: int | None) -> str | None:
+    return None if ms is None else to_rfc3339(ms)
+
+
+def _error(job: Job, details: Details) -> str | None:
+    """Say why a message failed last: a lease is what the jobs door calls a stall."""
+    if details.error is not None and details.error == f"Job stalled {job.stalls} times":
+        return "lease expired" if job.stalls == 1 else f"lease expired ({job.stalls} times)"
+    return details.error
 
 
 def _idempotency_key(job: Job) -> str | None:

@@ -40,6 +40,7 @@ class EnqueueItem(msgspec.Struct):
     metadata: dict[str, Raw] | None = None
     deliver_after: str | None = None
     idempotency_key: Key | None = None
+    max_retries: Annotated[int, Meta(ge=1, le=limits.attempts_max)] | None = None
 
 
 class StrictItem(EnqueueItem, forbid_unknown_fields=True):
@@ -59,6 +60,8 @@ class DequeueQuery(msgspec.Struct):
     topic: Topic
     limit: Annotated[int, Meta(ge=1)] = 10
     lease_ms: Annotated[int, Meta(ge=1, le=limits.lease_ms_max)] = 30_000
+    #: Whose name they carry.
+    consumer: Annotated[str, Meta(min_length=1, max_length=limits.name_chars_max)] | None = None
 
 
 class DeadQuery(msgspec.Struct):
@@ -102,7 +105,14 @@ class NackBody(ItemBody):
     error: Error | None = None
 
 
+class RenewItemBody(ItemBody):
+    """Which message is still worked on, and how long from now it is the caller's; default: the length of its lease."""
+
+    lease_ms: Annotated[int, Meta(ge=1, le=limits.lease_ms_max)] | None = None
+
+
 #: One or, in one request, many.
+Heartbeats = RenewItemBody | Annotated[list[RenewItemBody], Meta(max_length=limits.ids_max)]
 Items = ItemBody | Annotated[list[ItemBody], Meta(max_length=limits.ids_max)]
 Nacks = NackBody | Annotated[list[NackBody], Meta(max_length=limits.ids_max)]
 
@@ -128,9 +138,15 @@ class ItemView(msgspec.Struct):
     idempotency_key: str | None
     deliver_after: str
     lease_expires_at: str
+    lease_owner: str | None
+    ttl: int | None  #: ms after its creation when it is dropped unless somebody has dequeued it
+    status: str
     retries: int
+    max_retries: int
+    first_failed_at: str | None
     last_error: str | None
     created_at: str
+    updated_at: str
 
 
 class DeadView(msgspec.Struct):
@@ -145,9 +161,15 @@ class DeadView(msgspec.Struct):
     payload: bytes
     metadata: Raw | None
     idempotency_key: str | None
+    lease_owner: str | None  #: who had it last
+    ttl: int | None  #: ms after its creation when it would have been dropped
+    status: str
     retries: int
+    max_retries: int
+    first_failed_at: str | None
     last_error: str | None
     created_at: str
+    updated_at: str
     moved_at: str
 
 
