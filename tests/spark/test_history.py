@@ -233,7 +233,7 @@ def test_a_lake_fails_loudly(spark: SparkSession, address: Address, tmp_path: Pa
     address.push(10)
     with closing(Builder(spark, lake, wanted)) as builder:
         builder.open()
-        batch = builder.step()
+        batch = builder.step(builder.end())
         assert batch is not None
         assert batch.events == 11
         card = json.loads(lake.text(CARD) or "")
@@ -243,13 +243,13 @@ def test_a_lake_fails_loudly(spark: SparkSession, address: Address, tmp_path: Pa
     said: list[str] = []
     with closing(Builder(spark, lake, wanted)) as builder:
         builder.open(said.append)
-        assert builder.step() is not None
+        assert builder.step(builder.end()) is not None
     assert any("an earlier version did not note whose journal this is" in line for line in said)
     with closing(Builder(spark, lake, wanted)) as builder:
         builder.open()
         address.change(how)
         address.push(30)
         with pytest.raises(LakeInvalid, match="another history of shard 0"):
-            builder.step()
+            builder.step(builder.end())
     with closing(Builder(spark, lake, wanted)) as builder, pytest.raises(LakeInvalid, match="another history of shard 0"):
         builder.open()

@@ -59,7 +59,7 @@ from tests.support.bulk import Bulk, table_of
 from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import httpx2
     from click.testing import Result
@@ -466,7 +466,7 @@ def test_a_lake_is_refused_that_is_none_or_somebody_elses(
         closing(builder(spark, other, whole)) as made,
         pytest.raises(LakeInvalid, match="it is another server, or an older copy"),
     ):
-        made.step()
+        made.step(made.end())
     with ServerProcess(tmp_path / "small" / "data") as other:
         lake = Lake(tmp_path / "lake")
         with other.client() as client:
@@ -618,7 +618,11 @@ class Shaky(Builder):
     def open(self, tell: Any = None) -> int:
         return 0
 
-    def step(self) -> None:
+    def end(self) -> dict[str, int]:
+        return {"0": 1}
+
+    def step(self, end: Mapping[str, int]) -> None:
+        assert end == {"0": 1}
         if self.troubles:
             raise self.troubles.pop(0)
         self.stop.set()

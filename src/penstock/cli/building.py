@@ -48,8 +48,10 @@ def _duration_ms(_context: click.Context, _option: click.Parameter, text: str | 
 @LAKE
 @click.option("--url", metavar="URL", envvar="PENSTOCK_URL", default="http://127.0.0.1:6790", help="the server")
 @click.option("--namespace", metavar="NAME", default="*", help="whose events; * is everybody's, which is the default")
-@click.option("--once", is_flag=True, help="end when the lake is up to date")
-@click.option("--every", metavar="TIME", callback=_duration_ms, default=None, help="look for news this often; 1m")
+@click.option("--once", is_flag=True, help="end with the last event that the server has now")
+@click.option(
+    "--every", metavar="TIME", callback=_duration_ms, default=None, help="take what has come this often, in one batch; 1m"
+)
 @click.option("--token-file", metavar="FILE", help="bearer token of the server; else from PENSTOCK_TOKEN")
 @click.option("--api-key-file", metavar="FILE", help="key of the server; else from PENSTOCK_API_KEY")
 @click.option(
@@ -208,7 +210,7 @@ def _run(
                 every_ms=every_ms,
                 stop=stop,
                 tell=click.echo,
-                **({} if upkeep else {"upkeep_batches": 0}),
+                upkeep_batches=running.UPKEEP_BATCHES if upkeep else 0,
             )
         except Exception as error:
             if stop.is_set():  # Ctrl-C reaches Spark's workers as well

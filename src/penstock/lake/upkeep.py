@@ -136,14 +136,12 @@ def _fold(lake: Lake, found: DeltaTable, kept: Kept, *, name: str, now_ms: int, 
 
 
 def _chosen(table: Table, files: list[Part]) -> list[Part]:
-    """Return which files of a day are made one: all partials, or none if they are too many; of other rows the small files."""
-    if table.is_partial:
-        return files if sum(each.rows for each in files) <= FOLD_ROWS_MAX else []
+    """Return which files of a day are made one: the small ones, up to as many rows as fit; of partials all, if they do."""
     chosen: list[Part] = []
     size = rows = 0
     for each in sorted(files, key=lambda part: (part.size, part.path)):
         size, rows = size + each.size, rows + each.rows
-        if size > FILE_BYTES or rows > FOLD_ROWS_MAX:
+        if rows > FOLD_ROWS_MAX or (size > FILE_BYTES and not table.is_partial):
             break
         chosen.append(each)
     return chosen

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from deltalake.exceptions import CommitFailedError
 
@@ -38,7 +39,10 @@ if TYPE_CHECKING:
     from penstock.lake.parts import Part
     from penstock.lake.place import Lake
     from penstock.lake.tables import Table
+    from penstock.spark.journal import Places
     from penstock.spark.options import Options
+
+T = TypeVar("T")
 
 #: Events of one batch at most.
 BATCH_EVENTS: Final = 2_000_000
@@ -112,27 +116,31 @@ class Builder:
         made = remake(self._spark, lake, paths, batch, [table.path for table in left], only_batch=True)
         return self._commit(made.files, batch)
 
-    def step(self) -> Batch | None:
-        """Take the next events into the lake; None if there are none. Raises PenstockError."""
+    def end(self) -> Places:
+        """Return where the journals end now. Raises PenstockError."""
+        return Positions(self._wire, self._options).vouched
+
+    def step(self, end: Mapping[str, int]) -> Batch | None:
+        """Take the next events before ``end`` into the lake; None if there are none. Raises PenstockError."""
         began, lake = steady(), self._lake
         positions = Positions(self._wire, self._options)
         self._check_histories(positions)
         found = lake.open(EVENTS)
         start = self._start(positions, {shard: mark_of(found, shard_mark(shard)) for shard in positions.vouched})
         self._note_histories(positions)
-        waiting = {shard: positions.vouched[shard] - place for shard, place in start.items()}
+        waiting = {shard: max(0, min(end.get(shard, 0), positions.vouched[shard]) - place) for shard, place in start.items()}
         total = sum(waiting.values())
         if total == 0:
             return None
-        end = {shard: place + _share(waiting[shard], total, self._most) for shard, place in start.items()}
+        to = {shard: place + _share(waiting[shard], total, self._most) for shard, place in start.items()}
         number = -1 if (last := mark_of(found)) is None else last
         number += 1
-        ranges = ranges_of(start, end, self._options.min_partitions, positions.histories)
+        ranges = ranges_of(start, to, self._options.min_partitions, positions.histories)
         wanted = [EVENTS.path, *(table.path for table in DERIVED)]
         files = fetch(self._spark, self._options, lake, ranges, batch=number, wanted=wanted).files
         self._fault("fetched")
         parts = files.pop(EVENTS.path)
-        marks = {BATCH_MARK: number} | {shard_mark(shard): place for shard, place in end.items()}
+        marks = {BATCH_MARK: number} | {shard_mark(shard): place for shard, place in to.items()}
         try:
             commit(lake, EVENTS, parts, marks=marks, now_ms=now_ms())
             self._fault(EVENTS.path)
@@ -141,7 +149,7 @@ class Builder:
             raise LakeInvalid(
                 f"Somebody else adds to {lake.address} at the same time ({error}). Run one pipeline for a lake."
             ) from error
-        lag = sum(positions.vouched[shard] - place for shard, place in end.items())
+        lag = sum(positions.vouched[shard] - place for shard, place in to.items())
         return Batch(number, sum(part.rows for part in parts), aside, steady() - began, lag)
 
     def look(self) -> int:
@@ -287,40 +295,51 @@ def run(
     stop: threading.Event,
     tell: Callable[[str], None],
     upkeep_batches: int = UPKEEP_BATCHES,
+    clock: Callable[[], float] = steady,
 ) -> Summary:
-    """Keep a lake up to date until there is nothing more, or, with ``every_ms``, until ``stop``. Raises PenstockError.
+    """Take everything into a lake that the server has now; with ``every_ms``, again in each period, until ``stop``.
 
-    With ``every_ms``, a server that does not answer for a while is asked again next time.
+    What comes while a round is under way is left to the next one. So a round ends, however much comes, and a period has one
+    batch, or as many as ``batch_events`` makes of what has gathered. With ``every_ms``, a server that does not answer for a
+    while is asked again next time. ``clock``: in seconds. Raises PenstockError.
     """
     done = Summary()
-    began = steady()
+    began = clock()
     done.aside += builder.open(tell)
     while not stop.is_set():
-        due = steady() + (every_ms or 0) / 1000
+        due = clock() + (every_ms or 0) / 1000
+        ask = _impatient if every_ms is None else partial(_patient, tell)
         news = False
-        while not stop.is_set() and (batch := _step(builder, tell, is_patient=every_ms is not None)) is not None:
+        end = ask(builder.end)
+        while not stop.is_set() and end is not None and (batch := ask(partial(builder.step, end))) is not None:
             news = True
             done.batches += 1
             done.events += batch.events
             done.aside += batch.aside
             tell(_line(batch))
-            if upkeep_batches and done.batches % upkeep_batches == 0:
+            # By the number of the batch, not of this run: many short runs make as many files as a long one.
+            if upkeep_batches and (batch.number + 1) % upkeep_batches == 0:
                 keep_up(lake, tell)
         if news:
-            builder.look()
+            ask(builder.look)
             tell_derived(lake, tell)
         if every_ms is None:
             break
-        stop.wait(max(0.0, due - steady()))
-    done.seconds = steady() - began
+        stop.wait(max(0.0, due - clock()))
+    done.seconds = clock() - began
     return done
 
 
-def _step(builder: Builder, tell: Callable[[str], None], *, is_patient: bool) -> Batch | None:
+def _impatient(ask: Callable[[], T]) -> T:
+    return ask()
+
+
+def _patient(tell: Callable[[str], None], ask: Callable[[], T]) -> T | None:
+    """Ask a server that may be away for a while. None: it did not answer."""
     try:
-        return builder.step()
+        return ask()
     except Exception as error:
-        if not is_patient or not is_passing(error):
+        if not is_passing(error):
             raise
         tell(f"warning: {ours(error) or error}. The next look tries again.")
         return None
