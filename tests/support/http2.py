@@ -24,6 +24,7 @@ class Http2Client:
         self._http = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         self._http.initiate_connection()
         self.data: dict[int, bytes] = {}
+        self.answered: set[int] = set()  #: streams whose status has come
         self.ended: set[int] = set()
         self.flush()
 
@@ -45,12 +46,12 @@ class Http2Client:
         self.flush()
         return stream
 
-    def send(self, stream: int, data: bytes) -> None:
-        self._http.send_data(stream, data)
+    def send(self, stream: int, data: bytes, *, end: bool = False) -> None:
+        self._http.send_data(stream, data, end_stream=end)
         self.flush()
 
-    def reset(self, stream: int) -> None:
-        self._http.reset_stream(stream)
+    def reset(self, stream: int, code: int = 0) -> None:
+        self._http.reset_stream(stream, code)
         self.flush()
 
     def read(self, *, grant: bool = True) -> bool:
@@ -61,6 +62,8 @@ class Http2Client:
                 self.data[event.stream_id] += event.data
                 if grant and event.flow_controlled_length:
                     self._http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            elif isinstance(event, h2.events.ResponseReceived):
+                self.answered.add(event.stream_id)
             elif isinstance(event, h2.events.StreamEnded):
                 self.ended.add(event.stream_id)
         self.flush()

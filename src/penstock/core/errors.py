@@ -59,12 +59,6 @@ class ProtocolError(InvalidInput):
         self.silent = silent  #: whoever sent it is not to be told: it speaks another protocol
 
 
-class LengthRequired(PenstockError):
-    """Send a Content-Length: over HTTP/2 a body without one cannot be told from one that was cut off."""
-
-    code = "length_required"
-
-
 class Unauthorized(PenstockError):
     """Unauthorized"""  # noqa: D400 - the contract's own text
 

@@ -198,6 +198,7 @@ reader_buffer_messages_max: Final = 10_000
 reader_stuck_ms_max: Final = 120 * SECOND_MS  # a reader that takes nothing for this long is gone
 auth_wait_ms_max: Final = 10 * SECOND_MS
 goodbye_ms_max: Final = SECOND_MS  # for what is on its way to a reader when its connection is ended
+unsure_ms: Final = 10 * SECOND_MS  # a message that may have been cut off waits so long to be confirmed or removed
 half_sent_ms_max: Final = SECOND_MS  # for bodies of requests that have not arrived yet when the server stops
 subscribe_names_max: Final = 1_000
 replay_blocks: Final = 64  # of the journal, at once

@@ -160,9 +160,9 @@ class HttpApp:
             return
         try:
             if method == "HEAD":
-                proto.response_empty(200, headers)
+                proto.response_empty(answer.status, headers)
             else:
-                await answer.run(proto.response_stream(200, headers))
+                await answer.run(proto.response_stream(answer.status, headers))
         finally:
             answer.done()
 

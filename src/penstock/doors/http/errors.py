@@ -40,7 +40,6 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.LeasesLost: 409,
     errors.ReceiptUnknown: 410,
     errors.JournalGone: 410,
-    errors.LengthRequired: 411,
     errors.BodyTooLarge: 413,
     errors.RateLimited: 429,
     errors.TooMany: 503,

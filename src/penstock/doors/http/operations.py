@@ -26,14 +26,13 @@ _ERRORS: Final = {
     401: "A token is needed, or the one shown is not good.",
     403: "The token may not do this, or not in this namespace.",
     404: "There is no such thing.",
-    411: "The body's length is needed.",
     413: "The body is too large.",
     429: "Too many requests, or too many jobs for the namespace. Retry-After says when to come back.",
     500: "It may or may not have happened, or only a part of it: see the text.",
     503: "The server cannot do this now. Retry in a moment.",
     507: "The disk is full.",
 }
-_OF_BODIES: Final = (411, 413)
+_OF_BODIES: Final = (413,)
 _OF_ACCESS: Final = (401, 403)
 #: A probe is answered whatever happens; these remain if that fails.
 _OF_PROBES: Final = (500,)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from penstock.core import limits
-from penstock.core.errors import BodyTooLarge, InvalidInput, LengthRequired, ShuttingDown, TooMany
+from penstock.core.errors import BodyTooLarge, InvalidInput, ShuttingDown, TooMany
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,13 +50,14 @@ class Bodies:
 class Request:
     """What was asked, and by whom. The body is read when a handler wants it."""
 
-    __slots__ = ("_bodies", "_gate", "_identity", "_proto", "header", "held", "scope", "warning")
+    __slots__ = ("_bodies", "_gate", "_identity", "_proto", "header", "held", "scope", "unsure", "warning")
     warns = True  #: the answer has room for a warning
 
     def __init__(self, scope: Scope, proto: HTTPProtocol, bodies: Bodies, gate: Gate) -> None:
         self.scope = scope
         self._gate = gate
         self.warning = ""  #: what was ignored; the answer says so
+        self.unsure = False  #: the body may have been cut off by a client that says NO_ERROR: see docs/adr/0015
         self.held = 0  #: bytes of memory to give back to ``bodies`` at the end
         self._proto = proto
         self._bodies = bodies
@@ -90,9 +91,8 @@ class Request:
 
     async def _chunks(self, most: int) -> bytes:
         """Read a body whose length was not announced."""
-        if self.scope.http_version.startswith("2"):
-            raise LengthRequired
-        if "transfer-encoding" not in self.scope.headers:
+        is_second = self.scope.http_version.startswith("2")
+        if not is_second and "transfer-encoding" not in self.scope.headers:
             return b""
         chunks: list[bytes] = []
         size = ends = 0
@@ -104,17 +104,22 @@ class Request:
                 self._check_size(size, most)
                 self._hold(len(chunk))
                 chunks.append(bytes(chunk))
-                ends += not chunk
+                ends = 0 if chunk else ends + 1
+                if ends > _EMPTY_MAX:
+                    break
         finally:
             del arriving[me]
-        if ends != 1:  # the server underneath ends a good body with one empty chunk and a broken one with two
+        # The server underneath ends a good body with one empty chunk, and over HTTP/2 each empty DATA frame is one more. Of a
+        # broken body nothing comes again and again; over HTTP/1, twice.
+        if ends > _EMPTY_MAX or (ends != 1 and not is_second):
             raise self._bodies.incomplete
+        self.unsure = is_second
         return b"".join(chunks)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Read the body as it comes, without an end in sight. It is over when the client ends it, or is gone.
 
-        Raises InvalidInput if it was cut off, as far as that can be told: over HTTP/2 it looks like the end.
+        Raises InvalidInput if it was cut off over HTTP/1. Over HTTP/2 that looks like the end, which does no harm to commands.
         """
         empty = 0
         async for chunk in self._proto:

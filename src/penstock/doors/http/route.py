@@ -109,3 +109,4 @@ class Stream(NamedTuple):
     run: Callable[[StreamTransport], Awaitable[None]]
     done: Callable[[], None]
     headers: tuple[tuple[str, str], ...] = ()
+    status: int = 200

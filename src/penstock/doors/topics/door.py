@@ -12,6 +12,7 @@ from penstock.doors.namespaces import namespace_in
 from penstock.doors.topics.flow import Flows
 from penstock.doors.topics.stream import SubscriptionStream
 from penstock.doors.topics.topic import check_topic, new_message
+from penstock.doors.topics.unsure import publish_unsure
 from penstock.engine import admin
 from penstock.engine.produce import Push
 
@@ -52,9 +53,12 @@ class TopicsDoor:
         #: First parts of other routes of the main listener: no topic is deleted because a path of theirs was cut short.
         self.reserved: frozenset[str] = frozenset()
 
-    async def publish(self, req: Request, topic: str) -> Plain:
+    async def publish(self, req: Request, topic: str) -> Plain | Stream:
         queue = _queue(req, topic)
-        await self._engine.run(Push(queue, [new_message(await req.body())]))
+        message = new_message(await req.body())
+        if req.unsure:
+            return await publish_unsure(self._engine, queue, message)
+        await self._engine.run(Push(queue, [message]))
         return _CREATED
 
     async def subscribe(self, req: Request, topic: str) -> Stream:
