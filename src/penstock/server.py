@@ -39,6 +39,7 @@ from penstock.doors.jobs.crons import CronHandlers
 from penstock.doors.jobs.dead_letter_commands import dead_letter_commands
 from penstock.doors.jobs.flow_commands import flow_commands
 from penstock.doors.jobs.flow_push import flow_push_commands
+from penstock.doors.jobs.group_commands import group_commands
 from penstock.doors.jobs.held import HeldHandlers
 from penstock.doors.jobs.hub import Hub
 from penstock.doors.jobs.jobs import JobHandlers
@@ -251,6 +252,7 @@ class Doors:
             flow_push_commands(jobs),
             event_commands(),
             summary_commands(queues),
+            group_commands(queues),
             cron_commands(crons),
             webhook_commands(webhooks),
             worker_commands(workers),

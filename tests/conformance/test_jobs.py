@@ -300,6 +300,18 @@ async def test_a_listing_may_have_only_the_waiting_jobs_of_high_or_of_low_priori
     assert await bench.store.prioritized_count(bench.queue()) == 1
 
 
+async def test_jobs_of_groups_are_counted(bench: Workbench) -> None:
+    await bench.put(count=3, group_id="a")
+    await bench.put(count=2, group_id="b")
+    await bench.put(state=State.ACTIVE, group_id="c")
+    await bench.put(state=State.DELAYED, group_id="a")
+    await bench.put(count=4)
+    counts = [await bench.store.group_count(bench.queue(), State.WAITING, group) for group in ("a", "b", "c", None)]
+    assert counts == [3, 2, 0, 5]
+    counts = [await bench.store.group_count(bench.queue(), State.ACTIVE, group) for group in ("a", "c", None)]
+    assert counts == [0, 1, 1]
+
+
 async def test_priorities_are_counted_over_waiting_and_delayed_jobs(bench: Workbench) -> None:
     await bench.put(count=3, priority=5)
     await bench.put(state=State.DELAYED, priority=5)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.doors.jobs.group_commands import INSTEAD
 from tests.doors.api import UNKNOWN_ID
 from tests.support.server import ServerProcess
 from tests.support.tcp import TcpClient, all_commands
@@ -576,6 +577,76 @@ def dashboard_queues(c: TcpClient) -> None:
     assert (row["paused"], row["waiting"], row["prioritized"]) == (True, 2, 0)
 
 
+def _group(c: TcpClient) -> dict[str, Any]:
+    for group in ("g", "g", "g", "h"):
+        c.push(groupId=group)
+    c.push()
+    c.ok("PULL", queue=c.queue)
+    return {"queue": c.queue, "groupId": "g"}
+
+
+def get_group_jobs_count(c: TcpClient) -> None:
+    assert c.ok("GetGroupJobsCount", **_group(c))["data"] == {"count": 2}
+
+
+def get_group_active_count(c: TcpClient) -> None:
+    assert c.ok("GetGroupActiveCount", **_group(c))["data"] == {"count": 1}
+
+
+def get_groups_jobs_count(c: TcpClient) -> None:
+    assert c.ok("GetGroupsJobsCount", **_group(c))["data"] == {"count": 3}
+    assert c.ok("GetGroupsJobsCount", queue="nobody-knows-it")["data"] == {"count": 0}
+
+
+def get_group_concurrency(c: TcpClient) -> None:
+    assert c.ok("GetGroupConcurrency", **_group(c))["data"] == {"concurrency": None}
+
+
+def get_group_rate_limit(c: TcpClient) -> None:
+    assert c.ok("GetGroupRateLimit", **_group(c))["data"] == {"limit": None}
+
+
+def get_group_rate_limit_ttl(c: TcpClient) -> None:
+    assert c.ok("GetGroupRateLimitTtl", **_group(c))["data"] == {"ttl": -2}
+
+
+def is_group_paused(c: TcpClient) -> None:
+    assert c.ok("IsGroupPaused", **_group(c))["data"] == {"paused": False}
+
+
+def remove_group_concurrency(c: TcpClient) -> None:
+    assert c.ok("RemoveGroupConcurrency", **_group(c))["data"] == {"removed": 0}
+
+
+def remove_group_rate_limit(c: TcpClient) -> None:
+    assert c.ok("RemoveGroupRateLimit", **_group(c))["data"] == {"removed": 0}
+
+
+def resume_group(c: TcpClient) -> None:
+    assert c.ok("ResumeGroup", **_group(c))["data"] == {"changed": False}
+
+
+def set_group_concurrency(c: TcpClient) -> None:
+    c.ok("SetGroupConcurrency", **_group(c), concurrency=1)
+
+
+def _no_setting_of_a_group(c: TcpClient, name: str) -> None:
+    refusal = c.refused(name, queue=c.queue, groupId="g", max=1, duration=1)
+    assert refusal.startswith("Jobs of one group run one after the other")
+
+
+def set_group_rate_limit(c: TcpClient) -> None:
+    _no_setting_of_a_group(c, "SetGroupRateLimit")
+
+
+def rate_limit_group(c: TcpClient) -> None:
+    _no_setting_of_a_group(c, "RateLimitGroup")
+
+
+def pause_group(c: TcpClient) -> None:
+    _no_setting_of_a_group(c, "PauseGroup")
+
+
 def trim_events(c: TcpClient) -> None:
     assert c.ok("TrimEvents", queue=c.queue, maxLength=0)["data"] == {"removed": 0}
 
@@ -713,6 +784,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "PUSHF": ({"jobs": [{"id": "x", "queue": "q", "input": {"data": 1}}]}, "flow job data must be an object"),
     "SubscribeEvents": ({"queue": "a b"}, "Queue name contains invalid characters"),
     "TrimEvents": ({"queue": "q", "maxLength": -1}, "maxLength must be at least 0"),
+    "SetGroupConcurrency": (
+        {"queue": "q", "groupId": "g", "concurrency": 2},
+        INSTEAD.format("concurrency", "Leave the group out, and limit"),
+    ),
+    **{
+        name: ({"queue": "q"}, "groupId is required")
+        for name in (
+            "GetGroupJobsCount", "GetGroupActiveCount", "GetGroupConcurrency", "GetGroupRateLimit", "GetGroupRateLimitTtl",
+            "IsGroupPaused", "RemoveGroupConcurrency", "RemoveGroupRateLimit", "ResumeGroup", "SetGroupRateLimit",
+            "RateLimitGroup", "PauseGroup",
+        )
+    },
     "PULL": ({"queue": "q", "timeout": 60_001}, "timeout must be at most 60000"),
     "PULLB": ({"queue": "q", "count": 1_001}, "count must be at most 1000"),
     "ACK": ({"id": UNKNOWN_ID}, NOT_ACTIVE),
@@ -781,7 +864,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         name: ({}, NO_QUEUE)
         for name in (
             "Count", "IsPaused", "Pause", "Resume", "Drain", "Obliterate", "PurgeDlq", "RateLimitClear", "ClearConcurrency",
-            "GetStallConfig", "GetDlqConfig",
+            "GetStallConfig", "GetDlqConfig", "GetGroupsJobsCount",
         )
     },
 }  # fmt: skip

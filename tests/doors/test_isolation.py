@@ -698,6 +698,25 @@ COMMANDS: dict[str, Callable[[Names], list[dict[str, Any]]]] = {
     # Events. Last, so that nothing happens while something is subscribed to.
     "TrimEvents": queue(maxLength=1),
     "DashboardQueues": fields(),
+    **{
+        name: queue(groupId="g", max=1, duration=1, concurrency=1)
+        for name in (
+            "GetGroupJobsCount",
+            "GetGroupActiveCount",
+            "GetGroupsJobsCount",
+            "GetGroupConcurrency",
+            "GetGroupRateLimit",
+            "GetGroupRateLimitTtl",
+            "IsGroupPaused",
+            "RemoveGroupConcurrency",
+            "RemoveGroupRateLimit",
+            "ResumeGroup",
+            "SetGroupConcurrency",
+            "SetGroupRateLimit",
+            "RateLimitGroup",
+            "PauseGroup",
+        )
+    },
     "UnsubscribeEvents": fields(),
     "SubscribeEvents": queue(),
 }

@@ -26,6 +26,9 @@ NULL = "a result that is null is no result"
 MORE = "there is more in the answer"
 HELD = "the progress of a job that waits is 0, not an error"
 
+READY = "delayed jobs are not counted among the jobs of a group"
+ONE = "jobs of one group run one after the other, as the document says: a group has no limits and no pause of its own"
+
 #: By script and version: the answers that differ, and why.
 DIFFERENT: dict[tuple[str, str], dict[str, str]] = {
     ("flows", "2.9"): {
@@ -62,6 +65,23 @@ DIFFERENT: dict[tuple[str, str], dict[str, str]] = {
         "events remove-on-complete: events": "the result of a job that is removed at its end is gone with it; WaitJob has it",
         "events obliterate: events": REMOVED,
     },
+    ("groups", "2.9"): {
+        "groups: getGroupJobsCount": READY,
+        "groups: getGroupsJobsCount": READY,
+        "groups: a job of it": "jobs with and without a group are handed out in their order",
+        "groups: getGroupActiveCount then": "the job that was pulled belongs to the group",
+        "groups: setGroupConcurrency 3": ONE,
+        "groups: getGroupConcurrency then": ONE,
+        "groups: removeGroupConcurrency": ONE,
+        "groups: setGroupRateLimit": ONE,
+        "groups: getGroupRateLimit then": ONE,
+        "groups: removeGroupRateLimit": ONE,
+        "groups: pauseGroup": ONE,
+        "groups: isGroupPaused then": ONE,
+        "groups: resumeGroup": ONE,
+        "groups: RateLimitGroup": ONE,
+        "trimEvents: a bad number": TEXT,
+    },
     ("mcp", "2.9"): {
         "mcp jobs: get_progress": HELD,
         "mcp server: get_stats": MORE,
@@ -80,7 +100,14 @@ DIFFERENT: dict[tuple[str, str], dict[str, str]] = {
     },
 }
 #: How many calls each script makes.
-CALLS = {("flows", "2.9"): 104, ("flows", "2.7"): 77, ("events", "2.9"): 83, ("mcp", "2.9"): 90, ("mcp", "2.7"): 90}
+CALLS = {
+    ("flows", "2.9"): 104,
+    ("flows", "2.7"): 77,
+    ("events", "2.9"): 83,
+    ("groups", "2.9"): 29,
+    ("mcp", "2.9"): 90,
+    ("mcp", "2.7"): 90,
+}
 
 
 @pytest.mark.parametrize(("script", "version"), DIFFERENT)

@@ -23,6 +23,7 @@ from penstock.doors.jobs.crons import CronHandlers
 from penstock.doors.jobs.dead_letter_commands import dead_letter_commands
 from penstock.doors.jobs.flow_commands import flow_commands
 from penstock.doors.jobs.flow_push import flow_push_commands
+from penstock.doors.jobs.group_commands import group_commands
 from penstock.doors.jobs.jobs import JobHandlers
 from penstock.doors.jobs.queue_events import event_commands
 from penstock.doors.jobs.queues import QueueHandlers
@@ -64,6 +65,7 @@ def all_commands(engine: Any = None) -> CommandTable:
         flow_push_commands(JobHandlers(engine)),
         event_commands(),
         summary_commands(QueueHandlers(engine)),
+        group_commands(QueueHandlers(engine)),
         cron_commands(CronHandlers(engine)),
         webhook_commands(WebhookHandlers(engine, cast("Any", None))),
         worker_commands(WorkerHandlers(engine, cast("Any", None), cast("Any", NoGroups()))),

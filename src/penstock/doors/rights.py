@@ -182,6 +182,8 @@ COMMANDS: Final[dict[Right, tuple[str, ...]]] = {
         *("GetStallConfig", "GetDlqConfig", "ListWorkers", "CronGet", "CronList"),
         *("Stats", "Metrics", "Prometheus", "StorageStatus"),
         *("SubscribeEvents", "UnsubscribeEvents", "DashboardQueues"),
+        *("GetGroupJobsCount", "GetGroupActiveCount", "GetGroupsJobsCount", "GetGroupConcurrency", "GetGroupRateLimit"),
+        *("GetGroupRateLimitTtl", "IsGroupPaused"),
     ),
     Right.PRODUCE: ("PUSH", "PUSHB", "PUSHF", "UpdateParent"),
     Right.TAKE: ("PULL", "PULLB", "RegisterWorker", "UnregisterWorker", "Heartbeat"),
@@ -196,7 +198,8 @@ COMMANDS: Final[dict[Right, tuple[str, ...]]] = {
         *("RemoveDlqJob", "RemoveDeduplicationKey", "RemoveJobDeduplicationKey"),
         *("RateLimit", "RateLimitClear", "SetConcurrency", "ClearConcurrency", "SetStallConfig", "SetDlqConfig"),
         *("Cron", "CronDelete", "AddWebhook", "RemoveWebhook", "ListWebhooks", "SetWebhookEnabled", "CompactMemory"),
-        "TrimEvents",
+        *("TrimEvents", "SetGroupConcurrency", "RemoveGroupConcurrency", "SetGroupRateLimit", "RemoveGroupRateLimit"),
+        *("RateLimitGroup", "PauseGroup", "ResumeGroup"),
     ),
 }
 #: Commands of the Redis protocol. One that is listed twice needs both.

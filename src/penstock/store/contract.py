@@ -753,6 +753,9 @@ class Store(Protocol):
     async def prioritized_count(self, queue: Queue) -> int:
         """Count the waiting jobs with a priority above 0. The cost grows with their number, not with the queue's length."""
 
+    async def group_count(self, queue: Queue, state: State, group: str | None) -> int:
+        """Count the waiting or active jobs of a group, or of all groups (None). The cost grows with their number."""
+
     async def result_get(self, job_id: int) -> bytes | None:
         """Read what a worker answered."""
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.core.cron import Cron, CronKey
     from penstock.core.flow import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
+    from penstock.core.lifecycle import State
     from penstock.core.queue import Queue, QueueKey
     from penstock.core.sharding import Layout
     from penstock.core.webhook import Webhook
@@ -280,6 +281,9 @@ class ShardedStore:
 
     async def prioritized_count(self, queue: Queue) -> int:
         return await self._shard_with(queue).prioritized_count(queue)
+
+    async def group_count(self, queue: Queue, state: State, group: str | None) -> int:
+        return await self._shard_with(queue).group_count(queue, state, group)
 
     async def result_get(self, job_id: int) -> bytes | None:
         shard = await self._holder(job_id)

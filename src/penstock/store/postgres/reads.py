@@ -215,6 +215,13 @@ async def prioritized_count(db: Connection, queue: int) -> int:
     return int(await db.fetchval(statement, queue))
 
 
+async def group_count(db: Connection, queue: int, state: State, group: str | None) -> int:
+    """Count the waiting or active jobs of a group, or of all groups: a range of an index."""
+    which = "group_id is not null" if group is None else "group_id = $2"
+    statement = f"select count(*) from jobs where queue = $1 and state = {state.value} and {which}"  # noqa: S608
+    return int(await db.fetchval(statement, queue, *(() if group is None else (group,))))
+
+
 async def heads(db: Connection, wanted: Sequence[int]) -> list[Job]:
     """Read jobs without their payloads, in the order of the ids."""
     statement = f"select {rows.HEAD} from jobs j where j.id = any ($1::bigint[])"  # noqa: S608

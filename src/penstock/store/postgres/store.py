@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from penstock.core.flow import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.ledger import Chunk, Entry
+    from penstock.core.lifecycle import State
     from penstock.core.queue import Queue
     from penstock.core.webhook import Webhook
     from penstock.store import contract
@@ -558,6 +559,9 @@ class PostgresStore(CatalogReads[Catalog]):
 
     async def prioritized_count(self, queue: Queue) -> int:
         return await self._read(lambda db: reads.prioritized_count(db, queue.number))  # type: ignore[no-any-return]
+
+    async def group_count(self, queue: Queue, state: State, group: str | None) -> int:
+        return await self._read(lambda db: reads.group_count(db, queue.number, state, group))  # type: ignore[no-any-return]
 
     async def result_list(self, ids: Sequence[int]) -> dict[int, bytes]:
         return await self._read(lambda db: reads.results(db, ids))  # type: ignore[no-any-return]

@@ -235,6 +235,15 @@ def prioritized_count(db: apsw.Connection, queue: int) -> int:
     return int(count)
 
 
+def group_count(db: apsw.Connection, queue: int, state: State, group: str | None) -> int:
+    """Count the waiting or active jobs of a group, or of all groups: a range of an index."""
+    which = "group_id is not null" if group is None else "group_id = ?"
+    # The state is part of the text, so that the index of that state is used.
+    statement = f"select count(*) from jobs where queue = ? and state = {state.value} and {which}"  # noqa: S608
+    ((count,),) = db.execute(statement, (queue,) if group is None else (queue, group))
+    return int(count)
+
+
 def heads(db: apsw.Connection, wanted: Sequence[int]) -> list[Job]:
     """Read jobs without their payloads, in the order of the ids. Damaged ones are left out."""
     found = []

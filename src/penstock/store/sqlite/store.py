@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from penstock.core.flow import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.ledger import Chunk, Entry
+    from penstock.core.lifecycle import State
     from penstock.core.queue import Queue
     from penstock.core.webhook import Webhook
     from penstock.store.contract import Store
@@ -599,6 +600,9 @@ class SqliteStore(CatalogReads[Catalog]):
 
     async def prioritized_count(self, queue: Queue) -> int:
         return await self.readers.run(lambda db: readers.prioritized_count(db, queue.number))
+
+    async def group_count(self, queue: Queue, state: State, group: str | None) -> int:
+        return await self.readers.run(lambda db: readers.group_count(db, queue.number, state, group))
 
     async def result_list(self, ids: Sequence[int]) -> dict[int, bytes]:
         return await self.readers.run(lambda db: readers.results(db, ids))
