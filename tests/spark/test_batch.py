@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql.datasource import EqualTo
 from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.testing import assertDataFrameEqual
 
 from penstock.spark import options, sink
-from penstock.spark.batch import PushingJobsReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,28 +48,52 @@ def test_jobs_of_some_queues_and_states(spark: SparkSession, fake: FakeServer) -
     assert load(spark, fake, "jobs", queues="nothing").count() == 0
 
 
-def test_filters_reach_the_server(spark: SparkSession, fake: FakeServer) -> None:
+#: Filters of a query, in SQL: also of what there is not, of moments far away, and of nulls.
+FILTERS = (
+    "state = 'waiting'",
+    "state in ('failed', 'no such state', null)",
+    "queue = 'mail' and id is not null",
+    "queue <=> null or state != 'failed'",
+    "created_at >= timestamp'1600-01-01' and created_at < timestamp'9999-12-31 23:59:59'",
+    "created_at <= timestamp'2026-01-01 00:00:00'",
+)
+CHOICES: tuple[dict[str, str], ...] = ({}, {"states": "failed"}, {"queues": "mail"}, {"createdFrom": "2025-12-31"})
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu"])
+def test_filters_options_and_time_zones_in_all_combinations(spark: SparkSession, fake: FakeServer, zone: str) -> None:
+    """One DataFrame for each choice of options, and all filters on it in turn: each is right, and the whole afterwards."""
     fake.push("mail", ["m0", "m1"])
-    fake.push("billing", ["b0"], state="failed")
-    jobs = load(spark, fake, "jobs", pushDown="true")
-    assert jobs.filter("queue = 'billing' and state in ('failed', 'waiting') and created_at < '2027-01-01'").count() == 1
-    assert jobs.filter("queue = 'mail' and id = 'id-1'").count() == 1
-    assert [[len(part) for part in each] for each in fake.snapshots.values()] == [[1], [2]]  # one row, then both of mail
-    fake.push("mail", ["m2"])
-    events = load(spark, fake, "journal", pushDown="true").filter(
-        "at >= '2026-01-01 00:00:02' and at < '2026-01-01 00:00:03'"
-    )
-    assert [row["seq"] for row in events.collect()] == [2]
-    assert [asked[2]["from"] for asked in fake.asked if asked[1] == "/bulk/journal"] == ["2"]
+    fake.push("billing", ["b0", "b1", "b2"], state="failed")
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        for chosen in CHOICES:
+            jobs = load(spark, fake, "jobs", **chosen)
+            rows = jobs.collect()
+            plain = spark.createDataFrame(rows, jobs.schema) if rows else jobs.limit(0)
+            tallies = [f"count_if({each}) f{number}" for number, each in enumerate(FILTERS)]
+            (expected,) = plain.selectExpr(*tallies).collect()
+            counts = [jobs.where(each).count() for each in FILTERS]
+            assert counts == list(expected), chosen
+            assert jobs.count() == len(rows)
+            assert jobs.where(FILTERS[0]).union(jobs).count() == expected[0] + len(rows)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before or "UTC")
 
 
-def test_who_pushes_filters_down_is_told_that_spark_keeps_them(caplog: pytest.LogCaptureFixture) -> None:
-    reader = PushingJobsReader(options.for_batch({"url": "http://127.0.0.1:1", "table": "jobs"}), StructType())
-    assert list(reader.pushFilters([EqualTo(("id",), "x")])) == [EqualTo(("id",), "x")]
-    assert caplog.text == ""
-    reader.pushFilters([EqualTo(("queue",), "mail")])
-    assert reader.options.queues == ("mail",)
-    assert "for another query, load() it anew" in caplog.text
+def test_a_filter_that_contradicts_an_option_finds_nothing(spark: SparkSession, fake: FakeServer) -> None:
+    fake.push("mail", ["m0"] * 5)
+    fake.push("mail", ["m1"] * 3, state="failed")
+    failed = load(spark, fake, "jobs", states="failed")
+    assert failed.where("state = 'waiting'").count() == 0
+    assert failed.count() == 3
+
+
+def test_who_wants_filters_pushed_down_is_told_what_to_use() -> None:
+    for name in ("pushDown", "pushdown"):
+        with pytest.raises(options.OptionInvalid, match=r"pushDown was removed.*queues, states, createdFrom"):
+            options.for_batch({"url": "http://127.0.0.1:1", "table": "jobs", name: "true"})
 
 
 def test_a_frame_is_one_snapshot(spark: SparkSession, fake: FakeServer) -> None:

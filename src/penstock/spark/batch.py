@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.client.errors import NotFound, PenstockError
 from penstock.spark import schemas
@@ -24,10 +15,9 @@ from penstock.spark.options import OptionInvalid
 from penstock.spark.wire import LONG_MS, Wire, queues_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
     from penstock.spark.options import Options
@@ -55,10 +45,12 @@ class SnapshotGone(PenstockError):
 
 
 def reader(options: Options, schema: StructType) -> DataSourceReader:
-    """Return the reader for a table. One that is told of filters only if that was asked for: Spark may refuse it otherwise."""
-    if options.table == "jobs":
-        return (PushingJobsReader if options.push_down else JobsReader)(options, schema)
-    return (PushingJournalReader if options.push_down else JournalReader)(options, schema)
+    """Return the reader for a table.
+
+    None takes filters (``pushFilters``): Spark keeps those of one query with the DataFrame, and a later query on the same one
+    would silently lack rows. See docs/adr/0016-filters.md.
+    """
+    return (JobsReader if options.table == "jobs" else JournalReader)(options, schema)
 
 
 class JobsReader(DataSourceReader):
@@ -133,56 +125,6 @@ def _tell_of_damage(jobs: int, *, fail: bool) -> None:
     log.warning("%s With failOnDataLoss=true, a read fails instead.", what)
 
 
-class PushingJobsReader(JobsReader):
-    """The same, with filters that the server can use. All are given back, so that Spark checks what it gets."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802, Spark's name
-        """Narrow the snapshot down by queue, state and the time jobs were made."""
-        before = self.options
-        for each in filters:
-            self.options = _narrowed(self.options, each)
-        _warn_kept(before, self.options)
-        return filters
-
-
-def _warn_kept(before: Options, after: Options) -> None:
-    """Spark keeps what was pushed down with the DataFrame, and asks nobody again: a later query would silently lack rows."""
-    if after != before:
-        log.warning(
-            "Filters were pushed down (pushDown=true). Spark keeps them with this DataFrame: for another query, load() it anew."
-        )
-
-
-def _narrowed(options: Options, wanted: Filter) -> Options:
-    match wanted:
-        case EqualTo(attribute=("queue",), value=str(name)):
-            return replace(options, queues=_both(options.queues, (name,)))
-        case In(attribute=("queue",), value=names) if names:
-            return replace(options, queues=_both(options.queues, names))
-        case EqualTo(attribute=("state",), value=str(name)):
-            return replace(options, states=_both(options.states, (name,)))
-        case In(attribute=("state",), value=names) if names:
-            return replace(options, states=_both(options.states, names))
-        case GreaterThan(attribute=("created_at",), value=at) | GreaterThanOrEqual(attribute=("created_at",), value=at):
-            start = _ms(at)
-            return replace(options, created_from=start if options.created_from is None else max(start, options.created_from))
-        case LessThan(attribute=("created_at",), value=at) | LessThanOrEqual(attribute=("created_at",), value=at):
-            end = _ms(at) + 1  # a moment within this millisecond, and Spark checks again
-            return replace(options, created_to=end if options.created_to is None else min(end, options.created_to))
-        case _:
-            return options
-
-
-def _both(known: tuple[str, ...], wanted: Iterable[str]) -> tuple[str, ...]:
-    """Return the names that are in both. If none is, one of them: no name would mean everything, and Spark checks again."""
-    names = tuple(wanted)
-    return tuple(name for name in names if not known or name in known) or names[:1]
-
-
-def _ms(moment: Any) -> int:
-    return int(moment.timestamp() * 1000)
-
-
 class JournalReader(DataSourceReader):
     """Events of a stretch of the journal, each shard by itself."""
 
@@ -202,23 +144,3 @@ class JournalReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the events of a piece."""
         return read_range(self.options, self.arrow, partition)
-
-
-class PushingJournalReader(JournalReader):
-    """The same, narrowed down by the time of events. All filters are given back, so that Spark checks what it gets."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802, Spark's name
-        """Begin and end where the filters on ``at`` say, if nothing else was said."""
-        before = self.options
-        for each in filters:
-            match each:
-                case GreaterThan(attribute=("at",), value=at) | GreaterThanOrEqual(attribute=("at",), value=at):
-                    if self.options.starting_timestamp is None and self.options.starting_offsets == "earliest":
-                        self.options = replace(self.options, starting_timestamp=_ms(at))
-                case LessThan(attribute=("at",), value=at) | LessThanOrEqual(attribute=("at",), value=at):
-                    if self.options.ending_timestamp is None and self.options.ending_offsets == "latest":
-                        self.options = replace(self.options, ending_timestamp=_ms(at) + 1)
-                case _:
-                    pass
-        _warn_kept(before, self.options)
-        return filters

@@ -79,7 +79,6 @@ class Options:
     created_to: int | None = None
     include_payload: bool = True
     rows_per_partition: int = 100_000
-    push_down: bool = False
     starting_offsets: str | dict[str, int] = "earliest"
     ending_offsets: str | dict[str, int] = "latest"
     starting_timestamp: int | None = None
@@ -327,13 +326,6 @@ OPTIONS: Final[dict[str, Option]] = {
     "createdTo": Option((JOBS,), _moment, "none", "jobs made before this moment"),
     "includePayload": Option((JOBS,), _yes_or_no, "true", "false: `value` is null, and much less is sent"),
     "rowsPerPartition": Option((JOBS,), _number(1, _PARTITION_ROWS_MAX), "100000", "rows of a partition, at most"),
-    "pushDown": Option(
-        (JOBS, JOURNAL),
-        _yes_or_no,
-        "false",
-        "true: filters on queue, state and times reach the server; **load anew for every query**, see"
-        " [pitfalls](#pitfalls); the session needs `spark.sql.python.filterPushdown.enabled=true`",
-    ),
     "startingOffsets": Option(
         (JOURNAL, JOURNAL_STREAM), _offsets, "earliest", '`earliest`, `latest`, or JSON per shard: `{"0": 1200}`'
     ),
@@ -494,6 +486,12 @@ def _read(given: Mapping[str, str], mode: str, *, needs_url: bool = True) -> Opt
             raise OptionInvalid(
                 f"Option {key}: a secret does not belong into options, which end up in plans. Name an environment variable"
                 " (tokenEnv, apiKeyEnv, directUrlEnv) or a file (tokenFile, apiKeyFile, directUrlFile) instead."
+            )
+        if lower == "pushdown":
+            raise OptionInvalid(
+                "Option pushDown was removed: Spark keeps the filters of one query with the DataFrame, so that the next one"
+                " lacked rows. Choose with options: queues, states, createdFrom, createdTo for jobs; startingTimestamp,"
+                " endingTimestamp for the journal. What a query filters, Spark filters."
             )
         name = _BY_LOWER.get(lower)
         if name is None:

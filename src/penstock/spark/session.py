@@ -39,7 +39,6 @@ exec "{home}/bin/java" "$@"
 SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
 }
 #: For checkpoints on a local disk: an eighth of a second less for every micro-batch.
 LOCAL_SETTINGS: Final = {
