@@ -6,7 +6,7 @@ export const version = JSON.parse(await Bun.file(`${home}/package.json`).text())
 export const isOld = version.startsWith('2.7');
 
 const UUID = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/g;
-const MOMENT = /\b1[6-9]\d{11}\b/g;
+const MOMENT = /\b1[6-9]\d{11}\b|\b20\d\d-\d\d-\d\dT[\d:.]+Z/g;
 const names = new Map();
 
 // Ids are named in the order in which they are first seen, so that mixing two of them up is a difference.
@@ -30,7 +30,8 @@ const plain = (value, depth = 0) => {
   if (Array.isArray(value)) return value.map((each) => plain(each, depth + 1));
   const shown = {};
   for (const key of Object.keys(value).sort()) {
-    const each = plain(value[key], depth + 1);
+    // How long an attempt took is different each time.
+    const each = key === 'duration' && 'failedAt' in value ? '<ms>' : plain(value[key], depth + 1);
     if (each !== undefined && each !== '<undefined>') shown[named(key)] = each;
   }
   return shown;
