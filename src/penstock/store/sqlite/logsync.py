@@ -24,6 +24,9 @@ class LogSync:
     """Begin it when the file was checked, end it when everything is in the main file. ``sync`` runs in a thread."""
 
     def __init__(self, directory: Path, log_path: Path, clock: Clock, fdatasync: Callable[[int], None]) -> None:
+        self.waits = True  #: every answer waits for a sync
+        self._journal_next = 0  #: at the last commit
+        self._journaled = False  #: the last commit wrote to the journal
         self._frames = 0  #: pages in the log
         self._salts: bytes | None = None  #: its generation; None: to be read
         self._directory = directory
@@ -63,6 +66,7 @@ class LogSync:
             finally:
                 db.set_busy_timeout(5_000)
         self._frames, self._salts = waltail.replayed_frames(db), None
+        self._journal_next, self._journaled = journal_next, False
 
     def end(self, db: apsw.Connection, journal_next: int) -> bool:
         """Move the log into the main file and have that say that it is complete. False: another program is in the way."""
@@ -70,9 +74,10 @@ class LogSync:
         if self._mark is not None:
             self._mark.write(position)
             self._mark.sync()
-        if position.frames:
-            return False
         db.execute("update shutdown set clean = 1")
+        if position.frames:  # this is the end of the log: a file that has it is complete, whoever has moved the log into it
+            self._fdatasync(self._fd)
+            return False
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         return True
 
@@ -93,10 +98,11 @@ class LogSync:
         """Return how far the store is. A sync that begins now covers that."""
         if self._salts is None:
             self._salts = mark.read_salts(self._fd)
-        return Position(journal_next, self._clock.now_ms(), self._salts, self._frames)
+        return Position(journal_next, self._clock.now_ms(), self._salts, self._frames, self.waits and self._journaled)
 
-    def log_has(self, frames: int) -> None:
-        """Note after a commit how many pages the log holds."""
+    def log_has(self, frames: int, journal_next: int) -> None:
+        """Note after a commit how many pages the log holds, and how far the journal is."""
+        self._journaled, self._journal_next = journal_next != self._journal_next, journal_next
         if frames <= self._frames:
             self._salts = None
         self._frames = frames
@@ -125,7 +131,7 @@ class LogSync:
         """Copy the log into the main file; return a position that is on disk: without the log, if all of it was copied."""
         frames, moved = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         if moved >= frames:
-            return Position(journal_next, self._clock.now_ms())
+            return Position(journal_next, self._clock.now_ms(), exact=self.waits)
         return self._not_moved(journal_next, frames)
 
     def _not_moved(self, journal_next: int, frames: int) -> Position:

@@ -37,8 +37,8 @@ log = structlog.get_logger("penstock.store")
 MARK_NAME: Final = "penstock.mark"
 #: How long a mark may be in the system's memory only.
 SYNC_EVERY_MS: Final = 1_000
-_MAGIC: Final = b"PNSTMRK1"
-_RECORD = struct.Struct(">8sQ32sQ8sQQ")  #: behind it its checksum
+_MAGIC: Final = b"PNSTMRK2"
+_RECORD = struct.Struct(">8sQ32sQ8sQQ?")  #: behind it its checksum
 _CHECKSUM = struct.Struct(">I")
 #: Two copies take turns, in blocks of their own: a write that is torn leaves the one before.
 _SLOT_BYTES: Final = 4_096
@@ -60,6 +60,9 @@ class Position(NamedTuple):
     at_ms: int  #: wall clock
     salts: bytes = NO_SALTS  #: generation of the log
     frames: int = 0  #: pages in the log; 0: everything is in the main file
+    #: Whatever was answered is in a file that has come to ``journal_next``: every answer waits for a sync (durability
+    #: ``always``), and the last commit wrote to the journal.
+    exact: bool = False
 
 
 class Mark(NamedTuple):
@@ -76,6 +79,8 @@ class Found(NamedTuple):
     clean: bool | None  #: None: made before files said so
     position: Position
     log_bytes: int | None
+    #: The main file is sound, and the machine was not restarted. Looked at only if it is in use and its log is gone or empty.
+    whole: bool = False
 
 
 class MarkFile:
@@ -126,8 +131,8 @@ class MarkFile:
 
     def _put(self, position: Position) -> None:
         self._serial += 1
-        journal_next, at_ms, salts, frames = position
-        record = _RECORD.pack(_MAGIC, self._serial, self._identity, journal_next, salts, frames, at_ms)
+        journal_next, at_ms, salts, frames, exact = position
+        record = _RECORD.pack(_MAGIC, self._serial, self._identity, journal_next, salts, frames, at_ms, exact)
         os.pwrite(self._fd, record + _CHECKSUM.pack(zlib.crc32(record)), self._serial % _SLOTS * _SLOT_BYTES)
 
     def _sync(self) -> None:
@@ -157,10 +162,10 @@ def _slots(path: Path) -> list[tuple[int, Mark]]:
         at = slot * _SLOT_BYTES
         if len(content) < at + _RECORD.size + _CHECKSUM.size:
             continue
-        magic, serial, identity, journal_next, salts, frames, at_ms = _RECORD.unpack_from(content, at)
+        magic, serial, identity, journal_next, salts, frames, at_ms, exact = _RECORD.unpack_from(content, at)
         (checksum,) = _CHECKSUM.unpack_from(content, at + _RECORD.size)
         if magic == _MAGIC and checksum == zlib.crc32(content[at : at + _RECORD.size]):
-            found.append((serial, Mark(identity.decode(), Position(journal_next, at_ms, salts, frames))))
+            found.append((serial, Mark(identity.decode(), Position(journal_next, at_ms, salts, frames, exact))))
     return found
 
 
@@ -182,8 +187,11 @@ def salts_of(log_path: Path) -> bytes:
         os.close(fd)
 
 
-def look(db: apsw.Connection, log_bytes: int | None, salts: bytes, frames: int) -> Found:
-    """Read how far a file has come. ``frames``: pages that SQLite has replayed from the log."""
+def look(db: apsw.Connection, log_bytes: int | None, salts: bytes, frames: int, *, same_boot: bool = False) -> Found:
+    """Read how far a file has come. ``frames``: pages that SQLite has replayed from the log.
+
+    ``same_boot``: the machine has not been restarted since, so that the mark is exact.
+    """
     tables = {name for (name,) in db.execute("select name from sqlite_schema where type = 'table'")}
     identity, clean, journal_next, at_ms = "", None, 1, 0
     if "history" in tables:
@@ -193,7 +201,13 @@ def look(db: apsw.Connection, log_bytes: int | None, salts: bytes, frames: int) 
     if "journal" in tables:
         last = next(iter(db.execute("select seq + count, at from journal order by seq desc limit 1")), None)
         journal_next, at_ms = last or (1, 0)
-    return Found(identity, clean, Position(journal_next, at_ms, salts, frames), log_bytes)
+    whole = (
+        same_boot
+        and clean is False
+        and not log_bytes
+        and [text for (text,) in db.execute("pragma integrity_check(1)")] == ["ok"]
+    )
+    return Found(identity, clean, Position(journal_next, at_ms, salts, frames), log_bytes, whole)
 
 
 def check(directory: Path, mark: Mark | None, found: Found, *, accept_loss: bool) -> bool:
@@ -203,6 +217,8 @@ def check(directory: Path, mark: Mark | None, found: Found, *, accept_loss: bool
     """
     missing = what_is_missing(mark, found)
     if missing is None:
+        if found.clean is False and not found.log_bytes and mark is not None and mark.position.frames:
+            log.warning("another program has moved the log into the data file; nothing is missing", directory=str(directory))
         return False
     if not accept_loss:
         raise StoreIncompatible(f"{directory}: {missing} {_ADVICE}")
@@ -213,7 +229,12 @@ def check(directory: Path, mark: Mark | None, found: Found, *, accept_loss: bool
 def what_is_missing(mark: Mark | None, found: Found) -> str | None:
     """Say in sentences what a store has lost, or may have lost; None if nothing."""
     in_use = found.clean is False
-    if in_use and found.log_bytes is None:
+    has_all = (
+        mark is not None and mark.identity == found.identity and mark.position.journal_next <= found.position.journal_next
+    )
+    # A program that looks at the file after a crash, such as sqlite3, moves the log into it and removes the log.
+    moved = found.whole and has_all and mark is not None and mark.position.exact
+    if in_use and found.log_bytes is None and not moved:
         return (
             "penstock.db was copied or moved without its log penstock.db-wal, while a server used it or after a crash. What "
             f"was in the log is missing{_how_much(mark, found)}."
@@ -228,7 +249,7 @@ def what_is_missing(mark: Mark | None, found: Found) -> str | None:
     told, has = mark.position, found.position
     if has.journal_next < told.journal_next:
         return f"The store is behind what was answered{_how_much(mark, found)}. {_CAUSES}"
-    if in_use and told.frames and not found.log_bytes:
+    if in_use and told.frames and not found.log_bytes and not moved:
         return f"The log penstock.db-wal is empty, but {told.frames:,} pages of it were on disk. {_CAUSES}"
     if in_use and told.frames and has.salts == told.salts and has.frames < told.frames:
         pages = told.frames - has.frames

@@ -155,6 +155,7 @@ class SqliteStore(CatalogReads[Catalog]):
         store = cls(directory, clock, vfs=vfs, fdatasync=fdatasync, ballast_bytes=ballast_bytes, read_inline=read_inline)
         store.shard, store._layout = layout.shard, layout
         store._upgrade_copy = upgrade_copy
+        store._log_sync.waits = not tells_early
         store._take_lock()
         try:
             store._check_files(accept_loss=accept_loss)
@@ -313,9 +314,11 @@ class SqliteStore(CatalogReads[Catalog]):
         """Refuse to begin anew where there was data before. Raises StoreIncompatible."""
         files.check_file(self._path, self._log_path)
         previous = self._lock.previous
+        has_mark = mark.read(self._directory) is not None  # it knows whether a log that is gone is missed
+        log_expected = previous.used and not previous.clean and not has_mark
         missing = [
             path.name
-            for path, expected in ((self._path, previous.used), (self._log_path, previous.used and not previous.clean))
+            for path, expected in ((self._path, previous.used), (self._log_path, log_expected))
             if expected and not (path.exists() and (path == self._log_path or path.stat().st_size))
         ]
         if missing and not accept_loss:
@@ -340,7 +343,8 @@ class SqliteStore(CatalogReads[Catalog]):
                 f"{self._path}-wal is damaged: at least {lost} commits behind the damage would be lost. Restore a backup with: "
                 "penstock restore, or start with --accept-loss to go on without them. Nothing was changed."
             )
-        found = mark.look(self._db, self._log_bytes, mark.salts_of(self._log_path), waltail.replayed_frames(self._db))
+        salts, frames = mark.salts_of(self._log_path), waltail.replayed_frames(self._db)
+        found = mark.look(self._db, self._log_bytes, salts, frames, same_boot=same_boot)
         accepted = mark.check(self._directory, mark.read(self._directory), found, accept_loss=accept_loss and not healing)
         if lost and same_boot and not healing:
             log.warning("started with --accept-loss: commits behind the damage of the log are dropped", commits=lost)
@@ -482,7 +486,7 @@ class SqliteStore(CatalogReads[Catalog]):
         return StorageFailed()
 
     def _log_grew(self, _db: apsw.Connection, _name: str, pages: int) -> int:
-        self._log_sync.log_has(pages)
+        self._log_sync.log_has(pages, self.journal_next)
         self.checkpointer.log_has(pages)
         return apsw.SQLITE_OK
 
