@@ -581,7 +581,7 @@ class FastTransaction(Transaction, Protocol):
     async def generation_noted(self, generation: int) -> None:
         """Note that the store knows who has what this server has handed out in earlier generations."""
 
-    async def job_set_aside(self, now_ms: int, grace_ms: int, limit: int) -> list[Job]:
+    async def job_set_aside(self, steady_ms: int, grace_ms: int, limit: int) -> list[Job]:
         """Read active jobs that nobody has started, of lists that were lost; held like job_load.
 
         None before every server that lives has noted what it has handed out, or the generation was given up ``grace_ms`` ago.

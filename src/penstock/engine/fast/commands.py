@@ -212,7 +212,7 @@ async def abandon(_engine: Engine, work: Work, commands: Sequence[Abandon]) -> N
 async def reclaim(engine: Engine, work: Work, commands: Sequence[Reclaim]) -> None:
     """Release what nobody will hand out."""
     for command in commands:
-        found = await _fast(work).job_set_aside(work.now_ms, limits.fast_grace_ms, limits.slice_jobs_max)
+        found = await _fast(work).job_set_aside(work.steady_ms, limits.fast_grace_ms, limits.slice_jobs_max)
         for each in found:
             work.move(work.meet(each), Arrow.RELEASE)
         if work.tx.lost:

@@ -66,8 +66,8 @@ class HandedOut:
             return
         handed = self._by_token.get(job.token)
         if handed is None:  # handed out by another server: since it was set aside is the closest we know
-            made = time_of(job.token)
-            work.begin(job, job.lease_ms, At(made, work.steady_ms - max(0, work.now_ms - made)))
+            aside = work.steady_ms if job.lease_until is None else min(work.steady_ms, job.lease_until - job.lease_ms)
+            work.begin(job, job.lease_ms, At(time_of(job.token), aside))
         else:
             work.begin(job, handed.lease_ms, handed.at)
             work.after_commit.append(lambda: self.forget(job.token))

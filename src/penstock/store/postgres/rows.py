@@ -156,7 +156,7 @@ LAPSED: Final = f"{_FIND} where j.state = 2 and j.lease_until <= $1 order by j.l
 # Of an earlier generation of the fast path, once everybody has said, or had time to say, what they have handed out.
 SET_ASIDE: Final = (
     f"{_FIND}, catalog c where j.state = 2 and j.started_at is null and j.lease_until is not null"  # noqa: S608
-    " and (j.token < c.fence or j.queue in (select queue from lost))"
+    " and j.queue in (select queue from lost)"
     " and (c.fenced_at + $2 <= $1 or not exists (select from nodes where until > $1 and generation < c.generation))"
     " order by j.lease_until limit $3 for update of j skip locked"
 )

@@ -512,6 +512,17 @@ begin
 end $$;
 """  # noqa: S608 - put together from constants of this file
 
+# The count of time that leases go by: the database's wall clock plus a shift, which is corrected when that clock was set.
+_LEASE_CLOCK = """
+alter table catalog add column clock_shift bigint not null default 0;  -- ms
+alter table catalog add column clock_term  bigint not null default 0;  -- how often it was corrected
+create table lease_mark (
+  one          boolean primary key default true check (one),
+  counted      bigint not null           -- ms: the count when a server was last there; 0 = not known
+);
+insert into lease_mark (counted) values (0);
+"""
+
 #: Migration number n (counting from 1) takes a database from version n-1 to n. Never edit one that was released; append.
 MIGRATIONS: Final[tuple[str, ...]] = (
     _VERSION_1,
@@ -523,5 +534,6 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     _LEDGER,
     _HISTORY,
     _LOST_LISTS,
+    _LEASE_CLOCK,
 )
 SCHEMA_VERSION: Final = len(MIGRATIONS)

@@ -27,7 +27,7 @@ from penstock.store.catalog import CatalogReads
 from penstock.store.contract import Capabilities, Horizon, StoreStatus
 from penstock.store.postgres import crons, history, keys, ledger, migrate, reads
 from penstock.store.postgres.catalog import LAYOUT, Catalog
-from penstock.store.postgres.clock import ShardClock
+from penstock.store.postgres.clock import STEP_MS, Reading, ShardClock
 from penstock.store.postgres.connect import ANSWER_MS, answered, connect
 from penstock.store.postgres.errors import as_lost, is_lost, reason_of, translate
 from penstock.store.postgres.follower import Follower
@@ -74,6 +74,10 @@ DOUBT_MS: Final = 10_000
 DOUBT_PAUSE_MS: Final = 100
 #: Servers that start in the same moment may want the same number; that many times it is tried to get another one.
 NODE_TRIES: Final = 10
+#: A mark of the count of leases that is older (ms) means that no server was there: they write one every second.
+UNSEEN_MS: Final = 5_000
+#: Servers that start in the same moment may correct it together.
+CLOCK_TRIES: Final = 10
 #: After a look for what falls due, this many times as long passes before the next one.
 LOOK_FURTHER_REST: Final = 50
 
@@ -111,6 +115,8 @@ class PostgresStore(CatalogReads[Catalog]):
         self._layout = layout
         self.shard = layout.shard
         self.clock = ShardClock(clock, follow=database_clock)
+        self.clock.when_set = self._correct_clock
+        self._correcting: asyncio.Task[None] | None = None
         self.server = random_name()  #: tells our own commits from those of others
         self.node = 0
         self.servers = 1
@@ -180,6 +186,8 @@ class PostgresStore(CatalogReads[Catalog]):
         self._writers = [first]
         await migrate.check(first)
         await self._write_layout(first)
+        if not self.clock.is_known:
+            await self._resume_clock(first)
         while len(self._writers) < LANES:
             self._writers.append(await self._watched(writer=True))
         self._idle = list(self._writers)
@@ -215,6 +223,32 @@ class PostgresStore(CatalogReads[Catalog]):
             if self._writers:
                 await self.catalog.refresh(self._writers[0])
 
+    async def _resume_clock(self, db: Connection) -> None:
+        """Begin to count time. As long as no server was there, nothing has told whether the database's clock was set."""
+        for _ in range(CLOCK_TRIES):
+            asked_ms = self.clock.local_ms()
+            now_ms, shift, term, mark = await db.fetchrow(_READ_CLOCK)
+            count = now_ms + shift
+            if not mark or mark - STEP_MS <= count <= mark + UNSEEN_MS or self.clock.counted_ms is None:
+                self.clock.told(Reading(now_ms, shift, term), asked_ms)
+                return
+            log.info("no server was there for a while: for leases that time does not count", ms=count - mark)
+            await db.execute(_CORRECT_CLOCK, mark - now_ms, term)
+        raise StorageFailed
+
+    def _correct_clock(self, shift: int, term: int) -> None:
+        """Let all servers know that the database's clock was set."""
+        if self._correcting is None:
+            log.warning("the clock of the database was set; leases do not go by it", shift_ms=shift, shard=self.shard)
+            self._correcting = asyncio.get_running_loop().create_task(self._correct(shift, term), name="penstock-clock")
+
+    async def _correct(self, shift: int, term: int) -> None:
+        try:
+            with contextlib.suppress(PenstockError):  # until it works, every transaction tries
+                await self._ask(lambda db: db.execute(_CORRECT_CLOCK, shift, term))
+        finally:
+            self._correcting = None
+
     async def _write_layout(self, db: Connection) -> None:
         if self._new_layout is not None:
             await db.execute(_BEGIN_LAYOUT, *self._new_layout)
@@ -223,7 +257,7 @@ class PostgresStore(CatalogReads[Catalog]):
             self._layout.check(Layout(*found))
 
     async def stores_known(self) -> list[int]:
-        found = await self._ask(lambda db: db.fetch("select stores from nodes where until > clock_ms()"))
+        found = await self._ask(lambda db: db.fetch(_STORES_KNOWN, self.clock.counted_ms))
         return [row[0] for row in found]
 
     async def _watched(self, *, writer: bool = False, quick: bool = False) -> Connection:
@@ -261,7 +295,7 @@ class PostgresStore(CatalogReads[Catalog]):
         """Take a number for this server's ids, or show that it is still in use. Raises TooMany."""
         known = self._layout.shards
         for _ in range(NODE_TRIES):
-            taken = await self._ask(lambda db: db.fetchrow(_TAKE_NODE, self.server, NODE_LEASE_MS, NODES_MAX, known))
+            taken = await self._ask(lambda db: self._take_node(db, known))
             if taken is not None:
                 break
         else:
@@ -270,6 +304,12 @@ class PostgresStore(CatalogReads[Catalog]):
         self._size_bytes = size or 0
         self.follower.catch_up()  # should a wake-up have been lost
         await self._look_further()
+
+    async def _take_node(self, db: Connection, known: int) -> Any:
+        counted = self.clock.counted_ms
+        if counted is not None:
+            await db.execute("update lease_mark set counted = $1 where counted < $1", counted)
+        return await db.fetchrow(_TAKE_NODE, self.server, NODE_LEASE_MS, NODES_MAX, known, counted)
 
     async def _look_further(self) -> None:
         """Look for what falls due earlier than we know: a server may have died that was about to do it.
@@ -307,7 +347,8 @@ class PostgresStore(CatalogReads[Catalog]):
             await self.catalog.refresh(db)
 
     async def lead(self, name: str, for_ms: int) -> int | None:
-        term: int | None = await self._ask(lambda db: db.fetchval(_LEAD, name, self.server, for_ms))
+        counted = self.clock.counted_ms
+        term: int | None = await self._ask(lambda db: db.fetchval(_LEAD, name, self.server, for_ms, counted))
         return term
 
     async def quota_take(self, takes: Sequence[Take]) -> list[int]:
@@ -625,23 +666,27 @@ select greatest(coalesce((select max(id_mark) from (select id_mark from journal 
 """
 # Whoever holds the lead keeps it by asking again in time; a new holder is a new term.
 _LEAD = """
-insert into leases as l (name, holder, term, until) values ($1, $2, 1, clock_ms() + $3)
-on conflict (name) do update set holder = $2, until = clock_ms() + $3, term = l.term + (l.holder <> $2)::int
-where l.holder = $2 or l.until < clock_ms()
+insert into leases as l (name, holder, term, until) values ($1, $2, 1, coalesce($4, clock_ms()) + $3)
+on conflict (name) do update set holder = $2, until = excluded.until, term = l.term + (l.holder <> $2)::int
+where l.holder = $2 or l.until < excluded.until - $3
 returning term
 """
+_STORES_KNOWN = "select stores from nodes where until > coalesce($1, clock_ms())"
+_READ_CLOCK = "select clock_ms(), clock_shift, clock_term, counted from catalog, lease_mark"
+_CORRECT_CLOCK = "update catalog set clock_shift = $1, clock_term = clock_term + 1 where clock_term = $2"
 # The number of a server that has been silent for long is free again.
 _TAKE_NODE = """
 insert into nodes as o (node, server, until, stores)
-select f.node, $1, clock_ms() + $2, $4 from (
-  select coalesce((select node from nodes where server = $1),
-                  (select min(n) from generate_series(0, $3 - 1) as n
-                   where not exists (select from nodes where node = n and until > clock_ms()))) as node) as f
+select f.node, $1, f.at + $2, $4 from (
+  select t.at, coalesce((select node from nodes where server = $1),
+                        (select min(n) from generate_series(0, $3 - 1) as n
+                         where not exists (select from nodes where node = n and until > t.at))) as node
+  from (select coalesce($5, clock_ms()) as at) as t) as f
 where f.node is not null
 on conflict (node) do update set server = excluded.server, until = excluded.until, stores = excluded.stores
-where o.server = excluded.server or o.until <= clock_ms()
+where o.server = excluded.server or o.until <= excluded.until - $2
 returning node,
-          (select count(*) from nodes where until > clock_ms() and server <> $1) + 1,
+          (select count(*) from nodes where until > coalesce($5, clock_ms()) and server <> $1) + 1,
           (select sum(pg_total_relation_size(c.oid))::bigint from pg_class c
            where c.relnamespace = 'penstock'::regnamespace and c.relkind = 'r')
 """

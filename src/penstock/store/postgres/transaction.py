@@ -9,7 +9,7 @@ import msgspec
 from penstock.core import limits
 from penstock.core.errors import RowChanged, TooMany
 from penstock.core.flow import NeedCount
-from penstock.core.ids import EPOCH_MS, TIME_SHIFT, first_of
+from penstock.core.ids import first_of
 from penstock.core.job import Payload
 from penstock.core.lifecycle import STORED_STATES, State
 from penstock.core.queue import SETTLED, Counts, Move, Queue, QueueKey, QueueSettings, Standing, empties_bucket
@@ -19,6 +19,7 @@ from penstock.store.postgres import crons as cron_rows
 from penstock.store.postgres import news, reads, rows, webhooks
 from penstock.store.postgres.across import AcrossShards
 from penstock.store.postgres.catalog import encode_settings
+from penstock.store.postgres.clock import Reading
 from penstock.store.postgres.errors import as_lost
 from penstock.store.postgres.ledger import Ledger
 from penstock.store.postgres.news import News, bring_forward
@@ -82,10 +83,12 @@ class PostgresTransaction(Ledger, AcrossShards):
         self._catalog = store.catalog
         try:
             await self._db.execute("begin")
-            now_ms, version, self.generation, queues, epochs, self.lost = await self._db.fetchrow(_ENTER)
+            asked_ms = store.clock.local_ms()
+            entered = await self._db.fetchrow(_ENTER)
+            now_ms, shift, term, version, self.generation, queues, epochs, self.lost = entered
             if queues:
                 self.hot = dict(zip(queues, epochs, strict=True))
-            self.now_ms, self.steady_ms = store.clock.told(now_ms)
+            self.now_ms, self.steady_ms = store.clock.told(Reading(now_ms, shift, term), asked_ms)
             self._young = first_of(self.now_ms)
             if version != self._catalog.version:
                 store.stay_alone()
@@ -682,11 +685,10 @@ class PostgresTransaction(Ledger, AcrossShards):
             self.hot = {number: each for number, each in self.hot.items() if number != queue}
 
     async def abandon(self, generation: int) -> bool:
-        # The lock comes first: by the clock, the fence is behind everything that was set aside in this generation.
         if await self._db.fetchval("select generation from catalog for update") != generation:
             return False
         self.wrote = True
-        await self._db.execute(_ABANDON, EPOCH_MS, TIME_SHIFT)
+        await self._db.execute(_ABANDON, self.steady_ms)
         await self._db.execute("insert into lost select queue from hot on conflict do nothing")
         await self._db.execute("delete from hot")
         self._webhooks_changed = True  # which has the other servers look at once
@@ -704,9 +706,9 @@ class PostgresTransaction(Ledger, AcrossShards):
             "update nodes set generation = $1 where server = $2 and generation < $1", generation, self._store.server
         )
 
-    async def job_set_aside(self, now_ms: int, grace_ms: int, limit: int) -> list[Job]:
+    async def job_set_aside(self, steady_ms: int, grace_ms: int, limit: int) -> list[Job]:
         statement = except_queues(rows.SET_ASIDE, self._catalog.frozen)
-        return rows.read_jobs(await self._db.fetch(statement, now_ms, grace_ms, limit))
+        return rows.read_jobs(await self._db.fetch(statement, steady_ms, grace_ms, limit))
 
     async def wal_stored(self, wal: int) -> int:
         found: int | None = await self._db.fetchval("select stored from wals where wal = $1 for update", wal)
@@ -785,7 +787,7 @@ def _utf8(text: str | None) -> bytes | None:
 _OLD_NAMES = "select queue, group_id from jobs where id = any ($1::bigint[])"
 # In one order: the planner may read one column from an index, and the other from the table.
 _ENTER = (
-    "select clock_ms(), version, generation, array(select queue from hot order by queue),"
+    "select clock_ms(), clock_shift, clock_term, version, generation, array(select queue from hot order by queue),"
     " array(select epoch from hot order by queue), array(select queue from lost) from catalog"
 )
 _REMOVE_LOST = (
@@ -798,9 +800,7 @@ _FILL_HOT = (
     "with this as (select from catalog where generation = $3 for share)"
     " update hot set epoch = hot.epoch + 1 from this where queue = $1 and epoch = $2 returning epoch"
 )
-_ABANDON = (
-    "update catalog set generation = generation + 1, fenced_at = clock_ms(), fence = (clock_ms() - $1::bigint) << $2::int"
-)
+_ABANDON = "update catalog set generation = generation + 1, fenced_at = $1"
 _ADVANCE_WAL = (
     "insert into wals values ($1, $3, $4)"
     " on conflict (wal) do update set stored = excluded.stored, at = excluded.at where wals.stored = $2"
