@@ -30,7 +30,7 @@ async def version(url: str, number: int) -> None:
 async def test_a_newer_database_is_left_alone(shard: str) -> None:
     await (await PostgresStore.open(shard, SystemClock())).close()
     await version(shard, SCHEMA_VERSION + 1)
-    with pytest.raises(StoreIncompatible, match="Upgrade Penstock; nothing was changed"):
+    with pytest.raises(StoreIncompatible, match=r"Upgrade Penstock, or restore a backup .* Nothing was changed"):
         await PostgresStore.open(shard, SystemClock())
 
 
