@@ -123,6 +123,11 @@ def test_a_shard_that_is_down_takes_only_its_own_queues_along_and_comes_back(tmp
         health = client.get("/health").json()
         assert health["status"] == "degraded"
         assert re.fullmatch(rf"shard {number}: the database cannot be reached: [a-z ,]+", health["reason"]), "in plain words"
+        for order in (QUEUES, QUEUES[::-1]):  # whichever shard comes first
+            both = client.post("/enqueue", json=[{"namespace": "default", "topic": name} for name in order])
+            assert (both.status_code, both.headers["penstock-error"]) == (503, "storage_failed"), both.text
+            assert both.text.startswith(f"Shard {number} is down.")
+        assert b.counts()["waiting"] == 0, "all or none"
         told = client.get(f"http://{batches}/health")
         assert (told.status_code, told.text) == (503, f"Database unhealthy\nshard {number} is down\n")
         listed = b.ok("GET", "/queues")

@@ -6,6 +6,11 @@ table each.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 class PenstockError(Exception):
     """Something went wrong inside the server; the log says what."""
@@ -299,6 +304,14 @@ class PartlyDone(PenstockError):
     """Something that is done in slices was interrupted. What was done stays done; do it again for the rest."""
 
     code = "partly_done"
+
+
+class PartlyPushed(PartlyDone):
+    """A shard was lost while jobs were being pushed to several. Push those again that are not stored."""
+
+    def __init__(self, message: str, stored: Sequence[Sequence[int | None]]) -> None:
+        super().__init__(message)
+        self.stored = stored  #: ids of the jobs of each part, in order; None: not stored, or not known to be
 
 
 # What the operator can mend.

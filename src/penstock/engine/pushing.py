@@ -7,15 +7,28 @@ names and needs has nothing to find out and never comes here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import ids, limits
 from penstock.core.clock import pause
-from penstock.core.errors import InvalidInput, NameContested, PartlyDone, PenstockError, QueueMoving, StorageFailed
+from penstock.core.errors import (
+    InvalidInput,
+    NameContested,
+    OutcomeUnknown,
+    PartlyPushed,
+    PenstockError,
+    QueueMoving,
+    StorageFailed,
+    StorageFull,
+)
 from penstock.core.ids import shard_of
 from penstock.core.job import JobFlag
+from penstock.core.lifecycle import Arrow, State
 from penstock.core.names import Permit
 from penstock.core.sharding import home_of
+from penstock.engine.admin import Slice
 from penstock.engine.afar import Await
 from penstock.engine.names import Reserve, Wish, Withdraw
 from penstock.engine.produce import Push, PushAcross, PushAgain
@@ -57,6 +70,13 @@ def is_plain(jobs: Sequence[NewJob]) -> bool:
     return True
 
 
+def _why(error: PenstockError) -> str:
+    """Say why a part of a push failed. What a shard says of itself ("nothing was stored") would be wrong for all of it."""
+    if isinstance(error, StorageFailed):
+        return "a shard was lost meanwhile."
+    return "a shard is full." if isinstance(error, StorageFull) else str(error)
+
+
 class Pushing:
     """One push, on its way. ``asked_ms``: for one to several queues, see PushAcross. ``room``: for one to one, see Push."""
 
@@ -92,23 +112,47 @@ class Pushing:
                 continue
             except QueueMoving as error:
                 if clock.steady_ms() >= until:
-                    raise self._partly(error) from error
+                    raise await self._partly(error) from error
                 await pause(clock, limits.move_look_ms)
                 continue
             except PenstockError as error:
-                raise self._partly(error) from error
+                raise await self._partly(error) from error
             answers = iter([self._answers[item.place] for item in self._items])
             return [[next(answers) for _ in range(size)] for size in self._shape]
-        raise self._partly(NameContested())
+        raise await self._partly(NameContested())
 
-    def _partly(self, error: PenstockError) -> PenstockError:
-        """Return what to say if something failed: on some shards it may be done."""
+    async def _partly(self, error: PenstockError) -> PenstockError:
+        """Take back what is stored on other shards if something failed; return what to say of it."""
+        if self._asked_ms is not None and not isinstance(error, OutcomeUnknown):
+            await self._take_back()
         if self._asked_ms is None or not self._answers:
             return error
-        return PartlyDone(
-            f"Only {len(self._answers)} of {len(self._items)} jobs are stored ({error}). Do it again: what has an "
-            "idempotency key is not stored twice."
+        count, of = len(self._answers), len(self._items)
+        if isinstance(error, OutcomeUnknown):
+            text = (
+                f"{count} of {of} jobs are stored, and of the others it is not known: a shard was lost while it stored them."
+            )
+        else:
+            text = f"{count} of {of} jobs are stored, the others are not: {_why(error)}"
+        ids = (None if (job := self._answers.get(item.place)) is None else job.id for item in self._items)
+        return PartlyPushed(
+            f"{text} Send the others again: what has an idempotency key is not stored twice.",
+            [list(islice(ids, size)) for size in self._shape],
         )
+
+    async def _take_back(self) -> None:
+        """Cancel what was stored, but for what a worker has by now and what has a name: that may have been there before."""
+        stored: dict[QueueKey, dict[int, int]] = {}
+        for item in self._items:
+            if item.place in self._answers and item.new.job_id is None:
+                stored.setdefault(item.queue, {})[self._answers[item.place].id] = item.place
+        for queue, places in stored.items():
+            numbers = list(places)
+            for start in range(0, len(numbers), limits.slice_jobs_max):
+                some = numbers[start : start + limits.slice_jobs_max]
+                with contextlib.suppress(PenstockError):
+                    for job in await self._fleet.run(Slice(queue, Arrow.CANCEL, (State.WAITING, State.DELAYED), some)):
+                        del self._answers[places[job.id]]
 
     async def _try(self) -> None:
         until_ms = self._fleet.clock.steady_ms() + limits.permit_ms
@@ -129,6 +173,7 @@ class Pushing:
                 given |= {item.name} if item.name else set()
             else:
                 (later if item.name in given else elsewhere).append((item, shard))
+        self._check_shards(here, {shard for _, shard in (*elsewhere, *later)})
         await self._again(elsewhere)
         tickets = {shard: tuple(places[item.name].ticket for item in items if item.name) for shard, items in here.items()}
         afar = await self._ask(here, places)
@@ -141,6 +186,21 @@ class Pushing:
                 self._instead.update((name, ticket) for name, ticket in tickets_of.items() if ticket in error.withdrawn)
                 raise
         await self._again(later)
+
+    def _check_shards(self, here: dict[int, list[Item]], others: set[int]) -> None:
+        """Raise StorageFailed or StorageFull if one of several shards takes no writes: so nothing is stored on the others."""
+        shards = others.union(here)
+        if len(shards) < 2:
+            return
+        for shard in sorted(shards):
+            engine = self._engines[shard]
+            parts = [(item.queue, (item.new,)) for item in here.get(shard, ())]
+            if engine.buffer is not None and shard not in others and engine.buffer.takes(parts):
+                continue  # it does without its database for a while
+            try:
+                engine.store.check_writable(grows=True)
+            except StorageFailed as error:
+                raise StorageFailed(f"Shard {shard} is down. {error}") from error
 
     async def _answer_known(self) -> None:
         """Where queues have moved, a reservation may name a shard that its job has left: so jobs are looked for everywhere."""

@@ -12,7 +12,15 @@ from msgspec import Raw
 
 from penstock.access.identity import Right
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, JobNotFound, JobQuarantined, PenstockError, WrongState
+from penstock.core.errors import (
+    InvalidInput,
+    JobNotFound,
+    JobQuarantined,
+    PartlyDone,
+    PartlyPushed,
+    PenstockError,
+    WrongState,
+)
 from penstock.core.ids import ID_MAX
 from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
@@ -99,7 +107,10 @@ class BatchesDoor:
             return []
         if overdue:
             _line_up(parts, places, overdue)
-        pushed = await self._engine.run(PushAcross(list(parts.items()), now_ms))
+        try:
+            pushed = await self._engine.run(PushAcross(list(parts.items()), now_ms))
+        except PartlyPushed as error:
+            raise told_apart(error, places) from error
         ids = [0] * len(items)
         for (topic, where), made in zip(places.items(), pushed, strict=True):
             self._tally.of(topic).enqueued += len(made)
@@ -274,6 +285,15 @@ def _explained(body: wire.ItemBody, problem: PenstockError) -> PenstockError:
     if isinstance(problem, WrongState) and body.is_rounded:
         return WrongState(problem.state, f"{problem} {_ROUNDED}")
     return problem
+
+
+def told_apart(error: PartlyPushed, places: dict[QueueKey, list[int]]) -> PartlyDone:
+    """Say which messages of a request are stored: a line of text, and one with their ids, null for each that is not."""
+    ids: list[int | None] = [None] * sum(map(len, places.values()))
+    for where, stored in zip(places.values(), error.stored, strict=True):
+        for place, item_id in zip(where, stored, strict=True):
+            ids[place] = item_id
+    return PartlyDone(f"{error}\n{_encode(ids).decode()}")
 
 
 def _line_up(parts: dict[QueueKey, list[NewJob]], places: dict[QueueKey, list[int]], overdue: dict[int, int]) -> None:

@@ -128,7 +128,7 @@ class EnqueueBuffer:
                 parts = command.parts
             else:
                 return run(command)
-            if not self._takes(parts):
+            if not self.takes(parts):
                 return run(command)
             return asyncio.ensure_future(self._promise_or_store(command, parts, run))
 
@@ -144,7 +144,7 @@ class EnqueueBuffer:
         try:
             return await self._promise(parts, across=type(command) is PushAcross)
         except StorageFull:
-            if self._takes(parts):  # it was the database that is full
+            if self.takes(parts):  # it was the database that is full
                 raise
         return await run(command)
 
@@ -155,11 +155,11 @@ class EnqueueBuffer:
 
     async def _push_within_room(self, push: Push, run: Callable[[Command[Any]], asyncio.Future[Any]]) -> Any:
         parts = ((push.queue, push.jobs),)
-        if self._takes(parts) and self._capacity.has_room(push):
+        if self.takes(parts) and self._capacity.has_room(push):
             return await self._promise_or_store(push, parts, run)  # which counts it before anything else happens
         return await self._capacity.ask_database(push, run)
 
-    def _takes(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]) -> bool:
+    def takes(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]) -> bool:
         """Tell whether pushes may be answered early: all of them are to buffered queues, and plain."""
         for key, jobs in parts:
             queue = self._engine.store.queue_find(key)
@@ -179,7 +179,7 @@ class EnqueueBuffer:
         body = encode(promises)
         if len(body) > limits.buffer_record_bytes_max:
             raise TooMany("The batch is too large for the enqueue buffer. Send it in smaller pieces.")
-        assert self.wal is not None  # see _takes
+        assert self.wal is not None  # see takes
         number, durable = self.wal.append(body)
         counts: dict[QueueKey, int] = {}
         for key, jobs in parts:
