@@ -64,6 +64,14 @@ def test_a_job_is_told_from_push_to_result(client: TcpClient, listener_: TcpClie
     assert all(each["queue"] == client.queue and each["timestamp"] > 1_600_000_000_000 for each in events)
 
 
+def test_the_result_of_a_job_that_is_removed_at_its_end_is_told(client: TcpClient, listener_: TcpClient) -> None:
+    job_id, token = client.active(removeOnComplete=True)
+    client.ok("ACK", id=job_id, token=token, result={"sum": 4})
+    events = [told(listener_) for _ in range(3)]
+    assert (events[2]["eventType"], events[2]["jobId"], events[2]["data"]) == ("completed", job_id, {"sum": 4})
+    assert client.ok("GetState", id=job_id)["state"] == "unknown"
+
+
 def test_a_failure_tells_why_and_what_was_to_be_done(client: TcpClient, listener_: TcpClient) -> None:
     job_id = client.push({"n": 1}, maxAttempts=1)
     client.ok("FAIL", id=job_id, token=client.ok("PULL", queue=client.queue)["token"], error="no luck")

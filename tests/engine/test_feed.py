@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.core import limits
 from penstock.core.events import EventKind
-from penstock.engine.feed import UNNUMBERED
+from penstock.core.job import JobFlag
+from penstock.engine.feed import UNNUMBERED, RemovedResults
 from tests.support.engines import ack, claim_job, push
 
 if TYPE_CHECKING:
@@ -58,3 +60,29 @@ async def test_a_listener_that_fails_keeps_nobody_else_from_hearing(engine: Engi
     end()
     await push(engine)
     assert len(heard) == 2
+
+
+async def test_results_of_removed_jobs_are_kept_only_while_somebody_listens(engine: Engine) -> None:
+    unheard = await push(engine, flags=JobFlag.REMOVE_ON_COMPLETE)
+    await claim_job(engine)
+    await ack(engine, unheard, b"1")
+    engine.feed.listen(lambda _: None)
+    removed, kept = await push(engine, flags=JobFlag.REMOVE_ON_COMPLETE), await push(engine)
+    for job, result in ((removed, b"2"), (kept, b"3")):
+        await claim_job(engine)
+        await ack(engine, job, result)
+    assert [engine.feed.removed.get(job.id) for job in (unheard, removed, kept)] == [None, b"2", None]
+
+
+def test_what_is_kept_of_removed_jobs_has_limits() -> None:
+    removed = RemovedResults()
+    removed.keep(1, b"x" * (limits.event_data_bytes_max + 1))
+    assert removed.get(1) is None
+    for number in range(2, limits.removed_results_max + 3):
+        removed.keep(number, b"x")
+    assert (removed.get(2), removed.get(3)) == (None, b"x")
+    large = limits.event_data_bytes_max
+    for number in range(20_000, 20_009):
+        removed.keep(number, b"x" * large)
+        removed.keep(number, b"x" * large)
+    assert [removed.get(number) is None for number in (limits.removed_results_max, 20_000, 20_001)] == [True, True, False]

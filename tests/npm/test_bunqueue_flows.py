@@ -59,7 +59,6 @@ DIFFERENT: dict[tuple[str, str], dict[str, str]] = {
         "events clean: events": REMOVED,
         "events dead-letters: events": REMOVED,
         "events retry-completed: events": "a completed job that runs again is told of",
-        "events remove-on-complete: events": "the result of a job that is removed at its end is gone with it; WaitJob has it",
         "events obliterate: events": REMOVED,
     },
     ("groups", "2.9"): {

@@ -188,6 +188,8 @@ group_idle_ms: Final = HOUR_MS  # likewise, if there are as many groups as there
 
 # Live events and workers.
 event_data_bytes_max: Final = MEBIBYTE  # a result or payload that is larger is left out of what is told of its job
+removed_results_max: Final = 10_000  # results of jobs that are removed at their end, kept in memory for those who hear of it
+removed_results_bytes_max: Final = 8 * MEBIBYTE
 server_started_ms: Final = MINUTE_MS  # for this long, whoever comes is told that the server has started
 websockets_max: Final = 1_000
 event_streams_max: Final = 1_000

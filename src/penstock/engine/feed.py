@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from penstock.core import limits
 from penstock.core.events import queue_event
+from penstock.core.lifecycle import Arrow
 from penstock.store.contract import JournalBlock
 
 if TYPE_CHECKING:
@@ -27,11 +29,36 @@ log = structlog.get_logger("penstock.feed")
 UNNUMBERED = 0
 
 
+class RemovedResults:
+    """What workers answered last to jobs that were removed at their end: an event tells of it a moment later.
+
+    Bounded by number and bytes; the oldest go first. It is filled only while somebody listens.
+    """
+
+    def __init__(self) -> None:
+        self._results: dict[int, bytes] = {}
+        self._bytes = 0
+
+    def get(self, job_id: int) -> bytes | None:
+        """Return the result of a job, if it is still here."""
+        return self._results.get(job_id)
+
+    def keep(self, job_id: int, result: bytes) -> None:
+        """Keep the result of a job for a while."""
+        if len(result) > limits.event_data_bytes_max:
+            return
+        self._bytes += len(result) - len(self._results.pop(job_id, b""))
+        self._results[job_id] = result
+        while len(self._results) > limits.removed_results_max or self._bytes > limits.removed_results_bytes_max:
+            self._bytes -= len(self._results.pop(next(iter(self._results))))
+
+
 class Feed:
     """Listeners are called on the event loop and must be quick: whoever has much to do takes a note and does it later."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
+        self.removed = RemovedResults()
 
     @property
     def is_heard(self) -> bool:
@@ -51,6 +78,10 @@ class Feed:
     def committed(self, work: Work) -> None:
         """Pass on what a commit has put into the journal."""
         if work.tx.block is not None:
+            if work.results and self.is_heard:
+                for job, arrow in work.ended:
+                    if arrow is Arrow.COMPLETE_REMOVE and job.id in work.results:
+                        self.removed.keep(job.id, work.results[job.id])
             self.hear(work.tx.block)
 
     def hear(self, block: JournalBlock) -> None:

@@ -88,6 +88,7 @@ class ShardFeed(Feed):
 
     def __init__(self, whole: Feed, positions: list[int], shard: int) -> None:
         super().__init__()
+        self.removed = whole.removed
         self._whole = whole
         self._positions = positions
         self._shard = shard

@@ -13,6 +13,7 @@ from penstock.core.events import EventKind, queue_event
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.jobs.events import Told
 from penstock.engine.feed import UNNUMBERED
+from penstock.outbound.letter import data_of
 from penstock.store.contract import JournalBlock
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.engine.feed import Feed
+    from penstock.store.contract import Store
+    from penstock.store.shards import ShardedStore
 
 
 #: What is about the server and tells nothing of what is on it.
@@ -108,6 +111,11 @@ class Hub:
         reader.greeted = True
         if self._started is not None and self._clock.steady_ms() < self._started_until:
             self._pass_on(self._started, (reader,))
+
+    async def data_of(self, store: Store | ShardedStore, told: Told) -> bytes | None:
+        """Return the result of a completed job, or the payload of a failed one: JSON; None if it is gone or too large."""
+        found = await data_of(store, told.kind, told.namespace or "", told.job)
+        return self._feed.removed.get(told.job) if found is None and told.kind is EventKind.JOB_COMPLETED else found
 
     def wanted(self, kind: EventKind) -> int:
         """Return how many readers want a kind. Who would have to compute something asks this first."""

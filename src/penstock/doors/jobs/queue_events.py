@@ -23,7 +23,6 @@ from penstock.doors.jobs.call import Entry
 from penstock.doors.jobs.door import check_queue_name
 from penstock.doors.jobs.hub import Reader
 from penstock.doors.outbox import Outbox
-from penstock.outbound.letter import data_of
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
@@ -164,8 +163,7 @@ class QueueEvents:
         for frame in batch:
             whole = frame
             if type(frame) is UnfinishedFrame:
-                told = frame.told
-                whole = frame.finish(await data_of(self._store, told.kind, told.namespace or "", told.job))
+                whole = frame.finish(await self._hub.data_of(self._store, frame.told))
             await self._link.write_event(whole)
             self._outbox.moved()
 

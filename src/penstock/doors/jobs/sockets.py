@@ -26,7 +26,6 @@ from penstock.doors.jobs.session import refusal
 from penstock.doors.jobs.subscription import Subscription
 from penstock.doors.namespaces import namespace_in
 from penstock.doors.websocket import Connections, WebSocket
-from penstock.outbound.letter import data_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -262,8 +261,7 @@ class Socket(WebSocket):
         """Add to an event what has to be looked up for it."""
         if type(message) is not events.Unfinished:
             return message
-        told = message.told
-        return message.finish(await data_of(self._door.store, told.kind, told.namespace or "", told.job))
+        return message.finish(await self._door.hub.data_of(self._door.store, message.told))
 
 
 def _req_id(message: TextMessage) -> dict[str, Any]:
