@@ -36,7 +36,7 @@ from penstock.doors.jobs.client_commands import (
 )
 from penstock.doors.jobs.cron_commands import cron_commands
 from penstock.doors.jobs.crons import CronHandlers
-from penstock.doors.jobs.dead_letter_commands import dead_letter_commands
+from penstock.doors.jobs.dead_letter_commands import DeadLetters, dead_letter_commands
 from penstock.doors.jobs.flow_commands import flow_commands
 from penstock.doors.jobs.flow_push import flow_push_commands
 from penstock.doors.jobs.group_commands import group_commands
@@ -275,6 +275,7 @@ class Doors:
                 *jobs.routes(),
                 *HeldHandlers(engine).routes(),
                 *queues.routes(),
+                *DeadLetters(queues).routes(),
                 *crons.routes(),
                 *webhooks.routes(),
                 *workers.routes(),

@@ -280,6 +280,7 @@ MAIN: dict[str, Row] = {
     "GET /queues/{queue}/count": Row({200}, per_queue(), NAMED),
     "GET /queues/{queue}/priority-counts": Row({200}, per_queue(), NAMED),
     "GET /queues/{queue}/paused": Row({200}, per_queue(), NAMED),
+    "GET /queues/{queue}/dlq/stats": Row({200}, per_queue(), NAMED),
     "GET /queues/{queue}/dlq": Row({200}, per_queue(), NAMED),
     "GET /queues/{queue}/rate-limit": Row({200}, per_queue(), NAMED),
     "GET /queues/{queue}/concurrency": Row({200}, per_queue(), NAMED),

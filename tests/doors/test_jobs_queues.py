@@ -58,6 +58,15 @@ def test_listing_by_state_in_order_of_priority(api: Api) -> None:
     assert (counts["waiting"], counts["prioritized"], counts["paused"]) == (2, 1, 2)
 
 
+def test_figures_of_the_dead_letters(api: Api) -> None:
+    assert api.ok("GET", "{q}/dlq/stats")["stats"]["total"] == 0
+    api.dead()
+    api.dead()
+    stats = api.ok("GET", "{q}/dlq/stats")["stats"]
+    assert (stats["total"], stats["byReason"]["max_attempts_exceeded"], stats["byQueue"]) == (2, 2, {api.queue: 2})
+    assert stats["oldestEntry"] <= stats["newestEntry"]
+
+
 def test_all_queues_are_summed_up_in_one_answer(api: Api) -> None:
     api.dead()
     api.push(priority=5)

@@ -70,6 +70,7 @@ POST /queues/:q/clean
 POST /queues/:q/promote-jobs
 POST /queues/:q/retry-completed
 GET /queues/:q/dlq
+GET /queues/:q/dlq/stats
 POST /queues/:q/dlq/retry
 POST /queues/:q/dlq/purge
 GET /queues/:q/rate-limit
@@ -357,3 +358,13 @@ def test_no_call_that_can_be_made_breaks_the_server(server: ServerProcess) -> No
         call()
     assert not failures, "\n".join(failures[:10])
     assert calls > 40 * EXAMPLES
+
+
+def test_pushes_may_be_answered_with_a_warning(document: dict[str, Any]) -> None:
+    warned = [
+        path
+        for path, methods in document["paths"].items()
+        for about in methods.values()
+        if isinstance(about, dict) and "penstock-warning" in about.get("responses", {}).get("200", {}).get("headers", {})
+    ]
+    assert sorted(warned) == ["/enqueue", "/queues/{queue}/jobs", "/queues/{queue}/jobs/bulk"]

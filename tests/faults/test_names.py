@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import redis
 
+from tests.support import redis as redis_support
 from tests.support import stores
 from tests.support.server import ServerProcess
 from tests.support.tcp import TcpClient
@@ -82,7 +83,16 @@ def _counts(server: ServerProcess, file: Path) -> dict[str, int]:
     return found
 
 
+def _kept_in_redis() -> set[bytes]:
+    """Return the keys in Redis that stay there until they are deleted."""
+    if stores.chosen() != "redis":
+        return set()
+    with redis.Redis.from_url(redis_support.server_url()) as there:
+        return {key for key in there.scan_iter(count=1_000) if there.ttl(key) == -1}
+
+
 def test_queues_that_come_and_go_leave_no_names_behind(tmp_path: Path) -> None:
+    kept = _kept_in_redis()
     file = tmp_path / "counts"
     env = {"COUNTED": PREFIX, "COUNTS_FILE": str(file), "QUEUE_SIZE_THRESHOLD": "1"}
     launcher = ("-m", "tests.support.counting_server")
@@ -102,6 +112,7 @@ def test_queues_that_come_and_go_leave_no_names_behind(tmp_path: Path) -> None:
                 http.get("/prometheus").raise_for_status()
         resp.close()
         found = _counts(server, file)
+    assert len(_kept_in_redis() - kept) <= QUEUES // 4
     # Where several shards are, it is remembered which of them a queue belongs to: of 8,192 names at most.
     allowed = 2 * QUEUES if stores.chosen() == "shards" else 0
     assert sum(found.values()) <= QUEUES // 4 + allowed, json.dumps(found, indent=1)

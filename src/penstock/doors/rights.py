@@ -34,6 +34,7 @@ ROUTES: Final[dict[Right, tuple[str, ...]]] = {
         "GET /queues/{queue}/priority-counts",
         "GET /queues/{queue}/paused",
         "GET /queues/{queue}/dlq",
+        "GET /queues/{queue}/dlq/stats",
         "GET /queues/{queue}/rate-limit",
         "GET /queues/{queue}/concurrency",
         "GET /queues/{queue}/stall-config",

@@ -232,9 +232,18 @@ class BatchesDoor:
         """Return what may be asked for at the main listener, where ``/health`` is everybody's."""
         tag = "Batches"
         settles: dict[str, Any] = {"body_required": True, "listed_too": wire.RefusalView}
-        ids: dict[str, Any] = {"body_required": True, "listed": int | str}
+        ids: dict[str, Any] = {"body_required": True, "listed": int | str, "warned": True}
         routes = [
-            Route("POST", "/enqueue", self.enqueue, "Enqueue messages", tag, body=ENQUEUE, query=ENQUEUE_QUERY, **ids),
+            Route(
+                "POST",
+                "/enqueue",
+                self.enqueue,
+                "Enqueue messages",
+                tag,
+                body=ENQUEUE,
+                query=ENQUEUE_QUERY,
+                **ids,
+            ),
             Route("GET", "/dequeue", self.dequeue, "Dequeue messages", tag, query=DEQUEUE, listed=wire.ItemView),
             Route("POST", "/ack", self.ack, "Acknowledge messages", tag, body=ITEMS, **settles),
             Route("POST", "/nack", self.nack, "Give messages back as failed", tag, body=NACKS, **settles),

@@ -11,6 +11,7 @@ from penstock.core import limits
 from penstock.doors.http.errors import CODE_HEADER, ErrorReply
 from penstock.doors.http.route import JSON, Route
 from penstock.doors.http.schemas import query_parameters
+from penstock.doors.http.unknown import WARNING_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -189,6 +190,14 @@ def _other(route: Route, status: int, schemas: Schemas) -> dict[str, Any]:
 
 def _reply(route: Route, schemas: Schemas) -> dict[str, Any]:
     """Describe a good answer."""
+    described = _content(route, schemas)
+    if route.warned:
+        about = {"description": "Fields that do not exist, and were ignored.", "schema": _STRING}
+        described["headers"] = {WARNING_HEADER: about}
+    return described
+
+
+def _content(route: Route, schemas: Schemas) -> dict[str, Any]:
     if route.status == 204:
         return {"description": "Done."}
     if route.listed is not None:

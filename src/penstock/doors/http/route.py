@@ -73,6 +73,7 @@ class Route(NamedTuple):
     repeatable: bool = False  #: the header Idempotency-Key says which requests are the same one
     resumable: bool = False  #: the header Last-Event-ID says where a stream goes on
     status: int = 200  #: of a good answer
+    warned: bool = False  #: a good answer may name fields that were ignored, in the header penstock-warning
     takes: str = ""  #: the media type of a body that is taken as it is
     meter: Meter | None = None
     also: tuple[tuple[int, type[msgspec.Struct | str]], ...] = ()  #: other statuses, and the shapes they have; str: text

@@ -7,6 +7,7 @@ without mistakes costs nothing.
 from __future__ import annotations
 
 import difflib
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
@@ -70,8 +71,15 @@ def _unknown_of_struct(kind: inspect.StructType, raw: msgspec.Raw, where: str) -
         if name in known:
             yield from _unknown(known[name].type, value, f"{where}{name}" if _is_list(value) else f"{where}{name}.")
         else:
-            close = difflib.get_close_matches(name[:NAME_CHARS_MAX], known, 1)
-            yield _shown(f"{where}{name[:NAME_CHARS_MAX]}") + (f" (did you mean {close[0]}?)" if close else "")
+            close = _closest(name[:NAME_CHARS_MAX], kind.cls)
+            yield _shown(f"{where}{name[:NAME_CHARS_MAX]}") + (f" (did you mean {close}?)" if close else "")
+
+
+@lru_cache(maxsize=256)  # looking for it takes long, and a client sends the same fields again and again
+def _closest(name: str, shape: type[msgspec.Struct]) -> str:
+    """Return the field that a name may mean; empty if none is like it."""
+    close = difflib.get_close_matches(name, [field.encode_name for field in msgspec.structs.fields(shape)], 1)
+    return close[0] if close else ""
 
 
 def _items(raw: msgspec.Raw) -> list[msgspec.Raw]:

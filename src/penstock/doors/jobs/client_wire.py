@@ -139,3 +139,9 @@ class DeadStats(wire.Out):
     expired: int
     oldest_entry: int | None
     newest_entry: int | None
+
+
+class DeadStatsReply(wire.Reply, kw_only=True):
+    """The same, in its envelope."""
+
+    stats: DeadStats

@@ -10,6 +10,7 @@ from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.doors.http.body import Reader
 from penstock.doors.http.errors import Refused
+from penstock.doors.http.route import Route
 from penstock.doors.jobs import client_wire as c
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.call import Entry
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.core.queue import DlqConfig, Queue
+    from penstock.doors.http.request import Request
     from penstock.doors.jobs.call import Call
     from penstock.doors.jobs.queues import QueueHandlers
 
@@ -64,14 +66,26 @@ class DeadLetters:
         return c.DeadEntriesReply(jobs=[entry.job for entry in entries], entries=entries)
 
     async def stats(self, call: Call, queue: str) -> DataReply:
-        found = self.queues.queue(call.request, queue)
+        return DataReply(data={"stats": await self._counted(call.request, queue)})
+
+    async def http_stats(self, req: Request, queue: str) -> c.DeadStatsReply:
+        """Answer ``GET /queues/{queue}/dlq/stats``, where the figures are not wrapped in ``data``."""
+        return c.DeadStatsReply(stats=await self._counted(req, queue))
+
+    async def _counted(self, req: Request, queue: str) -> c.DeadStats:
+        found = self.queues.queue(req, queue)
         now_ms = self.queues.engine.clock.now_ms()
         counted = c.DeadStats(0, dict.fromkeys(REASONS, 0), {queue: 0}, 0, 0, None, None)
         if found is not None:
             async for heads in _dead(self.queues, found):
                 for job in heads:
                     _count(counted, job, queue, found.settings.dlq, now_ms)
-        return DataReply(data={"stats": counted})
+        return counted
+
+    def routes(self) -> list[Route]:
+        """Return what is asked over HTTP, too."""
+        path = "/queues/{queue}/dlq/stats"
+        return self.queues.namespaced(Route("GET", path, self.http_stats, "Figures of the DLQ", "DLQ", c.DeadStatsReply))
 
     async def remove(self, call: Call, queue: str, job: str) -> DataReply:
         key = self.queues.queue_key(call.request, queue)

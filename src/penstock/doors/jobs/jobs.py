@@ -316,8 +316,9 @@ class JobHandlers(JobsDoor):
             return Route(method, path, handler, summary, "Jobs", reply, **more)
 
         required: dict[str, Any] = {"body_required": True}
+        pushed = required | {"warned": True}
         return self.namespaced(
-            route("POST", "/queues/{queue}/jobs", self.push, "Push a job", wire.IdReply, body=PUSH, **required),
+            route("POST", "/queues/{queue}/jobs", self.push, "Push a job", wire.IdReply, body=PUSH, **pushed),
             route(
                 "POST",
                 "/queues/{queue}/jobs/bulk",
@@ -325,7 +326,7 @@ class JobHandlers(JobsDoor):
                 "Push jobs in bulk",
                 wire.IdsReply,
                 body=BULK,
-                **required,
+                **pushed,
             ),
             route("GET", "/queues/{queue}/jobs", self.pull, "Pull a job", (wire.PulledReply, wire.NothingReply), query=PULL),
             route(
