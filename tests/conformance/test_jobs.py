@@ -282,6 +282,30 @@ async def test_a_listing_is_paged_in_order_of_priority_then_line(bench: Workbenc
     assert await page(all_states, 10, 100) == []
 
 
+async def test_a_listing_can_be_turned_round(bench: Workbench) -> None:
+    low = await bench.put(count=2, priority=1)
+    (high,) = await bench.put(priority=5)
+    (delayed,) = await bench.put(state=State.DELAYED, priority=3)
+
+    async def page(*states: State, limit: int = 100, offset: int = 0) -> list[int]:
+        wanted = Page(bench.queue(), states, limit, offset, descending=True)
+        return [job.id for job, _ in await bench.store.job_page(wanted)]
+
+    assert await page(State.WAITING) == [low[1].id, low[0].id, high.id]
+    assert await page(State.WAITING, State.DELAYED) == [low[1].id, low[0].id, delayed.id, high.id]
+    assert await page(State.WAITING, State.DELAYED, limit=2, offset=1) == [low[0].id, delayed.id]
+
+
+async def test_heads_and_results_of_several_jobs(bench: Workbench) -> None:
+    jobs = await bench.put(count=3)
+    async with bench.transaction() as tx:
+        await tx.result_save([(jobs[0].id, b"1"), (jobs[2].id, b"null")])
+    asked = [jobs[2].id, 12345, jobs[0].id, jobs[1].id]
+    assert [job.id for job in await bench.store.head_list(asked)] == [jobs[2].id, jobs[0].id, jobs[1].id]
+    assert await bench.store.head_list([]) == []
+    assert await bench.store.result_list(asked) == {jobs[0].id: b"1", jobs[2].id: b"null"}
+
+
 async def test_a_listing_may_have_only_the_waiting_jobs_of_high_or_of_low_priority(bench: Workbench) -> None:
     (low,) = await bench.put(priority=-1)
     (plain,) = await bench.put(priority=0)

@@ -15,6 +15,7 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
 from penstock.engine.admin import Configure
 from penstock.engine.claim import Claim, abandon
+from penstock.engine.limit_status import AskLimits
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, push_many, state
 
 if TYPE_CHECKING:
@@ -188,6 +189,33 @@ async def test_a_rate_limit_gives_so_many_a_second(engine: Engine, clock: Manual
     assert len(await claim_all(engine)) == 5
     await clock.advance(10_000)
     assert len(await claim_all(engine)) == 10
+
+
+async def test_a_rate_limit_may_be_about_another_span_of_time(engine: Engine, clock: ManualClock) -> None:
+    await push_many(engine, 30)
+    await configure(engine, rate_limit=4, rate_window_ms=60_000)
+    assert len(await claim_all(engine)) == 4
+    await clock.advance(14_999)
+    assert await claim(engine) is None
+    await clock.advance(1)
+    assert len(await claim_all(engine)) == 1
+    await configure(engine, rate_limit=2, rate_window_ms=10_000)  # it begins anew
+    assert len(await claim_all(engine)) == 2
+
+
+async def test_a_rate_limit_that_ends_wakes_who_waits(engine: Engine, clock: ManualClock) -> None:
+    await push_many(engine, 5)
+    await configure(engine, rate_limit=1, rate_window_ms=limits.HOUR_MS, rate_limit_until=clock.now_ms() + 5_000)
+    await claim_job(engine)
+    waiting = engine.run(Claim(QUEUE, wait_ms=60_000))
+    await clock.advance(4_999)
+    assert not waiting.done()
+    status = await engine.run(AskLimits(QUEUE))
+    assert (status.rate_limit, status.wait_ms) == (1, 1)
+    await clock.advance(2)
+    assert waiting.done()
+    assert (await engine.run(AskLimits(QUEUE))).rate_limit is None
+    assert len(await claim_all(engine)) == 3
 
 
 async def test_an_empty_queue_burns_no_rate(engine: Engine) -> None:
