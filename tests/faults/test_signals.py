@@ -77,7 +77,12 @@ def test_an_idle_server_stops_at_once_and_cleanly(tmp_path: Path, name: str) -> 
     server.process.send_signal(getattr(signal, name))
     assert server.process.wait(10) == 0
     server.stop()
-    assert {path.name for path in (tmp_path / "data").iterdir()} == {"penstock.db", "penstock.lock", "ballast"}
+    assert {path.name for path in (tmp_path / "data").iterdir()} == {
+        "penstock.db",
+        "penstock.lock",
+        "penstock.mark",
+        "ballast",
+    }
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
