@@ -15,10 +15,14 @@ from penstock.access.identity import WORDS, Right
 from penstock.access.jwt import Rules, Verifier
 from penstock.access.keys import KeyRing, secret_key
 from penstock.core.clock import ManualClock, SystemClock, settle
+from penstock.core.job import NewJob
+from penstock.core.queue import QueueKey
 from penstock.doors import rights
 from penstock.doors.closing import Closing
+from penstock.doors.jobs.hub import Hub
 from penstock.doors.jobs.session import Session
 from penstock.doors.jobs.tcp import TcpListener
+from penstock.engine.produce import Push
 from penstock.gates import meter
 from penstock.outbound.fetch import Fetcher, NotFetched
 from penstock.outbound.guard import Guard
@@ -327,6 +331,32 @@ async def test_a_session_whose_token_ended_does_nothing_until_it_shows_another(e
     assert counts["counts"]["active"] == 1  # what it held, it still holds
     tcp.socket.close()
     await listener.stop()
+
+
+async def test_events_of_a_queue_end_with_the_token_unless_another_was_shown(engine: Engine, clock: ManualClock) -> None:
+    listener = TcpListener(all_commands(engine), gate_by(clock), clock, hub=Hub(engine.feed, clock))
+    await listener.start("127.0.0.1", 0)
+
+    def subscribe(renew: bool) -> TcpClient:
+        tcp = TcpClient(listener.port, "watched")
+        tcp.ok("Auth", token=token(exp=clock.now_ms() // 1_000 + 10))
+        tcp.ok("SubscribeEvents", queue="watched")
+        if renew:
+            tcp.ok("Auth", token=token())
+        return tcp
+
+    ends, goes_on = await asyncio.to_thread(subscribe, False), await asyncio.to_thread(subscribe, True)
+    await clock.advance(10_000)
+    words = "The token has expired. Get a new one, and show it with Auth."
+    assert (await asyncio.to_thread(ends.read))["error"] == words
+    assert await asyncio.to_thread(ends.read) is None
+    await asyncio.to_thread(goes_on.ok, "Ping")
+    await engine.run(Push(QueueKey("default", "watched"), [NewJob(b"1")]))
+    assert (await asyncio.to_thread(goes_on.read))["event"]["eventType"] == "pushed"
+    for each in (ends, goes_on):
+        each.socket.close()
+    await listener.stop()
+    assert not engine.feed.is_heard
 
 
 # WebSocket and SSE.
