@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.lake.parts import BATCH_MARK, commit, shard_mark
+from penstock.lake.place import CARD, Lake
+from penstock.lake.tables import EVENTS
 from tests.conformance.test_history import raise_epoch
 from tests.doors.api import Api
 from tests.doors.listen import stream
@@ -141,3 +144,25 @@ def test_ids_are_plain_numbers_unless_marks_are_asked_for(tmp_path: Path) -> Non
         assert set(plain["id"]) <= set("0123456789-")
         assert full["id"].startswith(f"{plain['id']}@")
         assert full["data"] == plain["data"]
+
+
+def test_a_lake_of_another_journal_is_told_from_one_that_is_up_to_date(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    commit(lake, EVENTS, [], marks={BATCH_MARK: 0, shard_mark("0"): 3}, now_ms=0)
+    with ServerProcess(tmp_path / "data", "--lake", lake.address) as server, server.client() as client:
+        Api(client, "q").push()
+        Api(client, "r").push()
+
+        def told() -> Any:
+            reply = client.get("/insights", headers={"X-Namespace": "*"})
+            assert reply.status_code == 200, reply.text
+            return reply.json()["shards"][0]
+
+        assert told()["replaced"] is (told()["read_to"] > told()["vouched"])  # by numbers alone: an earlier version's lake
+        mine = client.get("/bulk").json()["shards"][0]["history"]
+        for history, replaced in ((mine, False), (f"{'0' * 32}:0", True), (f"{mine[:-1]}1", True)):
+            lake.put_text(CARD, json.dumps({"format": 2, "namespace": "*", "histories": {"0": history}}))
+            assert told()["replaced"] is replaced
+        commit(lake, EVENTS, [], marks={BATCH_MARK: 1, shard_mark("0"): 900}, now_ms=0)
+        lake.put_text(CARD, json.dumps({"format": 2, "namespace": "*"}))
+        assert (told()["replaced"], told()["behind"]) == (stores.chosen() == "sqlite", 0)

@@ -60,7 +60,8 @@ class Lifework:
         """Ask the engine how many jobs are in each state."""
         with self._server.client() as client:
             found: dict[str, int] = self._ask(client, "GET", place, f"/queues/{place[1]}/counts")["counts"]
-            return found
+            # Those that are counted among the waiting ones, too.
+            return {state: count for state, count in found.items() if state not in ("prioritized", "paused")}
 
     def _place(self) -> tuple[str, str]:
         return self._chance.choice(NAMESPACES), self._chance.choice(QUEUES)

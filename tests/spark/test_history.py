@@ -11,12 +11,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from penstock.lake.place import Lake
+from penstock.lake.place import CARD, Lake
 from penstock.spark import options
 from penstock.spark.journal import JournalReplaced, JournalStream
 from penstock.spark.lease import HistoryChanged, LeaseReader
 from penstock.spark.options import OptionInvalid
-from penstock.spark.pipeline.card import CARD, LakeInvalid
+from penstock.spark.pipeline.card import LakeInvalid
 from penstock.spark.pipeline.run import Builder
 from tests.doors.api import Api
 from tests.doors.test_history import restore

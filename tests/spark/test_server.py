@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.types import StructType
 from pyspark.testing import assertDataFrameEqual
 
 from penstock.spark import options
@@ -67,6 +68,16 @@ def test_from_rows_to_jobs_to_rows(spark: SparkSession, server: ServerProcess, t
     assert (kinds["job:pushed"], kinds["job:completed"]) == (1000, 500)
     whole = spark.read.format("penstock").options(url=url, table="journal").load()
     assert whole.filter("queue like 'spark-%' and kind = 'job:completed'").count() == 500
+
+
+def test_jobs_with_a_priority_are_counted_once(tmp_path: Path) -> None:
+    """A stream that ends with what waits would take more than that."""
+    with ServerProcess(tmp_path / "data") as server, server.client() as client:
+        jobs = [{"data": number, "priority": number} for number in range(5)]
+        client.post("/queues/q/jobs/bulk", json={"jobs": jobs}).raise_for_status()
+        reader = LeaseReader(options.for_stream({"url": server.url, "queues": "q"}), StructType())
+        assert reader.reportLatestOffset() == {"lag": 5}
+        reader.stop()
 
 
 def test_a_server_that_is_killed_under_streams(spark: SparkSession, tmp_path: Path) -> None:

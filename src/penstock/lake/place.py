@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.lake.tables import Table
+
+
+#: Says that a directory is a lake, of which namespace and server, and how it is laid out. Written by the pipeline.
+CARD: Final = "lake.json"
 
 
 class LakeMissing(Exception):

@@ -309,8 +309,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return sys.maxsize  # this key may take, and not count: the run ends when the queues are empty
 
     def _waiting(self, queue: str) -> int:
-        counts = self._server().get(path("/queues/{}/counts", queue))["counts"]
-        return int(counts["waiting"]) + int(counts.get("prioritized", 0))
+        return int(self._server().get(path("/queues/{}/counts", queue))["counts"]["waiting"])
 
     def _queues(self) -> tuple[str, ...]:
         return queues_of(self._server(), self.options)

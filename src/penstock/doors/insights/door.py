@@ -41,6 +41,7 @@ class _Overview(msgspec.Struct):
     known_from: int | None
     known_until: int | None
     offsets: dict[str, int]
+    histories: dict[str, str]
 
 
 class InsightHandlers(BulkDoor):
@@ -65,7 +66,7 @@ class InsightHandlers(BulkDoor):
             known_until=found.known_until,
             written_at=written,
             lag_ms=None if written is None else max(0, self.engine.clock.now_ms() - written),
-            shards=self._lags(found.offsets),
+            shards=self._lags(found.offsets, found.histories),
             groups=groups,
         )
 
@@ -121,14 +122,17 @@ class InsightHandlers(BulkDoor):
         namespace = self.namespace(req)
         return None if namespace == ANYWHERE else namespace
 
-    def _lags(self, offsets: dict[str, int]) -> list[wire.LagRow]:
+    def _lags(self, offsets: dict[str, int], histories: dict[str, str]) -> list[wire.LagRow]:
         """Compare how far the lake has read with how far the journals reach."""
         found = []
         for number, engine in enumerate(self.engine.engines):
             read_to = offsets.get(str(number))
             if read_to is not None:
-                vouched = engine.journal_vouched
-                found.append(wire.LagRow(number, read_to, vouched, max(0, vouched - read_to)))
+                history, vouched = str(engine.store.history), engine.journal_vouched
+                replaced = histories.get(str(number), history) != history
+                if not engine.store.capabilities.is_shared:  # else another server may know more than this one
+                    replaced = replaced or read_to > vouched
+                found.append(wire.LagRow(number, read_to, vouched, max(0, vouched - read_to), replaced))
         return found
 
     def routes(self) -> list[Route]:

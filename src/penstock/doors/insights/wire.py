@@ -54,12 +54,16 @@ class TableRow(msgspec.Struct):
 
 
 class LagRow(msgspec.Struct):
-    """How far the lake has read the journal of a shard. ``behind``: events that it has yet to read."""
+    """How far the lake has read the journal of a shard. ``behind``: events that it has yet to read.
+
+    ``replaced``: the lake is of another journal: of another server, or of this store before it was emptied or restored.
+    """
 
     shard: int
     read_to: int
     vouched: int
     behind: int
+    replaced: bool
 
 
 class InsightsReply(msgspec.Struct):

@@ -5,6 +5,7 @@ What was read is kept for the next question, as long as its table has not change
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from functools import reduce
 from operator import and_
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.lake.parts import mark_of, shard_mark
-from penstock.lake.place import LakeMissing, fitted
+from penstock.lake.place import CARD, LakeMissing, fitted
 from penstock.lake.reading.backlog import backlog
 from penstock.lake.reading.derived import objectives_of
 from penstock.lake.reading.drain import drains
@@ -122,6 +123,7 @@ class Insights:
             "known_from": first,
             "known_until": self._last_minute(question),
             "offsets": self._offsets(),
+            "histories": self._histories(),
         }
         return Answer(pa.Table.from_pylist(rows, schema), about)
 
@@ -353,6 +355,14 @@ class Insights:
         events = self._open(EVENTS)
         marks = {str(shard): mark_of(events, shard_mark(str(shard))) for shard in range(SHARDS_MAX)}
         return {shard: place for shard, place in marks.items() if place is not None}
+
+    def _histories(self) -> dict[str, str]:
+        """Return of which history these events are, for each shard; none for a lake of an earlier version."""
+        try:
+            found = json.loads(self.lake.text(CARD) or "{}").get("histories", {})
+            return {str(shard): str(history) for shard, history in found.items()}
+        except (ValueError, AttributeError):  # somebody has written to it; the pipeline says so when it runs
+            return {}
 
 
 def _by(question: Question) -> tuple[str, ...]:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.client.errors import PenstockError
+from penstock.lake.place import CARD
 
 if TYPE_CHECKING:
     from penstock.lake.place import Lake
 
-CARD: Final = "lake.json"
 #: How a lake is laid out. One with a higher number is left alone, one with a lower number is migrated (``migrate``).
 #: 2: ``silver/attempts`` and all tables with waits go by ``due_at`` of an attempt.
 FORMAT: Final = 2
