@@ -765,6 +765,17 @@ def hello(c: TcpClient) -> None:
     )
 
 
+@pytest.mark.parametrize(("name", "more"), [("MoveToDelayed", {"delay": 60_000}), ("MoveToWait", {}), ("Discard", {})])
+def test_a_worker_that_lost_its_job_does_not_move_it(client: TcpClient, name: str, more: dict[str, Any]) -> None:
+    job_id, stale = client.active()
+    client.ok("MoveToWait", id=job_id)
+    token = client.ok("PULL", queue=client.queue)["token"]
+    assert "token" in client.refused(name, id=job_id, token=stale, **more)
+    assert client.state(job_id) == "active"
+    client.ok(name, id=job_id, token=token, **more)
+    assert client.state(job_id) != "active"
+
+
 def _by_command() -> dict[str, Callable[[TcpClient], None]]:
     """Find the function of each command: GetJobs is get_jobs, PUSHB is pushb."""
     functions = {name.replace("_", ""): item for name, item in globals().items() if callable(item)}

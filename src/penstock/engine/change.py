@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, JobNotFound, JobQuarantined, PenstockError, WrongState
+from penstock.core.errors import InvalidInput, JobNotFound, JobQuarantined, PenstockError, StaleLease, WrongState
 from penstock.core.job import DeathReason, Payload, details_of, put_details, unique_key_is_over
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
@@ -27,16 +27,18 @@ class MoveJob(Command[None]):
     """Take one job along an arrow.
 
     ``value``: a delay in ms for postpone and reschedule, the new priority for reprioritize. Refused with JobNotFound, or
-    WrongState where the lifecycle has no such arrow.
+    WrongState where the lifecycle has no such arrow. ``token``: the lease of the worker that asks; of an active job it must be
+    the latest, else StaleLease.
     """
 
-    __slots__ = ("arrow", "namespace", "ref", "value")
+    __slots__ = ("arrow", "namespace", "ref", "token", "value")
 
-    def __init__(self, namespace: str, ref: JobRef, arrow: Arrow, value: int = 0) -> None:
+    def __init__(self, namespace: str, ref: JobRef, arrow: Arrow, value: int = 0, token: int | None = None) -> None:
         self.namespace = namespace
         self.ref = ref
         self.arrow = arrow
         self.value = value
+        self.token = token
 
 
 class EditData(Command[None]):
@@ -83,6 +85,8 @@ async def move_job(engine: Engine, work: Work, commands: Sequence[MoveJob]) -> N
     for command in commands:
         try:
             job = await _existing(work, command)
+            if command.token is not None and job.state == State.ACTIVE and job.token != command.token:
+                raise StaleLease
             await call_back(engine, work, [job])
             await follow(work, job, command.arrow, command.value)
         except PenstockError as error:

@@ -97,7 +97,8 @@ def job_commands(jobs: JobHandlers) -> dict[str, Entry]:
         """Make a job ready from wherever it is, as long as it has not completed."""
         job, _ = await jobs.job(call.request, id)
         if job.state == State.ACTIVE:
-            await jobs.settle(Release(call.session.namespace, (hold(id, None),)), id, j.NOT_ACTIVE)
+            token = j.TOKEN.parse(await call.body()).token
+            await jobs.settle(Release(call.session.namespace, (hold(id, token),)), id, j.NOT_ACTIVE)
         elif job.state != State.WAITING:
             refusal = f"Cannot move job from state '{STATE_NAMES[job.state]}' to waiting"
             await jobs.move(call.request, id, Arrow.REVIVE if job.state == State.DEAD else Arrow.PROMOTE, refusal)
@@ -162,10 +163,10 @@ def job_commands(jobs: JobHandlers) -> dict[str, Entry]:
         "Cancel": Entry(jobs.cancel, None, ID, settles=True),
         "ChangePriority": Entry(jobs.change_priority, j.PRIORITY, ID),
         "Promote": Entry(jobs.promote, None, ID),
-        "MoveToDelayed": Entry(move_to_delayed, j.DELAY, ID, settles=True),
+        "MoveToDelayed": Entry(move_to_delayed, j.POSTPONE, ID, settles=True),
         "ChangeDelay": Entry(jobs.change_delay, j.DELAY, ID),
-        "MoveToWait": Entry(move_to_wait, None, ID, settles=True),
-        "Discard": Entry(jobs.discard, None, ID, settles=True),
+        "MoveToWait": Entry(move_to_wait, j.TOKEN, ID, settles=True),
+        "Discard": Entry(jobs.discard, j.TOKEN, ID, settles=True),
         # Logs.
         "AddLog": Entry(jobs.add_log, j.LOG, ID),
         "GetLogs": Entry(get_logs, LOGS, ID),

@@ -85,9 +85,11 @@ class JobsDoor:
 
     # What is done to it.
 
-    async def move(self, req: Request, text: str, arrow: Arrow, refusal: str, value: int = 0) -> None:
+    async def move(
+        self, req: Request, text: str, arrow: Arrow, refusal: str, value: int = 0, *, token: str | None = None
+    ) -> None:
         """Take a job along an arrow; refused in the contract's words."""
-        command = MoveJob(self.namespace(req), job_ref(text), arrow, value)
+        command = MoveJob(self.namespace(req), job_ref(text), arrow, value, token_value(token))
         await in_other_words(self.engine.run(command), refusal)
 
     async def settle(self, settlement: Settlement, text: str, refusal: str) -> None:

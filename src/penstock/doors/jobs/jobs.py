@@ -50,6 +50,8 @@ FAIL = Reader(wire.FailBody)
 DATA = Reader(wire.DataBody)
 PRIORITY = Reader(wire.PriorityBody)
 DELAY = Reader(wire.DelayBody)
+POSTPONE = Reader(wire.PostponeBody)
+TOKEN = Reader(wire.TokenBody)
 WAIT = Reader(wire.WaitBody)
 PROGRESS = Reader(wire.ProgressBody)
 HEARTBEAT = Reader(wire.HeartbeatBody)
@@ -279,8 +281,8 @@ class JobHandlers(JobsDoor):
         return wire.Ok()
 
     async def move_to_delayed(self, req: Request, id: str) -> wire.Ok:
-        body = await DELAY.read(req)
-        await self.move(req, id, Arrow.POSTPONE, NOT_ACTIVE, body.delay)
+        body = await POSTPONE.read(req)
+        await self.move(req, id, Arrow.POSTPONE, NOT_ACTIVE, body.delay, token=body.token)
         return wire.Ok()
 
     async def change_delay(self, req: Request, id: str) -> wire.Ok:
@@ -289,7 +291,8 @@ class JobHandlers(JobsDoor):
         return wire.Ok()
 
     async def discard(self, req: Request, id: str) -> wire.Ok:
-        await self.move(req, id, Arrow.DISCARD, "Job not found")
+        body = await TOKEN.read_optional(req)
+        await self.move(req, id, Arrow.DISCARD, "Job not found", token=body.token)
         return wire.Ok()
 
     # Logs.
@@ -371,11 +374,11 @@ class JobHandlers(JobsDoor):
                 self.move_to_delayed,
                 "Move to delayed",
                 wire.Ok,
-                body=DELAY,
+                body=POSTPONE,
                 **required,
             ),
             route("PUT", "/jobs/{id}/delay", self.change_delay, "Change delay", wire.Ok, body=DELAY, **required),
-            route("POST", "/jobs/{id}/discard", self.discard, "Discard to DLQ", wire.Ok),
+            route("POST", "/jobs/{id}/discard", self.discard, "Discard to DLQ", wire.Ok, body=TOKEN),
             route(
                 "POST", "/jobs/{id}/wait", self.wait, "Wait for completion", (wire.CompletedReply, wire.WaitReply), body=WAIT
             ),

@@ -209,6 +209,18 @@ class DelayBody(In):
     delay: Delay
 
 
+class TokenBody(In):
+    """``token``: the lease of the worker that asks. A job that another worker holds by now is left alone."""
+
+    token: str | None = None
+
+
+class PostponeBody(DelayBody):
+    """When an active job is ready again. ``token``: see TokenBody."""
+
+    token: str | None = None
+
+
 class WaitBody(In):
     """How long to wait for a job to end."""
 
