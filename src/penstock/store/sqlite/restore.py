@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import apsw
 import msgspec
 
 from penstock.core.errors import BackupInvalid, ConfigInvalid, StorageFailed
+from penstock.core.timestamps import to_moment
 from penstock.store.disk import DirectoryLock, prepare_directory, sync_directory
 from penstock.store.sqlite import backup, files, history, snapshot
 from penstock.store.sqlite.mark import MARK_NAME, MarkFile, Position
@@ -75,7 +75,7 @@ def _put(
         raise
     replaced = None
     if there:
-        replaced = directory / f"replaced-{datetime.fromtimestamp(clock.now_ms() / 1000, UTC):%Y%m%dT%H%M%SZ}"
+        replaced = directory / f"replaced-{to_moment(clock.now_ms()):%Y%m%dT%H%M%SZ}"
         replaced.mkdir(mode=0o700)
         for path in there:
             path.rename(replaced / path.name)
