@@ -25,6 +25,7 @@ LOGS = "2.7 answers with all lines, whatever was asked for"
 PROMOTES = "2.7 counts jobs as delayed for a while that it has promoted"
 DELAYED = "2.7 puts an active job among the waiting ones"
 ONE_COMPLETED = "2.7 cannot run one completed job again"
+COMPLETED = "2.7 counts completed jobs for a while that run again or were cleaned"
 UNRECOVERABLE = "2.7 tries again what no retry can mend"
 UPDATES = "2.7 cannot change the data of an active job"
 PROGRESS = "2.7 leaves the progress of a job that is done at 0"
@@ -80,6 +81,8 @@ DIFFERENT: Final[dict[tuple[str, str], dict[str, str]]] = {
         "retry: retryCompletedAsync one": ONE_COMPLETED,
         "retry: getJobState after retryCompletedAsync": ONE_COMPLETED,
         "retry: retryCompletedAsync": ONE_COMPLETED,
+        "retry: all wait again": COMPLETED,
+        "clean: getJobCountsAsync": COMPLETED,
     },
     ("worker", "2.9"): {
         "results: returnvalue: nothing": NULL,
