@@ -111,9 +111,17 @@ async def take_the_rest(pair: Pair, taken: list[Job], expected: list[Job], count
     assert not any(job.attempts for job in taken)
 
 
+@pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("count", [1, 7, 70])
-async def test_order_holds_when_redis_is_flushed(pair: Pair, redis: OwnRedis, count: int) -> None:
+async def test_order_holds_when_redis_is_flushed(
+    pair: Pair, redis: OwnRedis, count: int, slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slow: each server remembers how far a line is empty, as it does when dead rows make a look at all of it slow."""
     a, b = pair
+    if slow:
+        monkeypatch.setattr("penstock.store.postgres.fronts.SLOW_MS", -1)
+        monkeypatch.setattr("penstock.store.postgres.fronts.YOUNG_MS", 0)
+        monkeypatch.setattr("penstock.store.postgres.fronts.WHOLE_EVERY_MS", 60_000)
     expected = await heat(a, 300)
     taken = await take_fast(a, 3)
     taken += await take_fast(b, 3)

@@ -125,6 +125,7 @@ class PostgresStore(CatalogReads[Catalog]):
         self._new_layout: Layout | None = ALONE if layout == ALONE else None  #: what is written into a new database
         self.follower = Follower(self)
         self.fronts = Fronts()
+        self.listed: set[int] = set()  #: queues that had a ready list when a transaction last began
         self.journal_next = 1
         self.journal_bytes = 0
         self.id_floor = 0

@@ -88,6 +88,11 @@ class PostgresTransaction(Ledger, AcrossShards):
             now_ms, shift, term, version, self.generation, queues, epochs, self.lost = entered
             if queues:
                 self.hot = dict(zip(queues, epochs, strict=True))
+            if queues or store.listed:
+                # What was on a list that is gone has its old place back, before the journal tells.
+                for queue in store.listed.difference(queues):
+                    store.fronts.forget(queue)
+                store.listed = set(queues)
             self.now_ms, self.steady_ms = store.clock.told(Reading(now_ms, shift, term), asked_ms)
             self._young = first_of(self.now_ms)
             if version != self._catalog.version:
