@@ -220,7 +220,7 @@ def test_extensions_that_are_wrong_are_refused(api: Api) -> None:
 
 def test_logs(api: Api) -> None:
     job_id = api.push()
-    assert api.ok("GET", f"/jobs/{job_id}/logs") == {"ok": True, "data": {"logs": []}}
+    assert api.ok("GET", f"/jobs/{job_id}/logs") == {"ok": True, "data": {"logs": [], "count": 0}}
     assert api.ok("POST", f"/jobs/{job_id}/logs", {"message": "Connecting..."}) == {"ok": True, "data": {"added": True}}
     api.ok("POST", f"/jobs/{job_id}/logs", {"message": "Oops", "level": "error"})
     logs = api.ok("GET", f"/jobs/{job_id}/logs")["data"]["logs"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from penstock.core import limits
 from penstock.core.errors import JobNotFound, StaleLease, TooMany, WrongState
 from penstock.core.lifecycle import Arrow
+from penstock.doors.jobs.held import HeldHandlers
 from penstock.engine.held import AskHeld, LossAlert
 from penstock.engine.settle import Hold, Release
 from tests.support.engines import ack, claim_job, fail, move, push, renew
@@ -87,3 +89,19 @@ async def test_there_is_a_limit(engine: Engine, monkeypatch: pytest.MonkeyPatch)
     alert.close()
     assert await ask(engine, alert, job) == [None]
     alert.close()
+
+
+async def test_a_wait_ends_with_its_alarm_even_if_that_rings_early(
+    engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Timers of an event loop may ring a moment before the clock shows their time, and each rings once."""
+    job = await held(engine)
+    call_at = clock.call_at
+    monkeypatch.setattr(clock, "call_at", lambda at, callback: call_at(at - 1, callback))
+    holds = [Hold(job.id, job.token)]
+    waiting = asyncio.create_task(HeldHandlers(engine)._lost("default", [str(job.id)], holds, 1_000))
+    while not engine.held_jobs._alerts:
+        await asyncio.sleep(0)
+    await clock.advance(999)
+    async with asyncio.timeout(10):
+        assert await waiting == []

@@ -34,13 +34,18 @@ class LossAlert:
     """Woken when one of the jobs it is set for may not be held any more. Belongs to one request; ``close`` it."""
 
     def __init__(self) -> None:
-        self.is_over = False  #: the server is closing
+        self.is_over = False  #: its time is over, or the server is closing
         self._event = asyncio.Event()
         self._set_in: set[tuple[HeldJobs, int]] = set()
 
     def wake(self) -> None:
         """Have the request look again."""
         self._event.set()
+
+    def end(self) -> None:
+        """Have the request look for the last time."""
+        self.is_over = True
+        self.wake()
 
     async def wait(self) -> None:
         """Wait until it is woken; the next wait begins anew."""

@@ -37,9 +37,9 @@ class HeldHandlers(JobsDoor):
         if not claims:
             return []  # nothing to wait for
         clock = self.engine.clock
-        until = clock.steady_ms() + wait_ms
         alert = LossAlert()
-        alarm = clock.call_at(until, alert.wake)
+        # The alarm says that the time is over, not the clock: timers may ring a moment early, and this one rings once.
+        alarm = clock.call_at(clock.steady_ms() + wait_ms, alert.end)
         # Another server may end a job after it was read and before the alert was set for it: then a second look is needed.
         looks = 2 if self.store.capabilities.is_shared and wait_ms else 1
         try:
@@ -50,7 +50,7 @@ class HeldHandlers(JobsDoor):
                     for text, outcome in zip(texts, outcomes, strict=True)
                     if isinstance(outcome, ABOUT_THE_JOB)
                 ]
-                if lost or alert.is_over or clock.steady_ms() >= until:
+                if lost or alert.is_over or not wait_ms:
                     return lost
                 looks -= 1
                 if looks <= 0:
