@@ -87,12 +87,12 @@ async def test_open_dependencies_are_read_in_order_in_slices_and_without_those_t
 
 
 async def test_dependencies_are_counted(bench: Workbench) -> None:
-    needed = await bench.put(count=5)
+    needed = await bench.put(count=len(Need))
     waiting, nobody = await bench.put(count=2, state=State.WAITING_CHILDREN)
     async with bench.transaction() as tx:
         await tx.need_add([Dependency(waiting.id, job.id, need, "a") for job, need in zip(needed, Need, strict=True)])
         assert await tx.need_count([waiting.id, nobody.id]) == {
-            waiting.id: NeedCount(open=2, done=1, total=5),
+            waiting.id: NeedCount(open=2, done=1, total=len(Need)),
             nobody.id: NeedCount(0, 0, 0),
         }
         assert await tx.need_count([]) == {}

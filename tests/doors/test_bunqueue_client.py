@@ -76,7 +76,7 @@ def test_adding_and_looking(queue: Any) -> None:
     assert found.created_at > 1_600_000_000_000
     assert queue.get_job_by_custom_id(f"{queue.name}-own").id == job.id
     assert queue.get_job("019ce9d7-6983-7000-946f-48737be2b0f9") is None
-    assert queue.get_state(job.id) == "waiting"
+    assert queue.get_state(job.id) == "prioritized"
 
 
 def test_adding_in_bulk(queue: Any) -> None:
