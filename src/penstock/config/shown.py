@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
@@ -33,6 +34,8 @@ _EXAMPLES: Final = {
     "webhook_allowed_hosts": "[hooks.corp.example, 10.0.0.1]",
     "push_allowed_hosts": "[hooks.corp.example, 10.0.0.1]",
 }
+#: The longest line of help in the example, in characters.
+_WIDTH: Final = 130
 #: What is a listener when it is on.
 _LISTENERS: Final = frozenset({"tcp", "resp", "resp_plain", "metrics", "batches", "topics", "messages"})
 
@@ -90,7 +93,7 @@ def example(flags: frozenset[str]) -> Iterator[str]:
     defaults = Config()
     for name, setting in SETTINGS.items():
         yield ""
-        yield f"## {setting.help}"
+        yield from textwrap.wrap(setting.help, _WIDTH, initial_indent="## ", subsequent_indent="## ", break_on_hyphens=False)
         ways = [f"${variable}" for variable in setting.env] + ([flag_of(name)] if name in flags else [])
         default = spell(name, getattr(defaults, name))
         yield f"## Default: {'none' if default is None else default}." + (f" Also: {', '.join(ways)}." if ways else "")
