@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class _Listener:
     """Accepts connections in a thread, each in a thread of its own."""
 
-    def __init__(self) -> None:
-        self._socket = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, port: int = 0) -> None:
+        self._socket = socket.create_server(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._thread = threading.Thread(target=self._accept, daemon=True)
 
@@ -118,10 +118,13 @@ class Request(NamedTuple):
 
 
 class StubServer(_Listener):
-    """Answers each request with the next of ``answers``, the last one for ever, and keeps what it was asked."""
+    """Answers each request with the next of ``answers``, the last one for ever, and keeps what it was asked.
 
-    def __init__(self, *answers: Answer) -> None:
-        super().__init__()
+    ``port``: 0 for a free one.
+    """
+
+    def __init__(self, *answers: Answer, port: int = 0) -> None:
+        super().__init__(port)
         self.answers = list(answers)
         self.requests: list[Request] = []
 

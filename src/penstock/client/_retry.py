@@ -111,10 +111,14 @@ class Attempts:
         ends = self._ends
         if self._unreachable_since is not None:
             ends = min(ends, self._unreachable_since + self._connect_for)
-        pause = max(_clock.jittered(self._pause), at_least)
+        left = ends - now
+        if left <= 0 or at_least > left:
+            return None
+        # The last pause ends at the deadline, so that the last try is made then and not before.
+        pause = min(max(_clock.jittered(self._pause), at_least), left)
         self._pause = min(self._pause * 2, LONGEST_SETTLING_PAUSE_S if self.call.settles else LONGEST_PAUSE_S)
         self._try_began = now + pause
-        return pause if self._try_began <= ends else None
+        return pause
 
 
 class _ErrorBody(msgspec.Struct):
