@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,3 +89,10 @@ def commands(block: str) -> list[str]:
     """Return the commands of a block, without comments, one per item; those that go on over several lines as one."""
     lines = block.replace("\\\n", " ").splitlines()
     return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+
+def check_install(command: str) -> None:
+    """Check that an extra of ``pip install 'penstock[extra]'`` is one of this package. Tests run with all of them."""
+    found = re.fullmatch(r"pip install 'penstock\[([\w-]+)\]'", command.strip())
+    assert found, command
+    assert found[1] in (metadata("penstock").get_all("Provides-Extra") or []), command

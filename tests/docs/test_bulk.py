@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from importlib.metadata import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ import pytest
 
 from tests.docs.blocks import runs
 from tests.docs.shapes import fits
-from tests.docs.shell import Terminal, put
+from tests.docs.shell import Terminal, check_install, put
 from tests.support.bulk import table_of
 from tests.support.server import ServerProcess
 
@@ -32,8 +31,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 @runs("docs/bulk.md", "sh 1")
 def test_the_extra_is_there(blocks: list[str]) -> None:
-    (extra,) = re.findall(r"pip install 'penstock\[(\w+)\]'", blocks[0])
-    assert extra in metadata("penstock").get_all("Provides-Extra", [])
+    check_install(blocks[0])
 
 
 @runs("docs/bulk.md", "python 1", "json 1")
