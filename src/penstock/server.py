@@ -43,6 +43,7 @@ from penstock.doors.jobs.group_commands import group_commands
 from penstock.doors.jobs.held import HeldHandlers
 from penstock.doors.jobs.hub import Hub
 from penstock.doors.jobs.jobs import JobHandlers
+from penstock.doors.jobs.metric_commands import metric_commands
 from penstock.doors.jobs.queue_events import event_commands
 from penstock.doors.jobs.queues import QueueHandlers
 from penstock.doors.jobs.session import Session
@@ -252,6 +253,7 @@ class Doors:
             flow_push_commands(jobs),
             event_commands(),
             summary_commands(queues),
+            metric_commands(self.ops, queues),
             group_commands(queues),
             cron_commands(crons),
             webhook_commands(webhooks),

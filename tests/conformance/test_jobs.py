@@ -336,6 +336,19 @@ async def test_jobs_of_groups_are_counted(bench: Workbench) -> None:
     assert counts == [0, 1, 1]
 
 
+async def test_finished_jobs_are_counted_by_the_minute_of_their_end(bench: Workbench) -> None:
+    for finished_at in (60_000, 119_999, 300_000):
+        await bench.put(state=State.COMPLETED, finished_at=finished_at)
+    await bench.put(state=State.DEAD, finished_at=240_000)
+    await bench.put()
+    completed = await bench.store.finished_minutes(bench.queue(), State.COMPLETED)
+    assert (completed.total, completed.last_at, completed.minutes) == (3, 300_000, ((5, 1), (1, 2)))
+    assert completed.per_minute(10) == [1, 0, 0, 0, 2]
+    assert completed.per_minute(4) == [1]
+    dead = await bench.store.finished_minutes(bench.queue(), State.DEAD)
+    assert (dead.total, dead.last_at, dead.per_minute(10)) == (1, 240_000, [1])
+
+
 async def test_priorities_are_counted_over_waiting_and_delayed_jobs(bench: Workbench) -> None:
     await bench.put(count=3, priority=5)
     await bench.put(state=State.DELAYED, priority=5)

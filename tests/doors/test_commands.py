@@ -502,6 +502,7 @@ def stats(c: TcpClient) -> None:
 
 
 def metrics(c: TcpClient) -> None:
+    dead = c.dead()
     c.push()
     found = c.ok("Metrics")["metrics"]
     assert found["totalPushed"] >= 1
@@ -509,6 +510,13 @@ def metrics(c: TcpClient) -> None:
     assert found["activeConnections"] >= 1
     assert found["avgLatencyMs"] > 0
     assert {"avgProcessingMs", "sqliteSizeMb"} <= found.keys()
+    ended_at = c.ok("GetJob", id=dead)["job"]["timeline"][-1]["timestamp"]
+    failed = {"meta": {"count": 1, "prevTS": ended_at, "prevCount": 1}, "data": [1], "count": 1}
+    assert c.ok("Metrics", queue=c.queue, type="failed", start=0, end=-1)["data"] == failed
+    assert c.ok("Metrics", queue=c.queue, type="failed", start=1, end=2)["data"] == failed | {"data": []}
+    none = {"meta": {"count": 0, "prevTS": 0, "prevCount": 0}, "data": [], "count": 0}
+    assert c.ok("Metrics", queue=c.queue, type="completed")["data"] == none
+    assert c.ok("Metrics", queue="nobody-knows-it", type="completed")["data"] == none
 
 
 def prometheus(c: TcpClient) -> None:
@@ -785,7 +793,7 @@ def _by_command() -> dict[str, Callable[[TcpClient], None]]:
 WORKS = _by_command()
 #: Commands that take nothing cannot be used wrongly, only by somebody without a token.
 NEVER_REFUSED = {
-    "Ping", "Stats", "Metrics", "Prometheus", "StorageStatus", "CompactMemory", "Hello", "ListQueues", "CronList",
+    "Ping", "Stats", "Prometheus", "StorageStatus", "CompactMemory", "Hello", "ListQueues", "CronList",
     "ListWebhooks", "ListWorkers", "UnsubscribeEvents", "DashboardQueues",
 }  # fmt: skip
 #: One wrong use of each other command, and the words it is refused with.
@@ -793,6 +801,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "PUSH": ({"queue": "q", "data": 1, "priority": 0.5}, "priority must be an integer"),
     "PUSHB": ({"queue": "q", "jobs": [{"data": 1}, {"data": 2, "delay": -1}]}, "jobs[1]: delay must be at least 0"),
     "PUSHF": ({"jobs": [{"id": "x", "queue": "q", "input": {"data": 1}}]}, "flow job data must be an object"),
+    "Metrics": ({"queue": "q", "type": "active"}, "Metrics type must be 'completed' or 'failed'"),
     "SubscribeEvents": ({"queue": "a b"}, "Queue name contains invalid characters"),
     "TrimEvents": ({"queue": "q", "maxLength": -1}, "maxLength must be at least 0"),
     "SetGroupConcurrency": (

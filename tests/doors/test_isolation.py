@@ -692,7 +692,7 @@ COMMANDS: dict[str, Callable[[Names], list[dict[str, Any]]]] = {
     "RegisterWorker": lambda names: [workers(names)],
     # The server.
     "Stats": fields(),
-    "Metrics": fields(),
+    "Metrics": lambda names: [{}, *queue(type="failed")(names)],
     "Prometheus": fields(),
     "StorageStatus": fields(),
     "CompactMemory": fields(),
@@ -774,7 +774,7 @@ def test_names_of_another_namespace_are_as_good_as_made_up_to_commands(world: Wo
             asks, others = row(world.names), row(made_up)
             got = [mine(name, each) for each in asks]
             if name in SERVER_COMMANDS:
-                assert [done for done, _ in got] == [False], name
+                assert got[0][0] is False, name
                 assert "may not do that in the whole server" in got[0][1], name
             if asks != others:
                 for ask, one, other in zip(asks, got, [mine(name, each) for each in others], strict=True):

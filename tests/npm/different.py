@@ -9,7 +9,6 @@ NOT_ACTIVE = "the document's text"
 UNKNOWN = "a job that is not there is said to be not there"
 COUNT = "count has the active jobs, too: the document says all of them"
 ORDER = "listings are in the order of the document: highest priority first"
-METRICS = "numbers of one queue over time are in the insights, not in Metrics"
 REASON = "a failure that no retry can mend is told apart from one that had all its attempts"
 ACTIVE_ONLY = "only an active job can be put off, as the document says"
 NULL = "a worker that answers null has answered nothing"
@@ -35,8 +34,6 @@ DIFFERENT: Final[dict[tuple[str, str], dict[str, str]]] = {
         "refused: an empty name": NAME,
         "refused: a long name": NAME,
         "counts: countAsync": COUNT,
-        "counts: getMetrics completed": METRICS,
-        "counts: getMetrics failed": METRICS,
         "priority: getPrioritized": ORDER,
         "change: moveJobToCompleted of a job that waits": NOT_ACTIVE,
         "change: moveJobToFailed of a job that waits": NOT_ACTIVE,

@@ -25,6 +25,7 @@ from penstock.doors.jobs.flow_commands import flow_commands
 from penstock.doors.jobs.flow_push import flow_push_commands
 from penstock.doors.jobs.group_commands import group_commands
 from penstock.doors.jobs.jobs import JobHandlers
+from penstock.doors.jobs.metric_commands import metric_commands
 from penstock.doors.jobs.queue_events import event_commands
 from penstock.doors.jobs.queues import QueueHandlers
 from penstock.doors.jobs.summary_commands import summary_commands
@@ -56,6 +57,7 @@ def all_commands(engine: Any = None) -> CommandTable:
         job_commands(JobHandlers(engine)),
         queue_commands(QueueHandlers(engine)),
         ops_commands(ops),
+        metric_commands(ops, QueueHandlers(engine)),
         session_commands(),
         client_job_commands(JobHandlers(engine)),
         client_queue_commands(QueueHandlers(engine)),

@@ -71,6 +71,7 @@ list_bytes_max: Final = 64 * MEBIBYTE
 offset_max: Final = 10**15
 grace_ms_max: Final = 100 * YEAR_MS
 clean_jobs_max: Final = 100_000
+metric_minutes_max: Final = 14 * DAY_MS // MINUTE_MS  # of the ends of a queue's jobs, as bunqueue keeps
 
 # What a connection of the jobs door's TCP protocol, or its WebSocket, may be.
 frame_bytes_max: Final = 64 * MEBIBYTE

@@ -105,6 +105,32 @@ class Search(NamedTuple):
     bodies: bool = True  #: False: without their bodies, which may be large
 
 
+class FinishedMinutes(NamedTuple):
+    """When finished jobs ended."""
+
+    total: int = 0
+    last_at: int = 0  #: wall clock, ms: when the last of them ended; 0: there is none
+    minutes: tuple[tuple[int, int], ...] = ()  #: minutes since 1970 with how many ended in each, newest first
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int]]) -> FinishedMinutes:
+        """Make it from rows: the minute, how many jobs, when the last of them ended. Newest first."""
+        found = [tuple(row) for row in rows]
+        last_at = found[0][2] if found else 0
+        return cls(sum(row[1] for row in found), last_at, tuple((row[0], row[1]) for row in found))
+
+    def per_minute(self, minutes_max: int) -> list[int]:
+        """Return how many ended in each minute, newest first, up to the oldest in which one did. Gaps are zeros."""
+        if not self.minutes:
+            return []
+        newest = self.minutes[0][0]
+        places = [(newest - minute, count) for minute, count in self.minutes if newest - minute < minutes_max]
+        counts = [0] * (places[-1][0] + 1)
+        for place, count in places:
+            counts[place] = count
+        return counts
+
+
 class LogEntry(msgspec.Struct, frozen=True):
     """One line a worker wrote about a job."""
 
@@ -755,6 +781,9 @@ class Store(Protocol):
 
     async def group_count(self, queue: Queue, state: State, group: str | None) -> int:
         """Count the waiting or active jobs of a group, or of all groups (None). The cost grows with their number."""
+
+    async def finished_minutes(self, queue: Queue, state: State) -> FinishedMinutes:
+        """Count the completed or dead jobs that are kept, by the minute of their end. The cost grows with their number."""
 
     async def result_get(self, job_id: int) -> bytes | None:
         """Read what a worker answered."""

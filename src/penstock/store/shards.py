@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue, QueueKey
     from penstock.core.sharding import Layout
     from penstock.core.webhook import Webhook
-    from penstock.store.contract import LogEntry, Page, Place, Selection, Store
+    from penstock.store.contract import FinishedMinutes, LogEntry, Page, Place, Selection, Store
 
 
 T = TypeVar("T")
@@ -284,6 +284,9 @@ class ShardedStore:
 
     async def group_count(self, queue: Queue, state: State, group: str | None) -> int:
         return await self._shard_with(queue).group_count(queue, state, group)
+
+    async def finished_minutes(self, queue: Queue, state: State) -> FinishedMinutes:
+        return await self._shard_with(queue).finished_minutes(queue, state)
 
     async def result_get(self, job_id: int) -> bytes | None:
         shard = await self._holder(job_id)

@@ -147,6 +147,11 @@ class Entry(NamedTuple):
     settles: bool = False  #: the job, or jobs, of the command are no longer the client's afterwards
     right: Right = Right.ADMIN  #: what it needs; the table fills it in
     everywhere: bool = False  #: it needs that for the whole server, not for the session's namespace
+    narrows: bool = False  #: with a ``queue`` it is about that queue only, and needs its right in the session's namespace
+
+    def is_for_all(self, message: Mapping[str, Any]) -> bool:
+        """Tell whether a command is about the whole server."""
+        return self.everywhere and not (self.narrows and message.get("queue") is not None)
 
     def fields(self) -> list[str]:
         """Return the names of all fields it knows."""

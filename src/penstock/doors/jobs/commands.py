@@ -228,13 +228,9 @@ def ops_commands(ops: OpsHandlers) -> dict[str, Entry]:
         reply["stats"] |= msgspec.to_builtins(ops.more_stats())
         return reply
 
-    async def metrics(_call: Call) -> dict[str, Any]:
-        return {"ok": True, "metrics": msgspec.to_builtins(ops.all_metrics())}
-
     return {
         "Ping": Entry(ops.ping),
         "Stats": Entry(stats),
-        "Metrics": Entry(metrics),
         "Prometheus": Entry(prometheus),
         "StorageStatus": Entry(storage),
         "CompactMemory": Entry(ops.collect_garbage),

@@ -173,7 +173,7 @@ class Session:
                 await self._knocking.wait()  # what comes after an Auth may need it
             finally:
                 self._at_door -= 1
-            self.check(*((Right.NONE, False) if entry is None else (entry.right, entry.everywhere)))
+            self.check(*((Right.NONE, False) if entry is None else (entry.right, entry.is_for_all(message))))
         if self._logs_commands:
             log.debug("command", name=name[: limits.command_name_chars_max], of=message.get("queue"), client=self._client)
         if entry is None:

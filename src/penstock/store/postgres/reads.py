@@ -11,7 +11,7 @@ from penstock.core.flow import Need
 from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey, Standing
-from penstock.store.contract import JournalBlock, LogEntry, Page, Parcel, Place, Selection, Whereabouts
+from penstock.store.contract import FinishedMinutes, JournalBlock, LogEntry, Page, Parcel, Place, Selection, Whereabouts
 from penstock.store.listing import ORDER, Listing
 from penstock.store.postgres import rows
 
@@ -220,6 +220,15 @@ async def group_count(db: Connection, queue: int, state: State, group: str | Non
     which = "group_id is not null" if group is None else "group_id = $2"
     statement = f"select count(*) from jobs where queue = $1 and state = {state.value} and {which}"  # noqa: S608
     return int(await db.fetchval(statement, queue, *(() if group is None else (group,))))
+
+
+async def finished_minutes(db: Connection, queue: int, state: State) -> FinishedMinutes:
+    """Count completed or dead jobs by the minute of their end: a range of an index."""
+    statement = (
+        f"select finished_at / {limits.MINUTE_MS} as minute, count(*), max(finished_at) from jobs"  # noqa: S608
+        f" where queue = $1 and state = {state.value} group by minute order by minute desc"
+    )
+    return FinishedMinutes.of(await db.fetch(statement, queue))
 
 
 async def heads(db: Connection, wanted: Sequence[int]) -> list[Job]:

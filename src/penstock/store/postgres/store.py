@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from penstock.core.webhook import Webhook
     from penstock.store import contract
     from penstock.store.contract import (
+        FinishedMinutes,
         JournalBlock,
         LogEntry,
         Page,
@@ -604,6 +605,9 @@ class PostgresStore(CatalogReads[Catalog]):
 
     async def group_count(self, queue: Queue, state: State, group: str | None) -> int:
         return await self._read(lambda db: reads.group_count(db, queue.number, state, group))  # type: ignore[no-any-return]
+
+    async def finished_minutes(self, queue: Queue, state: State) -> FinishedMinutes:
+        return await self._read(lambda db: reads.finished_minutes(db, queue.number, state))  # type: ignore[no-any-return]
 
     async def result_list(self, ids: Sequence[int]) -> dict[int, bytes]:
         return await self._read(lambda db: reads.results(db, ids))  # type: ignore[no-any-return]

@@ -15,7 +15,7 @@ from penstock.core.errors import StorageFailed
 from penstock.core.flow import Need
 from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
-from penstock.store.contract import JournalBlock, LogEntry, Page, Parcel, Place, Selection
+from penstock.store.contract import FinishedMinutes, JournalBlock, LogEntry, Page, Parcel, Place, Selection
 from penstock.store.listing import ORDER, Listing
 from penstock.store.sqlite import rows
 
@@ -242,6 +242,15 @@ def group_count(db: apsw.Connection, queue: int, state: State, group: str | None
     statement = f"select count(*) from jobs where queue = ? and state = {state.value} and {which}"  # noqa: S608
     ((count,),) = db.execute(statement, (queue,) if group is None else (queue, group))
     return int(count)
+
+
+def finished_minutes(db: apsw.Connection, queue: int, state: State) -> FinishedMinutes:
+    """Count completed or dead jobs by the minute of their end: a range of an index."""
+    statement = (
+        f"select finished_at / {limits.MINUTE_MS} as minute, count(*), max(finished_at) from jobs"  # noqa: S608
+        f" where queue = ? and state = {state.value} group by minute order by minute desc"
+    )
+    return FinishedMinutes.of(db.execute(statement, (queue,)))
 
 
 def heads(db: apsw.Connection, wanted: Sequence[int]) -> list[Job]:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from penstock.core.lifecycle import State
     from penstock.core.queue import Queue
     from penstock.core.webhook import Webhook
-    from penstock.store.contract import Store
+    from penstock.store.contract import FinishedMinutes, Store
 
 log = structlog.get_logger("penstock.store")
 
@@ -607,6 +607,9 @@ class SqliteStore(CatalogReads[Catalog]):
 
     async def group_count(self, queue: Queue, state: State, group: str | None) -> int:
         return await self.readers.run(lambda db: readers.group_count(db, queue.number, state, group))
+
+    async def finished_minutes(self, queue: Queue, state: State) -> FinishedMinutes:
+        return await self.readers.run(lambda db: readers.finished_minutes(db, queue.number, state))
 
     async def result_list(self, ids: Sequence[int]) -> dict[int, bytes]:
         return await self.readers.run(lambda db: readers.results(db, ids))

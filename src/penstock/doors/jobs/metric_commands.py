@@ -1,0 +1,81 @@
+"""The command ``Metrics``: totals of the server, or the ends of the jobs of one queue. docs/tcp.md explains it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from penstock.core import limits
+from penstock.core.errors import InvalidInput
+from penstock.core.lifecycle import State
+from penstock.doors.http.body import Reader
+from penstock.doors.jobs import wire
+from penstock.doors.jobs.call import Entry
+from penstock.store.contract import FinishedMinutes
+
+if TYPE_CHECKING:
+    from penstock.doors.jobs.call import Call
+    from penstock.doors.jobs.queues import QueueHandlers
+    from penstock.doors.ops.health import OpsHandlers
+
+STATES: Final = {"completed": State.COMPLETED, "failed": State.DEAD}
+
+
+class MetricsFields(wire.In):
+    """Which ends of the jobs of a queue, and which of the minutes, newest first, both included. ``end`` -1: up to the last."""
+
+    queue: str | None = None
+    type: str | None = None
+    start: Annotated[int, Meta(ge=0, le=limits.offset_max)] = 0
+    end: Annotated[int, Meta(ge=-1, le=limits.offset_max)] = -1
+
+
+class MetricsMeta(wire.Out):
+    """How many jobs in all; when the last one ended (wall clock, ms) and how many ended in the minute of that."""
+
+    count: int
+    prev_ts: int = msgspec.field(name="prevTS")
+    prev_count: int
+
+
+class QueueMetrics(wire.Out):
+    """``data``: jobs by minute, newest minute first. ``count``: how many minutes there are."""
+
+    meta: MetricsMeta
+    data: list[int]
+    count: int
+
+
+class QueueMetricsReply(wire.Reply, kw_only=True):
+    """The same, in its envelope."""
+
+    data: QueueMetrics
+
+
+METRICS: Final = Reader(MetricsFields)
+
+
+def metric_commands(ops: OpsHandlers, queues: QueueHandlers) -> dict[str, Entry]:
+    """Return the command."""
+
+    async def of_queue(call: Call) -> QueueMetricsReply:
+        asked = METRICS.parse(await call.body())
+        key = queues.queue_key(call.request, asked.queue or "")
+        state = STATES.get(asked.type or "")
+        if state is None:
+            raise InvalidInput("Metrics type must be 'completed' or 'failed'")
+        found = queues.queue(call.request, key.name)
+        ended = FinishedMinutes() if found is None else await queues.store.finished_minutes(found, state)
+        per_minute = ended.per_minute(limits.metric_minutes_max)
+        meta = MetricsMeta(ended.total, ended.last_at, per_minute[0] if per_minute else 0)
+        end = None if asked.end == -1 else asked.end + 1
+        return QueueMetricsReply(data=QueueMetrics(meta, per_minute[asked.start : end], len(per_minute)))
+
+    async def metrics(call: Call) -> QueueMetricsReply | dict[str, Any]:
+        if call.message.get("queue") is not None:
+            return await of_queue(call)
+        return {"ok": True, "metrics": msgspec.to_builtins(ops.all_metrics())}
+
+    return {"Metrics": Entry(metrics, METRICS, narrows=True)}
