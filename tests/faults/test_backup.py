@@ -158,6 +158,16 @@ def test_a_stopped_and_a_crashed_store_are_backed_up_and_left_as_they_are(tmp_pa
     assert not (tmp_path / "none.partial").exists()
 
 
+def test_an_empty_log_of_a_crashed_server_stays_and_the_server_starts_again(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", "--durability", "interval") as server:
+        server.kill()
+        assert (tmp_path / "data" / "penstock.db-wal").stat().st_size == 0
+        assert run("backup", tmp_path / "backup", "--data", tmp_path / "data").exit_code == 0
+        assert (tmp_path / "data" / "penstock.db-wal").exists()
+        server.start()
+        assert waiting(server) == 0
+
+
 @pytest.fixture
 def taken(tmp_path: Path) -> Path:
     with ServerProcess(tmp_path / "data") as server:
@@ -218,6 +228,16 @@ def test_stores_without_a_file_and_directories_without_a_store_are_refused(tmp_p
     assert "pg_dump" in refused.output
     refused = run("backup", tmp_path / "b", "--data", tmp_path / "nothing")
     assert "There is no store in" in refused.output
+
+
+def test_the_directory_one_is_in_is_no_target(taken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "empty"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    refused = run("backup", ".", "--data", taken.parent / "data")
+    assert refused.exit_code == 2
+    assert "Name a new directory" in refused.output
+    assert list(here.iterdir()) == []
 
 
 def test_each_shard_has_a_backup_of_its_own(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def take(directory: Path, target: Path, clock: Clock, tell: Progress, *, accept_
     if not path.exists() or not path.stat().st_size:
         raise ConfigInvalid(f"There is no store in {directory}. Name its directory with --data. Nothing was written.")
     files.check_file(path, directory / f"{FILE_NAME}-wal")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if not target.name or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
         raise ConfigInvalid(f"{target} is there already. Name a new directory for each backup. Nothing was written.")
     partial = target.with_name(f"{target.name}.partial")
     try:
@@ -100,13 +100,14 @@ def take(directory: Path, target: Path, clock: Clock, tell: Progress, *, accept_
 
 
 def _take(directory: Path, partial: Path, clock: Clock, tell: Progress, *, accept_loss: bool) -> Manifest:
+    had_log = (directory / f"{FILE_NAME}-wal").exists()
     source = _open_source(directory)
     try:
         _check_mark(source, directory, accept_loss=accept_loss)
         taken_at = clock.now_ms()
         snapshot.copy(source, partial / FILE_NAME, lambda done, total: tell("copied", done, total))
     finally:
-        _close_source(source, directory)
+        _close_source(source, directory, had_log=had_log)
     manifest = Manifest(FORMAT, __version__, taken_at, *_digest(partial / FILE_NAME, tell), look(partial / FILE_NAME, tell))
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
     fd = os.open(partial / MANIFEST_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -128,10 +129,13 @@ def _open_source(directory: Path) -> apsw.Connection:
     return db
 
 
-def _close_source(db: apsw.Connection, directory: Path) -> None:
-    """Close the file. If its server has died meanwhile, or had before, its log stays as it is for the next one."""
+def _close_source(db: apsw.Connection, directory: Path, *, had_log: bool) -> None:
+    """Close the file. If its server has died meanwhile, or had before, its log stays as it is for the next one.
+
+    So does a log that was there and is empty: a server that finds none after a crash takes it for lost.
+    """
     log_path = directory / f"{FILE_NAME}-wal"
-    if log_path.exists() and log_path.stat().st_size:
+    if log_path.exists() and (had_log or log_path.stat().st_size):
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     db.close()
 
