@@ -10,9 +10,7 @@ from tests.docs.blocks import RUN_BY, SHOWN, Block, blocks_of, pages
 from tests.docs.generate import ROOT
 
 #: Tests outside of this directory that run blocks.
-ELSEWHERE = ("tests.spark.test_docs", "tests.spark.test_pages")
-#: Pages some blocks of which no test runs yet. Whoever gives them tests takes them off this list; nothing is added to it.
-PENDING = frozenset({"docs/spark.md"})
+ELSEWHERE = tuple(f"tests.spark.{name}" for name in ("test_cluster", "test_direct", "test_docs", "test_pages"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,15 +24,10 @@ def not_run(page: str) -> list[Block]:
     return [each for each in blocks_of(page) if each.kind not in SHOWN and (each.page, each.kind, each.number) not in RUN_BY]
 
 
-@pytest.mark.parametrize("page", sorted(set(pages()) - PENDING))
+@pytest.mark.parametrize("page", sorted(pages()))
 def test_every_block_says_its_language_and_is_run(page: str) -> None:
     assert not [str(each) for each in blocks_of(page) if not each.kind], (
         "say sh, python, json …, or text for what cannot run"
     )
     missing = [str(each) for each in not_run(page)]
     assert not missing, "give it a test with @runs: see tests/docs/blocks.py"
-
-
-@pytest.mark.parametrize("page", sorted(PENDING))
-def test_a_page_is_pending_only_as_long_as_it_has_to(page: str) -> None:
-    assert not_run(page), "all of its blocks are run: take it off PENDING"

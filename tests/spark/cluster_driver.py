@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.spark.session import session
 from tests.spark.troubled import Troubled
@@ -34,15 +34,22 @@ SETTINGS = {
 }
 
 
-def main(master: str, url: str, place: str) -> None:
-    # What a cluster's executors need to know: the secret by its name, and here also where this test is.
-    given = {f"spark.executorEnv.{name}": os.environ[name] for name in ("CLUSTER_TOKEN", "PYTHONPATH")}
-    spark = session(master, name="cluster", settings=SETTINGS | given)
+def main(code: str, url: str, place: str) -> None:
+    """Work with the session that ``code`` makes: a line of a page, which gives executors the secret by its name."""
+    names: dict[str, Any] = {"session": _session, "token": os.environ["CLUSTER_TOKEN"]}
+    exec(compile(code, "spark.md", "exec"), names)
+    spark = names["spark"]
     try:
         spark.dataSource.register(Troubled)
         print(json.dumps(work(spark, url, place)))
     finally:
         spark.stop()
+
+
+def _session(master: str, *, settings: dict[str, str]) -> SparkSession:
+    """Start a session of this size. Executors also need to know where this test is."""
+    here = {"spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"]}
+    return session(master, name="cluster", settings=SETTINGS | here | settings)
 
 
 def work(spark: SparkSession, url: str, place: str) -> dict[str, object]:

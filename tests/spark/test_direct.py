@@ -13,6 +13,8 @@ from penstock.doors.jobs.views import STATE_NAMES
 from penstock.spark import direct, options
 from penstock.spark.journal import EventsLost, Range, read_range
 from penstock.spark.options import OptionInvalid
+from tests.docs.blocks import runs
+from tests.docs.shell import put
 from tests.spark.test_wire import JOURNAL
 from tests.support import postgres
 from tests.support.server import ServerProcess
@@ -52,7 +54,8 @@ def test_addresses_are_read_in_the_worker(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_the_same_as_through_the_server(spark: SparkSession, tmp_path: Path) -> None:
+@runs("docs/spark.md", "python 3")
+def test_the_same_as_through_the_server(blocks: list[str], spark: SparkSession, tmp_path: Path) -> None:
     urls = databases(2)
     with ServerProcess(tmp_path / "data", env={"PENSTOCK_STORES": ",".join(urls)}) as server:
         # Queues on both shards; jobs waiting, delayed, completed, failed, with everything a job can have.
@@ -72,6 +75,10 @@ def test_the_same_as_through_the_server(spark: SparkSession, tmp_path: Path) -> 
                 path = f"/jobs/{pulled['job']['id']}/{verb}"
                 client.post(path, json=body | {"token": pulled["token"]}).raise_for_status()
 
+        (tmp_path / "urls").write_text(",".join(urls))
+        names: dict[str, Any] = {"spark": spark, "U": server.url}
+        exec(compile(put(blocks[0], {"/run/secrets/stores": str(tmp_path / "urls")}), "spark.md", "exec"), names)
+        assert names["jobs"].count() == 300
         (tmp_path / "urls").write_text("\n".join(urls))
 
         def both(**more: Any) -> tuple[DataFrame, DataFrame]:
