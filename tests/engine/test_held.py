@@ -105,3 +105,15 @@ async def test_a_wait_ends_with_its_alarm_even_if_that_rings_early(
     await clock.advance(999)
     async with asyncio.timeout(10):
         assert await waiting == []
+
+
+async def test_a_client_that_hangs_up_before_its_question_is_applied_leaves_nothing_behind(engine: Engine) -> None:
+    job = await held(engine)
+    holds = [Hold(job.id, job.token)]
+    waiting = asyncio.create_task(HeldHandlers(engine)._lost("default", [str(job.id)], holds, 1_000))
+    await asyncio.sleep(0)  # it has asked, and is not answered yet
+    assert not engine.held_jobs._alerts
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await renew(engine, job, token=job.token)
+    assert not engine.held_jobs._alerts

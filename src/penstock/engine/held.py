@@ -35,6 +35,7 @@ class LossAlert:
 
     def __init__(self) -> None:
         self.is_over = False  #: its time is over, or the server is closing
+        self.is_closed = False  #: its client is gone: a question that is applied later sets it for nothing
         self._event = asyncio.Event()
         self._set_in: set[tuple[HeldJobs, int]] = set()
 
@@ -58,6 +59,7 @@ class LossAlert:
 
     def close(self) -> None:
         """Be woken no more."""
+        self.is_closed = True
         for jobs, job_id in self._set_in:
             jobs.remove(job_id, self)
         self._set_in.clear()
@@ -133,7 +135,8 @@ async def ask_held(engine: Engine, work: Work, commands: Sequence[AskHeld]) -> N
     """Apply a batch of questions."""
 
     def note(command: AskHeld, _index: int, job: Job) -> None:
-        engine.held_jobs.add(job.id, command.alert)
+        if not command.alert.is_closed:
+            engine.held_jobs.add(job.id, command.alert)
 
     if not engine.held_jobs.has_room:
         for command in commands:
