@@ -95,7 +95,7 @@ async def test_nothing_is_taken_back_if_the_rest_may_be_stored(tmp_path: Path, c
 
 
 def test_the_batches_door_tells_the_ids_in_the_order_of_the_messages() -> None:
-    error = told_apart(
-        PartlyPushed("2 of 4 jobs are stored.", [[7, None], [9, None]]), {QUEUES[0]: [0, 3], QUEUES[1]: [2, 1]}
-    )
-    assert str(error) == "2 of 4 jobs are stored.\n[7,null,9,null]"
+    partly = PartlyPushed("2 of 4 jobs are stored.", [[7, None], [9, None]])
+    places = {QUEUES[0]: [0, 3], QUEUES[1]: [2, 1]}
+    assert str(told_apart(partly, places)) == "2 of 4 jobs are stored.\n[7,null,9,null]"
+    assert str(told_apart(partly, places, as_text=True)) == '2 of 4 jobs are stored.\n["7",null,"9",null]'

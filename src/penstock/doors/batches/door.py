@@ -110,7 +110,7 @@ class BatchesDoor:
         try:
             pushed = await self._engine.run(PushAcross(list(parts.items()), now_ms))
         except PartlyPushed as error:
-            raise told_apart(error, places) from error
+            raise told_apart(error, places, as_text=as_text) from error
         ids = [0] * len(items)
         for (topic, where), made in zip(places.items(), pushed, strict=True):
             self._tally.of(topic).enqueued += len(made)
@@ -296,12 +296,12 @@ def _explained(body: wire.ItemBody, problem: PenstockError) -> PenstockError:
     return problem
 
 
-def told_apart(error: PartlyPushed, places: dict[QueueKey, list[int]]) -> PartlyDone:
+def told_apart(error: PartlyPushed, places: dict[QueueKey, list[int]], *, as_text: bool = False) -> PartlyDone:
     """Say which messages of a request are stored: a line of text, and one with their ids, null for each that is not."""
-    ids: list[int | None] = [None] * sum(map(len, places.values()))
+    ids: list[int | str | None] = [None] * sum(map(len, places.values()))
     for where, stored in zip(places.values(), error.stored, strict=True):
         for place, item_id in zip(where, stored, strict=True):
-            ids[place] = item_id
+            ids[place] = str(item_id) if as_text and item_id is not None else item_id
     return PartlyDone(f"{error}\n{_encode(ids).decode()}")
 
 
