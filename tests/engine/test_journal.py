@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core.events import FIELDS, EventKind
+from penstock.core.job import Dedup
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
 from penstock.engine import admin
@@ -165,6 +166,19 @@ async def test_interventions_are_told(engine: Engine, arrow: Arrow, event: str) 
     job = await push(engine, delay=60_000)
     await move(engine, job, arrow, 5)
     assert (await names(engine))[-1] == event
+
+
+async def test_a_push_whose_unique_key_another_job_has_is_told_with_the_id_of_that_job(engine: Engine) -> None:
+    job = await push(engine, job_id="order-1", unique_key="a")
+    await push(engine, unique_key="a")
+    await push(engine, job_id="order-2", unique_key="a")
+    event = ("job:duplicated", {"job": job.id, "custom_id": "order-1"})
+    assert (await told(engine))[2:] == [event, event]
+    await push(engine, job_id="order-1", unique_key="a")  # found by its own id
+    await push(engine, unique_key="a", dedup=Dedup(ttl=1_000, extend=True))
+    assert (await names(engine))[2:] == ["job:duplicated"] * 2
+    await push(engine, unique_key="a", dedup=Dedup(replace=True))
+    assert (await names(engine))[4:] == ["job:data-updated", "job:waiting"]
 
 
 async def test_a_refused_command_tells_nothing(engine: Engine) -> None:

@@ -54,7 +54,6 @@ DIFFERENT: dict[tuple[str, str], dict[str, str]] = {
     },
     ("events", "2.9"): {
         "events complete-batch: events": NULL,
-        "events duplicate: events": "a push that is answered with the job that has its key changes nothing, and is not told of",
         "events drain: events": REMOVED,
         "events clean: events": REMOVED,
         "events dead-letters: events": REMOVED,

@@ -38,6 +38,7 @@ class EventKind(IntEnum):
     JOB_WAITING = 16  # a delayed job became due
     JOB_RELEASED = 17  # a worker gave it back untouched
     JOB_QUARANTINED = 18
+    JOB_DUPLICATED = 19  # a push was answered with it, because it has the push's unique key
 
     QUEUE_PAUSED = 30
     QUEUE_RESUMED = 31

@@ -178,7 +178,7 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
             # Whoever has a name already is answered instead of a new job.
             jobs = []
             for new in command.jobs:
-                found, _ = await names.find(queue, new)
+                found, _ = await names.find_or_tell(queue, new)
                 jobs.append(found or names.keep(await make_one(work, queue, new, names)))
         else:
             jobs = make(work, queue, command.jobs)
@@ -219,7 +219,7 @@ async def push_across(engine: Engine, work: Work, commands: Sequence[PushAcross]
                 continue
             made: list[Job] = []
             for new in due:
-                found, _ = await names.find(queue, new)
+                found, _ = await names.find_or_tell(queue, new)
                 if found is None:
                     found = names.keep(make(work, queue, (new,))[0])
                 else:
@@ -370,7 +370,7 @@ async def _push_staged(work: Work, parts: Sequence[Part]) -> int:
             make(work, queue, part.jobs)
         else:
             for new in part.jobs:
-                found, _ = await names.find(queue, new)
+                found, _ = await names.find_or_tell(queue, new)
                 if found is None:
                     names.keep(await make_one(work, queue, new, names))
     return work.pushed - pushed
@@ -388,7 +388,7 @@ async def push_inside(work: Work, pushes: Sequence[tuple[Queue, NewJob]]) -> lis
         if queue.created_at is None:
             await work.tx.queue_save(queue, queue.settings, work.now_ms)
             work.tell(EventKind.QUEUE_CREATED, queue)
-        found, replaced = await names.find(queue, new)
+        found, replaced = await names.find_or_tell(queue, new)
         if found is None:
             jobs.append(names.keep(await make_one(work, queue, new, names)))
         else:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core import ids
 from penstock.core.errors import InvalidInput
+from penstock.core.events import EventKind
 from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, details_of, put_details, unique_key_is_over
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine import flows
@@ -111,6 +112,15 @@ class Names:
             await self._free_key(holder)
             return None, False
         return holder, new.dedup is not None and await self._duplicate(holder, new, new.dedup)
+
+    async def find_or_tell(self, queue: Queue, new: NewJob) -> tuple[Job | None, bool]:
+        """``find`` for a job that is pushed now: that another has its unique key and stays as it is goes into the journal."""
+        found, replaced = await self.find(queue, new)
+        if found is not None and new.unique_key is not None and not replaced:
+            extends = new.dedup is not None and new.dedup.extend and new.dedup.ttl is not None
+            if found.unique_key == new.unique_key and self._work.name_of(found) != new.job_id and not extends:
+                self._work.tell_of(EventKind.JOB_DUPLICATED, found)
+        return found, replaced
 
     async def _holder(self, queue: Queue, unique_key: str) -> Job | None:
         key = (queue.number, unique_key)

@@ -338,6 +338,10 @@ class Work:
         """Journal what happened to a queue."""
         self._events.append(queue_event(kind, queue.number, note))
 
+    def tell_of(self, kind: EventKind, job: Job) -> None:
+        """Journal what happened to a job, other than along an arrow. For a kind without a note."""
+        self._events.append(job_event(kind, job))
+
     async def flush_and_meet(self) -> None:
         """Flush, and take note of the jobs that were written for the first time: somebody is about to change one of them."""
         born = [job for job, _ in self._born]

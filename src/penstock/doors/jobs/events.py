@@ -99,6 +99,7 @@ LEGACY: Final[dict[Kind, str]] = {
     Kind.JOB_ACTIVE: "pulled",
     Kind.JOB_WAITING: "waiting",
     Kind.JOB_RELEASED: "waiting",
+    Kind.JOB_DUPLICATED: "duplicated",
     Kind.QUEUE_DRAINED: "drained",
     Kind.QUEUE_PAUSED: "paused",
     Kind.QUEUE_RESUMED: "resumed",
