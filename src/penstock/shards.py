@@ -141,7 +141,11 @@ async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> list[Redi
             identity = partial(getattr, store, "identity")
             each.use(FastPath(each, ReadyLists(link, identity), hot_jobs=config.redis_hot_jobs))
             buffer = EnqueueBuffer(
-                each, (config.wal_dir or config.data) / f"wal-{store.shard}", identity, Buffers(link, identity)
+                each,
+                (config.wal_dir or config.data) / f"wal-{store.shard}",
+                identity,
+                Buffers(link, identity),
+                accept_loss=config.accept_loss,
             )
             buffer.route = engine.of
             each.buffer_with(buffer)

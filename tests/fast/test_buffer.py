@@ -431,6 +431,18 @@ async def test_while_the_disk_of_the_log_is_full_pushes_are_stored_directly_and_
 # The log by itself.
 
 
+def open_log(directory: Path, identity: str = ID, *, stored: int = 0, accept_loss: bool = False) -> tuple[Wal, list[Record]]:
+    """Open a log as a start does. ``stored``: up to which number a database has it."""
+    wal, left = Wal.open(directory, identity, SystemClock())
+    try:
+        wal.check(stored, accept_loss=accept_loss)
+    except BaseException:
+        wal._lock.release()
+        raise
+    wal.begin()
+    return wal, left
+
+
 async def test_a_log_on_a_full_disk_is_opened_and_can_be_stored(tmp_path: Path) -> None:
     disk = tmp_path / "small"
     disk.mkdir()
@@ -438,13 +450,13 @@ async def test_a_log_on_a_full_disk_is_opened_and_can_be_stored(tmp_path: Path) 
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("mounting a small file system needs more rights than we have")
     try:
-        wal, _ = Wal.open(disk / "log", ID)
+        wal, _ = open_log(disk / "log")
         await wal.append(b"x" * 50)[1]
         await wal.close()
         with (disk / "filler").open("wb", 0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(b"x" * 4_096)
-        wal, left = Wal.open(disk / "log", ID)
+        wal, left = open_log(disk / "log")
         assert [record.body for record in left] == [b"x" * 50]
         with pytest.raises(StorageFailed, match="No space left"):
             wal.append(b"y")
@@ -453,7 +465,7 @@ async def test_a_log_on_a_full_disk_is_opened_and_can_be_stored(tmp_path: Path) 
         wal.revive()
         await wal.append(b"z")[1]
         await wal.close()
-        wal, left = Wal.open(disk / "log", ID)
+        wal, left = open_log(disk / "log")
         assert [record.body for record in left] == [b"x" * 50, b"z"]
         await wal.close()
     finally:
@@ -461,7 +473,7 @@ async def test_a_log_on_a_full_disk_is_opened_and_can_be_stored(tmp_path: Path) 
 
 
 async def test_a_file_that_cannot_be_made_harms_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wal, _ = Wal.open(tmp_path, ID)
+    wal, _ = open_log(tmp_path)
     monkeypatch.setattr(limits, "wal_file_bytes", 10)
 
     def full(_self: Wal) -> tuple[int, Path]:
@@ -476,52 +488,160 @@ async def test_a_file_that_cannot_be_made_harms_nobody(tmp_path: Path, monkeypat
         wal.append(b"y")
     await wal.close()
     monkeypatch.undo()
-    wal, left = Wal.open(tmp_path, ID)
+    wal, left = open_log(tmp_path)
     assert [record.body for record in left] == [b"x" * 50]
     await wal.close()
 
 
 async def test_a_log_is_read_back(tmp_path: Path) -> None:
-    wal, left = Wal.open(tmp_path, ID)
+    wal, left = open_log(tmp_path)
     assert left == []
     waiting = [wal.append(str(n).encode()) for n in range(100)]
     await asyncio.gather(*(durable for _, durable in waiting))
     with pytest.raises(StoreLocked):
-        Wal.open(tmp_path, ID)
+        open_log(tmp_path)
     await wal.close()
-    wal, left = Wal.open(tmp_path, ID)
+    wal, left = open_log(tmp_path)
     assert [(record.number, record.body) for record in left] == [(n + 1, str(n).encode()) for n in range(100)]
     wal.forget(100)
     await wal.close()
-    wal, left = Wal.open(tmp_path, ID)
+    wal, left = open_log(tmp_path)
     assert left == []
     number, durable = wal.append(b"next")
     assert number == 101
     await durable
     await wal.close()
     with pytest.raises(StoreIncompatible, match="another database"):
-        Wal.open(tmp_path, "1" * 36)
+        open_log(tmp_path, "1" * 36)
+
+
+async def unanswered(directory: Path) -> bytes:
+    """Return the bytes of a fourth record, as a server writes them before it syncs and answers."""
+    wal, _ = open_log(directory)
+    await asyncio.gather(*(wal.append(b"x" * 5)[1] for _ in range(4)))
+    await wal.close()
+    (path,) = directory.glob("*.wal")
+    return path.read_bytes()[-21:]
 
 
 @pytest.mark.parametrize("cut", [1, 3, 10, 17])
-async def test_a_torn_end_is_cut_off(tmp_path: Path, cut: int) -> None:
-    wal, _ = Wal.open(tmp_path, ID)
+async def test_a_torn_end_that_was_never_answered_is_cut_off(tmp_path: Path, cut: int) -> None:
+    fourth = await unanswered(tmp_path / "other")
+    log = tmp_path / "log"
+    wal, _ = open_log(log)
     await asyncio.gather(*(wal.append(b"x" * 5)[1] for _ in range(3)))
     await wal.close()
-    (path,) = tmp_path.glob("*.wal")
-    path.write_bytes(path.read_bytes()[:-cut])
-    wal, left = Wal.open(tmp_path, ID)
-    assert [record.number for record in left] == [1, 2]
+    (path,) = log.glob("*.wal")
+    path.write_bytes(path.read_bytes() + fourth[:-cut])
+    wal, left = open_log(log)
+    assert [record.number for record in left] == [1, 2, 3]
     number, durable = wal.append(b"again")
     await durable
     await wal.close()
-    assert number == 3
-    _, left = Wal.open(tmp_path, ID)
-    assert [record.body for record in left] == [b"x" * 5, b"x" * 5, b"again"]
+    assert number == 4
+    wal, left = open_log(log)
+    assert [record.body for record in left] == [b"x" * 5] * 3 + [b"again"]
+    await wal.close()
+
+
+@pytest.mark.parametrize("cut", [1, 17, 21, 42, 63, 64, 122])
+async def test_a_log_behind_its_mark_is_refused_unless_the_database_has_the_rest(tmp_path: Path, cut: int) -> None:
+    wal, _ = open_log(tmp_path)
+    await asyncio.gather(*(wal.append(b"x" * 5)[1] for _ in range(3)))
+    await wal.close()
+    (path,) = tmp_path.glob("*.wal")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-cut])
+    kept = max(0, 3 - -(-cut // 21))
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    with pytest.raises(StoreIncompatible, match=f"records {kept + 1} to 3 are missing, which is {3 - kept} pushes"):
+        open_log(tmp_path)
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+    wal, left = Wal.open(tmp_path, ID, SystemClock())
+    assert wal.missing(3) is None  # stored, so not missed
+    await wal.close()
+    wal, left = open_log(tmp_path, accept_loss=True)
+    assert [record.number for record in left] == list(range(1, kept + 1))
+    await wal.close()
+    wal, left = open_log(tmp_path)  # what was accepted once is not asked again
+    assert len(left) == kept
+    await wal.append(b"next")[1]
+    await wal.close()
+    wal, left = open_log(tmp_path)
+    assert left[-1].body == b"next"
+    await wal.close()
+
+
+async def test_a_log_of_several_files_that_was_cut_is_refused(tmp_path: Path) -> None:
+    for _ in range(3):  # each start begins a file
+        wal, _ = open_log(tmp_path)
+        await asyncio.gather(*(wal.append(b"x" * 5)[1] for _ in range(2)))
+        await wal.close()
+    wal, left = open_log(tmp_path)
+    await wal.close()
+    assert len(left) == 6
+    files = sorted(tmp_path.glob("*.wal"))
+    whole = [path.read_bytes() for path in files]
+    assert len(files) == 4
+    for keep in (0, 59, 80, 100):
+        files[1].write_bytes(whole[1][:keep])
+        with pytest.raises(StoreIncompatible, match="cut short"):
+            open_log(tmp_path)
+    files[1].write_bytes(whole[1])
+    for keep in (0, 59, 80, 100):  # the last one has no record
+        files[2].write_bytes(whole[2][:keep])
+        with pytest.raises(StoreIncompatible, match=r"to 6 are missing"):
+            open_log(tmp_path)
+    files[2].write_bytes(whole[2])
+    for path in files[:2]:  # stored
+        path.rename(path.with_suffix(".stored"))
+    for keep in (0, 59, 80, 100):
+        files[2].write_bytes(whole[2][:keep])
+        with pytest.raises(StoreIncompatible, match=r"to 6 are missing"):
+            open_log(tmp_path, stored=4)
+    for path in files[:2]:
+        path.with_suffix(".stored").rename(path)
+    files[2].write_bytes(whole[2][:80])
+    wal, left = open_log(tmp_path, accept_loss=True)
+    assert len(left) == 5
+    await wal.append(b"next")[1]
+    await wal.close()
+    wal, left = open_log(tmp_path)
+    assert [record.number for record in left] == [1, 2, 3, 4, 5, 6]
+    assert left[-1].body == b"next"
+    await wal.close()
+
+
+async def test_the_mark_of_a_log_that_is_lost_and_one_that_was_closed(tmp_path: Path) -> None:
+    wal, _ = open_log(tmp_path)
+    await wal.append(b"x")[1]
+    await wal.close()
+    mark = tmp_path / "penstock.mark"
+    content = mark.read_bytes()
+    for damaged in (b"", bytes(8_192)):
+        mark.write_bytes(damaged)
+        with pytest.raises(StoreIncompatible, match=r"penstock.mark is missing or damaged"):
+            open_log(tmp_path)
+    mark.write_bytes(content)
+    (path,) = tmp_path.glob("*.wal")
+    path.write_bytes(path.read_bytes().replace(b"WAL-2", b"WAL-1"))  # made by a version without marks
+    mark.unlink()
+    wal, left = open_log(tmp_path)
+    assert len(left) == 1
+    await wal.append(b"y")[1]
+    await wal.close(is_stored=True)
+    assert not list(tmp_path.glob("*.wal"))
+    wal, left = open_log(tmp_path)  # whatever the database knows: it may have been restored
+    assert left == []
+    await wal.append(b"z")[1]
+    await wal.close()
+    next(tmp_path.glob("*.wal")).unlink()
+    with pytest.raises(StoreIncompatible, match="of another database"):
+        open_log(tmp_path, "1" * 36)
 
 
 async def test_damage_in_the_middle_stops_the_start(tmp_path: Path) -> None:
-    wal, _ = Wal.open(tmp_path, ID)
+    wal, _ = open_log(tmp_path)
     await asyncio.gather(*(wal.append(b"x" * 50)[1] for _ in range(3)))
     await wal.close()
     (path,) = tmp_path.glob("*.wal")
@@ -529,20 +649,20 @@ async def test_damage_in_the_middle_stops_the_start(tmp_path: Path) -> None:
     data[100] ^= 1
     path.write_bytes(data)
     with pytest.raises(StoreIncompatible, match="damaged at byte"):
-        Wal.open(tmp_path, ID)
+        open_log(tmp_path)
 
 
 async def test_files_are_of_bounded_size_and_go_when_they_are_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "wal_file_bytes", 1_000)
-    wal, _ = Wal.open(tmp_path, ID)
+    wal, _ = open_log(tmp_path)
     for _ in range(50):
         await wal.append(b"x" * 100)[1]
     assert len(list(tmp_path.glob("*.wal"))) > 3
     wal.forget(30)
     await wal.close()
-    wal, left = Wal.open(tmp_path, ID)
+    wal, left = open_log(tmp_path)
     assert left[-1].number == 50
     assert 20 <= left[0].number <= 31
     wal.forget(50)

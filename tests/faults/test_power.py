@@ -18,8 +18,9 @@ from penstock.engine.claim import Claim
 from penstock.engine.engine import Engine
 from penstock.engine.produce import Push
 from penstock.engine.settle import Ack, Fail, Hold
+from penstock.store.markfile import MARK_NAME
 from penstock.store.sqlite import SqliteStore
-from penstock.store.sqlite.mark import MARK_NAME, MarkFile
+from penstock.store.sqlite.mark import MarkFile
 from penstock.store.sqlite.store import FILE_NAME
 from tests.support.engines import QUEUE
 from tests.support.powercut import Event, Recorder, RecordingVfs

@@ -19,8 +19,8 @@ from penstock.core.flow import Dependency, Need
 from penstock.core.lifecycle import State
 from penstock.core.queue import Counts
 from penstock.engine.engine import Engine
+from penstock.store.markfile import MARK_NAME
 from penstock.store.sqlite import SqliteStore, schema, snapshot, waltail
-from penstock.store.sqlite.mark import MARK_NAME
 from penstock.store.sqlite.store import FILE_NAME
 from tests.conformance.workbench import Workbench
 from tests.support.engines import push_many

@@ -4,13 +4,15 @@ Records are numbered from 1 without gaps and written one after the other into fi
 its future is done: many that arrive together share one fsync. What is stored elsewhere is forgotten, a whole file at a time;
 who reads the log after a crash must know from elsewhere up to which number that was (see ``wals`` in the database).
 
-The end of the last file may be torn by a crash: what is cut off there was never promised. Damage anywhere else stops the start,
-because something that was promised would be missing.
+The end of the last file may be torn by a crash: what is cut off there was never answered. A mark beside the log (``walmark``)
+tells that from a log that was cut short, which stops the start. So does damage anywhere else.
 
 ::
 
-    file    = "PENSTOCK-WAL-1\n"  log's number (8)  shard's identity (36)  records
+    file    = "PENSTOCK-WAL-2\n"  log's number (8)  shard's identity (36)  records
     record  = length (4)  checksum (4)  number (8)  body
+
+The name of a file is the number of its first record. Files of version 1 have the same form; there was no mark then.
 """
 
 from __future__ import annotations
@@ -27,15 +29,19 @@ import structlog
 from penstock.core import limits
 from penstock.core.errors import OutcomeUnknown, StorageFailed, StorageFull, StoreIncompatible
 from penstock.core.ids import random_name
+from penstock.store import walmark
 from penstock.store.disk import DirectoryLock, free_bytes, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from penstock.core.clock import Clock
+
 log = structlog.get_logger("penstock.wal")
 
-_MAGIC: Final = b"PENSTOCK-WAL-1\n"
+_MAGIC: Final = b"PENSTOCK-WAL-2\n"
+_MAGIC_WITHOUT_MARK: Final = b"PENSTOCK-WAL-1\n"
 _HEAD = struct.Struct(">15sQ36s")
 _RECORD = struct.Struct(">IIQ")
 _UNKNOWN: Final = "The log failed: it may or may not be stored. Pushed again, it may be there twice."
@@ -54,11 +60,12 @@ class Record(NamedTuple):
 
 
 class Wal:
-    """Open it with ``open``. One process at a time; ``append`` from one event loop."""
+    """Read it with ``open``, then ``begin``. One process at a time; ``append`` from one event loop."""
 
-    def __init__(self, directory: Path, identity: str) -> None:
+    def __init__(self, directory: Path, identity: str, clock: Clock) -> None:
         self._directory = directory
         self._identity = identity
+        self._clock = clock
         self._lock = DirectoryLock(directory)
         self.number = 0  #: of the log, its own for ever
         self.last = 0  #: number of the newest record
@@ -70,77 +77,134 @@ class Wal:
         self._writing: asyncio.Task[None] | None = None
         self.failure: str | None = None
         self._is_sound = False  #: it failed for want of room only, and holds nothing but what is durable
+        self.mark: walmark.LogMark | None = None  #: what the mark said when the log was opened
+        self._mark_file: walmark.LogMarkFile | None = None
+        self._mark_synced = 0  #: the record that the mark on disk tells of
+        self._needs_mark = False  #: there are files of a version that keeps a mark
+        self._torn: tuple[Path, int] | None = None  #: the last file with records, and where its good part ends
+        self._surplus: list[Path] = []  #: files behind it without a record, to be removed
 
     @classmethod
-    def open(cls, directory: Path, identity: str) -> tuple[Wal, list[Record]]:
-        """Open a log, made if there is none; return it with everything that is in it.
+    def open(cls, directory: Path, identity: str, clock: Clock) -> tuple[Wal, list[Record]]:
+        """Read a log, if there is one; return it with everything that is in it. Nothing is changed before ``begin``.
 
         ``identity``: of the shard it is for. Raises StoreLocked, StoreIncompatible (it is another shard's, or damaged).
         """
         directory.mkdir(parents=True, exist_ok=True)
-        wal = cls(directory, identity)
+        wal = cls(directory, identity, clock)
         wal._lock.acquire()
         try:
+            wal.mark = walmark.read(directory)
             records = list(wal._read())
         except BaseException:
             wal._lock.release()
             raise
-        wal.last = records[-1].number if records else wal.last
+        wal.number = wal.number or random_name()
         wal.durable = wal.last
-        try:
-            wal._begin_file()
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                wal._lock.release()
-                raise
-            wal._fail(error, [], is_sound=True)  # what is in it can be stored all the same
         return wal, records
 
     def _read(self) -> Iterator[Record]:
         names = sorted(self._directory.glob("*.wal"))
+        filled = [path for path in names if path.stat().st_size > _HEAD.size]
         expected = None
-        for place, path in enumerate(names):
+        for path in names:
+            is_last = not filled or path >= filled[-1]  # those behind have no record
             data = path.read_bytes()
-            if len(data) < _HEAD.size and place == len(names) - 1:  # it was just being made
-                path.unlink()
-                break
-            magic, number, identity = _HEAD.unpack_from(data)
-            if magic != _MAGIC or identity.decode() != self._identity or (self.number and number != self.number):
-                raise StoreIncompatible(
-                    f"{path} is the log of another database. Start with the database it belongs to, so that what was "
-                    "promised is stored there, or choose another directory with --data."
-                )
-            self.number = number
+            if len(data) < _HEAD.size:
+                if not is_last:
+                    raise _damaged(path, len(data))
+                self._surplus.append(path)  # it was just being made
+                expected = expected or int(path.stem)
+                continue
+            self._read_head(path, data)
             at = _HEAD.size
+            if expected is None:
+                expected = int(path.stem)
+            elif expected != int(path.stem):
+                if not is_last or not _is_torn(data, at - 1):
+                    raise _damaged(path, at)
+                self._surplus.append(path)  # the file before it lacks its end, as the mark knows
+                continue
             while at < len(data):
                 record = _record_at(data, at)
-                if record is None or (expected is not None and record.number != expected):
-                    if place < len(names) - 1 or not _is_torn(data, at):
-                        raise StoreIncompatible(
-                            f"{path} is damaged at byte {at}: something that was promised cannot be read. Restore it from a "
-                            "copy, or move it away to go on without what is in it."
-                        )
-                    log.warning(
-                        "the end of the log was torn by a crash; nothing that was promised is missing", file=path.name
-                    )
-                    with path.open("r+b") as file:
-                        file.truncate(at)
-                        os.fsync(file.fileno())
+                if record is None and is_last and _is_torn(data, at):
+                    self._torn = (path, at)
                     break
+                if record is None or record.number != expected:
+                    raise _damaged(path, at)
                 yield record
                 expected = record.number + 1
-                self.last = record.number
                 at += _RECORD.size + len(record.body)
+            self.last = expected - 1
             self._files.append((path, self.last))
-            if expected is None:  # an empty file says where it begins by its name
-                self.last = max(self.last, int(path.stem) - 1)
+
+    def _read_head(self, path: Path, data: bytes) -> None:
+        magic, number, identity = _HEAD.unpack_from(data)
+        is_ours = magic in (_MAGIC, _MAGIC_WITHOUT_MARK) and identity.decode(errors="replace") == self._identity
+        if not is_ours or (self.number and number != self.number):
+            raise StoreIncompatible(
+                f"{path} is the log of another database. Start with the database it belongs to, so that what was "
+                "promised is stored there, or choose another directory with --data."
+            )
+        self.number = number
+        self._needs_mark = self._needs_mark or magic == _MAGIC
+
+    def missing(self, stored: int) -> str | None:
+        """Say what was answered and is lost; None if nothing.
+
+        ``stored``: up to which number the database has the log that the mark is of.
+        """
+        has = self.last if self.mark is not None and self.mark.log == self.number else 0
+        return walmark.what_is_missing(self.mark, self._identity, has, stored, needs_mark=self._needs_mark)
+
+    def check(self, stored: int, *, accept_loss: bool = False) -> bool:
+        """Compare the log with its mark. True if something is missing and ``accept_loss`` allows that; it is logged.
+
+        Raises StoreIncompatible if something is missing.
+        """
+        return walmark.check(self._directory, self.missing(stored), accept_loss=accept_loss)
+
+    def begin(self) -> None:
+        """Take records from now on. Raises OSError. On a full disk it takes none, but what is in it can be stored."""
+        for path in self._surplus:
+            path.unlink(missing_ok=True)
+        try:
+            self._settle_end()
+            self._begin_file()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self._fail(error, [], is_sound=True)
+
+    def _settle_end(self) -> None:
+        """Cut off what is torn, and sync the rest: what was read may be in the system's memory only."""
+        if self._torn is not None:
+            path, at = self._torn
+            log.warning("the end of the log was torn: what cannot be read there is cut off", file=path.name)
+            os.truncate(path, at)
+        for path, _ in self._files[-2:]:  # the last one may have no record yet
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
 
     def _begin_file(self) -> None:
+        mark = self._mark_at(self.durable)
+        if self._mark_file is None:
+            self._mark_file = walmark.LogMarkFile.open(self._directory, mark)
+        else:
+            self._mark_file.write(mark)
         self._use_file(*self._make_file())
+
+    def _mark_at(self, synced: int) -> walmark.LogMark:
+        return walmark.LogMark(self._identity, self.number, synced, self._clock.now_ms())
+
+    def sync_mark(self) -> None:
+        """Make the mark survive a power cut, if it has changed. To be called about once a second."""
+        if self._mark_file is not None and self._mark_synced != self.durable:
+            self._mark_synced = self.durable
+            self._mark_file.sync()
 
     def _make_file(self) -> tuple[int, Path]:
         """Make the next file, durably. Until it is used, the old one stays the one that is written to."""
-        self.number = self.number or random_name()
         path = self._directory / f"{self.durable + 1:020d}.wal"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -161,10 +225,10 @@ class Wal:
 
     def begin_anew(self) -> None:
         """Become another log, with nothing in it: what this one has is stored, and its numbers were used before."""
-        for path, _ in self._files:
+        for path in [path for path, _ in self._files] + self._surplus:
             path.unlink(missing_ok=True)
         self._files = []
-        self.number = 0
+        self.number = random_name()
         self.last = self.durable = 0
         self._begin_file()
 
@@ -189,7 +253,9 @@ class Wal:
             while self._waiting:
                 waiting, self._waiting = self._waiting, []
                 try:
-                    await asyncio.to_thread(self._put, b"".join([record for record, _ in waiting]))
+                    await asyncio.to_thread(
+                        self._put_and_mark, b"".join([record for record, _ in waiting]), self.durable + len(waiting)
+                    )
                 except _DiskFull as error:
                     self._fail(error, waiting, is_sound=True)
                     return
@@ -236,6 +302,12 @@ class Wal:
         self.failure = None
         log.info("the log of the enqueue buffer can be written again")
 
+    def _put_and_mark(self, data: bytes, last: int) -> None:
+        """Write and sync records, then note in the mark that they are on disk. ``last``: number of the last of them."""
+        self._put(data)
+        if self._mark_file is not None:
+            self._mark_file.write(self._mark_at(last))
+
     def _put(self, data: bytes) -> None:
         """Write and sync. Raises OSError; _DiskFull if there was no room, and the file is as it was before."""
         view = memoryview(data)
@@ -264,10 +336,23 @@ class Wal:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        if self._mark_file is not None:
+            if is_stored:  # before the files go: afterwards nobody may miss them
+                self._mark_file.write(self._mark_at(0))
+            self._mark_file.sync()
+            self._mark_file.close()
+            self._mark_file = None
         if is_stored:
             for path, _ in self._files:
                 path.unlink(missing_ok=True)
         self._lock.release()
+
+
+def _damaged(path: Path, at: int) -> StoreIncompatible:
+    return StoreIncompatible(
+        f"{path} is damaged at byte {at}, or the file before it was cut short: something that was promised cannot be read. "
+        "Restore the files from a copy, or move them away and start with --accept-loss to go on without what is in them."
+    )
 
 
 def _record_at(data: bytes, at: int) -> Record | None:

@@ -50,12 +50,24 @@ OUT_OF_REACH_MS: Final = 40_000
 
 
 class EnqueueBuffer:
-    """Of one engine. ``directory``: where its log is; ``identity``: of the shard, once that is known."""
+    """Of one engine. ``directory``: where its log is; ``identity``: of the shard, once that is known.
 
-    def __init__(self, engine: Engine, directory: Path, identity: Callable[[], str], buffers: Buffers) -> None:
+    ``accept_loss``: go on without records that were answered and are missing in the log.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        directory: Path,
+        identity: Callable[[], str],
+        buffers: Buffers,
+        *,
+        accept_loss: bool = False,
+    ) -> None:
         self._engine = engine
         self._directory = directory
         self._identity = identity
+        self._accept_loss = accept_loss
         self.wal: Wal | None = None  #: the log, once it is open
         self.buffers = buffers  #: the copies in Redis
         self.route: Callable[[QueueKey], Engine] = lambda _queue: engine  #: which engine has a queue now
@@ -75,7 +87,9 @@ class EnqueueBuffer:
         self._closed = False
 
     async def open(self) -> None:
-        """Open the log, and begin to store what is in it from an earlier life. Raises StoreLocked, StoreIncompatible.
+        """Open the log, and begin to store what is in it from an earlier life.
+
+        Raises StoreLocked, StoreIncompatible (it is damaged, or behind what was answered).
 
         Nothing happens as long as the shard cannot be asked how far that is stored already; then it is tried again.
         """
@@ -83,12 +97,15 @@ class EnqueueBuffer:
             return
         try:
             if self._opened is None:
-                self._opened = await asyncio.to_thread(Wal.open, self._directory, self._identity())
+                self._opened = await asyncio.to_thread(Wal.open, self._directory, self._identity(), self._engine.clock)
             wal, left = self._opened
+            await self._check_mark(wal)
             stored = await self._engine.run(Keep(wal.number, []))
             if stored > wal.last:  # this is an old copy of the log, and its next numbers were used already
                 log.warning("the log of the enqueue buffer is older than what is stored of it: a new one is begun")
                 await asyncio.to_thread(wal.begin_anew)
+            else:
+                await asyncio.to_thread(wal.begin)
         except (OSError, StorageFailed) as error:
             if not self._warned:
                 self._warned = True
@@ -103,6 +120,18 @@ class EnqueueBuffer:
                 self._unstored.append((record, counts))
         self.wal = wal
         self.flush()
+
+    async def _check_mark(self, wal: Wal) -> None:
+        """Compare the log with its mark. What it lacks is stored from the copy in Redis, if that has it."""
+        number, synced = (0, 0) if wal.mark is None else (wal.mark.log, wal.mark.synced)
+        stored = await self._engine.run(Keep(number, []))
+        if stored < synced and wal.missing(stored) is not None:
+            with contextlib.suppress(PenstockError):
+                await self.adopt(number)
+            stored = await self._engine.run(Keep(number, []))
+        if wal.check(stored, accept_loss=self._accept_loss):
+            with contextlib.suppress(FastPathFailed):
+                await self.buffers.forget(number, synced)  # their numbers are given to others now
 
     @property
     def last_number(self) -> int:
@@ -358,6 +387,7 @@ class Flusher(Keeper):
             return
         if buffer.wal.failure is not None:
             await asyncio.to_thread(buffer.wal.revive)
+        await asyncio.to_thread(buffer.wal.sync_mark)
         buffer.flush()
         try:
             await buffer.show_life()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import apsw
 import structlog
 
+from penstock.store.markfile import SYNC_EVERY_MS
 from penstock.store.sqlite import mark, waltail
 from penstock.store.sqlite.mark import MarkFile, Position
 
@@ -120,7 +121,7 @@ class LogSync:
     def book_mark_sync(self, run: Callable[[Callable[[], None]], object]) -> None:
         """Have the mark made durable within a second. ``run``: does it in a thread."""
         if self._alarm is None and self._mark is not None:
-            self._alarm = self._clock.call_at(self._clock.steady_ms() + mark.SYNC_EVERY_MS, lambda: self._sync_mark(run))
+            self._alarm = self._clock.call_at(self._clock.steady_ms() + SYNC_EVERY_MS, lambda: self._sync_mark(run))
 
     def _sync_mark(self, run: Callable[[Callable[[], None]], object]) -> None:
         self._alarm = None

@@ -4,8 +4,8 @@ SQLite cannot tell a log that was cut short, or left behind when the file was co
 notes say how far the store had come:
 
 * ``penstock.mark`` beside the file. After each fsync of the log it gets the position that this fsync covered: the number of the
-  next event of the journal, and the log's generation and length. It is written by the same thread, with one ``pwrite`` into a
-  file that has its full size, so it costs about a microsecond. The mark itself is fsynced once a second.
+  next event of the journal, and the log's generation and length. It is written by the same thread (see ``markfile``). The mark
+  itself is fsynced once a second.
 * ``shutdown.clean`` in the file. It is 0 while a server uses the file, and 1 once everything is in it. A file that says 0 is
   not complete without its log.
 
@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import os
 import struct
-import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import structlog
 
 from penstock.core.errors import StoreIncompatible
 from penstock.core.timestamps import to_rfc3339
-from penstock.store.disk import sync_directory
+from penstock.store.markfile import MARK_NAME, NoteFile, read_note
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,15 +33,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("penstock.store")
 
-MARK_NAME: Final = "penstock.mark"
-#: How long a mark may be in the system's memory only.
-SYNC_EVERY_MS: Final = 1_000
-_MAGIC: Final = b"PNSTMRK2"
-_RECORD = struct.Struct(">8sQ32sQ8sQQ?")  #: behind it its checksum
-_CHECKSUM = struct.Struct(">I")
-#: Two copies take turns, in blocks of their own: a write that is torn leaves the one before.
-_SLOT_BYTES: Final = 4_096
-_SLOTS: Final = 2
+_NOTE = struct.Struct(">32sQ8sQQ?")
 _SALTS: Final = (16, 8)  #: where the header of a log has what tells its generations apart
 #: A log that is empty, or does not matter, because all of it is in the main file.
 NO_SALTS: Final = bytes(8)
@@ -83,90 +74,38 @@ class Found(NamedTuple):
     whole: bool = False
 
 
-class MarkFile:
-    """The file beside the database. Opened once; written by the thread that syncs the log."""
+class MarkFile(NoteFile):
+    """The file beside the database."""
+
+    magic = b"PNSTMRK2"
 
     def __init__(self, path: Path, identity: str) -> None:
-        self._path = path
+        super().__init__(path)
         self._identity = identity.encode()
-        self._fd = -1
-        self._serial = 0
-        self._failed = False
 
     @classmethod
     def open(cls, directory: Path, identity: str, position: Position) -> Self:
         """Make the file, or take over the one that is there; note a position durably. Raises OSError."""
         mark = cls(directory / MARK_NAME, identity)
-        mark._serial = max((serial for serial, _ in _slots(mark._path)), default=0)
-        mark._fd = os.open(mark._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(mark._fd, 0, _SLOTS * _SLOT_BYTES)
-            mark._put(position)
-            mark._sync()
-            sync_directory(directory)
-        except BaseException:
-            mark.close()
-            raise
+        mark._begin(mark._pack(position))
         return mark
 
     def write(self, position: Position) -> None:
         """Note a position that is on disk. A mark that cannot be written stays behind, which is safe, and is logged once."""
-        try:
-            self._put(position)
-        except OSError as error:
-            self._complain(error)
+        self._note(self._pack(position))
 
-    def sync(self) -> None:
-        """Make what was noted survive a power cut."""
-        try:
-            self._sync()
-        except OSError as error:
-            self._complain(error)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def _put(self, position: Position) -> None:
-        self._serial += 1
+    def _pack(self, position: Position) -> bytes:
         journal_next, at_ms, salts, frames, exact = position
-        record = _RECORD.pack(_MAGIC, self._serial, self._identity, journal_next, salts, frames, at_ms, exact)
-        os.pwrite(self._fd, record + _CHECKSUM.pack(zlib.crc32(record)), self._serial % _SLOTS * _SLOT_BYTES)
-
-    def _sync(self) -> None:
-        os.fdatasync(self._fd)
-
-    def _complain(self, error: OSError) -> None:
-        if not self._failed and self._fd >= 0:
-            self._failed = True
-            log.error(
-                "penstock.mark cannot be written: from now on a log that is cut short may go unnoticed", error=str(error)
-            )
+        return _NOTE.pack(self._identity, journal_next, salts, frames, at_ms, exact)
 
 
 def read(directory: Path) -> Mark | None:
     """Return the newest mark of a data directory; None if there is none that can be read."""
-    found = max(_slots(directory / MARK_NAME), default=None)
-    return None if found is None else found[1]
-
-
-def _slots(path: Path) -> list[tuple[int, Mark]]:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    found = []
-    for slot in range(_SLOTS):
-        at = slot * _SLOT_BYTES
-        if len(content) < at + _RECORD.size + _CHECKSUM.size:
-            continue
-        magic, serial, identity, journal_next, salts, frames, at_ms, exact = _RECORD.unpack_from(content, at)
-        (checksum,) = _CHECKSUM.unpack_from(content, at + _RECORD.size)
-        if magic == _MAGIC and checksum == zlib.crc32(content[at : at + _RECORD.size]):
-            found.append((serial, Mark(identity.decode(), Position(journal_next, at_ms, salts, frames, exact))))
-    return found
+    note = read_note(directory / MARK_NAME, MarkFile.magic, _NOTE.size)
+    if note is None:
+        return None
+    identity, journal_next, salts, frames, at_ms, exact = _NOTE.unpack(note)
+    return Mark(identity.decode(), Position(journal_next, at_ms, salts, frames, exact))
 
 
 def read_salts(fd: int) -> bytes:

@@ -11,8 +11,9 @@ import msgspec
 from penstock.core.errors import BackupInvalid, ConfigInvalid, StorageFailed
 from penstock.core.timestamps import to_moment
 from penstock.store.disk import DirectoryLock, prepare_directory, sync_directory
+from penstock.store.markfile import MARK_NAME
 from penstock.store.sqlite import backup, files, history, snapshot
-from penstock.store.sqlite.mark import MARK_NAME, MarkFile, Position
+from penstock.store.sqlite.mark import MarkFile, Position
 
 if TYPE_CHECKING:
     from pathlib import Path
