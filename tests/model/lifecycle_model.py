@@ -18,7 +18,7 @@ LIVE = (*QUEUED, "active")
 POLICIES = {
     None: ("failed", False, False),
     "fail": ("failed", True, False),
-    "continue": ("ignored", False, True),
+    "continue": ("continued", False, True),
     "ignore": ("ignored", False, False),
     "drop": ("dropped", False, False),
 }
