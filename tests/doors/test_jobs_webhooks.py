@@ -44,7 +44,7 @@ def test_a_webhook_is_registered_and_listed_without_its_secret(api: Api, space: 
     assert listed(api, space) == {"webhooks": [], "stats": {"total": 0, "enabled": 0}}
     data = register(api, space, queue="emails", secret="whsec_abc123")
     assert {name: data[name] for name in ("url", "events")} == {"url": URL, "events": ["completed", "job.failed"]}
-    assert set(data) == {"webhookId", "url", "events", "createdAt"}
+    assert set(data) == {"webhookId", "url", "events", "queue", "createdAt"}
     assert listed(api, space) == {
         "webhooks": [
             {

@@ -145,7 +145,7 @@ async def test_who_shows_no_token_in_time_is_told_so(engine: Engine, clock: Manu
     assert not served.serving.done()
     await clock.advance(1)
     await served.serving
-    assert served.sent == ['{"ok":false,"error":"Not authenticated"}']
+    assert served.sent == ['{"ok":false,"error":"Not authenticated","code":"unauthorized"}']
     assert pair.client.recv(100) == close_frame(Closing.NOT_ALLOWED) == b"\x88\x13\x03\xf0Not authenticated"
 
 

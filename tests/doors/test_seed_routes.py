@@ -473,7 +473,7 @@ def _crons(api: Witness) -> None:
 @works("DELETE /webhooks/:id")
 def _webhooks(api: Witness) -> None:
     data = api.ok("POST", "/webhooks", {**HOOK, "queue": api.queue, "secret": "whsec_abc123"})["data"]
-    assert data == {**HOOK, "webhookId": data["webhookId"], "createdAt": data["createdAt"]}
+    assert data == {**HOOK, "webhookId": data["webhookId"], "queue": api.queue, "createdAt": data["createdAt"]}
     path = f"/webhooks/{data['webhookId']}"
     api.ok("PUT", f"{path}/enabled", {"enabled": False})
     (shown,) = (each for each in api.ok("GET", "/webhooks")["data"]["webhooks"] if each["id"] == data["webhookId"])
