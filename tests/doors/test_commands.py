@@ -928,3 +928,19 @@ def test_fields_nobody_knows_are_ignored(client: TcpClient, name: str) -> None:
         assert client.refused(name, **fields, nonsense={"a": [1]}) == error
     else:
         client.ok(name, nonsense={"a": [1]})
+
+
+def test_dead_letters_are_never_left_out_because_they_are_large(server: ServerProcess, client: TcpClient) -> None:
+    numbers = b'{"data":[%s],"maxAttempts":1}' % b",".join([b"1000000"] * 1_000_000)
+    with server.client() as http:
+        for _ in range(6):  # smaller in MessagePack, so that the reply would have room for more than is read at once
+            http.post(f"/queues/{client.queue}/jobs", content=numbers).raise_for_status()
+    for _ in range(6):
+        job = client.ok("PULL", queue=client.queue)["job"]
+        client.ok("FAIL", id=job["id"], error="broken")
+    error = client.refused("Dlq", queue=client.queue)
+    assert error == (
+        "These dead jobs, each listed twice, are larger than 64 MiB. Ask for fewer with count or limit: the first 4 would fit."
+    )
+    assert len(client.ok("Dlq", queue=client.queue, count=4)["entries"]) == 4
+    client.ok("Obliterate", queue=client.queue)

@@ -20,6 +20,7 @@ from penstock.doors.jobs.views import job_ref
 from penstock.engine import admin
 from penstock.engine.change import MoveJob
 from penstock.store.contract import Place, Selection
+from penstock.store.listing import Listing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -57,7 +58,10 @@ class DeadLetters:
         most = limits.list_jobs_max if query.count is None else min(query.count, limits.list_jobs_max)
         if found is None or most == 0:
             return c.DeadEntriesReply(jobs=[], entries=[])
-        chosen = await _filtered(self.queues, found, query.filter or c.DeadFilter(), most)
+        listing: Listing[Job] = Listing("These dead jobs, each listed twice, are", "Ask for fewer with count or limit")
+        for job in await _filtered(self.queues, found, query.filter or c.DeadFilter(), most):
+            listing.add(job, 2 * job.size)
+        chosen = listing.items
         store = self.queues.engine.of(found.key).store
         bodies = {job.id: (job, body) for job, body in await store.job_fetch([job.id for job in chosen])}
         rule = found.settings.dlq
