@@ -497,6 +497,14 @@ def test_fields_that_do_not_exist_are_ignored_and_named(api: Api) -> None:
     assert warning("{q}/jobs", {"data": 1, "ä\n": 1, "backoff": {"delay": 1, "maxdelay": 2}}) == (
         "Ignored: ??; backoff.maxdelay (did you mean maxDelay?)"
     )
+    for name, given, shown in (
+        ("backoff", {"typ": "fixed", "delay": 5}, "backoff.typ (did you mean type?)"),
+        ("dedup", {"ttll": 5}, "dedup.ttll (did you mean ttl?)"),
+        ("repeat", {"every": 60_000, "limitt": 1}, "repeat.limitt (did you mean limit?)"),
+    ):
+        body = {"data": 1, "uniqueKey": name, name: given}
+        assert warning("{q}/jobs", body) == f"Ignored: {shown}"
+        assert warning("{q}/jobs/bulk", {"jobs": [body]}) == f"Ignored: jobs[0].{shown}"
     assert warning("{q}/jobs/bulk", {"jobs": [{"data": 1}, {"data": 2, "uniqueKye": "a"}], "zzz": 1}) == (
         "Ignored: jobs[1].uniqueKye (did you mean uniqueKey?); zzz"
     )

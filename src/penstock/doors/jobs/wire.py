@@ -118,8 +118,24 @@ class BulkBody(In):
     jobs: Annotated[list[PushBody], Meta(max_length=limits.bulk_jobs_max)]
 
 
-class StrictPush(PushBody, forbid_unknown_fields=True):
+class StrictRepeat(RepeatBody, forbid_unknown_fields=True):
     """The same, without any other field: see FieldCheck."""
+
+
+class StrictBackoff(BackoffBody, forbid_unknown_fields=True):
+    """The same, without any other field: see FieldCheck."""
+
+
+class StrictDedup(DedupBody, forbid_unknown_fields=True):
+    """The same, without any other field: see FieldCheck."""
+
+
+class StrictPush(PushBody, forbid_unknown_fields=True):
+    """The same, without any other field, nor within its objects: see FieldCheck."""
+
+    backoff: Backoff | StrictBackoff = 1_000
+    repeat: StrictRepeat | None = None
+    dedup: StrictDedup | None = None
 
 
 class StrictBulk(In, forbid_unknown_fields=True):
