@@ -63,6 +63,7 @@ EXPECTED: dict[Arrow, dict[State, State]] = {
     Arrow.SEND_BACK: {State.ACTIVE: State.WAITING},
     Arrow.SNOOZE: {State.ACTIVE: State.DELAYED},
     Arrow.POSTPONE: {State.ACTIVE: State.DELAYED},
+    Arrow.PARK: {State.ACTIVE: State.WAITING_CHILDREN},
     Arrow.COMPLETE: {State.ACTIVE: State.COMPLETED},
     Arrow.COMPLETE_REMOVE: {State.ACTIVE: State.NOWHERE},
     Arrow.RETRY: {State.ACTIVE: State.DELAYED},

@@ -184,6 +184,26 @@ def move_to_delayed(c: TcpClient) -> None:
     assert c.state(job_id) == "delayed"
 
 
+def move_to_waiting_children(c: TcpClient) -> None:
+    failing = c.push(maxAttempts=1, continueParentOnFailure=True)
+    other = c.push()
+    parent = c.push(dependsOn=[failing, other])
+    c.ok("FAIL", id=c.ok("PULL", queue=c.queue)["job"]["id"], error="broken")
+    held = c.ok("PULL", queue=c.queue)
+    assert held["job"]["id"] == other
+    active = c.ok("PULL", queue=c.queue)
+    assert active["job"]["id"] == parent  # it may run before the other one is done
+    assert c.ok("MoveToWaitingChildren", id=parent, token=active["token"])["data"] == {"moved": True}
+    assert c.state(parent) == "waiting-children"
+    assert "not active" in c.refused("ACK", id=parent, token=active["token"])
+    c.ok("ACK", id=other, token=held["token"])
+    again = c.ok("PULL", queue=c.queue, timeout=10_000)
+    assert (again["job"]["id"], again["job"]["attempts"]) == (parent, 0)
+    # Nothing is open any more: it does not wait.
+    c.ok("MoveToWaitingChildren", id=parent, token=again["token"])
+    assert c.ok("PULL", queue=c.queue, timeout=10_000)["job"]["id"] == parent
+
+
 def change_delay(c: TcpClient) -> None:
     job_id = c.push(delay=60_000)
     before = c.ok("GetJob", id=job_id)["job"]["runAt"]
@@ -773,7 +793,10 @@ def hello(c: TcpClient) -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "more"), [("MoveToDelayed", {"delay": 60_000}), ("MoveToWait", {}), ("Discard", {})])
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("MoveToDelayed", {"delay": 60_000}), ("MoveToWait", {}), ("MoveToWaitingChildren", {}), ("Discard", {})],
+)
 def test_a_worker_that_lost_its_job_does_not_move_it(client: TcpClient, name: str, more: dict[str, Any]) -> None:
     job_id, stale = client.active()
     client.ok("MoveToWait", id=job_id)
@@ -837,6 +860,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "ChangePriority": ({"id": UNKNOWN_ID, "priority": 1}, "Job not found or not in queue"),
     "Promote": ({"id": UNKNOWN_ID}, "Job not found or not delayed"),
     "MoveToDelayed": ({"id": UNKNOWN_ID, "delay": 1}, NOT_ACTIVE),
+    "MoveToWaitingChildren": ({"id": UNKNOWN_ID}, "Job is not active"),
     "ChangeDelay": ({"id": UNKNOWN_ID, "delay": 1}, "Job not found or cannot change delay"),
     "MoveToWait": ({"id": UNKNOWN_ID}, NOT_FOUND),
     "Discard": ({"id": UNKNOWN_ID}, NOT_FOUND),

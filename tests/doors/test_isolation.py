@@ -651,6 +651,7 @@ COMMANDS: dict[str, Callable[[Names], list[dict[str, Any]]]] = {
     "Promote": job(),
     "ChangeDelay": job(delay=LONG_MS),
     "MoveToDelayed": job(delay=LONG_MS),
+    "MoveToWaitingChildren": job(),
     "MoveToWait": job(),
     "Discard": job(),
     "AddLog": job(message="mine"),

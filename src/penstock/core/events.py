@@ -39,6 +39,7 @@ class EventKind(IntEnum):
     JOB_RELEASED = 17  # a worker gave it back untouched
     JOB_QUARANTINED = 18
     JOB_DUPLICATED = 19  # a push was answered with it, because it has the push's unique key
+    JOB_WAITING_CHILDREN = 20  # its worker has parked it until the jobs that it needs have ended
 
     QUEUE_PAUSED = 30
     QUEUE_RESUMED = 31

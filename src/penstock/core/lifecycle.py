@@ -74,6 +74,7 @@ class Arrow(StrEnum):
     SEND_BACK = "send-back"
     SNOOZE = "snooze"
     POSTPONE = "postpone"
+    PARK = "park"
     COMPLETE = "complete"
     COMPLETE_REMOVE = "complete-remove"
     RETRY = "retry"
@@ -333,6 +334,8 @@ TABLE: Final[dict[tuple[int, Arrow], Transition]] = {
             events=(Kind.JOB_DELAYED,)),
     **_rows(Arrow.POSTPONE,     (_ACTIVE,),                   _DELAYED,    ready_at, end_lease,
             events=(Kind.JOB_DELAYED,)),
+    **_rows(Arrow.PARK,         (_ACTIVE,),                   _CHILDREN,   end_lease,
+            events=(Kind.JOB_WAITING_CHILDREN,)),
     **_rows(Arrow.COMPLETE,     (_ACTIVE,),                   _COMPLETED,  end_lease, finish,
             events=(Kind.JOB_COMPLETED,)),
     **_rows(Arrow.COMPLETE_REMOVE, (_ACTIVE,),                _NOWHERE,

@@ -190,7 +190,7 @@ COMMANDS: Final[dict[Right, tuple[str, ...]]] = {
     Right.TAKE: ("PULL", "PULLB", "RegisterWorker", "UnregisterWorker", "Heartbeat"),
     Right.SETTLE: (
         *("ACK", "ACKB", "FAIL", "Progress", "JobHeartbeat", "JobHeartbeatB", "ExtendLock", "ExtendLocks", "AddLog"),
-        "MoveToDelayed",
+        *("MoveToDelayed", "MoveToWaitingChildren"),
     ),
     Right.ADMIN: (
         *("Cancel", "Update", "ChangePriority", "Promote", "ChangeDelay", "MoveToWait", "Discard", "ClearLogs"),

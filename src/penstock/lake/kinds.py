@@ -8,7 +8,8 @@ from typing import Final
 JOB_KINDS: Final = (
     "job:pushed", "job:active", "job:completed", "job:failed", "job:removed", "job:promoted", "job:progress", "job:delayed",
     "job:stalled", "job:retried", "job:discarded", "job:priority-changed", "job:data-updated", "job:delay-changed",
-    "job:expired", "job:waiting", "job:released", "job:quarantined", "job:duplicated", "dlq:added", "dlq:retried",
+    "job:expired", "job:waiting", "job:released", "job:quarantined", "job:duplicated", "job:waiting-children",
+    "dlq:added", "dlq:retried",
 )  # fmt: skip
 #: About a queue, a namespace, or the server.
 OTHER_KINDS: Final = (

@@ -210,6 +210,16 @@ if (!isOld) {
 }
 await drop();
 
+if (!isOld) {
+  begin('flow parked:');
+  const mine = await queues[0].add('parked', { p: 2 });
+  await call('moveToWaitingChildren of a waiting job', () => queues[0].moveJobToWaitingChildren(mine.id));
+  const { job, token: held } = await take('flow-a');
+  await call('moveToWaitingChildren with a wrong token', () => queues[0].moveJobToWaitingChildren(job.id, 'wrong'));
+  await call('moveToWaitingChildren', () => queues[0].moveJobToWaitingChildren(job.id, held));
+  await drop();
+}
+
 begin('flow with workers:');
 const order = [];
 const workers = ['flow-a', 'flow-b', 'flow-c'].map(

@@ -100,6 +100,7 @@ LEGACY: Final[dict[Kind, str]] = {
     Kind.JOB_WAITING: "waiting",
     Kind.JOB_RELEASED: "waiting",
     Kind.JOB_DUPLICATED: "duplicated",
+    Kind.JOB_WAITING_CHILDREN: "waiting-children",
     Kind.QUEUE_DRAINED: "drained",
     Kind.QUEUE_PAUSED: "paused",
     Kind.QUEUE_RESUMED: "resumed",

@@ -10,10 +10,11 @@ from penstock.core.flow import Need
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.call import Entry
 from penstock.doors.jobs.commands import ID
-from penstock.doors.jobs.door import in_other_words
-from penstock.doors.jobs.jobs import CHILDREN
+from penstock.doors.jobs.door import hold, in_other_words
+from penstock.doors.jobs.jobs import CHILDREN, TOKEN
 from penstock.doors.jobs.views import job_ref
 from penstock.engine.flows import Adopt, CancelChildren, Unneed
+from penstock.engine.park import Park
 
 if TYPE_CHECKING:
     from penstock.doors.jobs.call import Call
@@ -38,6 +39,18 @@ class RemovedReply(wire.Reply, kw_only=True):
     """Whether there was something to remove."""
 
     removed: bool
+
+
+class MovedData(wire.Out):
+    """The job was parked."""
+
+    moved: bool = True
+
+
+class MovedReply(wire.Reply, kw_only=True):
+    """The same, in its envelope."""
+
+    data: MovedData
 
 
 def flow_commands(jobs: JobHandlers) -> dict[str, Entry]:
@@ -68,7 +81,13 @@ def flow_commands(jobs: JobHandlers) -> dict[str, Entry]:
         command = CancelChildren(call.session.namespace, job_ref(id))
         return wire.CountReply(count=await in_other_words(jobs.engine.run(command), NOT_FOUND))
 
+    async def park(call: Call, id: str) -> MovedReply:
+        token = TOKEN.parse(await call.body()).token
+        await jobs.settle(Park(call.session.namespace, (hold(id, token),)), id, "Job is not active")
+        return MovedReply(data=MovedData())
+
     return {
+        "MoveToWaitingChildren": Entry(park, TOKEN, ID, settles=True),
         "GetChildrenValues": Entry(answered, CHILDREN, ID),
         "GetFailedChildrenValues": Entry(failed, CHILDREN, ID),
         "GetIgnoredChildrenFailures": Entry(ignored, CHILDREN, ID),

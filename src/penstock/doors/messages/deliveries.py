@@ -30,7 +30,14 @@ READ_AT_ONCE: Final = 16
 _WORDS: Final = frozenset({Kind.JOB_COMPLETED.value, Kind.JOB_FAILED.value, Kind.JOB_RELEASED.value})
 #: After these a delivery may be over. That its time is over, its consumer knows by the clock.
 _ENDS: Final = _WORDS | {
-    kind.value for kind in (Kind.JOB_REMOVED, Kind.JOB_DELAYED, Kind.JOB_DISCARDED, Kind.JOB_QUARANTINED)
+    kind.value
+    for kind in (
+        Kind.JOB_REMOVED,
+        Kind.JOB_DELAYED,
+        Kind.JOB_DISCARDED,
+        Kind.JOB_QUARANTINED,
+        Kind.JOB_WAITING_CHILDREN,
+    )
 }
 
 

@@ -69,6 +69,7 @@ _STATES: Final = ("waiting", "delayed", "active", "completed", "dead", "expired"
 _AFTER: Final[dict[str, int | None]] = {
     "job:pushed": None, "job:retried": None, "job:active": 2, "job:completed": 3, "job:waiting": 0, "job:released": 0,
     "job:stalled": 0, "job:delayed": 1, "job:promoted": 0, "dlq:added": 4, "dlq:retried": 0, "job:expired": 5,
+    "job:waiting-children": 0,
 }  # fmt: skip
 _ENDED: Final = 3  #: the first state that is an end
 _REMOVED: Final = _STATES.index("removed")
