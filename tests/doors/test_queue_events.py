@@ -89,6 +89,7 @@ def test_only_the_queue_that_was_subscribed_to_last_is_told(client: TcpClient, l
     listener_.ok("UnsubscribeEvents")
     client.ok("Resume", queue=other)
     assert listener_.ok("Ping")["data"]["pong"] is True
+    listener_.ok("Auth", token="", namespace="another")  # the subscription was the only thing of the first namespace
 
 
 def test_replies_come_between_events(client: TcpClient, listener_: TcpClient) -> None:

@@ -158,6 +158,15 @@ def test_a_stopped_and_a_crashed_store_are_backed_up_and_left_as_they_are(tmp_pa
     assert not (tmp_path / "none.partial").exists()
 
 
+def test_what_another_backup_has_written_so_far_is_left_alone(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data"):
+        (tmp_path / "backup.partial").mkdir()
+        refused = run("backup", tmp_path / "backup", "--data", tmp_path / "data")
+    assert refused.exit_code == 2
+    assert "another backup is being written, or one was interrupted" in refused.output
+    assert (tmp_path / "backup.partial").exists()
+
+
 def test_an_empty_log_of_a_crashed_server_stays_and_the_server_starts_again(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", "--durability", "interval") as server:
         server.kill()
@@ -208,7 +217,8 @@ def test_a_store_that_is_there_is_replaced_only_when_told_and_readers_notice(tak
         assert "is there already. Name a new directory" in refused.output
     assert run("backup", tmp_path / "later", "--data", data).exit_code == 0
     assert run("restore", taken, "--data", data, "--replace").exit_code == 0
-    (replaced,) = data.glob("replaced-*")
+    assert run("restore", taken, "--data", data, "--replace").exit_code == 0, "also twice within a second"
+    replaced, _ = sorted(data.glob("replaced-*"))
     assert {"penstock.db", "penstock.mark"} <= {path.name for path in replaced.iterdir()}
     with ServerProcess(data) as server:
         assert waiting(server) == 50

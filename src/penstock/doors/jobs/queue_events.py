@@ -125,6 +125,7 @@ class QueueEvents:
         if self._reader is not None:
             self._hub.want(self._reader, frozenset())
             self._reader = None
+            self._session.at_end.pop("events", None)
 
     def close(self) -> None:
         """The connection ends: what waits is not sent any more."""

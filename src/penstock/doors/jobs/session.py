@@ -118,7 +118,7 @@ class Session:
         """
         self.hang_up()
         await self._idle.wait()
-        for undo in self.at_end.values():
+        for undo in list(self.at_end.values()):
             undo()
         self.at_end.clear()
         held, self._held = self._held, {}

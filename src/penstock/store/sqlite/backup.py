@@ -80,8 +80,12 @@ def take(directory: Path, target: Path, clock: Clock, tell: Progress, *, accept_
     if not target.name or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
         raise ConfigInvalid(f"{target} is there already. Name a new directory for each backup. Nothing was written.")
     partial = target.with_name(f"{target.name}.partial")
+    if partial.exists():
+        raise ConfigInvalid(
+            f"{partial} is there already: another backup is being written, or one was interrupted. "
+            "If none is running, remove it. Nothing was written."
+        )
     try:
-        shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True, mode=0o700)
         try:
             manifest = _take(directory, partial, clock, tell, accept_loss=accept_loss)

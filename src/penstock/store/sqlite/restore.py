@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import apsw
@@ -76,8 +77,7 @@ def _put(
         raise
     replaced = None
     if there:
-        replaced = directory / f"replaced-{to_moment(clock.now_ms()):%Y%m%dT%H%M%SZ}"
-        replaced.mkdir(mode=0o700)
+        replaced = _new_directory(directory / f"replaced-{to_moment(clock.now_ms()):%Y%m%dT%H%M%SZ}")
         for path in there:
             path.rename(replaced / path.name)
     sync_directory(directory)
@@ -109,3 +109,13 @@ def _begin_epoch(path: Path, now_s: int) -> int:
         return history.read(db).epoch
     finally:
         db.close()
+
+
+def _new_directory(path: Path) -> Path:
+    """Make a directory of this name, or with a number behind it: two restores may begin in the same second."""
+    for number in itertools.count(1):
+        candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            candidate.mkdir(mode=0o700)
+            return candidate
+    raise AssertionError
