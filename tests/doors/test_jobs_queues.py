@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -120,7 +121,7 @@ def test_counting(api: Api) -> None:
     for priority in (0, 0, 5):
         api.push(priority=priority)
     api.push(delay=60_000, priority=5)
-    assert api.counts() == {
+    expected = {
         "waiting": 3,
         "active": 1,
         "delayed": 1,
@@ -130,6 +131,9 @@ def test_counting(api: Api) -> None:
         "prioritized": 1,
         "paused": 0,
     }
+    while stores.chosen() == "redis" and api.counts() != expected:
+        time.sleep(0.01)  # a job on a ready list counts as active until the list is given back
+    assert api.counts() == expected
     assert api.ok("GET", "{q}/count")["count"] == 5
     assert api.ok("GET", "{q}/priority-counts")["counts"] == {"0": 2, "5": 2}
 
