@@ -30,7 +30,7 @@ def test_the_tables_are_those_of_the_contract() -> None:
     }  # fmt: skip
     assert len(set(seed.ROUTES)) == 81
     assert len(seed.EVENTS) == 60
-    assert len(seed.COMMANDS) == 104
+    assert len(seed.COMMANDS) == 105
 
 
 def test_every_route_has_a_success_and_a_failure() -> None:
