@@ -17,35 +17,54 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path))
+@click.argument("source", metavar="[BACKUP]", required=False, type=click.Path(path_type=Path))
 @setting_options("data", "stores")
 @click.option("--check", is_flag=True, help="only check the backup; nothing is written")
 @click.option("--replace", is_flag=True, help="move a store that is there into a directory replaced-TIME beside the new one")
-def restore(source: Path, config_file: Path | None, *, check: bool, replace: bool, **flags: Any) -> None:
+@click.option("--continue", "go_on", is_flag=True, help="complete a restore that was interrupted; without BACKUP")
+def restore(source: Path | None, config_file: Path | None, *, check: bool, replace: bool, go_on: bool, **flags: Any) -> None:
     """Put the backup in the directory BACKUP in place as the store. Stop the server first.
 
-    All of it is checked before and after. What happened since the backup is not in it: jobs that were finished since are
-    delivered again, and jobs that were pushed since are gone.
+    All of it is checked before and after; of several shards, all are put in place or none. What happened since the backup is
+    not in it: jobs that were finished since are delivered again, and jobs that were pushed since are gone.
     """
     from penstock.store.sqlite import backup as backups  # noqa: PLC0415, other commands start without it
 
     found = directories(load(config_file, flags))
+    if go_on:
+        if source is not None or check or replace:
+            raise click.UsageError("--continue goes alone: what it needs is in the directory of the store already.")
+        for directory, replaced in zip(found, asyncio.run(_complete_all(found)), strict=True):
+            _tell(directory, "the restore is complete", replaced)
+        return
+    if source is None:
+        raise click.UsageError("Name the directory of the BACKUP, or say --continue after a restore that was interrupted.")
     parts = [part_of(source, number, len(found)) for number in range(len(found))]
     if check:
         for part in parts:
             click.echo(f"{part}: {describe(backups.verify(part, Meter()))}")
         return
     for part in parts:
-        backups.read_manifest(part)  # all are there, before the first one is put in place
+        backups.read_manifest(part)  # all are there, before the first one is prepared
     outcomes = asyncio.run(_restore_all(parts, found, replace=replace))
     for outcome, directory in zip(outcomes, found, strict=True):
-        click.echo(f"{directory}: {describe(outcome.manifest)}")
-        if outcome.replaced is not None:
-            click.echo(f"The store that was there is in {outcome.replaced}. Remove it when you do not need it any more.")
+        _tell(directory, describe(outcome.manifest), outcome.replaced)
+
+
+def _tell(directory: Path, what: str, replaced: Path | None) -> None:
+    click.echo(f"{directory}: {what}")
+    if replaced is not None:
+        click.echo(f"The store that was there is in {replaced}. Remove it when you do not need it any more.")
 
 
 async def _restore_all(parts: list[Path], found: list[Path], *, replace: bool) -> list[Restored]:
     from penstock.store.sqlite.restore import restore as put  # noqa: PLC0415
 
-    clock = SystemClock()
-    return [put(part, directory, clock, Meter(), replace=replace) for part, directory in zip(parts, found, strict=True)]
+    meters = [Meter(f"shard {number}: " if len(found) > 1 else "") for number in range(len(found))]
+    return put(parts, found, SystemClock(), meters, replace=replace)
+
+
+async def _complete_all(found: list[Path]) -> list[Path | None]:
+    from penstock.store.sqlite.restore import complete  # noqa: PLC0415
+
+    return complete(found, SystemClock())

@@ -25,7 +25,7 @@ from penstock import __version__
 from penstock.core.errors import BackupInvalid, ConfigInvalid, StorageFailed
 from penstock.core.limits import MEBIBYTE
 from penstock.store.disk import sync_directory
-from penstock.store.sqlite import files, mark, rows, schema, snapshot, waltail
+from penstock.store.sqlite import files, mark, restoreplan, rows, schema, snapshot, waltail
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,6 +73,7 @@ def take(directory: Path, target: Path, clock: Clock, tell: Progress, *, accept_
     Raises ConfigInvalid (no store there, or a target that is in use), StoreIncompatible (not ours, newer, or behind its mark
     unless ``accept_loss``), StorageFull (no room), BackupInvalid (what was copied is damaged), StorageFailed.
     """
+    restoreplan.check_none(directory)
     path = directory / FILE_NAME
     if not path.exists() or not path.stat().st_size:
         raise ConfigInvalid(f"There is no store in {directory}. Name its directory with --data. Nothing was written.")

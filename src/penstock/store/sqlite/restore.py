@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import apsw
 import msgspec
 
-from penstock.core.errors import BackupInvalid, ConfigInvalid, StorageFailed
+from penstock.core.errors import BackupInvalid, ConfigInvalid, RestoreUnfinished, StorageFailed
 from penstock.core.timestamps import to_moment
 from penstock.store.disk import DirectoryLock, prepare_directory, sync_directory
 from penstock.store.markfile import MARK_NAME
-from penstock.store.sqlite import backup, files, history, snapshot
+from penstock.store.sqlite import backup, files, history, restoreplan, snapshot
 from penstock.store.sqlite.mark import MarkFile, Position
+from penstock.store.sqlite.restoreplan import Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from penstock.core.clock import Clock
@@ -32,61 +35,195 @@ class Restored(NamedTuple):
     replaced: Path | None
 
 
-def restore(source: Path, directory: Path, clock: Clock, tell: backup.Progress, *, replace: bool = False) -> Restored:
-    """Check a backup, put it into a data directory that no server uses, and check it there.
+class _Ready(NamedTuple):
+    """A backup that is written and checked beside the store of a directory."""
 
-    The store gets a new epoch: readers of its journal that had come further notice. ``replace``: a store that is there is moved
-    into a directory beside the new one, not deleted.
+    directory: Path
+    manifest: backup.Manifest
+    epoch: int
 
-    Raises BackupInvalid, StoreIncompatible (newer), StoreLocked, ConfigInvalid (there is a store), StorageFull, StorageFailed.
+
+def restore(
+    sources: Sequence[Path],
+    directories: Sequence[Path],
+    clock: Clock,
+    tells: Sequence[backup.Progress],
+    *,
+    replace: bool = False,
+) -> list[Restored]:
+    """Check backups, put each into a data directory that no server uses, and check it there: all of them or none.
+
+    All are prepared beside the stores first. Then a plan is put into each directory, and only when all have one, files are
+    renamed. Whatever interrupts that, a directory with a plan is not opened, and ``complete`` goes on.
+
+    The stores get a new epoch: readers of their journals that had come further notice. ``replace``: a store that is there is
+    moved into a directory beside the new one, not deleted.
+
+    Raises BackupInvalid, StoreIncompatible (newer), StoreLocked, ConfigInvalid (there is a store), StorageFull, StorageFailed,
+    RestoreUnfinished (by an earlier restore, or by this one).
     """
+    with _locked(directories) as locks:
+        for directory in directories:
+            restoreplan.check_none(directory)
+            _check_free(directory, replace=replace)
+        ready: list[_Ready] = []
+        try:
+            for source, directory, tell in zip(sources, directories, tells, strict=True):
+                ready.append(_prepare(source, directory, clock, tell))
+        except BaseException:
+            for directory in directories:
+                with contextlib.suppress(OSError):
+                    _fresh(directory).unlink(missing_ok=True)
+            raise
+        plans = _plan(ready, clock)
+        _switch(directories, plans, clock)
+        for lock in locks:
+            lock.note(used=True, clean=True)
+    return [
+        Restored(each.manifest, each.epoch, each.directory / plan.replaced if plan.replaced else None)
+        for each, plan in zip(ready, plans, strict=True)
+    ]
+
+
+def complete(directories: Sequence[Path], clock: Clock) -> list[Path | None]:
+    """Go on with a restore that was interrupted; return where the stores are that were there before.
+
+    Raises ConfigInvalid (no restore is under way, or it was one into other directories), StoreLocked, StorageFailed.
+    """
+    with _locked(directories) as locks:
+        plans = [restoreplan.read(directory) for directory in directories]
+        known = [plan for plan in plans if plan is not None]
+        if not known:
+            raise ConfigInvalid(f"No restore into {', '.join(map(str, directories))} was interrupted. Nothing was changed.")
+        for number, plan in enumerate(plans):
+            if plan is not None and (plan.shard, plan.shards, plan.restore) != (number, len(directories), known[0].restore):
+                raise ConfigInvalid(
+                    f"{directories[number]} was shard {plan.shard} of {plan.shards} in the restore that was interrupted. "
+                    "Name the directories of all shards, in the order of that restore. Nothing was changed."
+                )
+        if any(plan is None and _fresh(directory).exists() for plan, directory in zip(plans, directories, strict=True)):
+            # Not all plans were written, so nothing was renamed: take all of it back.
+            _undo(directories)
+            raise ConfigInvalid(
+                "The restore was interrupted before it changed anything. It is undone; restore the backup again."
+            )
+        _switch(directories, plans, clock)
+        for lock in locks:
+            lock.note(used=True, clean=True)
+    return [
+        directory / plan.replaced if plan is not None and plan.replaced else None
+        for plan, directory in zip(plans, directories, strict=True)
+    ]
+
+
+@contextlib.contextmanager
+def _locked(directories: Sequence[Path]) -> Iterator[list[DirectoryLock]]:
+    """Keep servers out of some directories. What the disk refuses is StorageFailed."""
+    locks: list[DirectoryLock] = []
+    try:
+        for directory in directories:
+            prepare_directory(directory)
+            lock = DirectoryLock(directory)
+            lock.acquire()
+            locks.append(lock)
+        yield locks
+    except (apsw.Error, OSError) as error:
+        where = ", ".join(map(str, directories))
+        raise StorageFailed(
+            f"The backup cannot be restored into {where}: {error}. Nothing was changed; try again."
+        ) from error
+    finally:
+        for lock in locks:
+            lock.release()
+
+
+def _fresh(directory: Path) -> Path:
+    return directory / f"{backup.FILE_NAME}.restoring"
+
+
+def _there(directory: Path) -> list[Path]:
+    """Return the files of the store of a directory."""
+    return [directory / name for name in _FILES if (directory / name).exists()]
+
+
+def _check_free(directory: Path, *, replace: bool) -> None:
+    if any(path.stat().st_size for path in _there(directory)) and not replace:
+        raise ConfigInvalid(
+            f"There is a store in {directory} already. Choose another directory with --data, or say --replace: that "
+            "moves it into a directory beside the restored one. Nothing was changed."
+        )
+
+
+def _prepare(source: Path, directory: Path, clock: Clock, tell: backup.Progress) -> _Ready:
+    """Write a backup beside the store of a directory, and check it there."""
     manifest = backup.verify(source, tell)
     files.check_version(source / backup.FILE_NAME, manifest.contents.schema)
-    prepare_directory(directory)
-    lock = DirectoryLock(directory)
-    try:
-        lock.acquire()
-        try:
-            there = [directory / name for name in _FILES if (directory / name).exists()]
-            if any(path.stat().st_size for path in there) and not replace:
-                raise ConfigInvalid(
-                    f"There is a store in {directory} already. Choose another directory with --data, or say --replace: that "
-                    "moves it into a directory beside the restored one. Nothing was changed."
-                )
-            restored = _put(source, manifest, directory, clock, tell=tell, there=there)
-            lock.note(used=True, clean=True)
-        finally:
-            lock.release()
-    except (apsw.Error, OSError) as error:
-        raise StorageFailed(f"{source} cannot be restored into {directory}: {error}. Try again.") from error
-    return restored
-
-
-def _put(
-    source: Path, manifest: backup.Manifest, directory: Path, clock: Clock, *, tell: backup.Progress, there: list[Path]
-) -> Restored:
+    fresh = _fresh(directory)
+    fresh.unlink(missing_ok=True)  # of a restore that was killed
     snapshot.check_room(directory, manifest.bytes)
-    fresh = directory / f"{backup.FILE_NAME}.restoring"
+    backup.copy_checked(source / backup.FILE_NAME, fresh, manifest, tell)
+    epoch = _begin_epoch(fresh, clock.now_ms() // 1000)
+    _check_written(fresh, msgspec.structs.replace(manifest.contents, epoch=epoch), tell)
+    sync_directory(directory)
+    return _Ready(directory, manifest, epoch)
+
+
+def _plan(ready: Sequence[_Ready], clock: Clock) -> list[Plan]:
+    """Put a plan into each directory. If that fails, nothing is changed."""
+    restore_id = os.urandom(16).hex()
+    plans = []
     try:
-        backup.copy_checked(source / backup.FILE_NAME, fresh, manifest, tell)
-        epoch = _begin_epoch(fresh, clock.now_ms() // 1000)
-        _check_written(fresh, msgspec.structs.replace(manifest.contents, epoch=epoch), tell)
+        for number, each in enumerate(ready):
+            moment = to_moment(clock.now_ms())
+            replaced = (
+                _new_directory(each.directory / f"replaced-{moment:%Y%m%dT%H%M%SZ}").name if _there(each.directory) else ""
+            )
+            contents = each.manifest.contents
+            plan = Plan(restore_id, number, len(ready), replaced, contents.identity, contents.journal_next)
+            restoreplan.write(each.directory, plan)
+            plans.append(plan)
     except BaseException:
         with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
+            _undo([each.directory for each in ready])
         raise
-    replaced = None
-    if there:
-        replaced = _new_directory(directory / f"replaced-{to_moment(clock.now_ms()):%Y%m%dT%H%M%SZ}")
-        for path in there:
-            path.rename(replaced / path.name)
+    return plans
+
+
+def _undo(directories: Sequence[Path]) -> None:
+    """Remove what was prepared. All plans go first: what may be left then is a file that nothing reads."""
+    for directory in directories:
+        plan = restoreplan.read(directory)
+        if plan is not None:
+            with contextlib.suppress(OSError):
+                (directory / plan.replaced).rmdir()
+            restoreplan.remove(directory)
+    for directory in directories:
+        _fresh(directory).unlink(missing_ok=True)
+
+
+def _switch(directories: Sequence[Path], plans: Sequence[Plan | None], clock: Clock) -> None:
+    """Put what is prepared in place. Each step may have been done before. Raises RestoreUnfinished if the disk refuses."""
+    left = [(directory, plan) for directory, plan in zip(directories, plans, strict=True) if plan is not None]
+    try:
+        for directory, plan in left:
+            _put(directory, plan, clock)
+        for directory, _ in left:
+            restoreplan.remove(directory)
+    except OSError as error:
+        raise RestoreUnfinished(f"{error}. {restoreplan.unfinished(*left[-1])}") from error
+
+
+def _put(directory: Path, plan: Plan, clock: Clock) -> None:
+    fresh = _fresh(directory)
+    if fresh.exists():
+        for path in _there(directory):
+            (directory / plan.replaced).mkdir(mode=0o700, exist_ok=True)
+            path.rename(directory / plan.replaced / path.name)
+        sync_directory(directory)
+        fresh.rename(directory / backup.FILE_NAME)
+    if plan.identity:
+        MarkFile.open(directory, plan.identity, Position(plan.journal_next, clock.now_ms())).close()
     sync_directory(directory)
-    fresh.rename(directory / backup.FILE_NAME)
-    if manifest.contents.identity:
-        position = Position(manifest.contents.journal_next, clock.now_ms())
-        MarkFile.open(directory, manifest.contents.identity, position).close()
-    sync_directory(directory)
-    return Restored(manifest, epoch, replaced)
 
 
 def _check_written(path: Path, expected: backup.Contents, tell: backup.Progress) -> None:
