@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import signal
 import sys
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import BinaryIO, Final
 
-from penstock.bulkwork.frames import LENGTH_BYTES, Outcome, Task, decode_task, frame
+from penstock.bulkwork.frames import LENGTH_BYTES, MEMORY_VARIABLE, Outcome, Task, decode_task, frame
 from penstock.bulkwork.tasks import TASKS
-from penstock.core.errors import JournalGone, PenstockError
+from penstock.core import limits
+from penstock.core.errors import BulkMemory, JournalGone, PenstockError
 
 #: How much less urgent than the server what takes long is. The rest is as urgent as the request that waits for it.
 NICE: Final = 10
@@ -28,10 +31,36 @@ def main() -> None:
     gc.freeze()  # modules stay, and need no looking through every time
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever is printed belongs into the log, not among the answers
+    _limit_memory()
+    done = 0
     while (task := _next(sys.stdin.buffer)) is not None:
-        answers.write(frame(_in_background(task) if task.name in LONG else _outcome(task)))
+        outcome = _in_background(task) if task.name in LONG else _outcome(task)
+        done += 1
+        outcome.is_last = done >= limits.bulk_process_tasks or _most_bytes() > limits.bulk_process_bytes
+        answers.write(frame(outcome))
         answers.flush()
+        if outcome.is_last:
+            return
         gc.collect()
+
+
+def _limit_memory() -> None:
+    """Let the system refuse memory beyond what the server allows, so that one task takes no more from the rest of the machine.
+
+    What counts is what can be written and is the process's own (RLIMIT_DATA): files that are mapped do not count.
+    """
+    given = os.environ.get(MEMORY_VARIABLE, "")
+    if given.isdigit() and int(given) and sys.platform == "linux":  # elsewhere the limit does not count what is mapped
+        resource.setrlimit(resource.RLIMIT_DATA, (int(given), int(given)))
+
+
+def _most_bytes() -> int:
+    """Return how much memory this process has taken at most."""
+    status = Path("/proc/self/status")
+    if status.exists():  # on Linux, where ru_maxrss begins with what the server had when it started this process
+        lines = status.read_text(encoding="ascii").splitlines()
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS says bytes
 
 
 def _next(source: BinaryIO) -> Task | None:
@@ -59,6 +88,8 @@ def _outcome(task: Task) -> Outcome:
         return Outcome(code=error.code, text=str(error), first=error.first)
     except PenstockError as error:
         return Outcome(code=error.code, text=str(error))
+    except MemoryError:
+        return Outcome(code=BulkMemory.code, text=str(BulkMemory()))
     except Exception:  # noqa: BLE001 - whatever went wrong, the server gets an answer
         traceback.print_exc()
         return Outcome(code="internal", text="A bulk read failed; the log says why.")

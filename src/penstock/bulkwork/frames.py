@@ -7,6 +7,8 @@ from typing import Any, Final
 import msgspec
 
 LENGTH_BYTES: Final = 4
+#: In the environment of a bulk process: how many bytes of memory it may use; 0: as many as there are.
+MEMORY_VARIABLE: Final = "PENSTOCK_BULK_MEMORY_BYTES"
 
 
 class Task(msgspec.Struct):
@@ -23,6 +25,7 @@ class Outcome(msgspec.Struct, omit_defaults=True):
     code: str = ""
     text: str = ""
     first: int = 0  #: of JournalGone
+    is_last: bool = False  #: the process ends after this answer, because it has grown or is old
 
 
 _encode = msgspec.msgpack.Encoder().encode

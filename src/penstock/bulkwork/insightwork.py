@@ -39,6 +39,8 @@ def answer(
         raise LakeInvalid(str(error)) from None
     except LakeMissing:
         raise LakeNotFound from None
+    except MemoryError:  # Arrow's is one of Arrow's own errors, too
+        raise
     except (DeltaError, OSError, pa.ArrowException) as error:
         # Delta says more on further lines, in colours.
         said = next(iter(str(error).splitlines()), type(error).__name__)

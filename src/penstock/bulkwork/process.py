@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 import penstock
-from penstock.bulkwork.frames import LENGTH_BYTES, Outcome, Task, decode_outcome, frame
+from penstock.bulkwork.frames import LENGTH_BYTES, MEMORY_VARIABLE, Outcome, Task, decode_outcome, frame
 from penstock.core import limits
 from penstock.core.errors import (
     BulkFailed,
+    BulkMemory,
     BulkUnavailable,
     EpochUnknown,
     InvalidInput,
@@ -47,6 +48,7 @@ _ERRORS: Final[dict[str, type[PenstockError]]] = {
         SpoolFull,
         StorageFailed,
         BulkFailed,
+        BulkMemory,
         EpochUnknown,
         LakeNotFound,
         LakeInvalid,
@@ -56,10 +58,14 @@ _ERRORS: Final[dict[str, type[PenstockError]]] = {
 
 
 class BulkProcesses:
-    """Up to ``count`` processes, each of which does one task at a time. What comes while all are busy waits for its turn."""
+    """Up to ``count`` processes, each of which does one task at a time. What comes while all are busy waits for its turn.
 
-    def __init__(self, count: int, clock: Clock) -> None:
+    ``memory_bytes``: what each of them may use; 0: as much as there is. One that has grown ends after its task.
+    """
+
+    def __init__(self, count: int, clock: Clock, memory_bytes: int = 0) -> None:
         self._clock = clock
+        self._memory_bytes = memory_bytes
         self._turns = asyncio.Semaphore(count)
         self._waiting = 0
         self._idle: list[Process] = []
@@ -117,7 +123,7 @@ class BulkProcesses:
                 process.kill()
             raise
         else:
-            if not self._closed:
+            if not self._closed and not outcome.is_last:
                 self._idle.append(process)
             return outcome
         finally:
@@ -133,7 +139,13 @@ class BulkProcesses:
             raise ShuttingDown
         here = str(Path(penstock.__file__).parents[1])
         more = os.environ.get("PYTHONPATH")
-        environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{more}" if more else here}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{here}{os.pathsep}{more}" if more else here,
+            MEMORY_VARIABLE: str(self._memory_bytes),
+            # The system's allocator asks for what is used, where Arrow's own reserves a gigabyte, and gives it back.
+            "ARROW_DEFAULT_MEMORY_POOL": "system",
+        }
         pipe = asyncio.subprocess.PIPE
         # Safe path (-P): the directory that the server was started in holds nothing that is to be imported.
         return await asyncio.create_subprocess_exec(

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Raw
 
+from penstock.bulkwork.arrowsize import check_sizes
 from penstock.bulkwork.trailer import trailer
 from penstock.core import ids, limits
 from penstock.core.errors import InvalidInput
@@ -52,6 +53,8 @@ _FLAGS: Final = {
 }
 #: Columns, and parameters of the same names that are for all rows.
 COLUMNS: Final = ("value", "queue", "headers", *_NUMBERS, *_TEXTS, *_FLAGS)
+_FILE_MARK: Final = b"ARROW1"
+_FILE_BEGIN_BYTES: Final = 8  # the mark, and two bytes so that what follows is aligned
 _check_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
@@ -69,14 +72,6 @@ def pack(path: Path, constants: Mapping[str, str]) -> list[Packed]:
     Names of queues are not checked here. Raises InvalidInput, which names the column and, where it can, the row.
     """
     table = _read(path)
-    twice = [name for name, count in Counter(table.column_names).items() if count > 1]
-    if twice:
-        raise InvalidInput(f"Columns that are there twice: {', '.join(twice)}. Leave one of them out.")
-    unknown = [name for name in table.column_names if name not in COLUMNS]
-    if unknown:
-        raise InvalidInput(f"Unknown columns: {', '.join(unknown)}. Known are: {', '.join(COLUMNS)}.")
-    if "value" not in table.column_names:
-        raise InvalidInput("The column value is missing")
     unknown = [name for name in constants if name == "value" or name not in COLUMNS]
     if unknown:
         raise InvalidInput(f"Unknown parameters: {', '.join(unknown)}. Known are: part, {', '.join(COLUMNS[1:])}.")
@@ -94,21 +89,71 @@ def pack(path: Path, constants: Mapping[str, str]) -> list[Packed]:
 
 
 def _read(path: Path) -> pa.Table:
+    """Read a stream or a file, whose size and columns are looked at before any of it is unpacked."""
     body = path.read_bytes()  # not mapped: what is damaged in it is found here, not later
     source = pa.BufferReader(body)
+    is_file = body.startswith(_FILE_MARK)
+    if is_file:
+        if not body.endswith(_FILE_MARK):
+            raise InvalidInput("The body is not an Arrow IPC stream or file: its end is missing. Was it cut off?")
+        # A file is a stream between two marks. Its index is left alone: it may name one batch any number of times.
+        source.seek(_FILE_BEGIN_BYTES)
     try:
-        if body[:6] == b"ARROW1":
-            table, rest = pa.ipc.open_file(source).read_all(), b""
-        else:
-            table, rest = pa.ipc.open_stream(source).read_all(), body[source.tell() :]
+        sizes = check_sizes(source)
+        with pa.ipc.open_stream(source) as stream:
+            _check_columns(stream.schema)
+            if sizes.rows:  # of no rows, the sender may not know the types
+                _check_types(stream.schema)
+            table = stream.read_all()
+        rest = b"" if is_file else body[source.tell() :]
         table.validate(full=True)  # places and texts are as the sender says: they may lead anywhere
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         raise InvalidInput(f"The body is not an Arrow IPC stream or file: {error}") from None
+    if table.num_rows != sizes.rows:
+        raise InvalidInput("The body is not an Arrow IPC stream or file: its batches have other rows than they say")
     if rest and rest != trailer(table.num_rows):
         raise InvalidInput(
             f"Behind the Arrow stream of {table.num_rows} rows is something else than a trailer that says so. Was it cut off?"
         )
     return table
+
+
+def _check_columns(schema: pa.Schema) -> None:
+    """Raise InvalidInput for columns that staged rows do not have, before any of their values is read."""
+    twice = [name for name, count in Counter(schema.names).items() if count > 1]
+    if twice:
+        raise InvalidInput(f"Columns that are there twice: {_some(twice)}. Leave one of them out.")
+    unknown = [name for name in schema.names if name not in COLUMNS]
+    if unknown:
+        raise InvalidInput(f"Unknown columns: {_some(unknown)}. Known are: {', '.join(COLUMNS)}.")
+    if "value" not in schema.names:
+        raise InvalidInput("The column value is missing")
+
+
+def _check_types(schema: pa.Schema) -> None:
+    """Raise InvalidInput for a column whose type is not one of those that it may have: all of them are flat."""
+    for column in schema:
+        name, kind = column.name, column.type
+        if name == "value":
+            fits, wanted = _is_bytes(kind) or _is_text(kind), "binary or string"
+        elif name in _NUMBERS:
+            fits, wanted = bool(pa.types.is_integer(kind)), "an integer"
+            if name == "run_at":
+                fits, wanted = fits or bool(pa.types.is_timestamp(kind)), "a timestamp"
+        elif name in _FLAGS:
+            fits, wanted = bool(pa.types.is_boolean(kind)), "a boolean"
+        else:
+            fits, wanted = _is_text(kind) or (name == "key" and _is_bytes(kind)), "a string"
+        if not fits:
+            raise InvalidInput(f"The column {name} must be {wanted}, not {str(kind)[:100]}")
+
+
+def _some(names: Sequence[str]) -> str:
+    """Spell names for an error: the first of them, and how many more there are."""
+    shown = ", ".join(name[:100] for name in names[:20])
+    return shown if len(names) <= 20 else f"{shown} and {len(names) - 20} more"
 
 
 def _is_default(name: str, value: object) -> bool:
@@ -118,8 +163,6 @@ def _is_default(name: str, value: object) -> bool:
 def _values(table: pa.Table, constants: Mapping[str, str]) -> tuple[list[bytes], list[bytes | None] | None]:
     """Return data and options of all rows; None for options if no row has any."""
     column = table.column("value")
-    if not _is_bytes(column.type) and not _is_text(column.type):
-        raise InvalidInput(f"The column value must be binary or string, not {column.type}")
     if column.null_count:
         raise InvalidInput("The column value has nulls: every row needs one")
     values: list[bytes] = column.cast(pa.large_binary()).to_pylist()
@@ -127,6 +170,11 @@ def _values(table: pa.Table, constants: Mapping[str, str]) -> tuple[list[bytes],
     if longest > limits.payload_bytes_max:
         raise InvalidInput(f"A value has {longest} bytes, at most {limits.payload_bytes_max} are taken")
     headers = _texts(table, "headers", constants, longest=limits.payload_bytes_max)
+    if isinstance(headers, str) and len(headers) * len(values) > limits.stage_unpacked_bytes_max:
+        raise InvalidInput(
+            f"headers of {len(headers)} characters for {len(values)} rows are more than {limits.stage_unpacked_bytes_max} "
+            "bytes. Send the rows in more parts."
+        )
     if headers is None:
         wrapped = [wrap(value, None) for value in values]
     else:
@@ -163,9 +211,6 @@ def _numbers(table: pa.Table, name: str, number: _Number, constants: Mapping[str
     column = table.column(name)
     if name == "run_at" and pa.types.is_timestamp(column.type):
         column = _milliseconds(column)
-    elif not pa.types.is_integer(column.type):
-        wanted = "a timestamp" if name == "run_at" else "an integer"
-        raise InvalidInput(f"The column {name} must be {wanted}, not {column.type}")
     ends = pc.min_max(column).as_py()
     if ends["min"] is not None and (ends["min"] < number.low or ends["max"] > number.high):
         raise InvalidInput(f"The column {name} must be between {number.low} and {number.high}")
@@ -202,8 +247,6 @@ def _texts(table: pa.Table, name: str, constants: Mapping[str, str], longest: in
         column = table.column(name)
         if _is_bytes(column.type) and name == "key":
             column = _decoded(column)
-        if not _is_text(column.type):
-            raise InvalidInput(f"The column {name} must be a string, not {column.type}")
         values = column.to_pylist()
         if default is not None:
             values = [default if value is None else value for value in values]
@@ -243,8 +286,6 @@ def _flags(table: pa.Table, constants: Mapping[str, str]) -> int | list[int]:
             common |= default
             continue
         column = table.column(name)
-        if not pa.types.is_boolean(column.type):
-            raise InvalidInput(f"The column {name} must be a boolean, not {column.type}")
         varying.append([default if value is None else flag * value for value in column.to_pylist()])
     return [common | sum(row) for row in zip(*varying, strict=True)] if varying else common
 
@@ -261,6 +302,10 @@ def _by_queue(table: pa.Table, constants: Mapping[str, str]) -> dict[str, Sequen
         if queue is None:
             raise InvalidInput(f"Row {row} has no queue, and there is no parameter queue")
         rows.setdefault(queue, []).append(row)
+    if len(rows) > limits.stage_queues_max:
+        raise InvalidInput(
+            f"The rows are for {len(rows)} queues, at most {limits.stage_queues_max} are taken. Send the rows in more parts."
+        )
     return {**rows}
 
 

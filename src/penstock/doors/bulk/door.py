@@ -32,7 +32,7 @@ class BulkOffice:
 
     def __init__(self, config: Config, engine: AnyEngine) -> None:
         self.clock = engine.clock
-        self.processes = BulkProcesses(config.bulk_processes, engine.clock)
+        self.processes = BulkProcesses(config.bulk_processes, engine.clock, config.bulk_memory_bytes)
         files = any(each.store.source.startswith("sqlite:") for each in engine.engines)
         base = config.data / "spool" if files else Path(tempfile.gettempdir()) / f"penstock-spool-{os.getuid()}"
         self.spool = Spool(base, config.bulk_spool_bytes, share=config.bulk_processes)
@@ -68,15 +68,9 @@ class BulkOffice:
             made: dict[str, Any] = await self.processes.run(
                 "pack", self.spool, path=str(path), constants=constants, directory=str(directory)
             )
-            content = memoryview(await loop.run_in_executor(None, Path(made["path"]).read_bytes))
+            return await loop.run_in_executor(None, _read_chunks, Path(made["path"]), made["chunks"])
         finally:
             await self.spool.remove(directory, size)
-        rows: list[Rows] = []
-        at = 0
-        for queue, count, length in made["chunks"]:
-            rows.append(Rows(queue, count, bytes(content[at : at + length])))
-            at += length
-        return rows
 
     def _remove(self, directory: Path, size: int) -> None:
         task = asyncio.get_running_loop().create_task(self.spool.remove(directory, size), name="penstock-bulk-remove")
@@ -87,6 +81,12 @@ class BulkOffice:
         """End what is under way, and leave nothing behind."""
         await self.processes.close()
         self.spool.close()
+
+
+def _read_chunks(path: Path, chunks: list[tuple[str, int, int]]) -> list[Rows]:
+    """Read rows that were packed, each chunk by itself, so that they are in memory once."""
+    with path.open("rb") as file:
+        return [Rows(queue, count, file.read(length)) for queue, count, length in chunks]
 
 
 def check_history(shard: int, store: Store, expected: str) -> None:

@@ -134,7 +134,7 @@ class StageHandlers:
                 query=STAGE,
                 takes=ARROW,
                 body_required=True,
-                also=((501, ErrorReply),),
+                also=((501, ErrorReply), (507, ErrorReply)),
             ),
             Route("POST", "/bulk/stages/{txn}/abort", self.abort, "Drop what is staged and not committed", TAG, AbortReply),
             Route(
