@@ -148,7 +148,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=5,
 )
-names = st.sampled_from(["exp", "nbf", "iat", "aud", "iss", "sub", "scopes", "allowed_namespaces"])
+names = st.sampled_from(["exp", "nbf", "iat", "aud", "iss", "sub", "scope", "scp", "scopes", "allowed_namespaces"])
 
 
 @given(st.dictionaries(names, json_values))
@@ -201,7 +201,7 @@ async def test_claims_can_be_required(clock: ManualClock) -> None:
     endless = token(exp=None)
     assert await refused(verifier(clock), endless) == "The token has no claim exp. Have it issued with one."
     assert (await verifier(clock, required=()).identify(endless)).expires_ms is None
-    assert "no claim scopes" in await refused(verifier(clock, required=("exp", "scopes")), token())
+    assert "no claim scopes" in await refused(verifier(clock, required=("exp", "scopes")), token(scopes=None))
 
 
 @pytest.mark.parametrize("value", [True, "tomorrow", [1], {"a": 1}])
@@ -249,7 +249,16 @@ async def test_a_signature_is_checked_once_and_not_too_many_are_remembered(
 @pytest.mark.parametrize(
     ("claims", "allowed", "denied"),
     [
-        ({}, [("a", ALL), (ANYWHERE, ALL)], []),
+        ({}, [], [("a", Right.LOOK), (ANYWHERE, Right.LOOK)]),
+        ({"scopes": None, "allowed_namespaces": None}, [], [("a", Right.LOOK), (ANYWHERE, Right.LOOK)]),
+        ({"roles": ["admin"], "groups": ["*:admin"], "permissions": ["*:*"]}, [], [("a", Right.LOOK), (ANYWHERE, Right.LOOK)]),
+        ({"scope": "a:read b:write"}, [("a", Right.TAKE), ("b", Right.PRODUCE)], [("a", Right.PRODUCE), ("b", Right.LOOK)]),
+        ({"scope": "openid profile https://x/Mail.Read"}, [], [("a", Right.LOOK), ("openid", Right.LOOK)]),
+        ({"scp": "a:produce"}, [("a", Right.PRODUCE)], [("a", Right.TAKE)]),
+        ({"scp": ["a:produce"]}, [("a", Right.PRODUCE)], [("a", Right.TAKE)]),
+        ({"scope": "a:read", "scopes": [], "scp": ["b:read"]}, [("a", Right.TAKE), ("b", Right.TAKE)], [("c", Right.TAKE)]),
+        ({"scope": "", "allowed_namespaces": ["a"]}, [], [("a", Right.LOOK)]),
+        ({"scope": "admin", "allowed_namespaces": ["a"]}, [("a", ALL)], [("b", Right.LOOK), (ANYWHERE, Right.LOOK)]),
         ({"allowed_namespaces": "*"}, [("a", ALL), (ANYWHERE, ALL)], []),
         ({"allowed_namespaces": ["a", "b"]}, [("a", ALL), ("b", ALL)], [("c", Right.LOOK), (ANYWHERE, Right.LOOK)]),
         ({"allowed_namespaces": []}, [], [("a", Right.LOOK)]),
@@ -276,16 +285,41 @@ def test_claims_become_rights(claims: dict[str, Any], allowed: Any, denied: Any)
             identity.check(namespace, right)
 
 
-@pytest.mark.parametrize("claims", [{"scopes": 5}, {"scopes": [5]}, {"allowed_namespaces": {}}, {"scopes": ["a:*"] * 1_001}])
-def test_claims_that_cannot_be_understood_are_refused(claims: dict[str, Any]) -> None:
-    with pytest.raises(Unauthorized, match="claim"):
+@pytest.mark.parametrize(
+    ("claims", "named"),
+    [
+        ({"scopes": 5}, "scopes"), ({"scopes": [5]}, "scopes"), ({"scopes": ["a:*"] * 1_001}, "scopes"),
+        ({"scopes": True}, "scopes"),
+        ({"scope": {"a": "admin"}}, "scope"), ({"scope": ["a:read", None]}, "scope"), ({"scp": 1.5}, "scp"),
+        ({"scp": {}}, "scp"),
+        ({"allowed_namespaces": {}}, "allowed_namespaces"), ({"allowed_namespaces": [""]}, "allowed_namespaces"),
+        ({"allowed_namespaces": False}, "allowed_namespaces"), ({"scopes": [":admin"]}, "scopes"),
+        ({"scope": ":read"}, "scope"),
+        ({"scopes": ["a:read", ":*"], "allowed_namespaces": ["a"]}, "scopes"),
+    ],
+)  # fmt: skip
+def test_claims_that_cannot_be_understood_are_refused(claims: dict[str, Any], named: str) -> None:
+    with pytest.raises(Unauthorized, match=f"claim {named} "):
         grants_of(claims)
+
+
+def test_tokens_without_scopes_have_those_that_are_configured() -> None:
+    identity = Identity("x", grants_of({"sub": "x"}, ("acme:read",)))
+    assert identity.may("acme", Right.TAKE)
+    assert not identity.may("acme", Right.PRODUCE)
+    assert not identity.may("other", Right.LOOK)
+    assert not Identity("x", grants_of({"scope": ""}, ("*:admin",))).may("acme", Right.LOOK), "it says that it has none"
 
 
 def test_a_refusal_names_the_scope_that_is_missing() -> None:
     with pytest.raises(Forbidden) as caught:
         Identity("x", {}).check("acme", Right.TAKE)
-    assert str(caught.value) == "This token may not do that in the namespace 'acme'. It needs the scope 'acme:consume'."
+    told = "This token may not do that in the namespace 'acme'. It needs the scope 'acme:consume'."
+    assert str(caught.value).startswith(told)
+    assert "JWT_DEFAULT_SCOPES" in str(caught.value)
+    with pytest.raises(Forbidden) as caught:
+        Identity("x", {"other": Right.TAKE}).check("acme", Right.TAKE)
+    assert str(caught.value) == told
 
 
 # Keys.

@@ -70,8 +70,10 @@ def jwks(*keys: dict[str, Any]) -> bytes:
 def token(
     key: Any = SECRET, algorithm: str = "HS256", *, kid: str | None = None, header: Any = None, exp: Any = FAR, **claims: Any
 ) -> str:
+    """Sign a token that may do everything, unless ``scopes`` says what (None: it does not say)."""
     headers = ({} if kid is None else {"kid": kid}) | (header or {})
-    given = claims if exp is None else {"exp": exp, **claims}
+    given = {"exp": exp, "scopes": ["*:admin"], **claims}
+    given = {name: value for name, value in given.items() if value is not None or name not in ("exp", "scopes")}
     return jwt.encode({"sub": "test-user", **given}, key, algorithm=algorithm, headers=headers)
 
 

@@ -9,7 +9,7 @@ from penstock.core import limits
 from penstock.core.errors import Forbidden, Unauthorized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 class Right(IntFlag):
@@ -35,6 +35,10 @@ WORDS: Final[Mapping[str, Right]] = {
     "admin": EVERYTHING,
     "*": EVERYTHING,
 }
+#: The claims of a token that hold scopes, ours and those of OAuth, as a list or as a text with spaces. All of them count.
+_SCOPES: Final = ("scopes", "scope", "scp")
+_NAMESPACES: Final = "allowed_namespaces"
+_CLAIMS: Final = ", ".join((*_SCOPES, _NAMESPACES))
 #: The scope to ask for when a right is missing.
 _REMEDY: Final[Mapping[Right, str]] = {
     Right.LOOK: "read",
@@ -84,7 +88,10 @@ class Identity:
         if self.may(namespace, right):
             return
         where = "the whole server" if namespace == ANYWHERE else f"the namespace {namespace!r}"
-        raise Forbidden(f"This token may not do that in {where}. It needs the scope '{namespace}:{_REMEDY[right]}'.")
+        remedy = (
+            "" if self._grants else f" None of its claims {_CLAIMS} grants anything; JWT_DEFAULT_SCOPES is for such tokens."
+        )
+        raise Forbidden(f"This token may not do that in {where}. It needs the scope '{namespace}:{_REMEDY[right]}'.{remedy}")
 
     def expired(self, now_ms: int) -> bool:
         """Tell whether it has ended."""
@@ -95,22 +102,33 @@ class Identity:
 EVERYBODY: Final = Identity("", {ANYWHERE: EVERYTHING})
 
 
-def grants_of(claims: Mapping[str, Any]) -> dict[str, int]:
-    """Read what a token grants. Raises Unauthorized if its claims cannot be understood.
+def grants_of(claims: Mapping[str, Any], default_scopes: Sequence[str] = ()) -> dict[str, int]:
+    """Read what a token grants. Raises Unauthorized, naming the claim, if one of them cannot be understood.
 
-    ``scopes`` say what: ``namespace:word``, or a word alone for every namespace. ``allowed_namespaces`` say where, a list or
-    ``"*"``. A token with both is held to both; a token with neither may do everything.
+    ``scopes``, ``scope`` and ``scp`` say what: ``namespace:word``, or a word alone for every namespace. ``allowed_namespaces``
+    say where, a list or ``"*"``. A token with both is held to both; one with the latter only may do everything there. A token
+    with neither has ``default_scopes``, none if there are none.
     """
-    scopes, namespaces = claims.get("scopes"), claims.get("allowed_namespaces")
-    allowed = {ANYWHERE} if namespaces is None else set(_texts(namespaces, "allowed_namespaces"))
-    if scopes is None:
+    namespaces = claims.get(_NAMESPACES)
+    allowed = {ANYWHERE} if namespaces is None else set(_texts(namespaces, _NAMESPACES))
+    if "" in allowed:
+        raise Unauthorized(f"The token's claim {_NAMESPACES} has an empty namespace. Name it, or leave it out.")
+    given = {name: _texts(claims[name], name) for name in _SCOPES if claims.get(name) is not None}
+    if not given and namespaces is not None:
         return dict.fromkeys(allowed, int(EVERYTHING))
     grants: dict[str, int] = {}
-    for scope in _texts(scopes, "scopes"):
-        namespace, _, word = scope.rpartition(":")  # a namespace may have colons in its name
-        right = WORDS.get(word, Right.NONE)  # what we do not know grants nothing
-        for where in _within(namespace or ANYWHERE, allowed):
-            grants[where] = grants.get(where, 0) | right
+    for name, scopes in given.items() if given else (("jwt_default_scopes", default_scopes),):
+        for scope in scopes:
+            namespace, colon, word = scope.rpartition(":")  # a namespace may have colons in its name
+            right = WORDS.get(word)
+            if right is None:  # what we do not know grants nothing
+                continue
+            if colon and not namespace:
+                raise Unauthorized(
+                    f"The token's claim {name} has the scope {scope!r}, whose namespace is empty. Name it, or say *."
+                )
+            for where in _within(namespace or ANYWHERE, allowed):
+                grants[where] = grants.get(where, 0) | right
     return grants
 
 
@@ -124,7 +142,7 @@ def _within(namespace: str, allowed: set[str]) -> set[str]:
 def _texts(value: object, name: str) -> list[str]:
     texts = value.split() if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
-        raise Unauthorized(f"The token's claim {name} must be a list of strings. Have it issued with one.")
+        raise Unauthorized(f"The token's claim {name} must be a list of strings, or a string. Have it issued with one.")
     if len(texts) > limits.token_grants_max:
         raise Unauthorized(f"The token's claim {name} is too long (max {limits.token_grants_max} items).")
     return texts

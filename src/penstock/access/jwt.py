@@ -28,12 +28,14 @@ class Rules(NamedTuple):
 
     ``leeway_ms``: by how much clocks may differ. ``required``: claims that must be there. ``audience`` and ``issuer``: who it
     must be for, and from (empty: no matter, but a token that is for somebody in particular is refused then).
+    ``default_scopes``: what a token may do that does not say what it may do.
     """
 
     leeway_ms: int = 0
     required: tuple[str, ...] = ("exp",)
     audience: str = ""
     issuer: str = ""
+    default_scopes: tuple[str, ...] = ()
 
 
 class Verifier:
@@ -108,7 +110,8 @@ class Verifier:
         subject = claims.get("sub")
         if not isinstance(subject, str | None):
             raise Unauthorized("The token's claim sub must be a string. Have it issued with one.")
-        return Identity(subject or "", grants_of(claims), None if expires is None else expires + rules.leeway_ms)
+        grants = grants_of(claims, rules.default_scopes)
+        return Identity(subject or "", grants, None if expires is None else expires + rules.leeway_ms)
 
 
 def _moment(claims: dict[str, Any], name: str) -> int | None:
