@@ -12,6 +12,7 @@ import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from bench.fairness import fairness
 from bench.goals import Goal, Rounds, say
 from bench.processes import baseline, load, penstock
 from bench.schedule import accuracy, schedule
@@ -103,6 +104,7 @@ def main() -> None:
     parts: dict[str, tuple[str, Callable[[int, float], list[Goal]]]] = {
         "throughput": ("Throughput", throughput),
         "topics": ("Topics", topics),
+        "fairness": ("Beside a tenant that floods", fairness),
         "worker": ("The worker of the SDK", workers),
         "accuracy": ("Punctuality", accuracy),
         "schedule": ("Ten million scheduled messages", schedule),

@@ -39,7 +39,7 @@ def _text(value: bytes) -> bytes:
 
 def header_block(path: str, content_length: int | None = None) -> bytes:
     """Return the headers of a POST as HPACK, without Huffman codes and without anything the server need remember."""
-    block = b"\x83\x86\x04" + _text(path.encode()) + b"\x01" + _text(b"bench")  # POST, http, :path, :authority
+    block = b"\x83\x86\x04" + _text(path.encode()) + b"\x01" + _text(b"localhost")  # POST, http, :path, :authority
     if content_length is not None:
         block += b"\x0f\x0d" + _text(str(content_length).encode())
     return block

@@ -30,10 +30,8 @@ _ID = re.compile(rb'[{]"id":([0-9]+),"namespace"')
 
 
 def request(method: str, path: str, body: bytes = b"") -> bytes:
-    head = (
-        f"{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 class Counter:

@@ -59,8 +59,11 @@ class Penstock:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}") as response:
             return json.loads(response.read())
 
-    def post(self, path: str, body: Any) -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode()) as response:
+    def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> Any:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode(), dict(headers or {})
+        )
+        with urllib.request.urlopen(request) as response:
             return json.loads(response.read())
 
     def rss_mb(self) -> float:

@@ -49,7 +49,7 @@ class SocketReader(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         key = base64.b64encode(bytes(16)).decode()
         self.transport.write(
-            f"GET /ws HTTP/1.1\r\nHost: bench\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
+            f"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
             "Sec-WebSocket-Version: 13\r\n\r\n".encode()
         )
 

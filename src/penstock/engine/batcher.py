@@ -20,8 +20,9 @@ import structlog
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.durability import Durability
-from penstock.core.errors import OutcomeUnknown, PenstockError, QueueMoving, RowChanged, ShuttingDown, StorageFull, TooMany
+from penstock.core.errors import OutcomeUnknown, PenstockError, QueueMoving, RowChanged, ShuttingDown, StorageFull
 from penstock.engine.command import Lane
+from penstock.engine.lines import Lines
 from penstock.engine.work import Work
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class Group(NamedTuple):
 class Beside:
     """A lane beside the main one: what waits for it, since when, and what it is doing."""
 
-    def __init__(self) -> None:
-        self.pending: list[AnyCommand] = []
+    def __init__(self, pending: Lines) -> None:
+        self.pending = pending
         self.since = 0.0
         self.running: asyncio.Task[None] | None = None
 
@@ -58,7 +59,8 @@ class Beside:
 class Batcher:
     """One per store. ``apply`` decides a batch of commands inside a transaction; ``apply_beside`` one next to another.
 
-    ``wants_alone`` tells whether the next batch of the main lane has something to do that needs to be alone.
+    ``wants_alone`` tells whether the next batch of the main lane has something to do that needs to be alone. ``weigh`` returns
+    what a command costs, see ``Lines``.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Batcher:
         *,
         apply_beside: Callable[[Work, list[AnyCommand]], Awaitable[None]],
         wants_alone: Callable[[], bool],
+        weigh: Callable[[AnyCommand], int],
         durability: Durability,
         sync_interval_ms: int,
     ) -> None:
@@ -93,12 +96,12 @@ class Batcher:
         self._durability = durability
         self._sync_interval_ms = sync_interval_ms
         self._loop = asyncio.get_running_loop()
-        self._pending: list[AnyCommand] = []
+        self._pending = Lines(weigh, clock.stopwatch)
         self._since = 0.0
         self._running: asyncio.Task[None] | None = None
         self._beside: dict[int, Beside] = {}
         if store.capabilities.lanes > 1:
-            self._beside = {lane: Beside() for lane in (Lane.PUSHES, Lane.ACKS)}
+            self._beside = {lane: Beside(Lines(weigh, clock.stopwatch)) for lane in (Lane.PUSHES, Lane.ACKS)}
         self._parted = False  #: the main lane is running, and has nothing that could be done beside
         self._unsynced: list[Group] = []
         self._syncing: asyncio.Task[None] | None = None
@@ -116,10 +119,9 @@ class Batcher:
             self._do_beside(beside, command)
         else:
             pending = self._pending
-            _check_room(pending)
             if not pending:
                 self._since = self._clock.stopwatch()
-            pending.append(command)
+            pending.add(command)
             if self._running is None:
                 self._running = self._loop.create_task(self._run(), name="penstock-batcher")
         future = command.future = self._loop.create_future()
@@ -153,13 +155,13 @@ class Batcher:
             while self._pending:
                 await self._gather(self._pending)
                 if not self._beside:
-                    await self._commit(_take(self._pending), alone=True)
+                    await self._commit(self._pending.take(), alone=True)
                 elif self._wants_alone():
                     await self._commit(self._take_all(), alone=True)
                 else:
                     self._part(busy=busy)
                     if self._pending:
-                        await self._commit(_take(self._pending))
+                        await self._commit(self._pending.take())
                 busy = True
         finally:
             self._running = None
@@ -170,26 +172,27 @@ class Batcher:
 
         What is done beside is done in order, so from then on nothing of it may be done in the main lane.
         """
-        beside = [command for command in self._pending if command.lane in self._beside]
-        self._parted = busy or not beside
-        if beside and busy:
-            self._pending[:] = [command for command in self._pending if command.lane not in self._beside]
-            for command in beside:  # there is room: as long as a lane is not running, nothing waits for it
+        self._parted = True
+        if busy:
+            for command in self._pending.take_out(
+                self._beside
+            ):  # there is room: as long as a lane rests, nothing waits for it
                 self._do_beside(self._beside[command.lane], command)
+        elif self._pending.has(self._beside):
+            self._parted = False
 
     def _take_all(self) -> list[AnyCommand]:
         """Take the next batch of all lanes: whoever is alone must have heard those who came before."""
         self._parted = False
-        batch = _take(self._pending)
+        batch = self._pending.take()
         for lane in self._beside.values():
-            batch += _take(lane.pending)
+            batch += lane.pending.take()
         return batch
 
     def _do_beside(self, lane: Beside, command: AnyCommand) -> None:
-        _check_room(lane.pending)
         if not lane.pending:
             lane.since = self._clock.stopwatch()
-        lane.pending.append(command)
+        lane.pending.add(command)
         if lane.running is None:
             lane.running = self._loop.create_task(self._run_beside(lane), name="penstock-batcher-beside")
 
@@ -198,17 +201,19 @@ class Batcher:
             while lane.pending:
                 await self._gather(lane.pending)
                 if lane.pending:
-                    await self._commit(_take(lane.pending), beside=lane)
+                    await self._commit(lane.pending.take(), beside=lane)
         finally:
             lane.running = None
 
     @staticmethod
-    async def _gather(pending: list[AnyCommand]) -> None:
+    async def _gather(pending: Lines) -> None:
         """Wait as long as every turn of the event loop brings more: a transaction costs much, one more command in it little."""
         seen = 0
-        while seen < len(pending) < limits.batch_commands_max:
+        while seen < len(pending):
             seen = len(pending)
-            await settle(1)
+            await settle(1)  # at least once, so that others are read, and answered, between two batches
+            if pending.full:
+                return
 
     async def _commit(
         self, batch: list[AnyCommand], *, alone: bool = False, beside: Beside | None = None, last_try: bool = False
@@ -227,7 +232,8 @@ class Batcher:
         self._stats.committed(len(batch), self._clock.stopwatch() - started)
         if self._durability is not Durability.ALWAYS or self._store.capabilities.commit_is_durable:
             self.vouched = self._store.journal_next
-        self._pending[:0] = work.deferred
+        if work.deferred:
+            self._pending.put_first(work.deferred)
         if self.before_answers is not None and (work.tx.heated or work.reconfigured):
             await self.before_answers(work)
         self._announce(work)
@@ -376,15 +382,3 @@ class Batcher:
         self._next_sync = None
         self._sync_wanted = True
         self._start_sync()
-
-
-def _check_room(pending: list[AnyCommand]) -> None:
-    if len(pending) >= limits.pending_commands_max:
-        raise TooMany("Too many requests are waiting to be written. Slow down and retry.")
-
-
-def _take(pending: list[AnyCommand]) -> list[AnyCommand]:
-    """Take the next batch of what is pending."""
-    batch = pending[: limits.batch_commands_max]
-    del pending[: limits.batch_commands_max]
-    return batch

@@ -77,6 +77,14 @@ class Claim(Command[list[Delivery]]):
         #: Written down with it. Then the answer has the first job only, without its payload, and does not wait for the disk.
         self.note: Note | None = None
 
+    def tenant(self) -> str | None:
+        """Return its namespace."""
+        return self.queue.namespace
+
+    def weight(self) -> int:
+        """Return how many jobs it asks for."""
+        return self.count
+
 
 class Nudge(Command[None]):
     """Look again at the line of a queue: its rate limit allows more by now."""

@@ -48,6 +48,17 @@ class Command(Generic[Outcome]):
     if_unknown: ClassVar[str] = IfUnknown.CHANGE  #: what to do if its outcome is unknown
     durable: bool = False  #: its answer waits for an fsync even if the server's durability would not
 
+    def tenant(self) -> str | None:
+        """Return the namespace whose share of a batch it takes; None: it is in the next batch, whatever else waits.
+
+        Verbs by which workers show that they are alive are of the second kind, so that no lease ends while they wait.
+        """
+        return None
+
+    def weight(self) -> int:
+        """Return what it costs, in units of what storing one small job costs."""
+        return 1
+
     def __init__(self) -> None:
         self.future: asyncio.Future[Outcome]
         self.bounced_ms: int  #: steady ms when a shard first said that its queue is elsewhere; not set otherwise

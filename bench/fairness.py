@@ -1,0 +1,247 @@
+"""``python -m bench fairness``: what a tenant notices of another one that asks for ten times as much.
+
+One server. The quiet tenant has a few connections, each of which pushes a job, claims one, and rests. The other tenant has ten
+times as many connections, which never rest. Measured are the quiet tenant's push and claim, 99 of 100 of which were as fast or
+faster: alone, and beside each kind of flood, in turns; the goals are about the ratio.
+
+``python -m bench.fairness '{"port": 6790, "script": "quiet", ...}'`` is one of the two tenants, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from bench.goals import Goal, say
+from bench.load import JOB, PAYLOAD, command_line
+from bench.processes import Penstock, penstock, running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    Script = Generator[bytes, bytes, None]
+
+QUIET_CONNECTIONS = 8
+FLOOD_CONNECTIONS = 10 * QUIET_CONNECTIONS
+REST_S = 0.01
+STEPS = ("push", "claim")
+LARGE = b'{"data":"' + b"x" * 2_000_000 + b'"}'
+#: A flood's own processor time must not be what the quiet tenant waits for.
+FLOOD_NICENESS = "5"
+
+
+def request(namespace: str, method: str, path: str, body: bytes = b"") -> bytes:
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Namespace: {namespace}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def quiet() -> Script:
+    """Push a job, and claim one."""
+    push, claim = request("quiet", "POST", "/queues/q/jobs", JOB), request("quiet", "GET", "/queues/q/jobs")
+    while True:
+        yield push
+        yield claim
+
+
+def flood(method: str, path: str, body: bytes = b"") -> Script:
+    """Ask for the same again and again."""
+    wire = request("flood", method, path, body)
+    while True:
+        yield wire
+
+
+def bulk_body(size: int) -> bytes:
+    return b'{"jobs":[' + b",".join([b'{"data":' + PAYLOAD + b"}"] * size) + b"]}"
+
+
+FLOODS: dict[str, Callable[[], Script]] = {
+    "pushes": partial(flood, "POST", "/queues/q/jobs", JOB),
+    "bulk pushes": partial(flood, "POST", "/queues/bulk/jobs/bulk", bulk_body(1_000)),
+    "claims": partial(flood, "GET", "/queues/full/jobs"),
+    "listings": partial(flood, "GET", "/queues/full/jobs/list?limit=1000"),
+    "events": partial(flood, "POST", "/queues/q/jobs", JOB),
+    "large bodies": partial(flood, "POST", "/queues/large/jobs", LARGE),
+}
+SCRIPTS: dict[str, Callable[[], Script]] = {"quiet": quiet} | FLOODS
+
+
+class Connection(asyncio.Protocol):
+    """Sends what a script yields, one after the other, and notes how long each answer took."""
+
+    def __init__(self, script: Script, rest_s: float, latencies: list[list[float]]) -> None:
+        self.script = script
+        self.rest_s = rest_s
+        self.latencies = latencies
+        self.asked = 0
+        self.errors = 0
+        self.missing = 0  #: bytes of the answer that are not here yet; 0: its head is not
+        self.head = b""
+        self.sent_at = 0.0
+        self.waits = False  #: for an answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.send()
+
+    def send(self) -> None:
+        if not self.transport.is_closing():
+            self.waits = True
+            self.sent_at = time.perf_counter()
+            self.transport.write(next(self.script))
+
+    def data_received(self, data: bytes) -> None:
+        if not self.missing:
+            self.head += data
+            end = self.head.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            at = self.head.find(b"content-length: ")
+            length = int(self.head[at + 16 : self.head.find(b"\r\n", at)])
+            self.errors += not self.head.startswith(b"HTTP/1.1 200")
+            self.missing = length - (len(self.head) - end - 4)
+            self.head = b""
+        else:
+            self.missing -= len(data)
+        if not self.missing:
+            self.answered()
+
+    def answered(self) -> None:
+        self.latencies[self.asked % len(self.latencies)].append(time.perf_counter() - self.sent_at)
+        self.asked += 1
+        self.waits = False
+        if self.rest_s:
+            asyncio.get_running_loop().call_later(self.rest_s, self.send)
+        else:
+            self.send()
+
+    def give_up(self) -> None:
+        """End it. What is not answered yet took at least until now."""
+        if self.waits:
+            self.latencies[self.asked % len(self.latencies)].append(time.perf_counter() - self.sent_at)
+        self.transport.close()
+
+
+class Listener(asyncio.Protocol):
+    """Reads events, and drops them."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).write(request("flood", "GET", "/events"))
+
+
+async def tenant(port: int, script: str, connections: int, seconds: float, rest_s: float) -> dict[str, float]:
+    """Be one of the tenants; with 0 seconds, until the process is ended."""
+    loop = asyncio.get_running_loop()
+    latencies: list[list[float]] = [[], []] if script == "quiet" else [[]]
+    if script == "events":
+        for _ in range(connections):
+            await loop.create_connection(Listener, "127.0.0.1", port)
+    talks = [Connection(SCRIPTS[script](), rest_s, latencies) for _ in range(connections)]
+    for talk in talks:
+        await loop.create_connection(partial(_same, talk), "127.0.0.1", port)
+    if not seconds:
+        print("ready", flush=True)
+        await loop.create_future()
+    await asyncio.sleep(seconds)
+    for talk in talks:
+        talk.give_up()
+    result = {f"{name}_p99_ms": _p99_ms(each) for name, each in zip(STEPS, latencies, strict=False)}
+    return result | {"errors": sum(talk.errors for talk in talks), "asked": sum(talk.asked for talk in talks)}
+
+
+def _same(talk: Connection) -> Connection:
+    return talk
+
+
+def _p99_ms(latencies: list[float]) -> float:
+    return sorted(latencies)[len(latencies) * 99 // 100] * 1000 if latencies else math.nan
+
+
+@contextmanager
+def flooded(port: int, kind: str) -> Iterator[None]:
+    """Have the other tenant flood the server meanwhile."""
+    options = {"port": port, "script": kind, "connections": FLOOD_CONNECTIONS, "seconds": 0, "rest_s": 0}
+    command = ["nice", "-n", FLOOD_NICENESS, sys.executable, "-m", "bench.fairness", json.dumps(options)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def measure(port: int, seconds: float) -> dict[str, float]:
+    """Be the quiet tenant for some seconds."""
+    options = {"port": port, "script": "quiet", "connections": QUIET_CONNECTIONS, "seconds": seconds, "rest_s": REST_S}
+    command = [sys.executable, "-m", "bench.fairness", json.dumps(options)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    measured: dict[str, float] = json.loads(done.stdout)
+    if measured["errors"]:
+        raise SystemExit(f"the quiet tenant: {measured['errors']:.0f} requests failed")
+    return measured
+
+
+def fairness(rounds: int, seconds: float) -> list[Goal]:
+    """Measure the quiet tenant alone, and beside each flood, in turns."""
+    alone: dict[str, list[float]] = defaultdict(list)
+    ratios: dict[str, list[float]] = defaultdict(list)
+    values: dict[str, list[float]] = defaultdict(list)
+    wanted = os.environ.get("PENSTOCK_BENCH_FLOODS")  # some of them only, separated by commas
+    only = [kind for kind in FLOODS if not wanted or kind in wanted.split(",")]
+    with server() as each:
+        for _ in range(20):
+            each.post("/queues/full/jobs/bulk", json.loads(bulk_body(10_000)), {"X-Namespace": "flood"})
+        for number in range(rounds):
+            say(f"  round {number + 1} of {rounds}")
+            for kind in only:
+                quiet_ms = measure(each.port, seconds)
+                with flooded(each.port, kind):
+                    beside_ms = measure(each.port, seconds)
+                for step in STEPS:
+                    name = f"{step}_p99_ms"
+                    alone[step].append(quiet_ms[name])
+                    values[f"{step} beside {kind}"].append(beside_ms[name])
+                    ratios[f"{step} beside {kind}"].append(beside_ms[name] / quiet_ms[name])
+    say("")
+    for step, found in alone.items():
+        say(f"  {step + ' alone':<40} p99 {statistics.median(found):8.2f} ms")
+    for what, found in values.items():
+        say(f"  {what:<40} p99 {statistics.median(found):8.2f} ms   rounds {[round(each, 1) for each in ratios[what]]}")
+    say("")
+    return [Goal(f"p99 of {what} / alone", statistics.median(found), 3, at_most=True) for what, found in ratios.items()]
+
+
+@contextmanager
+def server() -> Iterator[Penstock]:
+    """Run the server that is asked: on SQLite, or where PENSTOCK_BENCH_STORES says."""
+    stores = os.environ.get("PENSTOCK_BENCH_STORES")
+    if not stores:
+        with penstock("always") as each:
+            yield each
+        return
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+        each = Penstock(Path(directory) / "data", "always", settings={"PENSTOCK_STORES": stores})
+        with running(each):
+            yield each
+
+
+if __name__ == "__main__":
+    command_line(tenant)

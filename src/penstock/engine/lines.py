@@ -1,0 +1,179 @@
+"""What waits for the next batch, in a line for each namespace.
+
+As long as everything that waits fits into one batch, there are no lines: the batch is all of it, in the order it came. Only
+when more waits than a batch should take does each namespace get its share: deficit round robin (Shreedhar and Varghese, 1995),
+by the weight of the commands. Within a namespace, order is kept. So a namespace that asks for very much waits for itself, and
+others are in the next batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from penstock.core import limits
+from penstock.core.errors import TooMany
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable
+
+    from penstock.engine.command import AnyCommand
+
+#: A line gets this part of a batch before it is the turn of the next one.
+_TURNS_OF_BATCH: Final = 8
+
+
+class Line:
+    """The commands of one namespace that wait, each with its weight, and what they may weigh in this turn."""
+
+    __slots__ = ("commands", "credit")
+
+    def __init__(self) -> None:
+        self.commands: deque[tuple[AnyCommand, int]] = deque()
+        self.credit = 0
+
+
+class Lines:
+    """Commands that wait for the same lane. ``weigh`` returns what a command costs, about as many units as it has jobs.
+
+    ``now`` returns seconds: after a batch in which several namespaces had to share, batches stay small for a while, so that the
+    next command of a namespace that asks for little does not meet a long one.
+    """
+
+    def __init__(self, weigh: Callable[[AnyCommand], int], now: Callable[[], float]) -> None:
+        self._weigh = weigh
+        self._now = now
+        self._fresh: list[AnyCommand] = []  #: in no line yet
+        self._weighed = 0  #: how many of these, from the first, ...
+        self._weight = 0  #: ... weigh this
+        self._lines: dict[str, Line] = {}  #: whose turn it is comes first; none is empty
+        self._first: deque[AnyCommand] = deque()  #: what is in no line, and waits for nothing but room in a batch
+        self._sorted = 0  #: commands in lines, and in ``_first``
+        self._small_until = 0.0
+
+    def __len__(self) -> int:
+        return len(self._fresh) + self._sorted
+
+    def add(self, command: AnyCommand) -> None:
+        """Have a command wait. Raises TooMany if too many do: all of them, or those of its namespace."""
+        if len(self._fresh) + self._sorted >= limits.pending_commands_namespace_max:
+            self._check_room(command)
+        self._fresh.append(command)
+
+    def put_first(self, commands: Iterable[AnyCommand]) -> None:
+        """Have commands wait again that were in a batch, and were not done."""
+        if not self._lines:
+            self._fresh[:0] = commands
+            self._weighed = self._weight = 0
+            return
+        for command in reversed(list(commands)):
+            namespace = command.tenant()
+            self._sorted += 1
+            if namespace is None:
+                self._first.appendleft(command)
+            else:
+                self._line(namespace).commands.appendleft((command, self._weigh(command)))
+
+    def take_out(self, lanes: Container[int]) -> list[AnyCommand]:
+        """Take out what may be done in other lanes, in order within each namespace."""
+        waiting = self._waiting()
+        taken = [command for command in waiting if command.lane in lanes]
+        if taken:
+            self._fresh = [command for command in waiting if command.lane not in lanes]
+            self._weighed = self._weight = self._sorted = 0
+            self._lines.clear()
+            self._first.clear()
+        return taken
+
+    def has(self, lanes: Container[int]) -> bool:
+        """Tell whether something waits that may be done in other lanes."""
+        return any(command.lane in lanes for command in self._waiting())
+
+    def _waiting(self) -> list[AnyCommand]:
+        if not self._sorted:
+            return self._fresh
+        return [*self._first, *(command for line in self._lines.values() for command, _ in line.commands), *self._fresh]
+
+    @property
+    def full(self) -> bool:
+        """Tell whether there is enough for a batch."""
+        if self._sorted:
+            return True
+        fresh, weigh = self._fresh, self._weigh
+        while self._weighed < len(fresh):
+            self._weight += weigh(fresh[self._weighed])
+            self._weighed += 1
+        return self._weight >= self._bound() or len(fresh) >= limits.batch_commands_max
+
+    def take(self) -> list[AnyCommand]:
+        """Take the next batch: all of it, or of what is too much for one batch a share for each namespace."""
+        if not self.full:
+            batch, self._fresh = self._fresh, []
+            self._weighed = self._weight = 0
+            return batch
+        self._sort()
+        batch = [self._first.popleft() for _ in range(min(len(self._first), limits.batch_commands_max))]
+        if self._lines:
+            bound = self._bound()
+            # However much there is of what waits in no line, what does gets on.
+            self._take_turns(batch, max(bound - sum(map(self._weigh, batch)), bound // _TURNS_OF_BATCH), bound)
+        self._sorted -= len(batch)
+        return batch
+
+    def _take_turns(self, batch: list[AnyCommand], room: int, bound: int) -> None:
+        """Go round the lines until the batch is full; the next one goes on where this one ends."""
+        lines, share, taken = self._lines, bound // _TURNS_OF_BATCH, False
+        while lines and room > 0 and len(batch) < limits.batch_commands_max:
+            namespace, line = next(iter(lines.items()))
+            commands, alone = line.commands, len(lines) == 1
+            line.credit += room if alone else share
+            while commands and room > 0 and len(batch) < limits.batch_commands_max:
+                command, weight = commands[0]
+                # One that is larger than a batch has its turn when its line has saved for it, or nothing else is to be done.
+                if weight > line.credit and (taken or not alone):
+                    break
+                commands.popleft()
+                batch.append(command)
+                taken = True
+                line.credit -= weight
+                room -= weight
+            del lines[namespace]
+            if commands:  # to the end of the round
+                lines[namespace] = line
+                if alone:
+                    line.credit = max(0, line.credit)
+                    return
+
+    def _sort(self) -> None:
+        for command in self._fresh:
+            namespace = command.tenant()
+            if namespace is None:
+                self._first.append(command)
+            else:
+                self._line(namespace).commands.append((command, self._weigh(command)))
+        self._sorted += len(self._fresh)
+        self._fresh = []
+        self._weighed = self._weight = 0
+        if len(self._lines) > 1:
+            self._small_until = self._now() + limits.batch_shared_ms / 1000
+
+    def _line(self, namespace: str) -> Line:
+        line = self._lines.get(namespace)
+        if line is None:
+            line = self._lines[namespace] = Line()
+        return line
+
+    def _bound(self) -> int:
+        shared = len(self._lines) > 1 or (self._small_until and self._now() < self._small_until)
+        return limits.batch_weight_shared_max if shared else limits.batch_weight_max
+
+    def _check_room(self, command: AnyCommand) -> None:
+        """Refuse a command if there is no room for it. Nobody looks at this unless very much waits."""
+        namespace = command.tenant()
+        if namespace is not None:
+            self._sort()
+            line = self._lines.get(namespace)
+            if line is not None and len(line.commands) >= limits.pending_commands_namespace_max:
+                raise TooMany("Too many requests of this namespace are waiting to be written. Slow down and retry.")
+        if len(self) >= limits.pending_commands_max:
+            raise TooMany("Too many requests are waiting to be written. Slow down and retry.")
