@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.core.errors import InvalidInput
+from penstock.core.errors import InvalidInput, OutcomeUnknown, PartlyDone, StorageFailed
 from penstock.core.ids import shard_of
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
@@ -16,7 +16,7 @@ from tests.support.engines import ack, claim_job, push
 from tests.support.fleets import fleet_on
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from penstock.core.clock import ManualClock
@@ -117,3 +117,66 @@ async def test_what_was_stored_of_a_refused_flow_is_cancelled_on_every_shard(fle
     assert fleet.store.totals().waiting == 1
     assert fleet.store.totals().waiting_children == 0
     assert [name for name in ("leaf", "left", "right", "parent") if await fleet.store.job_get("default", name)] == [taken]
+
+
+def lose(
+    fleet: Fleet, shard: int, error: Exception, before: Callable[[], Awaitable[Any]] | None = None, *, late: bool = False
+) -> None:
+    """Have a shard fail at the next part of a flow, before or (``late``) after it has stored it."""
+    engine = fleet.engines[shard]
+    run = engine.run
+
+    async def fail(command: Any) -> Any:
+        if before is not None:
+            await before()
+        if late:
+            await run(command)
+        raise error
+
+    def failing(command: Any) -> Any:
+        return fail(command) if isinstance(command, PushFlow) else run(command)
+
+    engine.run = failing  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_an_unknown_outcome_cancels_nothing_and_tells_what_is_stored(fleet: Fleet, late: bool) -> None:
+    lose(fleet, 2, OutcomeUnknown(), late=late)
+    with pytest.raises(OutcomeUnknown) as told:
+        await fleet.run(PushFlow(tree()))
+    assert "Of 4 jobs, 1 are stored (leaf); 1 may be stored (left); 2 are not stored (right, parent)." in str(told.value)
+    assert "Nothing was cancelled" in str(told.value)
+    left = State.WAITING if late else None
+    assert await states(fleet, "leaf", "left", "right", "parent") == [State.WAITING, left, None, None]
+
+
+async def test_a_parent_that_is_stored_after_all_keeps_its_children(fleet: Fleet) -> None:
+    lose(fleet, 0, OutcomeUnknown(), late=True)
+    with pytest.raises(OutcomeUnknown, match=r"2 are stored \(leaf, left\); 2 may be stored \(right, parent\)\."):
+        await fleet.run(PushFlow(tree()))
+    for relayer in fleet.relayers:
+        relayer.start()
+    await finish(fleet, B)
+    await finish(fleet, C)
+    for name in ("right", "parent"):
+        job = await claim_job(fleet, queue=A, wait_ms=60_000)
+        assert job.custom_id == name
+        await ack(fleet, job)
+
+
+async def test_what_a_worker_has_of_a_refused_flow_is_told(fleet: Fleet) -> None:
+    lose(fleet, 0, StorageFailed(), lambda: claim_job(fleet, queue=B))
+    with pytest.raises(PartlyDone) as told:
+        await fleet.run(PushFlow(tree()))
+    assert "1 of 4 jobs of the flow are stored and could not be cancelled: leaf." in str(told.value)
+    assert "othing was stored" not in str(told.value)
+    assert await states(fleet, "leaf", "left", "right", "parent") == [State.ACTIVE, None, None, None]
+
+
+async def test_a_shard_that_is_known_to_be_down_refuses_a_flow_before_any_of_it_is_stored(fleet: Fleet) -> None:
+    store: Any = fleet.engines[0].store
+    store._stop_writes("pulled out")
+    lose(fleet, 1, AssertionError("a part of the flow was stored"))
+    with pytest.raises(StorageFailed, match="Shard 0 is down"):
+        await fleet.run(PushFlow(tree()))
+    assert [engine.store.totals().waiting for engine in fleet.engines] == [0, 0, 0]

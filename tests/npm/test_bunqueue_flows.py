@@ -38,6 +38,7 @@ DIFFERENT: dict[tuple[str, str], dict[str, str]] = {
         "flow ignoreDependencyOnFailure: GetIgnoredChildrenFailures": KEYS,
         "flow continueParentOnFailure: GetFailedChildrenValues": KEYS,
         "flow none: GetFailedChildrenValues": FAILED,
+        "flow parked: moveToWaitingChildren": "a job that waits for nothing stays with its worker",
     },
     ("flows", "2.7"): {
         "flow add: the first child": NOTE,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import InvalidInput, PenstockError
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, OutcomeUnknown, PartlyDone, PenstockError
 from penstock.core.events import EventKind
-from penstock.core.lifecycle import Arrow
-from penstock.engine.change import MoveJob
+from penstock.core.lifecycle import Arrow, State
+from penstock.engine.admin import Slice
 from penstock.engine.produce import PushAcross, make_one, permitted
-from penstock.engine.pushing import Pushing
+from penstock.engine.pushing import Pushing, check_shard, why
 from penstock.engine.taken import Names
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from penstock.engine.fleet import Fleet
     from penstock.engine.pushing import Item
     from penstock.engine.work import Work
+
+
+#: States of jobs that no worker has or had.
+_NOT_BEGUN: Final = (State.WAITING, State.DELAYED, State.WAITING_CHILDREN)
 
 
 class PushFlow(PushAcross):
@@ -97,16 +102,66 @@ class _FlowPushing(Pushing):
 async def push_flow_on_shards(fleet: Fleet, command: PushFlow) -> list[list[Job]]:
     """Push a flow whose queues may be on several shards: in one transaction for each run of jobs on one shard, in order.
 
-    If one is refused, those before it are cancelled, unless a worker has them already.
+    If one is refused, those before it are cancelled, unless a worker has them already: then PartlyDone says which are stored.
+    If it is not known whether one was stored, nothing is cancelled, because a parent that is stored needs its children.
     """
+    runs = [(shard, list(run)) for shard, run in groupby(command.parts, lambda part: fleet.store.place_of(part[0]))]
+    _check_shards(fleet, {shard for shard, _ in runs})
     pushed: list[list[Job]] = []
-    for _, run in groupby(command.parts, lambda part: fleet.store.place_of(part[0])):
-        parts = list(run)
+    for _, parts in runs:
         try:
             pushed += await _FlowPushing(fleet, parts, None).run()
-        except PenstockError:
-            for (queue, _), (job,) in zip(reversed(command.parts[: len(pushed)]), reversed(pushed), strict=True):
-                with contextlib.suppress(PenstockError):
-                    await fleet.run(MoveJob(queue.namespace, job.id, Arrow.CANCEL))
-            raise
+        except OutcomeUnknown as error:
+            if len(runs) == 1:
+                raise
+            raise _unknown(command, len(pushed), len(parts)) from error
+        except PenstockError as error:
+            left = await _cancel(fleet, command, pushed)
+            if not left:
+                raise
+            text = (
+                f"{len(left)} of {len(command.parts)} jobs of the flow are stored and could not be cancelled: {_list(left)}."
+            )
+            raise PartlyDone(
+                f"{text} The others are not stored: {why(error)} Cancel these, or push the others with PUSH."
+            ) from error
     return pushed
+
+
+def _check_shards(fleet: Fleet, shards: set[int]) -> None:
+    """Raise StorageFailed or StorageFull if one of several shards takes no writes: so nothing is stored on the others."""
+    if len(shards) > 1:
+        for shard in sorted(shards):
+            check_shard(fleet.engines[shard], shard)
+
+
+async def _cancel(fleet: Fleet, command: PushFlow, pushed: Sequence[Sequence[Job]]) -> list[str]:
+    """Cancel jobs of a flow, those that need others first; return the ids of those that are still there."""
+    left = []
+    for (queue, (new,)), (job,) in zip(reversed(command.parts[: len(pushed)]), reversed(pushed), strict=True):
+        cancelled: list[Job] = []
+        with contextlib.suppress(PenstockError):
+            cancelled = await fleet.run(Slice(queue, Arrow.CANCEL, _NOT_BEGUN, [job.id]))
+        if not cancelled:
+            left.append(str(new.job_id))
+    return left[::-1]
+
+
+def _unknown(command: PushFlow, stored: int, asked: int) -> OutcomeUnknown:
+    """Say which jobs of a flow are stored, which may be, and which are not."""
+    names = [str(new.job_id) for _, (new,) in command.parts]
+    groups = {
+        "are stored": names[:stored],
+        "may be stored": names[stored : stored + asked],
+        "are not stored": names[stored + asked :],
+    }
+    said = "; ".join(f"{len(some)} {what} ({_list(some)})" for what, some in groups.items() if some)
+    return OutcomeUnknown(
+        f"A shard was lost while it stored a part of the flow. Of {len(names)} jobs, {said}. Nothing was cancelled. Ask for "
+        "the jobs by their ids once the shard is back, then push what is missing with PUSH, or cancel what is stored."
+    )
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = ", ".join(names[: limits.names_told_max])
+    return shown if len(names) <= limits.names_told_max else f"{shown}, ..."

@@ -215,7 +215,7 @@ async def _settle(work: Work, told: Sequence[tuple[Dependency, End]]) -> None:
         for dependency, end in by_job[job.id]:
             _hear(work, job, dependency, end)
         if job.state == State.WAITING_CHILDREN and not counts[job.id].open:
-            go_on(work, job, counts[job.id])
+            _go_on(work, job, counts[job.id])
 
 
 def _hear(work: Work, job: Job, dependency: Dependency, end: End) -> None:
@@ -232,7 +232,7 @@ def _hear(work: Work, job: Job, dependency: Dependency, end: End) -> None:
     if job.state != State.WAITING_CHILDREN:
         return
     if end.frees:
-        go_on(work, job)
+        _go_on(work, job)
     elif end.buries:
         details = details_of(job)
         details.error, details.reason = blame(end, dependency.name), DeathReason.CHILD_FAILED
@@ -242,7 +242,7 @@ def _hear(work: Work, job: Job, dependency: Dependency, end: End) -> None:
         work.failed += 1
 
 
-def go_on(work: Work, job: Job, count: NeedCount | None = None) -> None:
+def _go_on(work: Work, job: Job, count: NeedCount | None = None) -> None:
     """Nothing keeps a job waiting any more. ``count``: of what it needs, if it needs none of them any more."""
     if count is not None and count.done == count.total:
         queue = work.queue_of(job)

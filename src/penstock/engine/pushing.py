@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Job, NewJob
     from penstock.core.names import Reservation
     from penstock.core.queue import QueueKey
+    from penstock.engine.engine import Engine
     from penstock.engine.fleet import Fleet
     from penstock.engine.names import Held
 
@@ -70,11 +71,19 @@ def is_plain(jobs: Sequence[NewJob]) -> bool:
     return True
 
 
-def _why(error: PenstockError) -> str:
+def why(error: PenstockError) -> str:
     """Say why a part of a push failed. What a shard says of itself ("nothing was stored") would be wrong for all of it."""
     if isinstance(error, StorageFailed):
         return "a shard was lost meanwhile."
     return "a shard is full." if isinstance(error, StorageFull) else str(error)
+
+
+def check_shard(engine: Engine, shard: int) -> None:
+    """Raise StorageFailed or StorageFull if a shard is known to take no new jobs."""
+    try:
+        engine.store.check_writable(grows=True)
+    except StorageFailed as error:
+        raise StorageFailed(f"Shard {shard} is down. {error}") from error
 
 
 class Pushing:
@@ -133,7 +142,7 @@ class Pushing:
                 f"{count} of {of} jobs are stored, and of the others it is not known: a shard was lost while it stored them."
             )
         else:
-            text = f"{count} of {of} jobs are stored, the others are not: {_why(error)}"
+            text = f"{count} of {of} jobs are stored, the others are not: {why(error)}"
         ids = (None if (job := self._answers.get(item.place)) is None else job.id for item in self._items)
         return PartlyPushed(
             f"{text} Send the others again: what has an idempotency key is not stored twice.",
@@ -197,10 +206,7 @@ class Pushing:
             parts = [(item.queue, (item.new,)) for item in here.get(shard, ())]
             if engine.buffer is not None and shard not in others and engine.buffer.takes(parts):
                 continue  # it does without its database for a while
-            try:
-                engine.store.check_writable(grows=True)
-            except StorageFailed as error:
-                raise StorageFailed(f"Shard {shard} is down. {error}") from error
+            check_shard(engine, shard)
 
     async def _answer_known(self) -> None:
         """Where queues have moved, a reservation may name a shard that its job has left: so jobs are looked for everywhere."""
