@@ -6,6 +6,7 @@ STAMP  := $(VENV)/.installed
 RUN_ARGS ?=
 CLUSTER_ARGS ?=
 BENCH_ARGS ?=
+BASE ?= HEAD
 KILLS ?= 10
 
 # Tests wait for their servers half of the time.
@@ -15,7 +16,7 @@ export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr 2 \* $$(nproc 2>/dev/null |
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench-scale bench-spark chaos chaos-spark run cluster check test test-fast fuzz bench docs sdk lock format clean
+.PHONY: help setup bench-compare bench-scale bench-spark chaos chaos-spark run cluster audit check test test-fast fuzz bench docs sdk lock format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -68,11 +69,22 @@ chaos-spark: setup ## kill Spark's driver again and again under every kind of st
 bench: setup ## measure pushes, bulk pushes, pull and ack, topics, memory, against the goals; BENCH_ARGS=topics for a part
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
+bench-compare: setup ## the rows of make bench here and at an older revision, in turns; BASE=main~10
+	$(BIN)/python -m bench.compare $(BASE) $(BENCH_ARGS)
+
 bench-scale: setup ## the same on PostgreSQL: against a client that does it by hand, a long queue, two servers
 	$(BIN)/python -m bench.scale
 
 bench-spark: setup ## rows a second between Spark and a server, beside loops over the REST API; BENCH_ARGS="lake --scale 0.05"
 	$(BIN)/python -m bench.spark $(BENCH_ARGS)
+
+audit: $(VENV)/audit/.installed ## known vulnerabilities of the dependencies, and a bill of materials in dist/penstock.cdx.json
+	@$(VENV)/audit/bin/python deploy/audit.py --tools $(VENV)/audit/bin
+
+$(VENV)/audit/.installed: requirements/audit.lock
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/audit.lock
+	@touch $@
 
 docs: setup ## make the generated parts of the docs anew
 	$(BIN)/python -m tests.docs.generate
@@ -87,6 +99,8 @@ lock: ## pin the dependencies anew, with hashes
 	  --output-file requirements/runtime.lock pyproject.toml
 	$(VENV)/lock/bin/pip-compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --allow-unsafe --output-file requirements/dev.lock pyproject.toml requirements/dev.in
+	$(VENV)/lock/bin/pip-compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --allow-unsafe --output-file requirements/audit.lock requirements/audit.in
 	$(VENV)/lock/bin/pip-compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --allow-unsafe --all-build-deps --only-build-deps --output-file requirements/build.lock pyproject.toml
 

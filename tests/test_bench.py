@@ -83,7 +83,7 @@ async def test_publishing_over_http2_is_understood_and_counted() -> None:
             ":method": "POST",
             ":scheme": "http",
             ":path": "/publish/t",
-            ":authority": "bench",
+            ":authority": "localhost",
             "content-length": str(len(PAYLOAD)),
         }
     ]

@@ -43,16 +43,18 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
         "resp_plain": "127.0.0.1:6381",
         "durability": "never", "wal_dir": "/wal",
         "sync_interval_ms": "5", "auth_tokens": "a,b", "metrics_auth": "yes", "insecure": "true", "cors_allow_origin": "https://x",
+        "allowed_hosts": "queue.corp, *.lan,::1",
         "trusted_proxies": "10.0.0.0/8", "rate_limit_window_ms": "1", "rate_limit_max_requests": "7",
         "rate_limit_cleanup_ms": "9", "shutdown_timeout_ms": "5000", "completed_max": "1", "completed_age_ms": "2",
         "journal_bytes_max": "5000", "journal_age_ms": "3", "ballast_bytes": "0", "bulk_processes": "1", "upgrade_copy": "no",
-        "bulk_spool_bytes": "1048576",
+        "bulk_spool_bytes": "1048576", "bulk_memory_bytes": "268435456",
         "bulk_journal_rows": "5", "bulk_snapshot_ms": "5s", "lake": "/data/lake", "log_level": "debug", "log_format": "json",
         "webhook_allowed_hosts": "hooks.corp,10.0.0.1", "accept_loss": "yes", "queue_idle_threshold_ms": "4",
         "push_allowed_hosts": "hooks.corp,10.0.0.1",
         "queue_size_threshold": "6", "memory_warning_mb": "7", "storage_warning_mb": "8", "worker_timeout_ms": "9",
         "worker_overload_threshold_ms": "10", "jwt_secret": "x", "jwt_key_file": "key.pem", "jwt_jwks": "https://id.example/keys",
         "jwt_leeway_ms": "5", "jwt_required_claims": "exp,sub", "jwt_audience": "queue", "jwt_issuer": "https://id.example",
+        "jwt_default_scopes": "acme:read,acme:write",
         "namespace_quotas": "acme:5,a:b:7,*:9", "tls_cert_file": "cert.pem", "tls_key_file": "tls.pem",
         "dev_cert": "yes",
         "batches": "127.0.0.1:8080", "topics": "127.0.0.1:8081", "topics_lease_ms": "1000", "batches_max_retries": "5",
@@ -463,3 +465,16 @@ def test_an_example_of_a_file_is_written() -> None:
     done = CliRunner().invoke(main, ["config", "example"])
     assert done.exit_code == 0
     assert all(f"# {name}: " in done.output for name in SETTINGS)
+
+
+def test_tokens_without_scopes_are_those_of_mqueue_where_its_variables_are_set(tmp_path: Path) -> None:
+    mqueue = {"JWT_SECRET": "x" * 32, "DATABASE_URLS": "postgresql://u:p@h/d"}
+    found = load({}, mqueue)
+    assert found.jwt_default_scopes == ("*:read", "*:write")
+    assert any("JWT_DEFAULT_SCOPES" in note for note in found.notes)
+    assert load({}, {"JWT_SECRET": "x" * 32}).jwt_default_scopes == ()
+    assert load({}, mqueue | {"JWT_DEFAULT_SCOPES": "none"}).jwt_default_scopes == ()
+    assert load({}, mqueue | {"JWT_JWKS": "https://id.example/keys"}).jwt_default_scopes == ()
+    file = tmp_path / "own.yaml"
+    file.write_text("jwt_default_scopes: none\n")
+    assert load({}, mqueue, file).jwt_default_scopes == ()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.access.api_keys import ApiKeys
 from penstock.access.gate import Gate
+from penstock.access.identity import WORDS
 from penstock.access.quotas import Counter, Quotas
 from penstock.core import limits
 from penstock.core.errors import ConfigInvalid, InvalidInput
@@ -63,8 +64,17 @@ def gate_of(config: Config, clock: Clock, guard: Guard) -> Gate:
 
     ring = KeyRing(clock, keys, fetch)
     ring.tend()
-    rules = Rules(config.jwt_leeway_ms, config.jwt_required_claims, config.jwt_audience, config.jwt_issuer)
+    defaults = tuple(_usable("jwt_default_scopes", lambda: [_checked_scope(each) for each in config.jwt_default_scopes]))
+    rules = Rules(config.jwt_leeway_ms, config.jwt_required_claims, config.jwt_audience, config.jwt_issuer, defaults)
     return Gate(clock, tokens, Verifier(clock, ring, rules), required=config.auth_required)
+
+
+def _checked_scope(scope: str) -> str:
+    """Return a scope. Raises ValueError for one that would grant nothing."""
+    namespace, colon, word = scope.rpartition(":")
+    if word not in WORDS or (colon and not namespace):
+        raise ValueError(f"{scope!r} is no scope; expected NAMESPACE:WORD, with one of the words {', '.join(WORDS)}")
+    return scope
 
 
 async def keys_for(gate: Gate, store: Store, clock: Clock) -> ApiKeys:

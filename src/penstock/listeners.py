@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from granian.constants import Interfaces, SSLProtocols
-from granian.http import HTTP1Settings
+from granian.http import HTTP1Settings, HTTP2Settings
 from granian.server.embed import Server as Granian
 
 from penstock.config import flag_of
+from penstock.core import limits
 from penstock.core.errors import ConfigInvalid
 from penstock.doors.http.request_log import RequestLog
 
@@ -78,6 +79,7 @@ def listen(app: HttpApp, listener: Listener, config: Config, clock: Clock) -> Gr
         backlog=BACKLOG,
         backpressure=REQUESTS_MAX,
         http1_settings=HTTP1Settings(header_read_timeout=HEADER_TIMEOUT_MS),
+        http2_settings=HTTP2Settings(max_headers_size=limits.header_list_bytes_max),
         log_enabled=False,
         ssl_cert=config.tls_cert_file,
         ssl_key=config.tls_key_file,

@@ -11,6 +11,8 @@ import msgspec
 import structlog
 
 from penstock import __version__, listeners
+from penstock.access.hosts import AllowedHosts
+from penstock.access.origin import Origins
 from penstock.access.rate_limit import ClientAddress, SlidingWindow
 from penstock.core import limits
 from penstock.core.clock import SystemClock, pause
@@ -56,7 +58,7 @@ from penstock.doors.jobs.webhook_commands import webhook_commands
 from penstock.doors.jobs.webhooks import WebhookHandlers
 from penstock.doors.jobs.worker_commands import worker_commands
 from penstock.doors.jobs.workers import WorkerHandlers
-from penstock.doors.links import Links, keep_listener_alive
+from penstock.doors.links import Links, ends_of, keep_listener_alive
 from penstock.doors.messages.door import MessagesDoor
 from penstock.doors.messages.places import Places, Rules
 from penstock.doors.messages.push import PushOffice, PushRules
@@ -198,6 +200,7 @@ class Doors:
         self.hub = hub = Hub(engine.feed, engine.clock)
         self._links = Links(engine.clock, tls=config.tls_cert_file is not None)
         self._window = self._new_window()
+        self._origins = _origins(config, gate)
         metrics = Metrics(engine, uptime, self.workers, hub)
         self.ops = OpsHandlers(
             engine, self.readiness, metrics, uptime, self.connections, keeps_apart=lambda: gate.keeps_apart
@@ -230,7 +233,6 @@ class Doors:
             gate,
             links=self._links,
             window=self._window,
-            allow_origin=config.cors_allow_origin,
             handshakes=self._requests.of("GET", CONSUMERS_PATH),
         )
         self._messages = MessagesDoor(engine, places, message_tally, self._consumers.settling)
@@ -268,7 +270,6 @@ class Doors:
             ),
             store=engine.store,
             links=self._links,
-            allow_origin=config.cors_allow_origin,
         )
         self.resp = RespListener(self.subscribers, self._gate, window=self._window)
         self.tcp = TcpListener(table, self._gate, engine.clock, hub=hub, window=self._window)
@@ -366,11 +367,11 @@ class Doors:
         await pause(self._clock, limits.half_sent_ms_max)
         for bodies in self._bodies:
             bodies.stopping = True
-        clients = {client for bodies in self._bodies for client in bodies.arriving.values()}
-        for client in clients:
-            await self._links.stop_reading(client)
-        if clients:
-            log.warning("requests that had not arrived were cut off", connections=len(clients))
+        connections = {ends_of(scope) for bodies in self._bodies for scope in bodies.arriving.values()}
+        for ends in connections:
+            await self._links.stop_reading(ends)
+        if connections:
+            log.warning("requests that had not arrived were cut off", connections=len(connections))
 
     def hush(self) -> None:
         """Take no more messages for those who are given them as they come: they would ask again and again."""
@@ -404,7 +405,8 @@ class Doors:
         app = HttpApp(
             routes,
             self._gate,
-            allow_origin=config.cors_allow_origin,
+            clock=self._clock,
+            origins=self._origins,
             window=window,
             address=ClientAddress(config.trusted_proxies),
             links=self._links,
@@ -416,6 +418,12 @@ class Doors:
         )
         self._bodies.append(app.bodies)
         return app
+
+
+def _origins(config: Config, gate: Gate) -> Origins:
+    listening = (config.http, config.metrics, config.batches, config.topics, config.messages)
+    hosts = AllowedHosts([each.host for each in listening if each is not None], config.allowed_hosts)
+    return Origins(gate, hosts, ClientAddress(config.trusted_proxies), allow_origin=config.cors_allow_origin)
 
 
 def _start_bulk(engine: AnyEngine, metrics: Metrics) -> tuple[Groups, Stages]:

@@ -36,7 +36,7 @@ class Api:
             more["json"] = body
         response = self.call(method, path, **more)
         decoded = response.json()
-        assert set(decoded) == {"ok", "error"}
+        assert set(decoded) == {"ok", "error"}, (response.status_code, decoded)
         assert decoded["ok"] is False
         assert response.headers["penstock-error"]
         return response.status_code, decoded["error"]

@@ -790,7 +790,8 @@ def test_the_quick_start_of_mqueue(tmp_path: Path, asks: bool) -> None:
     env = {"JWT_SECRET": QUICK_START_SECRET, "TLS_CERT_FILE": str(cert), "TLS_KEY_FILE": str(key)}
     if not asks:
         env["METRICS_AUTH"] = "false"
-    shown = {"Authorisation": f"Bearer {token(QUICK_START_SECRET, exp=1930000000)}"}
+    env["JWT_DEFAULT_SCOPES"] = "*:read, *:write"  # by itself where mqueue's variables are set: tests/test_config.py
+    shown = {"Authorisation": f"Bearer {token(QUICK_START_SECRET, exp=1930000000, scopes=None)}"}
     with (
         ServerProcess(tmp_path / "data", "--batches", own, "--metrics", metrics, env=env),
         httpx2.Client(verify=False, trust_env=False, timeout=30) as client,

@@ -199,9 +199,13 @@ def move_to_waiting_children(c: TcpClient) -> None:
     c.ok("ACK", id=other, token=held["token"])
     again = c.ok("PULL", queue=c.queue, timeout=10_000)
     assert (again["job"]["id"], again["job"]["attempts"]) == (parent, 0)
-    # Nothing is open any more: it does not wait.
-    c.ok("MoveToWaitingChildren", id=parent, token=again["token"])
-    assert c.ok("PULL", queue=c.queue, timeout=10_000)["job"]["id"] == parent
+    # Nothing is open any more: its worker keeps it, however often it asks, and no other worker gets it.
+    for _ in range(3):
+        refused = c.call("MoveToWaitingChildren", id=parent, token=again["token"])
+        assert (refused["ok"], refused["code"]) == (False, "nothing_to_await")
+    assert c.ok("PULL", queue=c.queue)["job"] is None
+    assert c.state(parent) == "active"
+    c.ok("ACK", id=parent, token=again["token"])
 
 
 def change_delay(c: TcpClient) -> None:
@@ -795,7 +799,7 @@ def hello(c: TcpClient) -> None:
 
 @pytest.mark.parametrize(
     ("name", "more"),
-    [("MoveToDelayed", {"delay": 60_000}), ("MoveToWait", {}), ("MoveToWaitingChildren", {}), ("Discard", {})],
+    [("MoveToDelayed", {"delay": 60_000}), ("MoveToWait", {}), ("Discard", {})],
 )
 def test_a_worker_that_lost_its_job_does_not_move_it(client: TcpClient, name: str, more: dict[str, Any]) -> None:
     job_id, stale = client.active()
@@ -805,6 +809,13 @@ def test_a_worker_that_lost_its_job_does_not_move_it(client: TcpClient, name: st
     assert client.state(job_id) == "active"
     client.ok(name, id=job_id, token=token, **more)
     assert client.state(job_id) != "active"
+
+
+def test_a_worker_that_lost_its_job_does_not_park_it(client: TcpClient) -> None:
+    job_id, stale = client.active()
+    client.ok("MoveToWait", id=job_id)
+    client.ok("PULL", queue=client.queue)
+    assert "token" in client.refused("MoveToWaitingChildren", id=job_id, token=stale)
 
 
 def _by_command() -> dict[str, Callable[[TcpClient], None]]:

@@ -85,7 +85,7 @@ class Client:
 def door_of(engine: Engine, clock: ManualClock) -> Consumers:
     places = Places(engine, Rules())
     return Consumers(
-        engine, places, MessageTally(engine.store.queue_find), Gate(clock), links=Links(clock), window=None, allow_origin="*",
+        engine, places, MessageTally(engine.store.queue_find), Gate(clock), links=Links(clock), window=None,
         handshakes=RouteCount(clock),
     )  # fmt: skip
 

@@ -78,6 +78,20 @@ def test_a_number_that_was_never_given_is_no_trouble(api: Api, last: str) -> Non
     api.push()
 
 
+@pytest.mark.parametrize("path", ["/events", "/events/queues/q"])
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("ids=foo", "ids must be one of: marked, plain"),
+        ("format=foo", "format must be one of: legacy, typed"),
+        ("lastEventId=foo", "lastEventId must be the id of an event, such as 17, or 0 for all that are kept"),
+        ("lastEventId=-1", "lastEventId must be the id of an event, such as 17, or 0 for all that are kept"),
+    ],
+)
+def test_a_wrong_parameter_is_refused(api: Api, path: str, query: str, error: str) -> None:
+    assert api.refused("GET", f"{path}?{query}") == (400, error)
+
+
 def test_nothing_is_lost_or_repeated_at_the_seam(server: ServerProcess, api: Api) -> None:
     """Readers join again and again, from the beginning, while jobs flow: each sees every job once, in order."""
     stop = threading.Event()
@@ -154,7 +168,7 @@ def test_a_slow_reader_is_cut_off_and_can_come_back(server: ServerProcess, api: 
     text = "x" * 60_000
     with socket.create_connection(("127.0.0.1", server.port)) as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        slow.sendall(f"GET /events/queues/{api.queue} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        slow.sendall(f"GET /events/queues/{api.queue} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert slow.recv(10)
         for _ in range(60):
             jobs = api.ok("POST", "{q}/jobs/bulk", {"jobs": [{"data": 1, "maxAttempts": 1}] * 10})["ids"]
@@ -183,7 +197,7 @@ def test_there_is_a_limit_of_streams_and_a_shutdown_ends_them_all(tmp_path: Path
         sockets = []
         for _ in range(1_000):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
-            client.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
             client.settimeout(20)
             assert b"200 OK" in client.recv(4_096)
             sockets.append(client)

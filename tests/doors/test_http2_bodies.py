@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.core import limits
 from tests.support import npm
 from tests.support.http2 import Http2Client
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
 CURL = ("curl", "-s", "-w", "%{http_code}", "--http2-prior-knowledge", "-X", "POST")
+TOO_LARGE = bytes(limits.body_bytes_max + 4_000_000)
 NO_ERROR, INTERNAL_ERROR, CANCEL = 0, 2, 8
 #: Sends each body in one of the ways in which Node sends it, and prints the statuses.
 NODE = """
@@ -133,3 +136,35 @@ def test_a_pull_after_the_answer_finds_the_message(server: ServerProcess, api: A
             while stream not in client.answered:
                 assert client.read()
             assert api.pull()["data"] == number
+
+
+@needs_curl
+@pytest.mark.parametrize(("path", "status"), [("publish/{}", b"413"), ("queues/{}/jobs", b"400"), ("nothing/{}", b"404")])
+@pytest.mark.parametrize("way", [("--data-binary", "@-"), ("-T", "-")], ids=["announced", "unannounced"])
+def test_curl_gets_the_answer_to_a_body_that_is_too_large(
+    server: ServerProcess, api: Api, path: str, status: bytes, way: tuple[str, str]
+) -> None:
+    url = f"{server.url}/{path.format(api.queue)}"
+    for _ in range(3):
+        sent = subprocess.run([*CURL, *way, url], input=TOO_LARGE, capture_output=True, check=False)
+        assert (sent.returncode, sent.stdout[-3:]) == (0, status), sent.stderr
+    assert api.counts()["waiting"] == 0
+
+
+def test_a_client_that_sends_all_before_it_reads_gets_the_answer(server: ServerProcess, api: Api) -> None:
+    with Http2Client(server.port) as client:
+        stream = client.post(f"/publish/{api.queue}", length=len(TOO_LARGE))
+        client.send_all(stream, TOO_LARGE)
+        while stream not in client.ended:
+            assert client.read()
+        assert client.status[stream] == 413
+        assert stream not in client.resets
+
+
+def test_a_body_without_an_end_is_not_read_for_ever(server: ServerProcess, api: Api) -> None:
+    with Http2Client(server.port) as client:
+        stream = client.post(f"/publish/{api.queue}", length=1 << 40)
+        sent = client.send_all(stream, itertools.repeat(bytes(1 << 14)))
+        assert client.resets[stream] == NO_ERROR
+        assert client.status[stream] == 413
+        assert sent < limits.drain_bytes_max + (4 << 20)  # and what was on its way

@@ -173,7 +173,7 @@ def test_a_body_that_announces_too_much_is_refused_before_it_is_sent(api: Api, s
 
     with socket.create_connection(("127.0.0.1", server.port)) as raw:
         raw.sendall(
-            f"POST /queues/{api.queue}/jobs/bulk HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000000000\r\n\r\n".encode()
+            f"POST /queues/{api.queue}/jobs/bulk HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10000000000000\r\n\r\n".encode()
         )
         assert b"413" in raw.recv(4096).split(b"\r\n")[0]
 
@@ -382,7 +382,7 @@ def test_a_client_that_hangs_up_takes_no_job_with_it(api: Api, server: ServerPro
     import socket
 
     raw = socket.create_connection(("127.0.0.1", server.port))
-    raw.sendall(f"GET /queues/{api.queue}/jobs?timeout=60000 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    raw.sendall(f"GET /queues/{api.queue}/jobs?timeout=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     while api.ok("GET", "/stats")["collections"]["waitingCallers"] == 0:
         time.sleep(0.01)
     raw.close()

@@ -37,7 +37,9 @@ class Pair:
             self.client = socket.create_connection(listener.getsockname())
             self.server, address = listener.accept()
         self.client.settimeout(10)
-        self.name = f"{address[0]}:{address[1]}"
+        self.client_name = f"{address[0]}:{address[1]}"
+        self.port: int = self.server.getsockname()[1]
+        self.name = f"{self.client_name} {self.port}"
 
     def close(self) -> None:
         self.client.close()
@@ -120,9 +122,9 @@ class Served:
             lambda identity, namespace, _client: Session(table, gate, identity=identity, namespace=namespace),
             store=engine.store,
             links=Links(clock),
-            allow_origin="*",
         )
-        scope: Any = SimpleNamespace(path="/ws", headers={}, client=pair.name, http_version="1.1", scheme="http")
+        scope: Any = SimpleNamespace(path="/ws", headers={}, http_version="1.1", scheme="http")
+        scope.client, scope.server = pair.client_name, f"127.0.0.1:{pair.port}"
         proto: Any = SimpleNamespace(accept=self._accept, close=self.closed.append)
         self.serving = asyncio.ensure_future(self.door.serve(scope, proto, "127.0.0.1"))
 

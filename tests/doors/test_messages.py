@@ -329,6 +329,8 @@ def test_an_earlier_message_is_not_held_up_by_a_later_one(queue: Queue) -> None:
 def test_who_waits_gets_what_is_published_meanwhile(queue: Queue, server: ServerProcess) -> None:
     assert queue.consume(wait_ms=1) == []
     assert queue.consume(wait_ms=0) == []
+    for wrong, why in (("x", "wait_ms must be a number"), ("-1", "wait_ms must be at least 0")):
+        assert queue.refused("GET", f"{queue.path}/messages?wait_ms={wrong}") == (400, why)
 
 
 # Consuming.

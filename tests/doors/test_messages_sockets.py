@@ -231,7 +231,7 @@ def test_acks_at_another_server_make_room(server: ServerProcess, queue: Queue, t
         settled(queue, ready=0, in_flight=0)
 
 
-@pytest.mark.parametrize(("query", "count"), [("", 10), ("?window=0", 10), ("?window=x", 10), ("?window=3", 3)])
+@pytest.mark.parametrize(("query", "count"), [("", 10), ("?window=", 10), ("?window=3", 3)])
 def test_how_many_a_connection_holds(server: ServerProcess, queue: Queue, query: str, count: int) -> None:
     publish(queue, 12)
     with consumer(server, queue, query) as ws:
@@ -406,6 +406,11 @@ def test_only_queues_have_consumers(server: ServerProcess) -> None:
     for path in ("/namespaces/a/ws", "/namespaces/a/queues/b", "/namespaces/a/queues/b/c/ws", "/namespaces"):
         assert refused(server, path) == (404, "Not found")
     assert refused(server, "/namespaces/a%20b/queues/c/ws")[0] == 400
+    for wrong in ("0", "-1", "x", "1.5", "9" * 30):
+        assert refused(server, f"/namespaces/a/queues/b/ws?window={wrong}") == (
+            400,
+            "window must be a number of messages: 1 or more",
+        )
 
 
 @pytest.fixture(scope="module")

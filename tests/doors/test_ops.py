@@ -123,12 +123,19 @@ def test_an_unknown_path_or_method_is_not_found(api: Api, method: str, path: str
         assert response.json() == {"ok": False, "error": "Not found"}
 
 
-# CORS.
+# CORS. Without tokens, no page of another site is answered: tests/security/test_browser.py.
 
 
-def test_a_preflight_is_answered_everywhere(api: Api) -> None:
+@pytest.fixture(scope="module")
+def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
+    env = {"AUTH_TOKENS": "secret-token-1"}
+    with ServerProcess(tmp_path_factory.mktemp("asking") / "data", env=env) as running, running.client() as client:
+        yield client
+
+
+def test_a_preflight_is_answered_everywhere(asking: httpx2.Client) -> None:
     for path in ("/queues/x/jobs", "/whatever"):
-        response = api.call("OPTIONS", path)
+        response = asking.options(path)
         assert (response.status_code, response.content) == (204, b"")
         headers = response.headers
         assert headers["access-control-allow-origin"] == "*"
@@ -137,9 +144,13 @@ def test_a_preflight_is_answered_everywhere(api: Api) -> None:
         assert headers["access-control-max-age"] == "86400"
 
 
-def test_every_answer_names_the_allowed_origin(api: Api) -> None:
+def test_every_answer_names_the_allowed_origin(asking: httpx2.Client) -> None:
     for path in ("/health", "/nope", "/queues/a b/jobs", "/prometheus"):
-        assert api.call("GET", path).headers["access-control-allow-origin"] == "*"
+        assert asking.get(path).headers["access-control-allow-origin"] == "*"
+
+
+def test_a_browser_may_read_the_code_of_an_error(asking: httpx2.Client) -> None:
+    assert asking.get("/jobs/unknown").headers["access-control-expose-headers"] == "penstock-error, retry-after"
 
 
 # Tokens, limits: a server of their own.

@@ -137,7 +137,7 @@ def test_a_taken_port_of_the_second_listener_is_named(tmp_path: Path) -> None:
 def test_without_tls_nothing_is_answered(secured: Secured) -> None:
     for port in (secured.port, secured.tcp_port):
         with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
-            plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             try:
                 answer = plain.recv(1_000)
             except ConnectionError:

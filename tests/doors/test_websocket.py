@@ -338,7 +338,7 @@ def test_who_does_not_read_replies_is_not_read_either(server: ServerProcess, api
     with socket.create_connection(("127.0.0.1", server.port)) as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         raw.sendall(
-            b"GET /ws/queues/quiet HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"GET /ws/queues/quiet HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
         assert raw.recv(4_096).startswith(b"HTTP/1.1 101")
@@ -388,7 +388,7 @@ def test_who_shows_a_wrong_token_is_not_let_in(guarded: ServerProcess) -> None:
 def test_a_header_that_is_not_ascii_is_not_overlooked(guarded: ServerProcess, header: bytes, status: bytes) -> None:
     with socket.create_connection(("127.0.0.1", guarded.port), timeout=20) as raw:
         raw.sendall(
-            b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" + header + b"\r\n"
+            b"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" + header + b"\r\n"
             b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
         assert raw.recv(4_096).startswith(b"HTTP/1.1 " + status)

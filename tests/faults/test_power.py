@@ -18,6 +18,7 @@ from penstock.engine.claim import Claim
 from penstock.engine.engine import Engine
 from penstock.engine.produce import Push
 from penstock.engine.settle import Ack, Fail, Hold
+from penstock.store import markfile
 from penstock.store.markfile import MARK_NAME
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.mark import MarkFile
@@ -52,17 +53,17 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
     real_sync = MarkFile._sync
 
-    def pwrite(fd: int, data: bytes, offset: int) -> int:
+    def write_at(fd: int, data: bytes, offset: int) -> None:
         recorder.events.append(Event("write", MARK_NAME, offset, bytes(data)))
-        return real_pwrite(fd, data, offset)
+        real_write(fd, data, offset)
 
     def sync(self: MarkFile) -> None:
         began = len(recorder.events)
         real_sync(self)
         recorder.synced(MARK_NAME, began)
 
-    real_pwrite = os.pwrite
-    monkeypatch.setattr("penstock.store.sqlite.mark.os.pwrite", pwrite)
+    real_write = markfile.write_at
+    monkeypatch.setattr(markfile, "write_at", write_at)
     monkeypatch.setattr(MarkFile, "_sync", sync)
     return recorder
 

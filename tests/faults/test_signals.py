@@ -89,7 +89,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "data").start()
     assert server.process is not None
     with socket.create_connection(("127.0.0.1", server.port)) as stuck:  # a request that never ends
-        stuck.sendall(b"POST /queues/q/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        stuck.sendall(b"POST /queues/q/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         with server.client() as client:
             client.get("/ping")
         server.process.send_signal(signal.SIGTERM)
@@ -104,7 +104,7 @@ def _http2(*, length: int | None) -> bytes:
     """Return a request over HTTP/2 whose body does not end."""
     link = h2.connection.H2Connection()
     link.initiate_connection()
-    headers = [(":method", "POST"), (":path", "/queues/q/jobs"), (":scheme", "http"), (":authority", "x")]
+    headers = [(":method", "POST"), (":path", "/queues/q/jobs"), (":scheme", "http"), (":authority", "localhost")]
     link.send_headers(1, [*headers, *([("content-length", str(length))] if length else [])])
     link.send_data(1, b"{")
     return link.data_to_send()
@@ -113,9 +113,9 @@ def _http2(*, length: int | None) -> bytes:
 @pytest.mark.parametrize(
     "half",
     [
-        b"POST /queues/q/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
-        b"POST /queues/q/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
-        b"POST /queues/q/jobs HTTP/1.1\r\nHost: x\r\nContent-Le",
+        b"POST /queues/q/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
+        b"POST /queues/q/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+        b"POST /queues/q/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Le",
         _http2(length=100),
     ],
     ids=["length", "chunked", "head", "http2"],

@@ -37,7 +37,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 async def ask(port: int, queue: str) -> Connection:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET /queues/{queue}/jobs?timeout=60000 HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+    writer.write(f"GET /queues/{queue}/jobs?timeout=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     await writer.drain()
     return reader, writer
 

@@ -11,6 +11,7 @@ import h2.connection
 import h2.events
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
 PATIENCE_S = 30
@@ -26,6 +27,8 @@ class Http2Client:
         self.data: dict[int, bytes] = {}
         self.answered: set[int] = set()  #: streams whose status has come
         self.ended: set[int] = set()
+        self.status: dict[int, int] = {}
+        self.resets: dict[int, int] = {}  #: streams that the server has reset, with the code
         self.flush()
 
     def __enter__(self) -> Self:
@@ -37,10 +40,11 @@ class Http2Client:
     def flush(self) -> None:
         self._socket.sendall(self._http.data_to_send())
 
-    def post(self, path: str) -> int:
-        """Begin a request that has no end yet; return its stream."""
+    def post(self, path: str, *, length: int | None = None) -> int:
+        """Begin a request that has no end yet, and announce its length, if there is one; return its stream."""
         stream = self._http.get_next_available_stream_id()
         head = [(":method", "POST"), (":path", path), (":authority", "localhost"), (":scheme", "http")]
+        head += [("content-length", str(length))] if length is not None else []
         self._http.send_headers(stream, head)
         self.data[stream] = b""
         self.flush()
@@ -49,6 +53,23 @@ class Http2Client:
     def send(self, stream: int, data: bytes, *, end: bool = False) -> None:
         self._http.send_data(stream, data, end_stream=end)
         self.flush()
+
+    def send_all(self, stream: int, data: bytes | Iterable[bytes]) -> int:
+        """Send a whole body as fast as the server takes it, and the end; return how many bytes were sent.
+
+        Reads only what says how much may be sent. Stops when the server resets the stream.
+        """
+        sent = 0
+        pieces = (data[at : at + (1 << 14)] for at in range(0, len(data), 1 << 14)) if isinstance(data, bytes) else data
+        for piece in pieces:
+            while stream not in self.resets and self._http.local_flow_control_window(stream) < len(piece):
+                assert self.read()
+            if stream in self.resets:
+                return sent
+            self.send(stream, piece)
+            sent += len(piece)
+        self.send(stream, b"", end=True)
+        return sent
 
     def reset(self, stream: int, code: int = 0) -> None:
         self._http.reset_stream(stream, code)
@@ -64,6 +85,9 @@ class Http2Client:
                     self._http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             elif isinstance(event, h2.events.ResponseReceived):
                 self.answered.add(event.stream_id)
+                self.status[event.stream_id] = next(int(value) for name, value in event.headers if str(name) == ":status")
+            elif isinstance(event, h2.events.StreamReset):
+                self.resets[event.stream_id] = int(event.error_code)
             elif isinstance(event, h2.events.StreamEnded):
                 self.ended.add(event.stream_id)
         self.flush()

@@ -141,21 +141,32 @@ class ClientAddress:
         """Return the client's address: from X-Forwarded-For, else from X-Real-IP, else the peer itself.
 
         Of several forwarded addresses it is the last one that is no trusted proxy: everything left of it was sent by the
-        client and could be invented. A peer that is no trusted proxy is believed nothing.
+        client and could be invented. No more than ``limits.forwarded_hops_max`` are looked at. A peer that is no trusted
+        proxy is believed nothing.
         """
         if not self._is_trusted(peer):
             return peer
-        forwarded = ",".join(headers.get_all("x-forwarded-for"))  # a proxy may add a line instead of a word
-        hops = [hop.strip() for hop in forwarded.split(",") if hop.strip()]
-        for hop in reversed(hops):
-            if not self._is_trusted(hop):
-                return hop[:ADDRESS_CHARS_MAX]
-        return headers.get("x-real-ip", "").strip()[:ADDRESS_CHARS_MAX] or (hops or [peer])[0]
+        first = peer
+        rest = ",".join(headers.get_all("x-forwarded-for"))  # a proxy may add a line instead of a word
+        for _ in range(limits.forwarded_hops_max):
+            rest, _, hop = rest.rpartition(",")
+            hop = hop.strip()[:ADDRESS_CHARS_MAX]
+            if hop:
+                if not self._is_trusted(hop):
+                    return hop
+                first = hop
+            if not rest:
+                return headers.get("x-real-ip", "").strip()[:ADDRESS_CHARS_MAX] or first
+        return first
 
     def behind(self, scope: Scope) -> str:
         """Return the address of the client of a request."""
         headers: Any = scope.headers  # the type stubs do not know all of its methods
         return self.of(scope.client.rpartition(":")[0].strip("[]"), headers)
+
+    def trusts(self, scope: Scope) -> bool:
+        """Tell whether a request comes from a proxy that is believed what it says of the request."""
+        return self._is_trusted(scope.client.rpartition(":")[0].strip("[]"))
 
     def _is_trusted(self, address: str) -> bool:
         try:

@@ -29,6 +29,7 @@ FLAGS: Final[dict[str, str | None]] = {
     "tls_cert_file": "FILE",
     "tls_key_file": "FILE",
     "dev_cert": None,
+    "allowed_hosts": "HOST,...",
     "lake": "DIR|URL",
     "durability": "always|interval|never",
     "log_level": "LEVEL",

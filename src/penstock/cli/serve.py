@@ -69,6 +69,11 @@ def _greet(config: configuration.Config) -> None:
         click.echo(f"           {scheme}://{config.metrics}/metrics  (off with --metrics off)")
     if config.dev_cert:
         _tell_dev_cert(config)
+    if not config.asks_for_tokens:
+        names = ", ".join(("localhost", "its address", *config.allowed_hosts))
+        click.echo(
+            f"  open     until there is a token or a key; web pages of other sites are refused, and names besides {names}"
+        )
     if config.stores:
         click.echo(f"  data     {', '.join(map(without_password, config.stores))}")
     else:

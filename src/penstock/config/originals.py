@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 #: Variables that say where data is in mqueue. Where one of them is set, the others are mqueue's, too.
 _MQUEUE: Final = ("DATABASE_URLS", "REDIS_ADDRS", "WAL_DIR")
+#: What every token may do in mqueue, whose tokens have no scopes.
+MQUEUE_ORIGIN: Final = "the environment of mqueue"
+_MQUEUE_SCOPES: Final = "*:read,*:write"
 #: Variables of mqueue that are understood and change nothing, and why.
 _WITHOUT_MEANING: Final = {
     "WORKER_ID": "servers name themselves",
@@ -53,6 +56,20 @@ def from_originals(env: Mapping[str, str]) -> Originals:
     if redis is not None:
         texts["redis"] = redis
     return Originals(texts, tuple(_notes(env)))
+
+
+def scopes_of_mqueue(env: Mapping[str, str], texts: Mapping[str, Given]) -> dict[str, Given]:
+    """Return the scopes of tokens without any, where mqueue's own environment is in force and nothing else was said.
+
+    Its tokens are signed with its one secret. Where issuers have keys of their own, their tokens may be for anything.
+    """
+    if not _is_mqueue(env) or "jwt_secret" not in texts or texts.keys() & {"jwt_default_scopes", "jwt_key_file", "jwt_jwks"}:
+        return {}
+    return {"jwt_default_scopes": Given(_MQUEUE_SCOPES, MQUEUE_ORIGIN, "jwt_default_scopes")}
+
+
+def _is_mqueue(env: Mapping[str, str]) -> bool:
+    return any(env.get(name) for name in _MQUEUE)
 
 
 def _secret(env: Mapping[str, str], name: str) -> Given | None:
@@ -99,7 +116,7 @@ def _refuse(env: Mapping[str, str]) -> None:
                 f"{name} is not a setting. There are {known}. Everything else of EpochQ is set in its config.yaml, with "
                 "--config FILE."
             )
-    if not any(env.get(name) for name in _MQUEUE):
+    if not _is_mqueue(env):
         return  # what follows are names that other programs use for other things
     if env.get("REDIS_CLUSTER_MODE", "").lower() in _YES:
         raise ConfigInvalid(
@@ -119,7 +136,7 @@ def _refuse(env: Mapping[str, str]) -> None:
 
 def _notes(env: Mapping[str, str]) -> Iterator[str]:
     """Yield what is understood and changes nothing."""
-    if not any(env.get(name) for name in _MQUEUE):
+    if not _is_mqueue(env):
         return
     for name, why in _WITHOUT_MEANING.items():
         if env.get(name):

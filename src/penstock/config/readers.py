@@ -236,6 +236,14 @@ def hosts(text: str) -> tuple[str, ...]:
     return hosts
 
 
+def own_hosts(text: str) -> tuple[str, ...]:
+    """Read names of this server: hosts, ``*.NAME`` for all names below one, ``*`` for every name."""
+    found = tuple(each.strip().lower().removeprefix("[").removesuffix("]") for each in text.split(",") if each.strip())
+    if not all(is_address(each) or re.fullmatch(r"\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?", each) for each in found):
+        raise ValueError("expected names or addresses without scheme and port, *.NAME or *, separated by commas")
+    return found
+
+
 def log_format(text: str) -> str:
     """Read how logs are written."""
     return one_of("auto", "plain", "json")({"text": "plain", "pretty": "plain"}.get(text, text))

@@ -62,6 +62,7 @@ class Config(msgspec.Struct, frozen=True):
     jwt_required_claims: tuple[str, ...] = ("exp",)
     jwt_audience: str = ""
     jwt_issuer: str = ""
+    jwt_default_scopes: tuple[str, ...] = ()
     namespace_quotas: tuple[tuple[str, int], ...] = ()
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
@@ -69,6 +70,7 @@ class Config(msgspec.Struct, frozen=True):
     metrics_auth: bool | None = None
     insecure: bool = False
     cors_allow_origin: str = "*"
+    allowed_hosts: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
     rate_limit_window_ms: int = 60_000
     rate_limit_max_requests: int | None = None
@@ -81,6 +83,7 @@ class Config(msgspec.Struct, frozen=True):
     ballast_bytes: int = 64 * limits.MEBIBYTE
     upgrade_copy: bool = True
     bulk_processes: int = 2
+    bulk_memory_bytes: int = 2048 * limits.MEBIBYTE
     bulk_spool_bytes: int = 8192 * limits.MEBIBYTE
     bulk_journal_rows: int = 1_000_000
     bulk_snapshot_ms: int = 10 * limits.MINUTE_MS
@@ -124,7 +127,12 @@ class Setting(NamedTuple):
 #: Settings whose values are never shown.
 SECRETS = frozenset({"api_key", "auth_tokens", "jwt_secret", "redis", "stores"})
 #: How nothing is spelled, where it can be said.
-NOTHING = {"cors_allow_origin": "none", "jwt_required_claims": "none", "push_retry_delays_ms": "none"}
+NOTHING = {
+    "cors_allow_origin": "none",
+    "jwt_default_scopes": "none",
+    "jwt_required_claims": "none",
+    "push_retry_delays_ms": "none",
+}
 #: Durations whose names do not say their unit, because they are written with one.
 SPELLED = frozenset({"messages_retention", "messages_schedule_ahead"})
 _LONG = 100 * limits.YEAR_MS
@@ -286,6 +294,11 @@ SETTINGS: dict[str, Setting] = {
     ),
     "jwt_audience": Setting(str, ("JWT_AUDIENCE",), "who a JSON Web Token must be for (its aud)"),
     "jwt_issuer": Setting(str, ("JWT_ISSUER",), "who a JSON Web Token must be from (its iss)"),
+    "jwt_default_scopes": Setting(
+        readers.claims,
+        ("JWT_DEFAULT_SCOPES",),
+        "scopes of a JSON Web Token that has no claim with scopes or namespaces, separated by commas, or none",
+    ),
     "namespace_quotas": Setting(
         readers.quotas,
         ("NAMESPACE_QUOTAS",),
@@ -311,10 +324,20 @@ SETTINGS: dict[str, Setting] = {
         readers.yes_or_no, ("PENSTOCK_INSECURE",), "allow listening to other machines without tokens, or with --dev-cert"
     ),
     "cors_allow_origin": Setting(
-        readers.origin, ("CORS_ALLOW_ORIGIN",), "web pages that may call the doors: * for all, an origin, or none"
+        readers.origin,
+        ("CORS_ALLOW_ORIGIN",),
+        "web pages that may call the doors: * for all (once a token is asked for), an origin, or none",
+    ),
+    "allowed_hosts": Setting(
+        readers.own_hosts,
+        ("PENSTOCK_ALLOWED_HOSTS",),
+        "names of this server besides localhost and its address, as requests have them in Host, separated by commas; *.NAME "
+        "for all names below one, * for every name; others are refused while no token is asked for",
     ),
     "trusted_proxies": Setting(
-        readers.networks, ("PENSTOCK_TRUSTED_PROXIES",), "networks whose X-Forwarded-For is believed, separated by commas"
+        readers.networks,
+        ("PENSTOCK_TRUSTED_PROXIES",),
+        "networks whose X-Forwarded-For and X-Forwarded-Host are believed, separated by commas",
     ),
     "rate_limit_window_ms": Setting(
         readers.duration(1, limits.DAY_MS),
@@ -350,6 +373,11 @@ SETTINGS: dict[str, Setting] = {
     ),
     "bulk_processes": Setting(
         readers.number(1, 16), ("PENSTOCK_BULK_PROCESSES",), "processes that read in bulk, each started when it is needed"
+    ),
+    "bulk_memory_bytes": Setting(
+        readers.number(256 * limits.MEBIBYTE, 10**15),
+        ("PENSTOCK_BULK_MEMORY_BYTES",),
+        "memory that one bulk process may use, on Linux; what needs more is refused",
     ),
     "bulk_spool_bytes": Setting(
         readers.number(limits.MEBIBYTE, 10**14),

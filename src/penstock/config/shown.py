@@ -29,6 +29,7 @@ _EXAMPLES: Final = {
     "tls_cert_file": "/etc/penstock/cert.pem",
     "tls_key_file": "/etc/penstock/key.pem",
     "lake": "/var/lib/penstock/lake",
+    "allowed_hosts": "[queue.corp.example]",
     "metrics_auth": "true",
     "rate_limit_max_requests": "Infinity",
     "webhook_allowed_hosts": "[hooks.corp.example, 10.0.0.1]",

@@ -9,7 +9,7 @@ import msgspec
 from penstock.config import readers
 from penstock.config.checks import check_listeners, check_messages, check_tls, check_wal_dir
 from penstock.config.file import Given, read_file
-from penstock.config.originals import from_originals
+from penstock.config.originals import MQUEUE_ORIGIN, from_originals, scopes_of_mqueue
 from penstock.config.settings import SECRETS, SETTINGS, Config, flag_of
 from penstock.core.errors import ConfigInvalid
 
@@ -24,6 +24,7 @@ def load(flags: Mapping[str, str], env: Mapping[str, str], file: Path | None = N
     originals = from_originals(env)
     texts = found.texts | originals.texts | _from_env(env, found.texts)
     texts |= {name: Given(text, flag_of(name), name) for name, text in flags.items()}
+    texts |= scopes_of_mqueue(env, texts)
     values: dict[str, Any] = {}
     for name, given in texts.items():
         try:
@@ -44,6 +45,11 @@ def load(flags: Mapping[str, str], env: Mapping[str, str], file: Path | None = N
 
 def _warnings(config: Config) -> Iterator[str]:
     """Yield what is allowed because it was asked for, and yet should be known."""
+    if config.origins.get("jwt_default_scopes") == MQUEUE_ORIGIN:
+        yield (
+            "JSON Web Tokens without scopes may read and write in every namespace, as in mqueue, whose variables are set. Have "
+            "tokens issued with scopes, and set JWT_DEFAULT_SCOPES to none."
+        )
     for name in sorted(config.unguarded):
         listener = getattr(config, name)
         if not listener.is_loopback and not config.asks_for_tokens:

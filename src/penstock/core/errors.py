@@ -48,6 +48,18 @@ class BodyTooLarge(PenstockError):
     code = "body_too_large"
 
 
+class BodyTooSlow(PenstockError):
+    """The request body did not arrive in time. Send it again, without pauses."""
+
+    code = "body_too_slow"
+
+
+class TargetTooLong(PenstockError):
+    """The path or the query string is too long. Use shorter names, or send what is long in the body."""
+
+    code = "target_too_long"
+
+
 class FrameTooLarge(InvalidInput):
     """The frame is larger than the protocol allows. Send it in smaller pieces."""
 
@@ -71,9 +83,15 @@ class Unauthorized(PenstockError):
 
 
 class OriginRefused(PenstockError):
-    """Web pages of this origin may not connect. Allow it with CORS_ALLOW_ORIGIN."""
+    """Web pages of this origin may not call this server. Allow it with CORS_ALLOW_ORIGIN."""
 
     code = "origin_refused"
+
+
+class HostRefused(PenstockError):
+    """This is not known to be a name of this server. Add it to allowed_hosts."""
+
+    code = "host_refused"
 
 
 class Forbidden(PenstockError):
@@ -196,6 +214,12 @@ class WrongState(PenstockError):
     def __init__(self, state: str, message: str | None = None) -> None:
         super().__init__(message)
         self.state = state
+
+
+class NothingToAwait(PenstockError):
+    """The job waits for nothing: none of the jobs that it depends on is open. It is still yours, go on with it."""
+
+    code = "nothing_to_await"
 
 
 class StaleLease(PenstockError):
@@ -361,6 +385,12 @@ class SpoolFull(PenstockError):
     code = "spool_full"
 
 
+class BulkMemory(PenstockError):
+    """This needs more memory than a bulk process may use. Send or ask for less at once, or raise PENSTOCK_BULK_MEMORY_BYTES."""
+
+    code = "bulk_memory"
+
+
 class BulkFailed(PenstockError):
     """The process that reads in bulk ended in the middle of it; the log may say why. Retry in a moment."""
 
@@ -419,6 +449,12 @@ class BackupInvalid(PenstockError):
     """A backup is damaged, incomplete, or none."""
 
     code = "backup_invalid"
+
+
+class RestoreUnfinished(PenstockError):
+    """A restore was interrupted. Complete it with: penstock restore --continue."""
+
+    code = "restore_unfinished"
 
 
 class StoreIncompatible(PenstockError):

@@ -57,10 +57,19 @@ cron_late_ms_max: Final = MINUTE_MS
 cron_skip_ms: Final = 100
 
 # What a request may be.
+path_chars_max: Final = 8_192  # of a path without its query string, after percent-decoding
+path_segments_max: Final = key_chars_max + 16  # an id may be made of slashes alone
+query_chars_max: Final = 16_384  # as it is sent
+query_fields_max: Final = 256
+header_list_bytes_max: Final = 131_072  # of a request over HTTP/2, unpacked
+forwarded_hops_max: Final = 32  # addresses of X-Forwarded-For that are looked at, from the last one
 body_bytes_max: Final = payload_bytes_max + 65_536  # room for the envelope around the largest payload
 small_body_bytes: Final = 65_536
 bodies_bytes_max: Final = 1024 * MEBIBYTE  # of all large bodies under way
+drain_bytes_max: Final = 16 * MEBIBYTE  # read and dropped of a body that was answered with an error
+drain_ms_max: Final = 5_000  # the same, in time
 bulk_jobs_max: Final = 10_000
+names_told_max: Final = 20  # ids of jobs that the text of an error lists
 ids_max: Final = 10_000
 claim_jobs_max: Final = 1_000
 claim_wait_ms_max: Final = 60_000
@@ -72,6 +81,11 @@ offset_max: Final = 10**15
 grace_ms_max: Final = 100 * YEAR_MS
 clean_jobs_max: Final = 100_000
 metric_minutes_max: Final = 14 * DAY_MS // MINUTE_MS  # of the ends of a queue's jobs, as bunqueue keeps
+
+accepted_hosts_max: Final = (
+    64  # names of this server, as requests spell them, that are remembered; as many others are logged
+)
+shown_host_chars_max: Final = 100
 
 # What a connection of the jobs door's TCP protocol, or its WebSocket, may be.
 frame_bytes_max: Final = 64 * MEBIBYTE
@@ -164,6 +178,11 @@ jwks_fetch_ms_max: Final = 10 * SECOND_MS
 # What goes on in bulk.
 stage_bytes_max: Final = 64 * MEBIBYTE  # of one part, as it comes in
 stage_part_max: Final = 2**31 - 1
+stage_unpacked_bytes_max: Final = 256 * MEBIBYTE  # of one part, with compressed buffers unpacked
+stage_rows_max: Final = 2_000_000  # of one part
+stage_batches_max: Final = 10_000  # record batches in one part
+stage_schema_bytes_max: Final = MEBIBYTE  # of the description of the columns
+stage_queues_max: Final = 10_000  # that one part may name
 stages_max: Final = 10_000  # parts that are not committed
 staged_bytes_max: Final = 16 * 1024 * MEBIBYTE  # of all of them
 stage_slice_bytes: Final = 4 * MEBIBYTE  # written at once
@@ -212,6 +231,8 @@ worker_queues_max: Final = 1_000
 # Bulk reads: snapshots, and stretches of the journal, as files.
 bulk_tasks_max: Final = 64  # that wait for a bulk process; one more is refused
 bulk_task_ms_max: Final = 10 * MINUTE_MS  # then its process is ended
+bulk_process_bytes: Final = 512 * MEBIBYTE  # a bulk process that took more than this ends after its task
+bulk_process_tasks: Final = 1_000  # after which a bulk process ends, whatever its size
 bulk_frame_bytes_max: Final = 16 * MEBIBYTE  # of what a bulk process is told, or answers
 bulk_snapshots_max: Final = 64  # kept on a server
 bulk_snapshots_namespace_max: Final = 16  # kept of one namespace
@@ -294,6 +315,11 @@ moved_jobs_known_max: Final = 65_536  # jobs whose shard is remembered because i
 batch_commands_max: Final = 4_096
 row_changed_tries_max: Final = 20  # of a transaction that other servers got in the way of
 pending_commands_max: Final = 100_000
+pending_commands_namespace_max: Final = 50_000  # of them, so that no namespace keeps the others out
+weight_bytes: Final = 2_048  # of payload that cost about as much as one more job
+batch_weight_max: Final = 4_000  # jobs, and payloads in units of weight_bytes; at least one command
+batch_weight_shared_max: Final = 500  # likewise, while several namespaces have more to do than one batch takes
+batch_shared_ms: Final = SECOND_MS  # for which that stays so
 slice_jobs_max: Final = 500
 select_jobs_max: Final = 20_000
 sweep_jobs_max: Final = 1_000

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.doors.links import ends_of
+
 if TYPE_CHECKING:
     from granian.rsgi import Scope
 
@@ -48,6 +50,6 @@ async def say_why(links: Links, scope: Scope, outbox: Outbox[Any], closing: Clos
     if not links.reach(scope):
         return
     if outbox.broken_off:  # the server underneath would wait for the client for as long as it pleases
-        await links.say(scope.client, b"", over=True)
+        await links.say(ends_of(scope), b"", over=True)
     elif closing is not None:
-        await links.say(scope.client, close_frame(closing))
+        await links.say(ends_of(scope), close_frame(closing))

@@ -1,7 +1,8 @@
 """The sockets of this process, for what the HTTP server underneath has no words for.
 
 Granian's interface can neither say why a WebSocket is closed (its close frames are empty), nor give a refused handshake a body,
-nor have the system watch over its connections. All of that can be said to the socket itself, which is found by its addresses.
+nor have the system watch over its connections. All of that can be said to the socket itself, which is found by its addresses:
+those of both ends, because one client may use the same port of its own for connections to several listeners.
 """
 
 from __future__ import annotations
@@ -57,13 +58,20 @@ def keep_listener_alive(port: int) -> int:
     return found
 
 
+def ends_of(scope: Scope) -> str:
+    """Name the connection of a request by both ends: the address of the client, and the port that it connected to."""
+    return f"{scope.client} {scope.server.rpartition(':')[2]}"
+
+
 class Links:
-    """Finds the socket of a client, and says a last word to it. ``tls``: not there, where a plain word would be garbage."""
+    """Finds the socket of a client, and sends last words to it. ``tls``: not there, where plain bytes would be garbage."""
 
     def __init__(self, clock: Clock, *, tls: bool = False) -> None:
         self._clock = clock
         self._tls = tls
-        self._numbers: dict[str, int] = {}  #: of open sockets, by client: as of the last look, so to be checked
+        #: Of open sockets, by both ends: as of the last look, so to be checked. There are several with the same ends only if a
+        #: client uses one port for connections to several addresses of this machine, and the listener has all of them.
+        self._numbers: dict[str, list[int]] = {}
         self._looked_at: int | None = None
         self._looking: asyncio.Future[None] | None = None
 
@@ -71,13 +79,13 @@ class Links:
         """Tell whether a request came in over a connection of its own, unencrypted: only there can something be added."""
         return not self._tls and scope.http_version.startswith("1") and scope.scheme not in ("https", "wss")
 
-    async def say(self, client: str, words: bytes, *, over: bool = False) -> bool:
+    async def say(self, ends: str, words: bytes, *, over: bool = False) -> bool:
         """Send bytes right behind what was sent before; False if the client is gone or has no room for them.
 
-        ``client`` is spelled ``address:port``. ``over``: nothing can be sent after that. Only for a connection on which nobody
-        else sends at the moment, and which is closed afterwards.
+        ``ends`` are spelled as ``ends_of`` does. ``over``: nothing can be sent after that. Only for a connection on which
+        nothing else sends at the moment, and which is closed afterwards.
         """
-        link = await self._get(client)
+        link = await self._get(ends)
         if link is None:
             return False
         with link:  # a copy: it must not outlive this, or the connection would not end
@@ -89,44 +97,49 @@ class Links:
                 return False
             return whole
 
-    async def stop_reading(self, client: str) -> None:
-        """Read nothing more from a client: to who waits for the rest of a request, the connection looks lost."""
-        link = await self._get(client)
+    async def stop_reading(self, ends: str) -> None:
+        """Read nothing more from a client: to what waits for the rest of a request, the connection looks lost."""
+        link = await self._get(ends)
         if link is not None:
             with link, contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RD)
 
-    async def taken(self, client: str) -> int | None:
+    async def taken(self, ends: str) -> int | None:
         """Return how many bytes of its connection a client has taken so far; None if the system does not tell."""
-        link = await self._get(client)
-        if link is None:
-            return None
-        with link:
-            try:
-                info = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.size + _BYTES_ACKED_AT)
-                (taken,) = _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_AT)
-            except (OSError, struct.error):
-                return None
-            return int(taken)
-
-    async def _get(self, client: str) -> socket.socket | None:
-        """Return a copy of the socket of a client."""
-        link = self._find(client)
-        if link is None:
+        links = self._find(ends)
+        if not links:
             await self._look_soon()
-            link = self._find(client)
-        return link
+            links = self._find(ends)
+        found = [taken for link in links if (taken := _taken(link)) is not None]
+        return min(found, default=None)
 
-    def _find(self, client: str) -> socket.socket | None:
-        number = self._numbers.get(client)
-        link = None if number is None else _copy(number)
-        if link is not None and _peer(link) != client:
+    async def _get(self, ends: str) -> socket.socket | None:
+        """Return a copy of the socket of a client; None if it is gone, or cannot be told from another one."""
+        links = self._find(ends)
+        if not links:
+            await self._look_soon()
+            links = self._find(ends)
+        if len(links) == 1:
+            return links[0]
+        for link in links:
             link.close()
-            return None
-        return link
+        return None
+
+    def _find(self, ends: str) -> list[socket.socket]:
+        """Return copies of all sockets that have these ends."""
+        found = []
+        for number in self._numbers.get(ends, ()):
+            link = _copy(number)
+            if link is None:
+                continue
+            if _ends(link) == ends:
+                found.append(link)
+            else:
+                link.close()
+        return found
 
     async def _look_soon(self) -> None:
-        """Look through all sockets, together with everybody else who wants to, and not again and again."""
+        """Look through all sockets, once for all that want to, and not again and again."""
         if self._looking is None:
             self._looking = asyncio.ensure_future(self._look())
         await asyncio.shield(self._looking)
@@ -139,9 +152,20 @@ class Links:
             self._numbers = {}
             for number, link in _links():
                 with link:
-                    self._numbers[_peer(link)] = number
+                    self._numbers.setdefault(_ends(link), []).append(number)
         finally:
             self._looking = None
+
+
+def _taken(link: socket.socket) -> int | None:
+    """Return how many bytes the other side has acknowledged, and close the copy."""
+    with link:
+        try:
+            info = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.size + _BYTES_ACKED_AT)
+            (taken,) = _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_AT)
+        except (OSError, struct.error):
+            return None
+        return int(taken)
 
 
 def _links() -> Iterator[tuple[int, socket.socket]]:
@@ -177,10 +201,13 @@ def _copy(number: int) -> socket.socket | None:
         return None
 
 
-def _peer(link: socket.socket) -> str:
-    """Spell the other side as the HTTP server does; empty if there is none."""
+def _ends(link: socket.socket) -> str:
+    """Spell both ends as ``ends_of`` does; empty if there is no other end."""
     try:
-        host, port = link.getpeername()[:2]
+        peer, port = link.getpeername(), link.getsockname()[1]
     except OSError:
         return ""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if len(peer) == 2:
+        return f"{peer[0]}:{peer[1]} {port}"
+    host, _, _ = peer[0].partition("%")  # the HTTP server writes the number of the interface, not its name
+    return f"[{host}%{peer[3]}]:{peer[1]} {port}" if peer[3] else f"[{host}]:{peer[1]} {port}"

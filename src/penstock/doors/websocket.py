@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from penstock.core import limits
-from penstock.core.errors import OriginRefused, TooMany
+from penstock.core.errors import TooMany
 from penstock.doors.closing import Closing, say_why
 from penstock.doors.outbox import Outbox
 
@@ -140,14 +140,10 @@ S = TypeVar("S", bound=WebSocket)
 
 
 class Connections(Generic[S]):
-    """Those of a door that are open, ``most`` at a time.
+    """Those of a door that are open, ``most`` at a time."""
 
-    ``allow_origin`` is the web page that may connect from a browser (``*``: every one).
-    """
-
-    def __init__(self, most: int, allow_origin: str) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
-        self._allow_origin = allow_origin
         self._open: set[S] = set()
         self._closed = False
 
@@ -156,12 +152,6 @@ class Connections(Generic[S]):
 
     def __iter__(self) -> Iterator[S]:
         return iter(self._open)
-
-    def check_origin(self, scope: Scope) -> None:
-        """Raise OriginRefused for a handshake by a web page that may not connect."""
-        origin = scope.headers.get("origin")
-        if origin is not None and self._allow_origin not in ("*", origin):
-            raise OriginRefused
 
     def check_room(self) -> None:
         """Raise TooMany if there is no room for one more, or the door is closed."""

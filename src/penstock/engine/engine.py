@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
@@ -14,7 +14,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.ids import IdSource, first_of
 from penstock.engine import verbs
 from penstock.engine.batcher import Batcher
-from penstock.engine.claim import WaitingRoom
+from penstock.engine.claim import Claim, WaitingRoom
 from penstock.engine.completions import Completions
 from penstock.engine.fast.handed import HandedOut
 from penstock.engine.feed import Feed
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.engine")
 
 T = TypeVar("T")
+#: Jobs that are asked for, beyond which it is looked whether they are there before a batch is formed.
+_MANY: Final = 32
 
 
 class Engine:
@@ -108,6 +110,7 @@ class Engine:
             self.stats,
             apply_beside=partial(verbs.apply_beside, self),
             wants_alone=self.timer.wants_to_judge,
+            weigh=self._weigh,
             durability=durability,
             sync_interval_ms=sync_interval_ms,
         )
@@ -303,6 +306,14 @@ class Engine:
             return self.store.queue_by_number(number)
         except KeyError:  # made by another server a moment ago, so nobody waits at it here
             return None
+
+    def _weigh(self, command: AnyCommand) -> int:
+        """Return what a command costs. A claim for many jobs costs little where there are few."""
+        weight = command.weight()
+        if weight > _MANY and type(command) is Claim:
+            queue = self.store.queue_find(command.queue)
+            weight = max(1, 0 if queue is None else min(weight, self.store.counts(queue).waiting))
+        return weight
 
     def _count(self, work: Work) -> None:
         stats = self.stats

@@ -37,6 +37,13 @@ if TYPE_CHECKING:
 _SPECIAL: Final = frozenset({"job_id", "unique_key", "needs", "timestamp", "delay", "due_at", "flags"})
 
 
+def _weight_of(jobs: Sequence[NewJob]) -> int:
+    size = 0
+    for job in jobs:
+        size += len(job.data)
+    return len(jobs) + size // limits.weight_bytes
+
+
 class Push(Command[list[Job]]):
     """Put jobs on a queue: all of them or, if one is refused, none.
 
@@ -65,6 +72,14 @@ class Push(Command[list[Job]]):
                 return
         self.durable = False
 
+    def tenant(self) -> str | None:
+        """Return its namespace."""
+        return self.queue.namespace
+
+    def weight(self) -> int:
+        """Return what its jobs weigh."""
+        return _weight_of(self.jobs)
+
 
 class PushAcross(Command[list[list[Job]]]):
     """Put jobs on several queues: all of them or, if one is refused, none. Answers the jobs of each part, in order.
@@ -87,6 +102,14 @@ class PushAcross(Command[list[list[Job]]]):
         self.parts = parts
         self.asked_ms = asked_ms
         self.permit = permit
+
+    def tenant(self) -> str | None:
+        """Return the namespace of its first queue."""
+        return self.parts[0][0].namespace if self.parts else None
+
+    def weight(self) -> int:
+        """Return what its jobs weigh."""
+        return sum(_weight_of(jobs) for _, jobs in self.parts)
 
 
 class Part(NamedTuple):
@@ -146,6 +169,14 @@ class PushAgain(Command[list[Job | None]]):
         self.namespace = namespace
         self.jobs = jobs
         self.asked_ms = asked_ms
+
+    def tenant(self) -> str | None:
+        """Return its namespace."""
+        return self.namespace
+
+    def weight(self) -> int:
+        """Return what its jobs weigh."""
+        return _weight_of(self.jobs)
 
 
 async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:

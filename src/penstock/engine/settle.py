@@ -51,6 +51,10 @@ class Settlement(Command[list[ItemOutcome]]):
         self.holds = holds
         self.may = may
 
+    def weight(self) -> int:
+        """Return how many jobs it is about."""
+        return len(self.holds)
+
 
 S = TypeVar("S", bound=Settlement)
 
@@ -332,14 +336,14 @@ async def progress(engine: Engine, work: Work, commands: Sequence[Progress]) -> 
     await settle(engine, work, commands, note)
 
 
-async def settle(engine: Engine, work: Work, commands: Sequence[S], act: Callable[[S, int, Job], None]) -> None:
-    """Act on every job that is rightly held, and say of the others why not."""
+async def settle(engine: Engine, work: Work, commands: Sequence[S], act: Callable[[S, int, Job], ItemOutcome]) -> None:
+    """Act on every job that is rightly held, and say of the others why not. ``act`` may return why it did nothing."""
     await work.prefetch([hold.ref for command in commands for hold in command.holds])
     for command in commands:
         outcomes: list[ItemOutcome] = []
         for index, hold in enumerate(command.holds):
             try:
-                job = await _find(work, command, hold)
+                job = await find_held(work, command, hold)
             except QueueMoving as error:
                 outcomes.append(error)
                 continue
@@ -348,12 +352,13 @@ async def settle(engine: Engine, work: Work, commands: Sequence[S], act: Callabl
             problem = _why_not(job, hold)
             if job is not None and problem is None:
                 engine.handed.begin(work, job)
-                act(command, index, job)
+                problem = act(command, index, job)
             outcomes.append(problem)
         work.answer(command, outcomes)
 
 
-async def _find(work: Work, command: Settlement, hold: Hold) -> Job | None:
+async def find_held(work: Work, command: Settlement, hold: Hold) -> Job | None:
+    """Find the job of a hold, if it is here and may be known. Raises QueueMoving."""
     if command.namespace is not None:
         return await work.find(command.namespace, hold.ref)
     return None if isinstance(hold.ref, str) else await work.known(hold.ref, command.may)

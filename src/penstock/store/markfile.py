@@ -9,6 +9,7 @@ A mark is a lower bound, always: it is written after the fsync it tells of.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 import zlib
@@ -30,6 +31,19 @@ _HEAD = struct.Struct(">8sQ")  #: which kind of mark it is, and its number; behi
 _CHECKSUM = struct.Struct(">I")
 _SLOT_BYTES: Final = 4_096
 _SLOTS: Final = 2
+
+# A write into the system's memory takes about a microsecond. ``os.pwrite`` gives up the interpreter's lock meanwhile, and while
+# the event loop is busy the thread waits up to 5 ms to get it back, with every answer of its group. PyDLL keeps the lock.
+_PWRITE: Final = ctypes.PyDLL(None, use_errno=True).pwrite
+_PWRITE.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64)
+_PWRITE.restype = ctypes.c_ssize_t
+
+
+def write_at(fd: int, data: bytes, offset: int) -> None:
+    """Write bytes into a file without giving up the interpreter's lock. Raises OSError."""
+    if _PWRITE(fd, data, len(data), offset) != len(data):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
 
 
 class NoteFile:
@@ -79,7 +93,7 @@ class NoteFile:
     def _put(self, note: bytes) -> None:
         self._serial += 1
         record = _HEAD.pack(self.magic, self._serial) + note
-        os.pwrite(self._fd, record + _CHECKSUM.pack(zlib.crc32(record)), self._serial % _SLOTS * _SLOT_BYTES)
+        write_at(self._fd, record + _CHECKSUM.pack(zlib.crc32(record)), self._serial % _SLOTS * _SLOT_BYTES)
 
     def _sync(self) -> None:
         os.fdatasync(self._fd)

@@ -7,20 +7,22 @@ HTTP/1.1, HTTP/2, streams and WebSockets; see docs/adr/0001.
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Never, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never, Protocol, cast
 
 import msgspec
 import structlog
 
 from penstock.access.gate import shown_in
 from penstock.access.identity import ANYWHERE, Right
-from penstock.core.errors import HeadRefused, PenstockError, RouteNotFound, Unauthorized
+from penstock.core import limits
+from penstock.core.errors import HeadRefused, PenstockError, RateLimited, RouteNotFound, TargetTooLong, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
 from penstock.doors.http.request import Bodies, Request
 from penstock.doors.http.route import JSON, PLAIN, File, Plain, Route, Stream
 from penstock.doors.http.router import Router
 from penstock.doors.http.unknown import WARNING_HEADER
+from penstock.doors.links import ends_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,13 +32,17 @@ if TYPE_CHECKING:
     from granian.rsgi import Scope
 
     from penstock.access.gate import Gate
+    from penstock.access.origin import Origins
     from penstock.access.rate_limit import ClientAddress, SlidingWindow
+    from penstock.core.clock import Clock
     from penstock.doors.http.route import Handler
     from penstock.doors.links import Links
 
 log = structlog.get_logger("penstock.http")
 
 Headers = list[tuple[str, str]]
+#: The methods of probes.
+_PROBING: Final = ("GET", "HEAD")
 _PREFLIGHT: Final = [
     ("access-control-allow-methods", "GET, POST, PUT, DELETE, OPTIONS"),
     ("access-control-allow-headers", "Content-Type, Authorization, Authorisation, X-Api-Key, X-Namespace, Idempotency-Key"),
@@ -60,15 +66,34 @@ async def _head_refused(_req: Request, **_params: str) -> Never:
     raise HeadRefused
 
 
-def _warned(headers: Headers, warning: str) -> Headers:
-    return [*headers, (WARNING_HEADER, warning), ("access-control-expose-headers", WARNING_HEADER)]
+class Heads(NamedTuple):
+    """The headers that answers have, by their kind. ``origin``: what every answer tells browsers; ``preflight`` what more."""
+
+    origin: Headers
+    preflight: Headers
+    json: Headers
+    error: Headers
+    plain_error: Headers
+
+
+def _heads(allow_origin: str) -> Heads:
+    origin = [("access-control-allow-origin", allow_origin)] if allow_origin else []
+    expose = [("access-control-expose-headers", f"{CODE_HEADER}, retry-after")] if allow_origin else []
+    plain = [("content-type", PLAIN), ("x-content-type-options", "nosniff")]
+    json: Headers = [("content-type", JSON), *origin]
+    return Heads(origin, [*origin, *_PREFLIGHT] if allow_origin else [], json, [*json, *expose], [*plain, *origin, *expose])
+
+
+def _warned(heads: Heads, warning: str) -> Headers:
+    expose = [("access-control-expose-headers", WARNING_HEADER)] if heads.origin else []
+    return [*heads.json, (WARNING_HEADER, warning), *expose]
 
 
 class HttpApp:
     """Answers the routes it is given.
 
     ``gate`` is asked who it is and whether they may, ``window`` limits how often a client may ask (None: not at all),
-    ``allow_origin`` is the web page that may call from a browser (empty: none). ``websocket`` serves WebSockets (None: there
+    ``origins`` decides which web pages may call from a browser. ``websocket`` serves WebSockets (None: there
     are none); what it raises before it accepts the connection is the answer to the handshake, said through ``links``.
     ``plain_errors``: what has no route is answered with a line of text. ``stray`` answers it, if that is said otherwise.
     ``error_body`` spells errors as JSON. ``flows`` are the connections that streams run over: they are told what else is sent.
@@ -79,7 +104,8 @@ class HttpApp:
         routes: Sequence[Route],
         gate: Gate,
         *,
-        allow_origin: str,
+        clock: Clock,
+        origins: Origins,
         window: SlidingWindow | None,
         address: ClientAddress,
         links: Links,
@@ -90,7 +116,9 @@ class HttpApp:
         flows: Mapping[str, Traffic] | None = None,
     ) -> None:
         self._router = Router(routes)
+        self._probes = frozenset(route.path for route in routes if route.probe)
         self._gate = gate
+        self._clock = clock
         self._window = window
         self._address = address
         self._links = links
@@ -99,11 +127,9 @@ class HttpApp:
         self._stray = stray
         self._error_body = error_body
         self._flows = flows if flows is not None else {}
-        self._origin: Headers = [("access-control-allow-origin", allow_origin)] if allow_origin else []
-        self._json: Headers = [("content-type", JSON), *self._origin]
-        expose = ("access-control-expose-headers", f"{CODE_HEADER}, retry-after")
-        self._error: Headers = [*self._json, expose]
-        self._plain_error: Headers = [("content-type", PLAIN), ("x-content-type-options", "nosniff"), *self._origin, expose]
+        self._origins = origins
+        asking, is_open = origins.allowed
+        self._heads = (_heads(asking), _heads(is_open))  #: by whether the gate is open, which may change
         self.bodies = Bodies()
         self._encode = msgspec.json.Encoder().encode
 
@@ -114,42 +140,53 @@ class HttpApp:
             return
         request = Request(scope, proto, self.bodies, self._gate)
         route: Route | None = None
+        heads = self._heads[self._gate.is_open]
         try:
             method = scope.method
+            self._origins.check(scope)
             if method == "OPTIONS":
-                proto.response_empty(204, [*self._origin, *_PREFLIGHT])
+                proto.response_empty(204, heads.preflight)
                 return
-            # Whoever asks for the head only gets it from the handler of GET; the server leaves the body out.
+            # Every request counts against the limit of its client before anything else is done for it. The route comes next,
+            # because it decides how a refusal is spelled; that takes no longer than reading the path once.
+            refused = None if self._window is None else self._pace(scope, self._window)
+            # A request for the head only is answered by the handler of GET; the server leaves the body out.
             route, params = self._router.find("GET" if method == "HEAD" else method, scope.path)
             if route is not None and route.meter is not None:
                 proto = route.meter.watch(proto)
-            if self._window is not None or not self._gate.is_open:
-                await self._check(scope, route, request)
+            if refused is not None or not self._gate.is_open:
+                await self._check(scope, route, request, refused)
             handler = self._stray if route is None else route.handler
             if method == "HEAD" and route is not None and route.right is Right.TAKE:
                 handler = _head_refused
             answer = await handler(request, **params)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the client gets an answer
             self._answer_error(proto, error, plain=self._plain_errors if route is None else route.plain_errors)
+            request.free()
+            await request.drain(self._clock)
             return
         finally:
             if request.held:
-                self.bodies.release(request.held)
+                request.free()
         if type(answer) is Stream or type(answer) is File:
             await self._go_on(method, proto, answer)
             return
         if type(answer) is Plain:
-            headers, status, body = [("content-type", answer.content_type), *self._origin], answer.status, answer.body
+            headers, status, body = [("content-type", answer.content_type), *heads.origin], answer.status, answer.body
         else:
-            headers = self._json if not request.warning else _warned(self._json, request.warning)
+            headers = heads.json if not request.warning else _warned(heads, request.warning)
             status, body = 200, self._encode(answer)
-        if self._flows and (flow := self._flows.get(scope.client)) is not None:
+        if self._flows and (flow := self._flows.get(ends_of(scope))) is not None:
             flow.count_other(len(body))
         proto.response_bytes(status, headers, body)
 
     async def _go_on(self, method: str, proto: HTTPProtocol, answer: Stream | File) -> None:
         """Give an answer that goes on, or is sent by the server underneath."""
-        headers = [("content-type", answer.content_type), ("cache-control", "no-cache"), *self._origin]
+        headers = [
+            ("content-type", answer.content_type),
+            ("cache-control", "no-cache"),
+            *self._heads[self._gate.is_open].origin,
+        ]
         headers += answer.headers
         if isinstance(answer, File):
             headers.append(("content-length", str(answer.size)))
@@ -171,7 +208,8 @@ class HttpApp:
             await self._refuse(scope, proto, RouteNotFound())
             return
         try:
-            self._check_pace(scope)
+            self._origins.check_handshake(scope)
+            self._check_handshake(scope)
             await self._websocket(scope, proto, self.client_of(scope))
         except PenstockError as error:
             await self._refuse(scope, proto, error)
@@ -182,17 +220,30 @@ class HttpApp:
         """Answer a handshake with an error. The server underneath can give the status; the rest is said before it does."""
         status, body = status_of(error), self._error_body(error)
         if self._links.reach(scope):
-            headers = [*self._error, *headers_of(error), ("content-length", str(len(body))), ("connection", "close")]
+            headers = [
+                *self._heads[self._gate.is_open].error,
+                *headers_of(error),
+                ("content-length", str(len(body))),
+                ("connection", "close"),
+            ]
             lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {value}" for name, value in headers)]
             head = "\r\n".join(lines) + "\r\n\r\n"
-            await self._links.say(scope.client, head.encode() + body, over=True)
+            await self._links.say(ends_of(scope), head.encode() + body, over=True)
         proto.close(status)
 
-    async def _check(self, scope: Scope, route: Route | None, request: Request) -> None:
+    def _check_handshake(self, scope: Scope) -> None:
+        refused = None if self._window is None else self._pace(scope, self._window)
+        if refused is not None:
+            raise refused
+        if len(scope.path) > limits.path_chars_max or len(scope.query_string) > limits.query_chars_max:
+            raise TargetTooLong
+
+    async def _check(self, scope: Scope, route: Route | None, request: Request, refused: RateLimited | None) -> None:
+        if refused is not None:
+            raise refused
         if route is not None and route.probe:
             return
-        self._check_pace(scope)
-        if self._gate.is_open or (route is not None and route.public and not (route.of_all and self._gate.keeps_apart)):
+        if route is not None and route.public and not (route.of_all and self._gate.keeps_apart):
             return
         headers: Any = scope.headers
         shown = shown_in(headers)
@@ -205,9 +256,12 @@ class HttpApp:
         if route is not None and not route.asks:
             identity.check(headers.get("x-namespace", DEFAULT_NAMESPACE) if route.namespaced else ANYWHERE, route.right)
 
-    def _check_pace(self, scope: Scope) -> None:
-        if self._window is not None:
-            self._window.check(self.client_of(scope))
+    def _pace(self, scope: Scope, window: SlidingWindow) -> RateLimited | None:
+        """Count a request of a client; return what it is refused with if it is one too many. Probes do not count."""
+        if scope.path in self._probes and scope.method in _PROBING:
+            return None
+        wait_ms = window.retry_after_ms(self.client_of(scope))
+        return RateLimited(retry_after_ms=wait_ms) if wait_ms else None
 
     def client_of(self, scope: Scope) -> str:
         """Return the address of the client itself, whoever stands between."""
@@ -217,7 +271,8 @@ class HttpApp:
         if not isinstance(error, PenstockError):
             log.error("a request failed unexpectedly", exc_info=error)
             error = PenstockError("Internal server error")
+        heads = self._heads[self._gate.is_open]
         if plain:
-            proto.response_bytes(status_of(error), [*self._plain_error, *headers_of(error)], f"{error}\n".encode())
+            proto.response_bytes(status_of(error), [*heads.plain_error, *headers_of(error)], f"{error}\n".encode())
         else:
-            proto.response_bytes(status_of(error), [*self._error, *headers_of(error)], self._error_body(error))
+            proto.response_bytes(status_of(error), [*heads.error, *headers_of(error)], self._error_body(error))

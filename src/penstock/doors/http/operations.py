@@ -25,18 +25,21 @@ _BYTES: Final = {"type": "string", "format": "binary"}
 _ERRORS: Final = {
     400: "The request is not valid, or the job is not in a state for this.",
     401: "A token is needed, or the one shown is not good.",
-    403: "The token may not do this, or not in this namespace.",
+    403: "The token may not do this, or not in this namespace. While no token is asked for: a web page of another site asks, "
+    "or the Host is no name of this server.",
     404: "There is no such thing.",
+    408: "The body did not arrive in time.",
     413: "The body is too large.",
+    414: "The path or the query string is too long.",
     429: "Too many requests, or too many jobs for the namespace. Retry-After says when to come back.",
     500: "It may or may not have happened, or only a part of it: see the text.",
     503: "The server cannot do this now. Retry in a moment.",
     507: "The disk is full.",
 }
-_OF_BODIES: Final = (413,)
-_OF_ACCESS: Final = (401, 403)
-#: A probe is answered whatever happens; these remain if that fails.
-_OF_PROBES: Final = (500,)
+_OF_BODIES: Final = (408, 413)
+_OF_ACCESS: Final = (401,)
+#: A probe is answered whatever happens; these remain if that fails, or if a web page asks.
+_OF_PROBES: Final = (403, 500)
 _PATH: Final[dict[str, dict[str, Any]]] = {"part": {"type": "integer", "minimum": 0}}
 _NAME: Final = "A-Za-z0-9_.:-"
 _IDEMPOTENCY: Final = {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from penstock.core import limits
-from penstock.core.errors import BodyTooLarge, InvalidInput, ShuttingDown, TooMany
+from penstock.core.errors import BodyTooLarge, InvalidInput, ShuttingDown, TargetTooLong, TooMany
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.access.gate import Gate
     from penstock.access.identity import Identity, Right
+    from penstock.core.clock import Clock
     from penstock.core.errors import PenstockError
 
 
@@ -28,7 +31,7 @@ class Bodies:
 
     def __init__(self) -> None:
         self._bytes = 0
-        self.arriving: dict[int, str] = {}  #: clients whose bodies are being read, by their requests
+        self.arriving: dict[int, Scope] = {}  #: requests whose bodies are being read
         self.stopping = False  #: what does not arrive now is refused, because the server stops
 
     @property
@@ -78,7 +81,7 @@ class Request:
             self._check_size(size, most)
             self._hold(size)
         arriving, me = self._bodies.arriving, id(self)
-        arriving[me] = self.scope.client
+        arriving[me] = self.scope
         try:
             body = await self._proto()
         except RuntimeError:  # the connection is gone
@@ -97,7 +100,7 @@ class Request:
         chunks: list[bytes] = []
         size = ends = 0
         arriving, me = self._bodies.arriving, id(self)
-        arriving[me] = self.scope.client
+        arriving[me] = self.scope
         try:
             async for chunk in self._proto:
                 size += len(chunk)
@@ -131,6 +134,39 @@ class Request:
         if empty != 1 and self.scope.http_version.startswith("1"):  # see _chunks
             raise InvalidInput(_INCOMPLETE)
 
+    async def drain(self, clock: Clock) -> None:
+        """Over HTTP/2, read what is left of a body that was answered with an error, and keep none of it.
+
+        Without this the stream is reset right after the answer, and clients that are still sending (curl 7, or one that reads
+        only after it has sent all) report the reset instead of the answer. Stops after ``limits.drain_bytes_max`` bytes or
+        ``limits.drain_ms_max``; then the stream is ended with NO_ERROR (RFC 9113, 8.1). Over HTTP/1 the server underneath
+        ends the connection, and clients read the answer that came before.
+        """
+        if not self.scope.http_version.startswith("2"):
+            return
+        arriving, me = self._bodies.arriving, id(self)
+        arriving[me] = self.scope
+        reading = asyncio.ensure_future(self._drop(limits.drain_bytes_max))
+
+        def stop() -> None:
+            reading.cancel()
+
+        alarm = clock.call_at(clock.steady_ms() + limits.drain_ms_max, stop)
+        try:
+            await asyncio.wait([reading])
+        finally:
+            alarm.cancel()
+            reading.cancel()
+            del arriving[me]
+
+    async def _drop(self, left: int) -> None:
+        chunks: Any = self._proto
+        with contextlib.suppress(RuntimeError):  # a part of it has been read
+            aiter(chunks)
+        with contextlib.suppress(RuntimeError, StopAsyncIteration):  # the connection is gone; all of it has been read
+            while left > 0 and (chunk := await anext(chunks)):
+                left -= len(chunk)
+
     @staticmethod
     def _check_size(size: int, most: int) -> None:
         if size > most:
@@ -141,6 +177,11 @@ class Request:
     def _hold(self, size: int) -> None:
         self._bodies.hold(size)
         self.held += size
+
+    def free(self) -> None:
+        """Give back the memory that was held for the body."""
+        self._bodies.release(self.held)
+        self.held = 0
 
     @property
     def identity(self) -> Identity:
@@ -156,9 +197,19 @@ class Request:
         self.identity.check(namespace, right)
 
     def query(self) -> dict[str, str]:
-        """Return the parameters of the query string; of one that is given twice, the last."""
+        """Return the parameters of the query string; of one that is given twice, the last.
+
+        Raises TargetTooLong above ``limits.query_chars_max``, InvalidInput above ``limits.query_fields_max``.
+        """
         text = self.scope.query_string
-        return dict(parse_qsl(text, keep_blank_values=True)) if text else {}
+        if not text:
+            return {}
+        if len(text) > limits.query_chars_max:
+            raise TargetTooLong
+        try:
+            return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=limits.query_fields_max))
+        except ValueError:
+            raise InvalidInput(f"The query string has too many parameters (max {limits.query_fields_max})") from None
 
     async def disconnected(self) -> None:
         """Return when the client has hung up."""

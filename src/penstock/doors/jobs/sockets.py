@@ -77,7 +77,7 @@ class SocketDoor:
 
     ``sessions`` makes a session, given who the client has shown to be (None: it has not yet), the namespace its commands are
     about, and its address; ``store`` is asked for results and payloads; ``links`` tells clients why their connections are
-    closed; ``allow_origin`` is the web page that may connect from a browser (``*``: every one).
+    closed.
     """
 
     def __init__(
@@ -89,7 +89,6 @@ class SocketDoor:
         *,
         store: Store | ShardedStore,
         links: Links,
-        allow_origin: str,
     ) -> None:
         self.clock = clock
         self.store = store
@@ -97,7 +96,7 @@ class SocketDoor:
         self.links = links
         self.sessions = sessions
         self._gate = gate
-        self._connections: Connections[Socket] = Connections(limits.websockets_max, allow_origin)
+        self._connections: Connections[Socket] = Connections(limits.websockets_max)
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -124,7 +123,6 @@ class SocketDoor:
         queue = scope.path.removeprefix(_PREFIX) if scope.path.startswith(_PREFIX) else ""
         if scope.path != "/ws" and not queue:
             raise RouteNotFound
-        self._connections.check_origin(scope)
         self._connections.check_room()
         namespace = namespace_in(scope.headers)
         if queue:

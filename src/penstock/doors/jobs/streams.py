@@ -12,7 +12,7 @@ from penstock.access.expiry import Expiry
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.clock import pause
-from penstock.core.errors import PenstockError
+from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.ids import IdSource, to_uuid
 from penstock.doors.http import body
 from penstock.doors.http.errors import ErrorReply
@@ -68,8 +68,10 @@ class StreamHandlers(JobsDoor):
         if self._closed or len(self._open) >= limits.event_streams_max:
             return Plain(b"Too many SSE connections", status=503)
         query = EVENTS.parse_query(req)
-        last = req.header("last-event-id") or query.last_event_id
         journals = self.store.journals
+        if query.last_event_id and _places(query.last_event_id, len(journals)) is None:
+            raise InvalidInput("lastEventId must be the id of an event, such as 17, or 0 for all that are kept")
+        last = req.header("last-event-id") or query.last_event_id
         marks = "-".join(each.history.mark for each in journals) if query.ids == "marked" else ""
         form = EventForm(typed=query.format == "typed", marks=marks)
         stream = EventStream(self, req, namespace, queue, last=_places(last, len(journals)), form=form)

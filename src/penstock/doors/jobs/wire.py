@@ -355,9 +355,9 @@ class ListQuery(In):
 class EventsQuery(In):
     """How events are spelled, and after which one to begin. ``format``: ``typed`` for all of them, each with its name."""
 
-    format: str = ""
+    format: Literal["legacy", "typed"] = "legacy"
     last_event_id: str = ""  #: for clients that cannot send the header Last-Event-ID
-    ids: str = ""  #: ``marked``: ids also say of which journal their numbers are
+    ids: Literal["plain", "marked"] = "plain"  #: ``marked``: ids also say of which journal their numbers are
 
 
 class CleanBody(In):

@@ -127,7 +127,7 @@ class MessagesDoor:
         query, rules = CONSUME.parse_query(req), self._places.rules_of(key)
         count = wire.number_in(query.n, rules.default_batch_size, 1, rules.max_batch_size)
         lease_ms = wire.number_in(query.visibility_timeout_ms, rules.visibility_timeout_ms, 1, limits.lease_ms_max)
-        wait_ms = wire.number_in(query.wait_ms, 0, 0, limits.claim_wait_ms_max)
+        wait_ms = min(query.wait_ms, limits.claim_wait_ms_max)
         await self._places.use(key)
         taken = await claim_for(req, self._engine, Claim(key, count, wait_ms=wait_ms, lease_ms=lease_ms))
         if taken:

@@ -19,7 +19,7 @@ from penstock.access.gate import shown_in
 from penstock.access.identity import Right
 from penstock.core import limits
 from penstock.core.clock import pause
-from penstock.core.errors import PenstockError, ReceiptUnknown, RouteNotFound, Unauthorized
+from penstock.core.errors import InvalidInput, PenstockError, ReceiptUnknown, RouteNotFound, Unauthorized
 from penstock.core.lifecycle import Arrow
 from penstock.doors.closing import Closing
 from penstock.doors.http.errors import status_of
@@ -63,8 +63,7 @@ PATH: Final = "/namespaces/{ns}/queues/{queue}/ws"
 class Consumers:
     """Answers ``PATH``.
 
-    ``window`` limits how often a client may speak (None: not at all); ``allow_origin`` is the web page that may connect from a
-    browser (``*``: every one). ``handshakes`` counts them, and how they were answered.
+    ``window`` limits how often a client may speak (None: not at all). ``handshakes`` counts them, and how they were answered.
     """
 
     def __init__(
@@ -76,7 +75,6 @@ class Consumers:
         *,
         links: Links,
         window: SlidingWindow | None,
-        allow_origin: str,
         handshakes: RouteCount,
     ) -> None:
         self.engine = engine
@@ -88,7 +86,7 @@ class Consumers:
         self.gate = gate
         self.links = links
         self.window = window
-        self._connections: Connections[Consumer] = Connections(limits.push_sockets_max, allow_origin)
+        self._connections: Connections[Consumer] = Connections(limits.push_sockets_max)
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -106,7 +104,6 @@ class Consumers:
 
     async def _admit(self, scope: Scope, proto: RSGIWebsocketProtocol, client: str) -> Consumer:
         """Return who consumes over a connection. Raises what its handshake is refused with."""
-        self._connections.check_origin(scope)
         namespace, name = _path_of(scope)
         identity = await self.gate.identify(shown_in(scope.headers))
         for right in (Right.TAKE, Right.SETTLE):
@@ -114,8 +111,7 @@ class Consumers:
         key = self.places.key(namespace, name)
         await self.places.use(key)
         self._connections.check_room()
-        wanted = parse_qs(scope.query_string).get("window", [""])[-1]
-        window = wire.number_in(wanted, limits.push_window, 1, limits.push_window_max)
+        window = _window(parse_qs(scope.query_string).get("window", [str(limits.push_window)])[-1])
         return Consumer(self, scope, proto, key, identity, client=client, window=window)
 
     def hush(self) -> None:
@@ -128,6 +124,13 @@ class Consumers:
         """End all connections, and give back what they hold."""
         self.hush()
         await self._connections.close()
+
+
+def _window(text: str) -> int:
+    """Return how many messages may be out at once; what is too many is cut down. Raises InvalidInput."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text)):
+        raise InvalidInput("window must be a number of messages: 1 or more")
+    return min(int(text), limits.push_window_max)
 
 
 def _path_of(scope: Scope) -> tuple[str, str]:

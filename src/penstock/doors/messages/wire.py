@@ -212,11 +212,14 @@ Number = Annotated[str, Meta(extra_json_schema={SENT_AS: "integer", "minimum": 1
 
 
 class ConsumeQuery(msgspec.Struct):
-    """How many messages, how long they are the caller's, and how long to wait for the first."""
+    """How many messages, how long they are the caller's, and how long to wait for the first.
+
+    ``wait_ms`` is not of EpochQ, so a wrong one is refused.
+    """
 
     n: Number = ""
     visibility_timeout_ms: Number = ""
-    wait_ms: Annotated[str, Meta(extra_json_schema={SENT_AS: "integer", "minimum": 0})] = ""
+    wait_ms: Annotated[int, Meta(ge=0)] = 0
 
 
 class DeadLettersQuery(msgspec.Struct):
@@ -290,7 +293,7 @@ def check_names(*names: str) -> None:
 
 
 def number_in(text: str, default: int, least: int, most: int) -> int:
-    """Read a number of a query string: what is none, or too small, is the default; what is too large is cut down."""
+    """Read a number of a query string as EpochQ does: none, or a small one, is the default; a large one is cut down."""
     try:
         value = int(text) if text.isascii() and len(text) < 20 else default
     except ValueError:

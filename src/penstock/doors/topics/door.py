@@ -8,6 +8,7 @@ from penstock.access.identity import Right
 from penstock.core.errors import RouteNotFound
 from penstock.core.queue import QueueKey
 from penstock.doors.http.route import Plain, Route, Stream
+from penstock.doors.links import ends_of
 from penstock.doors.namespaces import namespace_in
 from penstock.doors.topics.flow import Flows
 from penstock.doors.topics.stream import SubscriptionStream
@@ -65,7 +66,7 @@ class TopicsDoor:
         queue = _queue(req, topic)
         req.allow(queue.namespace, Right.SETTLE)
         subscriber = self._subscribers.subscribe(queue)
-        flow = self.flows.enter(req.scope.client)
+        flow = self.flows.enter(ends_of(req.scope))
         window, client = self._window, self._address.behind(req.scope)
         check_pace = None if window is None else lambda: window.check(client)
         stream = SubscriptionStream(req, subscriber, flow, self._engine.clock, check_pace)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Flows:
-    """The connections that streams run over, by client, spelled ``address:port``. Many streams may share one."""
+    """The connections that streams run over, by their ends (``links.ends_of``). Many streams may share one."""
 
     def __init__(self, clock: Clock, links: Links) -> None:
         self.clock = clock
@@ -28,11 +28,11 @@ class Flows:
         self.held = 0  #: bytes that wait for being sent, because something before them is unread
         self.of: dict[str, Flow] = {}
 
-    def enter(self, client: str) -> Flow:
+    def enter(self, ends: str) -> Flow:
         """Return the flow of a connection, for one more stream."""
-        flow = self.of.get(client)
+        flow = self.of.get(ends)
         if flow is None:
-            flow = self.of[client] = Flow(self, client)
+            flow = self.of[ends] = Flow(self, ends)
         flow.streams += 1
         return flow
 
@@ -40,15 +40,15 @@ class Flows:
         """Count a stream out."""
         flow.streams -= 1
         if not flow.streams:
-            del self.of[flow.client]
+            del self.of[flow.ends]
             self.unread -= flow.unread
 
 
 class Flow:
     """What was sent over one connection by streams."""
 
-    def __init__(self, flows: Flows, client: str) -> None:
-        self.client = client
+    def __init__(self, flows: Flows, ends: str) -> None:
+        self.ends = ends
         self.streams = 0
         self.unread = 0  #: bytes that were sent and, as far as was looked, not taken
         self._flows = flows
@@ -125,7 +125,7 @@ class Flow:
 
     async def _look(self) -> None:
         """Find out how much the client has taken."""
-        taken = await self._flows.links.taken(self.client)
+        taken = await self._flows.links.taken(self.ends)
         sent, unread = self._sent, 0
         self._looked_at = sent
         if taken is not None:  # otherwise the client is gone, which is noticed elsewhere; or the system does not tell

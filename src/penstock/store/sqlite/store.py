@@ -42,7 +42,20 @@ from penstock.store.disk import (
     prepare_directory,
     sync_directory,
 )
-from penstock.store.sqlite import crons, files, history, keys, leaseclock, ledger, mark, readers, rows, upgrade, waltail
+from penstock.store.sqlite import (
+    crons,
+    files,
+    history,
+    keys,
+    leaseclock,
+    ledger,
+    mark,
+    readers,
+    restoreplan,
+    rows,
+    upgrade,
+    waltail,
+)
 from penstock.store.sqlite.catalog import Catalog
 from penstock.store.sqlite.checkpoint import Checkpointer
 from penstock.store.sqlite.logsync import LogSync
@@ -147,9 +160,9 @@ class SqliteStore(CatalogReads[Catalog]):
         """Open a data directory, creating it if need be.
 
         Raises StoreLocked if another process has it, StoreIncompatible if its file is not ours, newer, or damaged (unless
-        ``accept_loss``, which goes on with what is left), StorageFailed or StorageFull if it cannot be opened. A file of an
-        older schema is upgraded; ``upgrade_copy``: a copy of it is kept first. ``tells_early``: events are told before they are
-        on disk, so those of a machine that went down may be told anew with the same numbers.
+        ``accept_loss``, which goes on with what is left), RestoreUnfinished, StorageFailed or StorageFull if it cannot be
+        opened. A file of an older schema is upgraded; ``upgrade_copy``: a copy of it is kept first. ``tells_early``: events are
+        told before they are on disk, so those of a machine that went down may be told anew with the same numbers.
         """
         prepare_directory(directory)
         store = cls(directory, clock, vfs=vfs, fdatasync=fdatasync, ballast_bytes=ballast_bytes, read_inline=read_inline)
@@ -158,6 +171,7 @@ class SqliteStore(CatalogReads[Catalog]):
         store._log_sync.waits = not tells_early
         store._take_lock()
         try:
+            restoreplan.check_none(directory)
             store._check_files(accept_loss=accept_loss)
             store._has_lost = store._has_lost or (tells_early and store._lock.previous.fell)
             store._room.ballast.find()

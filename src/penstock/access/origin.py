@@ -1,0 +1,165 @@
+"""Web pages: a browser sends requests on behalf of every page it shows, from inside the user's network, without being asked.
+
+While no token is asked for, where a request comes from is all there is to go by. Then only pages of the server itself, and the
+page named by ``cors_allow_origin``, may call, and only by a name that is the server's (another name may have been pointed at
+it: DNS rebinding). Programs that are no browsers send neither ``Origin`` nor ``Sec-Fetch-Site``, and are not affected. Once
+tokens are asked for, a page without one gets nothing, and ``cors_allow_origin`` says which pages may read answers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from penstock.access.hosts import parse_host
+from penstock.core import limits
+from penstock.core.errors import HostRefused, OriginRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from granian.rsgi import Scope
+
+    from penstock.access.gate import Gate
+    from penstock.access.hosts import AllowedHosts
+    from penstock.access.rate_limit import ClientAddress
+
+log = structlog.get_logger("penstock.access")
+
+#: A page may send this with a POST that has no body of a type of its own.
+REQUEST_HEADER: Final = "penstock-request"
+#: What a browser says of requests by pages of the same origin, and of those that the user made by hand.
+_OWN_SITES: Final = ("same-origin", "none")
+#: The types of bodies that a page of any origin can send without asking first. No type at all is one of them.
+_FORM_TYPES: Final = frozenset({"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
+#: What links of other sites may lead to: they show what everybody may know, and change nothing.
+_LINKED: Final = frozenset({"/", "/docs"})
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+class Origins:
+    """``allow_origin`` is the page that may call from a browser (``*``: every one, once tokens are asked for; empty: none).
+
+    ``hosts`` are the names of the server; ``address`` knows which proxies to believe when they say what they were asked for.
+    """
+
+    def __init__(self, gate: Gate, hosts: AllowedHosts, address: ClientAddress, *, allow_origin: str) -> None:
+        self._gate = gate
+        self._hosts = hosts
+        self._address = address
+        self._allow_origin = allow_origin
+        self._accepted: set[str] = set()  #: hosts that were looked at and are ours, so that most requests cost one look-up
+        self._refused: set[str] = set()  #: hosts that the log has
+
+    @property
+    def allowed(self) -> tuple[str, str]:
+        """Return what answers name as the allowed origin: while tokens are asked for, and while they are not."""
+        return self._allow_origin, "" if self._allow_origin == "*" else self._allow_origin
+
+    def check(self, scope: Scope) -> None:
+        """Raise HostRefused or OriginRefused for a request that a page of another site may have sent to an open server."""
+        if not self._gate.is_open:
+            return
+        headers: Any = scope.headers  # the type stubs do not know all of its methods
+        named = headers.get_all("host")
+        if scope.authority is not None:
+            named.append(scope.authority)
+        forwarded = headers.get("x-forwarded-host")
+        if len(named) != 1 or named[0] not in self._accepted or forwarded is not None:
+            named = self._check_hosts(scope, named, forwarded)
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if origin is not None or site is not None or "origin" in headers:
+            self._check_page(scope, named, origin, site)
+
+    def check_handshake(self, scope: Scope) -> None:
+        """Raise HostRefused or OriginRefused for the handshake of a WebSocket that a page may not open."""
+        if self._gate.is_open:
+            self.check(scope)
+            return
+        headers: Any = scope.headers
+        origin = headers.get("origin", "" if "origin" in headers else None)
+        if origin is None or self._allow_origin in ("*", origin):
+            return
+        named = headers.get_all("host") + ([] if scope.authority is None else [scope.authority])
+        if not _is_own(origin, scope, named + self._forwarded(scope, headers.get("x-forwarded-host"))):
+            raise OriginRefused
+
+    # Whether the server was meant.
+
+    def _forwarded(self, scope: Scope, forwarded: str | None) -> list[str]:
+        """Return what a proxy was asked for, if it is one to believe."""
+        if forwarded is None or not self._address.trusts(scope):
+            return []
+        return [each.strip() for each in forwarded.split(",")]
+
+    def _check_hosts(self, scope: Scope, named: list[str], forwarded: str | None) -> list[str]:
+        """Return all hosts that a request names, each of which must be ours. Raises HostRefused.
+
+        What a proxy says never replaces ``Host``: a page of a name that was pointed at this server can send both.
+        """
+        named = named + self._forwarded(scope, forwarded)
+        for each in named:
+            if each not in self._accepted:
+                if not self._hosts.allows(each):
+                    self._refuse(each)
+                if len(self._accepted) >= limits.accepted_hosts_max:
+                    self._accepted.clear()
+                self._accepted.add(each)
+        if not named and "host" in scope.headers:  # it is there, and cannot be read: it is not ASCII
+            self._refuse("?")
+        return named  # none at all: a program that speaks HTTP/1.0, and no browser
+
+    def _refuse(self, host: str) -> None:
+        shown = ascii(host[: limits.shown_host_chars_max])
+        if shown not in self._refused and len(self._refused) < limits.accepted_hosts_max:
+            self._refused.add(shown)
+            log.warning(
+                "a request was refused for its Host; if that is a name of this server, add it to allowed_hosts", host=shown
+            )
+        raise HostRefused(
+            f"No token is asked for here, so requests must name this server, and the Host {shown} is not known to be its name. "
+            "Add it to allowed_hosts (PENSTOCK_ALLOWED_HOSTS, --allowed-hosts), or set AUTH_TOKENS."
+        )
+
+    # Whether a page may call.
+
+    def _check_page(self, scope: Scope, named: Sequence[str], origin: str | None, site: str | None) -> None:
+        headers, method = scope.headers, scope.method if scope.proto == "http" else "GET"
+        if not origin or origin != self._allow_origin:
+            if site is not None and site not in _OWN_SITES:
+                if origin is None and method == "GET" and _is_link(scope):
+                    return
+                raise OriginRefused
+            if (origin is not None or "origin" in headers) and not _is_own(origin or "", scope, named):
+                raise OriginRefused
+        if method == "POST" and REQUEST_HEADER not in headers:
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind in _FORM_TYPES:
+                raise OriginRefused(
+                    "A web page must send this request with Content-Type: application/json, or with the header "
+                    "Penstock-Request: 1. A form of another site cannot."
+                )
+
+
+def _is_link(scope: Scope) -> bool:
+    """Tell whether the user followed a link to what everybody may see."""
+    get = scope.headers.get
+    return scope.path in _LINKED and get("sec-fetch-mode") == "navigate" and get("sec-fetch-dest") == "document"
+
+
+def _is_own(origin: str, scope: Scope, named: Sequence[str]) -> bool:
+    """Tell whether an origin is the server itself, by one of the names that a request has for it.
+
+    Behind a proxy that ends TLS the page has https and the request has not; the other way round they are strangers.
+    """
+    scheme, _, authority = origin.lower().partition("://")
+    page = parse_host(authority)
+    default = _PORTS.get(scheme)
+    if page is None or default is None or (scope.scheme in ("https", "wss") and scheme != "https"):
+        return False
+    for each in named:
+        own = parse_host(each)
+        if own is not None and own.name == page.name and (own.port or default) == (page.port or default):
+            return True
+    return False
