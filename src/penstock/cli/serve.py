@@ -17,7 +17,7 @@ from penstock import config as configuration
 from penstock import logs, server
 from penstock.cli.miniqueue import Translating
 from penstock.cli.options import FLAGS, load, setting_options
-from penstock.config import without_password
+from penstock.masking import without_password
 
 if TYPE_CHECKING:
     from pathlib import Path
