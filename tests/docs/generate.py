@@ -76,8 +76,8 @@ def lake_tables() -> str:
 #: Limits that keep one client from using up the server, by what they bound. The page security.md lists them.
 SECURITY_LIMITS = {
     "HTTP requests": (
-        "path_chars_max", "path_segments_max", "query_chars_max", "query_fields_max", "header_list_bytes_max", "forwarded_hops_max",
-        "body_bytes_max", "bodies_bytes_max", "payload_bytes_max", "payload_depth_max", "bulk_jobs_max", "claim_jobs_max",
+        "path_chars_max", "path_segments_max", "query_chars_max", "query_fields_max", "header_list_bytes_max",
+        "forwarded_hops_max", "body_bytes_max", "bodies_bytes_max", "payload_bytes_max", "payload_depth_max", "bulk_jobs_max", "claim_jobs_max",
     ),
     "TCP and WebSocket": (
         "frame_bytes_max", "frames_bytes_max", "stranger_frame_bytes_max", "connection_write_bytes_max", "command_values_max",
@@ -87,8 +87,8 @@ SECURITY_LIMITS = {
         "resp_connections_max", "resp_args_max", "resp_line_bytes_max", "stranger_args_max", "stranger_bulk_bytes_max",
     ),
     "Readers of streams": (
-        "stream_unread_bytes_max", "streams_unread_bytes_max", "reader_buffer_bytes_max", "reader_stuck_ms_max", "event_streams_max",
-        "subscribers_max",
+        "stream_unread_bytes_max", "streams_unread_bytes_max", "reader_buffer_bytes_max", "reader_stuck_ms_max",
+        "event_streams_max", "subscribers_max",
     ),
     "Tokens and keys": (
         "token_chars_min", "secret_bytes_min", "rsa_bits_min", "token_chars_max", "token_grants_max", "known_tokens_max",
