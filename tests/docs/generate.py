@@ -77,7 +77,8 @@ def lake_tables() -> str:
 SECURITY_LIMITS = {
     "HTTP requests": (
         "path_chars_max", "path_segments_max", "query_chars_max", "query_fields_max", "header_list_bytes_max",
-        "forwarded_hops_max", "body_bytes_max", "bodies_bytes_max", "payload_bytes_max", "payload_depth_max", "bulk_jobs_max", "claim_jobs_max",
+        "forwarded_hops_max", "body_bytes_max", "bodies_bytes_max", "payload_bytes_max", "payload_depth_max",
+        "bulk_jobs_max", "claim_jobs_max",
     ),
     "TCP and WebSocket": (
         "frame_bytes_max", "frames_bytes_max", "stranger_frame_bytes_max", "connection_write_bytes_max", "command_values_max",
