@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,16 @@ async def execute(url: str, statements: str) -> None:
         await db.execute(statements)
     finally:
         await db.close()
+
+
+async def term_of(url: str) -> int:
+    """Return how often the count was corrected."""
+    db = await asyncpg.connect(url)
+    try:
+        term: int = await db.fetchval("select clock_term from penstock.catalog")
+    finally:
+        await db.close()
+    return term
 
 
 @pytest.fixture
@@ -209,8 +220,9 @@ async def test_steps_in_a_row_move_no_lease_of_a_server_that_is_idle_between_the
         for number in range(1, 6):
             await set_clock(number * step_ms)
             before = busy.clock.steady_ms()
-            await push(busy if number % 2 else idle, queue=LATER)
-            await push(idle if number % 2 else busy, queue=LATER)
-            for engine in (busy, idle):
-                assert abs(engine.clock.steady_ms() - before) < HOUR_MS // 2
-                assert await claim(engine) is None, held
+            looks = busy if number % 2 else idle  # it corrects the step, and the other one has not looked since the last
+            await push(looks, queue=LATER)
+            assert abs(looks.clock.steady_ms() - before) < HOUR_MS // 2
+            assert await claim(looks) is None, held
+            while await term_of(shard) < number:
+                await asyncio.sleep(0.01)
