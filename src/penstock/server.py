@@ -25,6 +25,7 @@ from penstock.doors.bulk.endpoints import BulkEndpoints
 from penstock.doors.bulk.groups import GroupHandlers
 from penstock.doors.bulk.stages import StageHandlers
 from penstock.doors.bulk.tally import GroupMetrics
+from penstock.doors.connection_monitor import ConnectionMonitor, connections_max
 from penstock.doors.http.app import HttpApp, not_found
 from penstock.doors.http.errors import body_of
 from penstock.doors.http.openapi import OpenApi
@@ -136,11 +137,13 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
             apps.append((listener, app()))
         else:
             config = msgspec.structs.replace(config, **{name: None})
-    servers = [listeners.listen(app, listener, config, clock) for listener, app in apps]
+    most = doors.monitor.most
+    servers = [listeners.listen(app, listener, config, clock, connections_max=most) for listener, app in apps]
     running = [asyncio.get_running_loop().create_task(server.serve()) for server in servers]
     for (listener, _), task in zip(apps, running, strict=True):
         await listeners.until_listening(listener, task)
         keep_listener_alive(listener.port)
+        doors.monitor.watch(listener.port)
     for name, listener, own, secure in (
         ("tcp", config.tcp, doors.tcp, tls),
         ("resp", config.resp, doors.resp, tls),
@@ -163,6 +166,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     for server in servers:
         server.stop()  # type: ignore[no-untyped-call]
     await _finish(config, doors, running)
+    doors.monitor.stop()
     await asyncio.gather(doors.bulk.close(), *(each.stop() for each in (*doors.post_offices, doors.groups, doors.stages)))
     await gate.close()
     await engine.close()
@@ -202,6 +206,7 @@ class Doors:
         self._window = self._new_window()
         self._origins = _origins(config, gate)
         metrics = Metrics(engine, uptime, self.workers, hub)
+        self.monitor = _monitor(config, clock, metrics)
         self.ops = OpsHandlers(
             engine, self.readiness, metrics, uptime, self.connections, keeps_apart=lambda: gate.keeps_apart
         )
@@ -411,12 +416,14 @@ class Doors:
             address=ClientAddress(config.trusted_proxies),
             links=self._links,
             flows=self._topics.flows.of,
+            answers=self.monitor.answers,
             websocket=websocket,
             plain_errors=plain_errors,
             stray=stray,
             error_body=error_body,
         )
         self._bodies.append(app.bodies)
+        self.monitor.add(app.under_way)
         return app
 
 
@@ -424,6 +431,14 @@ def _origins(config: Config, gate: Gate) -> Origins:
     listening = (config.http, config.metrics, config.batches, config.topics, config.messages)
     hosts = AllowedHosts([each.host for each in listening if each is not None], config.allowed_hosts)
     return Origins(gate, hosts, ClientAddress(config.trusted_proxies), allow_origin=config.cors_allow_origin)
+
+
+def _monitor(config: Config, clock: Clock, metrics: Metrics) -> ConnectionMonitor:
+    monitor = ConnectionMonitor(
+        clock, most=config.http_connections_max or connections_max(), idle_ms=config.http_idle_timeout_ms
+    )
+    metrics.add(monitor)
+    return monitor
 
 
 def _start_bulk(engine: AnyEngine, metrics: Metrics) -> tuple[Groups, Stages]:

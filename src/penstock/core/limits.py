@@ -103,6 +103,28 @@ keepalive_s: Final = 60  # silence after which the system asks whether the other
 gone_s: Final = 120  # without a sign of the other side, after which the system gives it up
 links_looked_at_max: Final = 10_000  # sockets, when one is looked for
 
+# What a connection of an HTTP listener may be.
+http_connections_max: Final = 20_000  # of all listeners together, if the process may have enough descriptors
+descriptors_wanted: Final = 65_536  # the process raises its limit to this, as far as the system lets it
+descriptors_reserved: Final = 256  # for stores, name lookups, webhooks and files, whatever connections there are
+descriptors_scanned_max: Final = 200_000
+http2_streams_max: Final = 100  # requests under way on one connection
+http1_buffer_bytes_max: Final = 131_072  # of a request's head, and of answers that one connection has not taken
+socket_unsent_bytes: Final = 131_072  # that the system takes of an answer beyond what is on its way to the client
+connection_scan_ms: Final = SECOND_MS  # between two scans of all connections
+first_bytes: Final = 24  # a connection has to send within first_bytes_ms_max: as many as announce HTTP/2
+first_bytes_ms_max: Final = 10 * SECOND_MS
+crowded_quiet_ms: Final = SECOND_MS  # a connection without a request is closed after this while there are too many
+answer_counted_bytes: Final = 4_096  # an answer above this size counts as unread until the client has taken it
+answer_small_bytes: Final = 65_536  # an answer up to this size never waits for other connections
+answers_connection_bytes_max: Final = 8 * MEBIBYTE  # unread, beyond one answer
+answers_client_bytes_max: Final = 32 * MEBIBYTE  # likewise, by one identity, or one address if there is none
+answers_bytes_max: Final = 96 * MEBIBYTE  # likewise, by all clients; and of answers that wait for being sent
+answers_waiting_max: Final = 1_000  # answers that wait for being sent, of all clients
+answer_look_ms: Final = 100  # between two looks how much clients have taken
+answer_stall_ms_max: Final = 30 * SECOND_MS  # a client that takes nothing of its answers for this long is cut off
+answer_stall_crowded_ms_max: Final = 5 * SECOND_MS  # likewise, while half of answers_bytes_max is unread
+
 # What a connection of the Redis protocol may be.
 resp_connections_max: Final = 10_000
 resp_args_max: Final = 1_024  # words of a command, with its name
@@ -214,6 +236,14 @@ server_started_ms: Final = MINUTE_MS  # for this long, whoever comes is told tha
 websockets_max: Final = 1_000
 event_streams_max: Final = 1_000
 message_bytes_max: Final = MEBIBYTE  # that comes in over a WebSocket
+message_slack_bytes: Final = 262_144  # read with a message: frame headers, and what the HTTP server reads ahead
+message_slack_bytes_s: Final = 256  # more for each second without a message: pings are counted with the next message
+messages_arriving_bytes_max: Final = 64 * MEBIBYTE  # read of messages that are not complete, of all WebSockets
+message_look_ms: Final = 10  # between two looks at a WebSocket that receives
+messages_look_ms: Final = 250  # between two looks at all WebSockets
+strangers_max: Final = 200  # WebSockets that have not shown a token yet; further handshakes wait
+strangers_address_max: Final = 50  # likewise, from one address
+strangers_waiting_max: Final = 1_000  # handshakes that wait for that
 socket_commands_max: Final = 50  # under way on one WebSocket
 reader_buffer_bytes_max: Final = MEBIBYTE
 reader_buffer_messages_max: Final = 10_000
