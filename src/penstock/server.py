@@ -197,16 +197,14 @@ class Doors:
         self.readiness = Readiness()
         uptime = Uptime(engine.clock)
         sender = Sender(engine.clock, guard)
-        self.post_offices = [PostOffice(each, sender) for each in engine.engines]
-        for office in self.post_offices:
-            office.start()
+        self.post_offices = _start_post_offices(engine, sender)
         self.workers = engine.workers
         self.hub = hub = Hub(engine.feed, engine.clock)
         self._links = Links(engine.clock, tls=config.tls_cert_file is not None)
         self._window = self._new_window()
         self._origins = _origins(config, gate)
         metrics = Metrics(engine, uptime, self.workers, hub)
-        self.monitor = _monitor(config, clock, metrics)
+        self.monitor = _monitor(config, clock, metrics, self._links)
         self.ops = OpsHandlers(
             engine, self.readiness, metrics, uptime, self.connections, keeps_apart=lambda: gate.keeps_apart
         )
@@ -433,12 +431,20 @@ def _origins(config: Config, gate: Gate) -> Origins:
     return Origins(gate, hosts, ClientAddress(config.trusted_proxies), allow_origin=config.cors_allow_origin)
 
 
-def _monitor(config: Config, clock: Clock, metrics: Metrics) -> ConnectionMonitor:
+def _monitor(config: Config, clock: Clock, metrics: Metrics, links: Links) -> ConnectionMonitor:
     monitor = ConnectionMonitor(
         clock, most=config.http_connections_max or connections_max(), idle_ms=config.http_idle_timeout_ms
     )
     metrics.add(monitor)
+    links.arriving = monitor.arriving
     return monitor
+
+
+def _start_post_offices(engine: AnyEngine, sender: Sender) -> list[PostOffice]:
+    offices = [PostOffice(each, sender) for each in engine.engines]
+    for office in offices:
+        office.start()
+    return offices
 
 
 def _start_bulk(engine: AnyEngine, metrics: Metrics) -> tuple[Groups, Stages]:

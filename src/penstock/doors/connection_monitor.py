@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from penstock.core import limits
 from penstock.core.clock import pause
 from penstock.doors.answers import UnreadAnswers
+from penstock.doors.arriving import ArrivingMessages
 from penstock.doors.connections import ConnectionTable
 from penstock.doors.links import ends_of
 
@@ -70,6 +71,7 @@ class ConnectionMonitor:
         self._idle_ms = idle_ms
         self.table = ConnectionTable(clock)
         self.answers = UnreadAnswers(clock, self.table, self._cut_unread)
+        self.arriving = ArrivingMessages(clock, self.table, self._count_too_large)
         self.cut: Counter[Reason] = Counter()
         self._under_way: list[AbstractSet[Scope]] = []
         self._task: asyncio.Task[None] | None = None
@@ -153,6 +155,9 @@ class ConnectionMonitor:
             return
         self.cut[reason] += 1
         connection.end_input()
+
+    def _count_too_large(self) -> None:
+        self.cut[Reason.MESSAGE_TOO_LARGE] += 1
 
     def _cut_unread(self, ends: str) -> None:
         connection = self.table.find(ends)

@@ -81,6 +81,13 @@ class Connection:
             with link, contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RD)
 
+    def shrink_input(self, size: int) -> None:
+        """Have the system take at most about so many bytes that are not read yet: it slows down a client that floods."""
+        link = self._copy()
+        if link is not None:
+            with link, contextlib.suppress(OSError):
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+
     def abort(self, words: bytes = b"") -> bool:
         """Reset the connection, and free what the system holds of it; False if it is gone. ``words`` are sent before."""
         link = self._copy()

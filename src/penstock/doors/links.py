@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from granian.rsgi import Scope
 
     from penstock.core.clock import Clock
+    from penstock.doors.arriving import ArrivingMessages
 
 _OPEN: Final = Path("/proc/self/fd")
 #: All sockets are looked through at most this often.
@@ -76,6 +77,7 @@ class Links:
         self._numbers: dict[str, list[int]] = {}
         self._looked_at: int | None = None
         self._looking: asyncio.Future[None] | None = None
+        self.arriving: ArrivingMessages | None = None  #: bounds WebSocket messages that are not complete
 
     def reach(self, scope: Scope) -> bool:
         """Tell whether a request came in over a connection of its own, unencrypted: only there can something be added."""

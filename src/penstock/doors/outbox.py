@@ -49,6 +49,11 @@ class Outbox(Generic[M]):
             self._task = asyncio.get_running_loop().create_task(self._drain())
         return True
 
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether nothing is being sent."""
+        return self._task is None
+
     def moved(self) -> None:
         """The reader has taken something: it is slow at worst."""
         self._moves = True

@@ -143,14 +143,14 @@ class HttpApp:
         under_way = self.under_way
         under_way.add(scope)
         try:
-            await self._answer(scope, proto)
+            if scope.proto == "http":
+                await self._answer(scope, proto)
+            else:
+                await self._serve_websocket(scope, cast("RSGIWebsocketProtocol", proto))
         finally:
             under_way.discard(scope)
 
     async def _answer(self, scope: Scope, proto: HTTPProtocol) -> None:
-        if scope.proto != "http":
-            await self._serve_websocket(scope, cast("RSGIWebsocketProtocol", proto))
-            return
         request = Request(scope, proto, self.bodies, self._gate)
         route: Route | None = None
         heads = self._heads[self._gate.is_open]
