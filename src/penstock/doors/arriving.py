@@ -1,8 +1,8 @@
 """WebSocket messages that are not complete yet: how much of them has been read, and an end to those that are too large.
 
-The HTTP server underneath collects the fragments of a message, up to 64 MB, before it hands the message over; that limit cannot be
-set. What it has read is known to the operating system: the bytes that were received, without those that wait to be read. So all
-WebSockets are looked at again and again, at an interval that grows with their number.
+The HTTP server underneath collects the fragments of a message, up to 64 MB, before it hands the message over; that limit cannot
+be set. What it has read is known to the operating system: the bytes that were received, without those that wait to be read. So
+all WebSockets are looked at again and again, at an interval that grows with their number.
 """
 
 from __future__ import annotations
