@@ -37,8 +37,9 @@ def connected(server: ServerProcess, sent: bytes = b"") -> socket.socket:
 
 def until_closed(link: socket.socket) -> None:
     with contextlib.suppress(ConnectionResetError):
-        while link.recv(65_536):
-            pass
+        received = True
+        while received:
+            received = bool(link.recv(65_536))
 
 
 def idle_http2() -> bytes:

@@ -60,7 +60,7 @@ def until_steady(server: ServerProcess) -> float:
         seen.append(metric(server, "penstock_http_unread_bytes"))
         if metric(server, 'penstock_http_connections_cut_total{reason="unread"}'):
             break
-        time.sleep(0.05)
+        time.sleep(0.01)
     return max(seen)
 
 

@@ -130,7 +130,7 @@ class UnreadAnswers:
                 for number, reader in enumerate(list(self._by_ends.values())):
                     self._look(reader)
                     if number % 100 == 99:
-                        await asyncio.sleep(0)
+                        await pause(self._clock, 0)
                 if self._looked is not None:
                     self._looked.set_result(None)
                     self._looked = None

@@ -129,7 +129,7 @@ class ConnectionMonitor:
             if reason is not None:
                 self._end(connection, reason)
             if number % 500 == 499:
-                await asyncio.sleep(0)
+                await pause(self._clock, 0)
         if len(self.table) > self.most * 3 // 4:
             self._make_room(unused, len(self.table) - self.most // 2, now)
 

@@ -170,7 +170,7 @@ class ConnectionTable:
                     if entry is not None:
                         known[number] = entry
                 seconds += clock.stopwatch() - began
-                await asyncio.sleep(0)
+                await pause(clock, 0)
             self._known = known
             self._by_ends = {each.ends: each for each in known.values() if isinstance(each, Connection)}
             self._scanned_until = clock.steady_ms()
