@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 ROOT = {"X-Api-Key": "root-key"}
 JOBS = 100_000
 STREAMS = 100
-#: In MiB. One page is half a MiB as it is stored, and two are read at a time. As objects, the whole journal is about 60 MiB, for each stream.
+#: In MiB. One page is half a MiB as it is stored, and two are read at a time. As objects, the whole journal is about 60 MiB,
+#: for each stream.
 GROWTH_MB_MAX = 60
 
 

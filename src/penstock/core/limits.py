@@ -107,7 +107,8 @@ links_looked_at_max: Final = 10_000  # sockets, when one is looked for
 resp_connections_max: Final = 10_000
 resp_args_max: Final = 1_024  # words of a command, with its name
 resp_line_bytes_max: Final = 65_536  # of a command that is typed as a line
-resp_turn_commands: Final = 1_000  # taken from a connection at once
+resp_turn_commands: Final = 1_000  # taken from a connection at once; and, at most, after its client is lost
+resp_unsent_bytes: Final = 65_536  # of replies, after which they are sent before the next command is done
 resp_ahead_bytes: Final = 65_536  # sent ahead while a subscriber waits for a message
 resp_client_name_chars_max: Final = 256
 stranger_args_max: Final = 10  # from a client that has not shown its token yet
@@ -317,7 +318,7 @@ held_commands_max: Final = 50_000
 moved_jobs_known_max: Final = 65_536  # jobs whose shard is remembered because it is not the one their ids name
 
 # How much is done at once, so that nothing holds the event loop for long.
-slice_ms: Final = 5  # of one connection's commands, or one reader's events; then others go on
+slice_ms: Final = 2  # of the commands of a listener's connections, or of a reader's events; then others go on
 batch_commands_max: Final = 4_096
 row_changed_tries_max: Final = 20  # of a transaction that other servers got in the way of
 pending_commands_max: Final = 100_000
