@@ -13,7 +13,7 @@ from penstock.store.journal import FOREIGN
 from tests.conformance.workbench import MAIL
 
 if TYPE_CHECKING:
-    from penstock.store.contract import JournalBlock
+    from penstock.store.contract import JournalBlock, JournalPage
     from tests.conformance.workbench import Workbench
 
 pytestmark = pytest.mark.anyio
@@ -122,7 +122,8 @@ async def test_a_page_is_bounded_by_what_it_holds_and_by_what_is_read_for_it(
     assert await bench.store.journal_first() is None
     for _ in range(3):
         await write_mixed(bench, "a", "a", "b", "a")
-    pages, following = [], 1
+    pages: list[JournalPage] = []
+    following = 1
     while not pages or not pages[-1].is_last:
         pages.append(await bench.store.journal_page(following, "a", 1))
         following = pages[-1].following

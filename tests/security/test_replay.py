@@ -30,7 +30,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
     folder = tmp_path_factory.mktemp("replay")
     with ServerProcess(folder / "data", env={"EPOCHQ_AUTH_API_KEY": "root-key"}) as running:
         with running.client() as client:
-            jobs = {"jobs": [{"data": {}}] * 1_000}
+            jobs: dict[str, object] = {"jobs": [{"data": {}}] * 1_000}
             for _ in range(JOBS // 1_000):
                 reply = client.post("/queues/q/jobs/bulk", json=jobs, headers=ROOT | {"X-Namespace": "busy"})
                 assert reply.status_code == 200, reply.text

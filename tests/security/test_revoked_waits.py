@@ -124,7 +124,7 @@ def until_blocked(server: ServerProcess) -> None:
     with RespClient(server.resp_port) as root:
         root.call("AUTH", "root-key")
         while b"blocked_clients:0" in root.call("INFO"):
-            pass
+            time.sleep(0.01)
 
 
 @pytest.mark.parametrize("kind", WAITS)
@@ -170,7 +170,7 @@ def test_a_wait_ends_when_the_first_key_is_made(tmp_path: Path) -> None:
         waits = [Waiting(WAITS[kind][0], server, "", "default") for kind in ("http pull", "tcp pull", "resp pull")]
         with RespClient(server.resp_port) as asks:
             while b"blocked_clients:3" not in asks.call("INFO"):
-                pass
+                time.sleep(0.01)
         command = [sys.executable, "-m", "penstock", "keys", "create", "--namespace", "*", "--role", "admin"]
         subprocess.run(command, env=server.env, check=True, capture_output=True, timeout=60)
         assert [wait.ended() for wait in waits] == [401, "unauthorized", "unauthorized"]
