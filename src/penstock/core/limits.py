@@ -107,7 +107,8 @@ links_looked_at_max: Final = 10_000  # sockets, when one is looked for
 resp_connections_max: Final = 10_000
 resp_args_max: Final = 1_024  # words of a command, with its name
 resp_line_bytes_max: Final = 65_536  # of a command that is typed as a line
-resp_turn_commands: Final = 1_000  # taken from a connection at once
+resp_turn_commands: Final = 1_000  # taken from a connection at once; and, at most, after its client is lost
+resp_unsent_bytes: Final = 65_536  # of replies, after which they are sent before the next command is done
 resp_ahead_bytes: Final = 65_536  # sent ahead while a subscriber waits for a message
 resp_client_name_chars_max: Final = 256
 stranger_args_max: Final = 10  # from a client that has not shown its token yet
@@ -143,7 +144,9 @@ webhook_events_max: Final = 18  # six events, each in three spellings
 webhook_attempts: Final = 4  # the first, and three more
 webhook_pause_ms: Final = 1_000  # before the second attempt, doubled for each further one
 webhook_attempt_ms_max: Final = 10 * SECOND_MS
-webhook_blocks_max: Final = 16  # blocks of the journal read at once
+webhook_read_bytes: Final = (
+    16_384  # of events of its namespace that a webhook reads at once, as they are stored; at least one
+)
 webhook_reply_line_bytes_max: Final = 16_384
 webhook_reply_lines_max: Final = 256
 webhook_addresses_max: Final = 4  # addresses of one name that are tried in one attempt
@@ -224,7 +227,10 @@ goodbye_ms_max: Final = SECOND_MS  # for what is on its way to a reader when its
 unsure_ms: Final = 10 * SECOND_MS  # a message that may have been cut off waits so long to be confirmed or removed
 half_sent_ms_max: Final = SECOND_MS  # for bodies of requests that have not arrived yet when the server stops
 subscribe_names_max: Final = 1_000
-replay_blocks: Final = 64  # of the journal, at once
+replays_max: Final = 2  # pages of the journal of one shard that are being read or rendered; other readers wait in line
+replay_blocks: Final = 1_000  # of the journal that one page reads
+replay_read_bytes: Final = MEBIBYTE // 2  # likewise, of all namespaces, as they are stored; at least one block
+replay_bytes: Final = 65_536  # of the events of one namespace on a page, as they are stored; at least one event
 watched_queues_max: Final = 100_000
 workers_max: Final = 10_000
 worker_queues_max: Final = 1_000
@@ -313,6 +319,7 @@ held_commands_max: Final = 50_000
 moved_jobs_known_max: Final = 65_536  # jobs whose shard is remembered because it is not the one their ids name
 
 # How much is done at once, so that nothing holds the event loop for long.
+slice_ms: Final = 2  # of the commands of a listener's connections, or of a reader's events; then others go on
 batch_commands_max: Final = 4_096
 row_changed_tries_max: Final = 20  # of a transaction that other servers got in the way of
 pending_commands_max: Final = 100_000
