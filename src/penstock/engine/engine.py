@@ -24,6 +24,7 @@ from penstock.engine.meter import metered
 from penstock.engine.stats import Stats
 from penstock.engine.sweep import Timer
 from penstock.engine.throttle import Throttle
+from penstock.engine.turns import FairTurns
 from penstock.engine.workers import Workers
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Engine:
         self.room = WaitingRoom(self)
         self.completions = Completions(self)
         self.held_jobs = HeldJobs()
+        self.replays = FairTurns(limits.replays_max)  #: of those who read the journal, by namespace
         self.timer = Timer(self)
         self.feed = Feed() if feed is None else feed
         if workers is None:  # not "or": one without workers is false

@@ -160,6 +160,19 @@ class JournalBlock(msgspec.Struct, frozen=True):
     around: tuple[str, str] = ("", "")  #: what to put around the number of an event to say where a reader of all shards is
 
 
+class JournalPage(msgspec.Struct, frozen=True):
+    """A stretch of the journal, with the events of one namespace, and those of none.
+
+    In a block, an event of another namespace is ``store.journal.FOREIGN``. A block may end before its last event: the next page
+    goes on there.
+    """
+
+    first: int  #: number of the first event of the first block that was read; 0 if there was none
+    following: int  #: number of the event that the next page begins with
+    blocks: Sequence[JournalBlock]  #: that have such events
+    is_last: bool  #: it was read to the end of the journal
+
+
 class Follower(Protocol):
     """Hears of what other servers have committed to the same store, in order and each once."""
 
@@ -854,3 +867,13 @@ class Store(Protocol):
 
     async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
         """Read up to ``limit`` blocks of the journal, from the one that holds the given number on."""
+
+    async def journal_first(self) -> int | None:
+        """Look up the number of the oldest event that is kept; None if none is."""
+
+    async def journal_page(self, seq: int, namespace: str, bytes_max: int) -> JournalPage:
+        """Read the journal as one namespace sees it, from the block that holds the given number on.
+
+        A page ends after ``bytes_max`` bytes of the namespace's events, or after ``limits.replay_read_bytes`` of all that was
+        read, or ``limits.replay_blocks`` blocks. What other namespaces did is not decoded.
+        """

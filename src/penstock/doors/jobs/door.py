@@ -22,6 +22,7 @@ from penstock.doors.http.errors import Refused
 from penstock.doors.jobs.views import job_ref, token_value
 from penstock.doors.jobs.wire import ItemError
 from penstock.doors.namespaces import NAME, check_namespace, namespace_in
+from penstock.doors.permission import Permission
 from penstock.engine.change import MoveJob
 from penstock.engine.settle import Hold
 
@@ -114,12 +115,18 @@ class JobsDoor:
         return len(outcomes) - len(errors), errors
 
     async def unless_gone(self, req: Request, waiting: Coroutine[Any, Any, T]) -> T | None:
-        """Wait for something, unless the client hangs up: then nobody is told, and nothing goes on waiting."""
+        """Wait for something, unless the client hangs up: then nobody is told, and nothing goes on waiting.
+
+        Raises Unauthorized if the client's key or token ends meanwhile.
+        """
         answer, gone = asyncio.ensure_future(waiting), asyncio.ensure_future(req.disconnected())
+        permission = Permission(req, self.engine.clock, answer.cancel)
         try:
             await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            permission.check()
             return answer.result() if answer.done() else None
         finally:
+            permission.cancel()
             answer.cancel()
             gone.cancel()
 

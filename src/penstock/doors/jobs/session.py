@@ -96,6 +96,8 @@ class Session:
         self._under_way += 1
         self._idle.clear()
         try:
+            if not self._table.share.is_free:
+                await self._table.share.turn()
             return await self._answer(message)
         except PenstockError as error:
             return _encode(refusal(error))

@@ -135,8 +135,9 @@ class Connection(asyncio.Protocol):
         self._proceed()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The client is gone. What it had sent completely is still done: an acknowledgement may be among it."""
+        """The client is gone. What was begun is finished, an acknowledgement may be among it; the rest is dropped."""
         self._lost = True
+        self._drop()
         self._writable = True
         self._taking.set()
         self.finish()
@@ -264,9 +265,13 @@ class Connection(asyncio.Protocol):
     def refuse(self, error: PenstockError) -> None:
         """Say why, and close."""
         self._write(refusal(error))
+        self._drop()
+        self.finish()
+
+    def _drop(self) -> None:
+        """Forget the frames that are not begun."""
         while self._frames:
             self._kept_bytes -= len(self._frames.popleft())
-        self.finish()
 
     def _end(self) -> None:
         """Everything is answered: close, and once that has happened, give back what the client held."""
