@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-async def limit(bench: Workbench, group: str = "g", queue: QueueKey = MAIL, **limits: int) -> None:
+async def limit(bench: Workbench, group: str = "g", queue: QueueKey = MAIL, **limits: Any) -> None:
     """Set the limits of a group."""
     async with bench.transaction() as tx:
         found = await tx.queue_open(queue)
