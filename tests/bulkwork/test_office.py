@@ -223,7 +223,7 @@ def test_a_part_ends_when_it_is_large(tmp_path: Path) -> None:
 async def test_a_spool_that_others_may_write_to_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "spool").mkdir()
     (tmp_path / "spool").chmod(0o777)
-    with pytest.raises(StorageFailed, match="Others may write"):
+    with pytest.raises(StorageFailed, match=r"Other users may use .*Run: chmod 700"):
         Spool(tmp_path / "spool", 100).directory()
 
 

@@ -404,7 +404,7 @@ class BulkUnavailable(PenstockError):
 
 
 class LakeUnavailable(PenstockError):
-    """Insights need Delta tables, which this server cannot read. Install what it takes with: pip install 'penstock-queue[lake]'."""
+    """Insights need Delta tables, which this server cannot read. Install the extra: pip install 'penstock-queue[lake]'."""
 
     code = "lake_unavailable"
 

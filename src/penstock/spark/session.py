@@ -1,4 +1,4 @@
-"""A Spark session that works after ``pip install 'penstock-queue[spark]'``: it finds Java, and sets what would go wrong otherwise."""
+"""A Spark session that works after ``pip install 'penstock-queue[spark]'``: finds Java, sets what would go wrong otherwise."""
 
 from __future__ import annotations
 
