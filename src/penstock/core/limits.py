@@ -232,6 +232,10 @@ group_queues_max: Final = 1_000
 group_kept_ms: Final = 7 * DAY_MS  # without a sign of life, and nothing in flight
 group_idle_ms: Final = HOUR_MS  # likewise, if there are as many groups as there may be
 
+# Groups of jobs.
+whole_number_max: Final = 2**53 - 1  # as far as JSON can tell numbers apart
+limited_groups_max: Final = 10_000  # groups of one queue that are paused or limited
+
 # Live events and workers.
 event_data_bytes_max: Final = MEBIBYTE  # a result or payload that is larger is left out of what is told of its job
 removed_results_max: Final = 10_000  # results of jobs that are removed at their end, kept in memory for those who hear of it
@@ -368,5 +372,6 @@ flow_levels_batch_max: Final = 100  # of a chain of such ends
 flow_bytes_batch_max: Final = 8 * MEBIBYTE  # of results and errors that are copied to them
 claim_batch_jobs_max: Final = 2_000
 claim_batch_bytes_max: Final = 32 * MEBIBYTE
+groups_reopened_max: Final = 500  # groups whose rate limit lets jobs through again, looked at by one claim
 waiters_max: Final = 50_000
 held_jobs_waited_for_max: Final = 200_000  # jobs of which workers want to be told that they lost them

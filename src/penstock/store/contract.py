@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.core.cron import Cron, CronKey
     from penstock.core.events import Event
     from penstock.core.flow import Dependency, End, Need, NeedCount, Relay
+    from penstock.core.group_limits import GroupLimits
     from penstock.core.history import History
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.ledger import Chunk, Entry
@@ -331,6 +332,26 @@ class Transaction(Protocol):
 
     async def bucket_save(self, queue: Queue, tokens: float, at_ms: int) -> None:
         """Write how many jobs a rate limit has left. Forgotten with the limit or the queue."""
+
+    # Groups of jobs that are paused or limited. Only those of queues whose settings say ``limits_groups`` count.
+
+    async def group_load(self, queue: Queue, group: str) -> GroupLimits | None:
+        """Return what was set of a group, held for this transaction; None if nothing was."""
+
+    async def group_save(self, queue: Queue, groups: Sequence[tuple[str, GroupLimits]]) -> None:
+        """Write what is set of groups, and have ``job_ready`` go by it. Forgotten with the queue."""
+
+    async def groups_limited(self, queue: Queue) -> int:
+        """Count the groups of which something is set."""
+
+    async def group_page(self, queue: Queue, after: str, limit: int) -> list[tuple[str, GroupLimits]]:
+        """Read what was set of the groups whose names come after one, in order."""
+
+    async def group_reopen(self, queue: Queue, limit: int) -> int | None:
+        """Have ``job_ready`` look again at up to ``limit`` groups that time lets go on: their rate limit, or a hold.
+
+        Returns the steady moment from which it lets the next one; None if there is none.
+        """
 
     def queue_by_number(self, number: int) -> Queue:
         """Return the queue that jobs refer to by this number."""
