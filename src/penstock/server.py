@@ -189,6 +189,7 @@ class Doors:
 
     def __init__(self, config: Config, engine: AnyEngine, gate: Gate, guard: Guard, keys: ApiKeys, *, clock: Clock) -> None:
         self._config, self._clock, self._gate = config, clock, gate
+        self._share = engine.share
         self._bodies: list[Bodies] = []
         self.readiness = Readiness()
         uptime = Uptime(engine.clock)
@@ -410,6 +411,7 @@ class Doors:
             window=window,
             address=ClientAddress(config.trusted_proxies),
             links=self._links,
+            share=self._share,
             flows=self._topics.flows.of,
             websocket=websocket,
             plain_errors=plain_errors,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.doors.http.route import Handler
     from penstock.doors.links import Links
+    from penstock.engine.fair_share import FairShare
 
 log = structlog.get_logger("penstock.http")
 
@@ -96,7 +97,7 @@ class HttpApp:
     ``origins`` decides which web pages may call from a browser. ``websocket`` serves WebSockets (None: there
     are none); what it raises before it accepts the connection is the answer to the handshake, said through ``links``.
     ``plain_errors``: what has no route is answered with a line of text. ``stray`` answers it, if that is said otherwise.
-    ``error_body`` spells errors as JSON. ``flows`` are the connections that streams run over: they are told what else is sent.
+    ``error_body`` spells errors as JSON. ``share`` decides when a request of a namespace begins. ``flows`` are the connections that streams run over: they are told what else is sent.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class HttpApp:
         window: SlidingWindow | None,
         address: ClientAddress,
         links: Links,
+        share: FairShare,
         websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
         plain_errors: bool = False,
         stray: Handler = not_found,
@@ -130,7 +132,8 @@ class HttpApp:
         self._origins = origins
         asking, is_open = origins.allowed
         self._heads = (_heads(asking), _heads(is_open))  #: by whether the gate is open, which may change
-        self.bodies = Bodies()
+        self._share = share
+        self.bodies = Bodies(share)
         self._encode = msgspec.json.Encoder().encode
 
     async def __rsgi__(self, scope: Scope, proto: HTTPProtocol) -> None:
@@ -156,6 +159,11 @@ class HttpApp:
                 proto = route.meter.watch(proto)
             if refused is not None or not self._gate.is_open:
                 await self._check(scope, route, request, refused)
+            if route is not None and (route.namespaced or "ns" in params):
+                tenant = params["ns"] if "ns" in params else request.header("x-namespace", DEFAULT_NAMESPACE)
+                request.tenant = tenant
+                if (place := self._share.begin(tenant)) is not None:
+                    await place
             handler = self._stray if route is None else route.handler
             if method == "HEAD" and route is not None and route.right is Right.TAKE:
                 handler = _head_refused

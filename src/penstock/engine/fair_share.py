@@ -1,0 +1,158 @@
+"""Shares the event loop among namespaces: decides when a request may begin.
+
+The batcher shares transactions (``lines.py``); this module shares what happens before and after them: parsing, rendering, reads.
+Every listener asks it once for each request, before the request costs anything.
+
+While requests of one namespace only arrive, nothing waits and nothing is counted. When a second namespace is active, each
+namespace may begin ``limits.share_turn_requests`` requests in one turn of the event loop, and have ``limits.share_large_requests``
+large ones in progress (a large body, or a listing). What is more waits in a line of its namespace. So a turn of the loop is short,
+and a request of a namespace that asks for little begins in the turn in which it arrives. Nothing is held back while the loop has
+nothing else to do: the next turn follows at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penstock.core.clock import Clock
+
+    Line = deque[asyncio.Future[None]]
+
+
+class FairShare:
+    """One per server. ``clock`` decides how long a namespace counts as active after its last request."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.shared = False  #: several namespaces are active
+        self._clock = clock
+        self._only = ""  #: the one that is active, while there is one; empty: none has been seen
+        self._seen: set[str] = set()  #: while they share: those with a request since the last look
+        self._begun: dict[str, int] = {}  #: requests that began in this turn of the loop
+        self._lines: dict[str, Line] = {}  #: requests that wait for a turn; no line is empty
+        self._in_progress: dict[str, int] = {}  #: large requests
+        self._large_lines: dict[str, Line] = {}  #: large requests that wait; no line is empty
+
+    def begin(self, namespace: str) -> asyncio.Future[None] | None:
+        """Return None if a request may begin now, else what it has to wait for."""
+        if namespace == self._only:
+            return None
+        if not self.shared and not self._is_second(namespace):
+            return None
+        self._note(namespace)
+        begun = self._begun
+        if not begun:
+            asyncio.get_running_loop().call_soon(self._turn)
+        count = begun.get(namespace, 0)
+        if count < limits.share_turn_requests:
+            begun[namespace] = count + 1
+            return None
+        return _join(self._lines, namespace)
+
+    @asynccontextmanager
+    async def large(self, namespace: str) -> AsyncIterator[None]:
+        """Have a large request in progress; waits while its namespace has as many as it may."""
+        await self.begin_large(namespace)
+        try:
+            yield
+        finally:
+            self.end_large(namespace)
+
+    async def begin_large(self, namespace: str) -> None:
+        """Wait until a large request may go on; ``end_large`` follows. For callers that cannot use ``large``."""
+        count = self._in_progress.get(namespace, 0)
+        if self.shared and count >= limits.share_large_requests:
+            place = _join(self._large_lines, namespace)
+            try:
+                await place
+            except asyncio.CancelledError:
+                if place.done() and not place.cancelled():  # it was its turn, and it is not there any more
+                    self.end_large(namespace)
+                raise
+        else:
+            self._in_progress[namespace] = count + 1
+
+    def end_large(self, namespace: str) -> None:
+        """Let the next large request of a namespace go on."""
+        if not _release(self._large_lines, namespace, 1):
+            count = self._in_progress[namespace] - 1
+            if count:
+                self._in_progress[namespace] = count
+            else:
+                del self._in_progress[namespace]
+
+    @property
+    def waiting(self) -> int:
+        """Count the requests that wait."""
+        return sum(len(line) for lines in (self._lines, self._large_lines) for line in lines.values())
+
+    def _is_second(self, namespace: str) -> bool:
+        """Note a namespace that was not active; begin to share if it is not the only one."""
+        if not self._only:
+            self._only = namespace
+            return False
+        self.shared = True
+        self._seen = {self._only}
+        self._only = ""
+        self._look_later()
+        return True
+
+    def _note(self, namespace: str) -> None:
+        if len(self._seen) < limits.share_namespaces_max:
+            self._seen.add(namespace)
+
+    def _look_later(self) -> None:
+        self._clock.call_at(self._clock.steady_ms() + limits.share_ms, self._look)
+
+    def _look(self) -> None:
+        """Stop sharing if at most one namespace has been active since the last look."""
+        if len(self._seen) > 1:
+            self._seen = set()
+            self._look_later()
+            return
+        self.shared = False
+        self._only = next(iter(self._seen), "")
+        for namespace in list(self._lines):
+            _release(self._lines, namespace, len(self._lines[namespace]))
+        for namespace in list(self._large_lines):
+            count = _release(self._large_lines, namespace, len(self._large_lines[namespace]))
+            self._in_progress[namespace] = self._in_progress.get(namespace, 0) + count
+
+    def _turn(self) -> None:
+        """Begin the next turn of the loop: each line has its share of it."""
+        self._begun = {
+            namespace: count
+            for namespace in list(self._lines)
+            if (count := _release(self._lines, namespace, limits.share_turn_requests))
+        }
+        if self._begun:
+            asyncio.get_running_loop().call_soon(self._turn)
+
+
+def _join(lines: dict[str, Line], namespace: str) -> asyncio.Future[None]:
+    place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    line = lines.get(namespace)
+    if line is None:
+        line = lines[namespace] = deque()
+    line.append(place)
+    return place
+
+
+def _release(lines: dict[str, Line], namespace: str, most: int) -> int:
+    """Let the first of a line go on; return how many did. Those that were cancelled meanwhile do not count."""
+    line, count = lines.get(namespace, ()), 0
+    while line and count < most:
+        place = line.popleft()
+        if not place.done():
+            place.set_result(None)
+            count += 1
+    if not line:
+        lines.pop(namespace, None)
+    return count
