@@ -1,9 +1,9 @@
 """``python -m bench fairness``: what a tenant notices of another one that asks for ten times as much.
 
 One server. The quiet tenant has a few connections, each of which pushes a job, claims one, and rests for 10 ms after each. The
-other tenant has ten times as many connections, which rest as long, so it asks for ten times as much (PENSTOCK_BENCH_FLOOD_REST_S=0:
-they never rest). Measured are the quiet tenant's push and claim, the median and p99: alone, and beside each kind of flood, in
-turns; the goals are about the ratio of p99.
+other tenant has ten times as many connections, which rest as long, so it asks for ten times as much. With
+PENSTOCK_BENCH_FLOOD_REST_S=0 they never rest. Measured are the quiet tenant's push and claim, the median and p99: alone, and
+beside each kind of flood, in turns; the goals are about the ratio of p99.
 
 Each answer is timed twice: by the clock, and in processor time that the server used between the request and the answer. The
 second is what the quiet tenant waits for because of the server, whatever other programs on the machine do; on a busy machine,
@@ -167,7 +167,7 @@ class Listener(asyncio.Protocol):
         cast("asyncio.Transport", transport).write(request("flood", "GET", "/events"))
 
 
-async def tenant(port: int, pid: int, script: str, connections: int, seconds: float, rest_s: float) -> dict[str, float]:
+async def tenant(*, port: int, pid: int, script: str, connections: int, seconds: float, rest_s: float) -> dict[str, float]:
     """Be one of the tenants of the server with a port and a process id; with 0 seconds, until the process is ended."""
     loop = asyncio.get_running_loop()
     latencies: list[list[Took]] = [[], []] if script == "quiet" else [[]]

@@ -188,8 +188,7 @@ class Doors:
     """All ways in and out of one engine. ``clock``: this process's own; the engine's may be that of a database."""
 
     def __init__(self, config: Config, engine: AnyEngine, gate: Gate, guard: Guard, keys: ApiKeys, *, clock: Clock) -> None:
-        self._config, self._clock, self._gate = config, clock, gate
-        self._share = engine.share
+        self._config, self._clock, self._gate, self._share = config, clock, gate, engine.share
         self._bodies: list[Bodies] = []
         self.readiness = Readiness()
         uptime = Uptime(engine.clock)

@@ -111,11 +111,18 @@ def make_engine(config: Config, shards: list[Store], clock: Clock) -> AnyEngine:
         feed = Feed()
         workers = Workers(shards[0].clock, feed, **worker_times)
         return Engine(shards[0], shards[0].clock, feed=feed, workers=workers, **options)
-    share = FairShare(clock)
     whole, stats, positions = Feed(), Stats(), [shard.journal_next - 1 for shard in shards]
     workers = Workers(clock, whole, **worker_times)
+    options["share"] = FairShare(clock)
     engines = [
-        Engine(shard, shard.clock, feed=ShardFeed(whole, positions, number), stats=stats, workers=workers, share=share, **options)
+        Engine(
+            shard,
+            shard.clock,
+            feed=ShardFeed(whole, positions, number),
+            stats=stats,
+            workers=workers,
+            **options,
+        )
         for number, shard in enumerate(shards)
     ]
     return Fleet(engines, whole, stats, workers, clock)

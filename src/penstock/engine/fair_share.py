@@ -1,13 +1,14 @@
 """Shares the event loop among namespaces: decides when a request may begin.
 
-The batcher shares transactions (``lines.py``); this module shares what happens before and after them: parsing, rendering, reads.
-Every listener asks it once for each request, before the request costs anything.
+The batcher shares transactions (``lines.py``). This module shares what comes before and after them: parsing, rendering, reads,
+events. Every listener asks it once for each request, before the body is read; event streams ask before they send.
 
-While requests of one namespace only arrive, nothing waits and nothing is counted. When a second namespace is active, each
-namespace may begin ``limits.share_turn_requests`` requests in one turn of the event loop, and have ``limits.share_large_requests``
-large ones in progress (a large body, or a listing). What is more waits in a line of its namespace. So a turn of the loop is short,
-and a request of a namespace that asks for little begins in the turn in which it arrives. Nothing is held back while the loop has
-nothing else to do: the next turn follows at once.
+While requests of one namespace only arrive, nothing waits and nothing is counted. When a second namespace is active, each one
+may begin ``limits.share_turn_requests`` requests in one turn of the event loop, and may have ``limits.share_large_requests``
+large ones in progress: bodies above ``limits.small_body_bytes``, which count from the moment they have arrived, and listings.
+What is more waits in a line of its namespace. So a turn of the loop is short, and a request of a namespace that asks for little
+begins in the turn in which it arrives. Small requests are not held back while the loop has nothing else to do, because the next
+turn follows at once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.core import limits
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
 
-    Line = deque[asyncio.Future[None]]
+    Place = asyncio.Future[None]
+    Line = deque[tuple[Place, int]]  # what is waited for, and how many requests it stands for
 
 
 class FairShare:
@@ -38,10 +40,11 @@ class FairShare:
         self._begun: dict[str, int] = {}  #: requests that began in this turn of the loop
         self._lines: dict[str, Line] = {}  #: requests that wait for a turn; no line is empty
         self._in_progress: dict[str, int] = {}  #: large requests
+        self._holders: set[asyncio.Task[Any] | None] = set()  #: those that are in ``large``
         self._large_lines: dict[str, Line] = {}  #: large requests that wait; no line is empty
 
-    def begin(self, namespace: str) -> asyncio.Future[None] | None:
-        """Return None if a request may begin now, else what it has to wait for."""
+    def begin(self, namespace: str, requests: int = 1) -> Place | None:
+        """Return None if a request, or several that came together, may begin now, else what they have to wait for."""
         if namespace == self._only:
             return None
         if not self.shared and not self._is_second(namespace):
@@ -52,24 +55,33 @@ class FairShare:
             asyncio.get_running_loop().call_soon(self._turn)
         count = begun.get(namespace, 0)
         if count < limits.share_turn_requests:
-            begun[namespace] = count + 1
+            begun[namespace] = count + requests
             return None
-        return _join(self._lines, namespace)
+        return _join(self._lines, namespace, requests)
 
     @asynccontextmanager
     async def large(self, namespace: str) -> AsyncIterator[None]:
-        """Have a large request in progress; waits while its namespace has as many as it may."""
+        """Have a large request in progress; waits while its namespace has as many as it may.
+
+        A task that has one in progress already, such as a large command that asks for a listing, does not wait for itself.
+        """
+        task = asyncio.current_task()
+        if task in self._holders:
+            yield
+            return
         await self.begin_large(namespace)
+        self._holders.add(task)
         try:
             yield
         finally:
+            self._holders.discard(task)
             self.end_large(namespace)
 
     async def begin_large(self, namespace: str) -> None:
         """Wait until a large request may go on; ``end_large`` follows. For callers that cannot use ``large``."""
         count = self._in_progress.get(namespace, 0)
         if self.shared and count >= limits.share_large_requests:
-            place = _join(self._large_lines, namespace)
+            place = _join(self._large_lines, namespace, 1)
             try:
                 await place
             except asyncio.CancelledError:
@@ -120,7 +132,7 @@ class FairShare:
         self.shared = False
         self._only = next(iter(self._seen), "")
         for namespace in list(self._lines):
-            _release(self._lines, namespace, len(self._lines[namespace]))
+            _release(self._lines, namespace, sum(requests for _, requests in self._lines[namespace]))
         for namespace in list(self._large_lines):
             count = _release(self._large_lines, namespace, len(self._large_lines[namespace]))
             self._in_progress[namespace] = self._in_progress.get(namespace, 0) + count
@@ -136,23 +148,23 @@ class FairShare:
             asyncio.get_running_loop().call_soon(self._turn)
 
 
-def _join(lines: dict[str, Line], namespace: str) -> asyncio.Future[None]:
-    place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+def _join(lines: dict[str, Line], namespace: str, requests: int) -> Place:
+    place: Place = asyncio.get_running_loop().create_future()
     line = lines.get(namespace)
     if line is None:
         line = lines[namespace] = deque()
-    line.append(place)
+    line.append((place, requests))
     return place
 
 
 def _release(lines: dict[str, Line], namespace: str, most: int) -> int:
-    """Let the first of a line go on; return how many did. Those that were cancelled meanwhile do not count."""
+    """Let the first of a line go on; return how many requests did. Those that were cancelled meanwhile do not count."""
     line, count = lines.get(namespace, ()), 0
     while line and count < most:
-        place = line.popleft()
+        place, requests = line.popleft()
         if not place.done():
             place.set_result(None)
-            count += 1
+            count += requests
     if not line:
         lines.pop(namespace, None)
     return count

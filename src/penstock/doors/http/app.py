@@ -25,6 +25,7 @@ from penstock.doors.http.unknown import WARNING_HEADER
 from penstock.doors.links import ends_of
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from granian._granian import RSGIHTTPProtocol as HTTPProtocol
@@ -97,7 +98,8 @@ class HttpApp:
     ``origins`` decides which web pages may call from a browser. ``websocket`` serves WebSockets (None: there
     are none); what it raises before it accepts the connection is the answer to the handshake, said through ``links``.
     ``plain_errors``: what has no route is answered with a line of text. ``stray`` answers it, if that is said otherwise.
-    ``error_body`` spells errors as JSON. ``share`` decides when a request of a namespace begins. ``flows`` are the connections that streams run over: they are told what else is sent.
+    ``error_body`` spells errors as JSON. ``share`` decides when a request of a namespace begins.
+    ``flows`` are the connections that streams run over: they are told what else is sent.
     """
 
     def __init__(
@@ -159,15 +161,9 @@ class HttpApp:
                 proto = route.meter.watch(proto)
             if refused is not None or not self._gate.is_open:
                 await self._check(scope, route, request, refused)
-            if route is not None and (route.namespaced or "ns" in params):
-                tenant = params["ns"] if "ns" in params else request.header("x-namespace", DEFAULT_NAMESPACE)
-                request.tenant = tenant
-                if (place := self._share.begin(tenant)) is not None:
-                    await place
-            handler = self._stray if route is None else route.handler
-            if method == "HEAD" and route is not None and route.right is Right.TAKE:
-                handler = _head_refused
-            answer = await handler(request, **params)
+            if (place := self._turn_of(request, route, params)) is not None:
+                await place
+            answer = await self._handler_of(method, route)(request, **params)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the client gets an answer
             self._answer_error(proto, error, plain=self._plain_errors if route is None else route.plain_errors)
             request.free()
@@ -187,6 +183,18 @@ class HttpApp:
         if self._flows and (flow := self._flows.get(ends_of(scope))) is not None:
             flow.count_other(len(body))
         proto.response_bytes(status, headers, body)
+
+    def _turn_of(self, request: Request, route: Route | None, params: dict[str, str]) -> asyncio.Future[None] | None:
+        """Return what a request has to wait for before it begins: its namespace may have begun enough for now."""
+        if route is None or not (route.namespaced or "ns" in params):
+            return None
+        request.tenant = tenant = params["ns"] if "ns" in params else request.header("x-namespace", DEFAULT_NAMESPACE)
+        return self._share.begin(tenant)
+
+    def _handler_of(self, method: str, route: Route | None) -> Handler:
+        if route is None:
+            return self._stray
+        return _head_refused if method == "HEAD" and route.right is Right.TAKE else route.handler
 
     async def _go_on(self, method: str, proto: HTTPProtocol, answer: Stream | File) -> None:
         """Give an answer that goes on, or is sent by the server underneath."""

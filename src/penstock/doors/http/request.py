@@ -56,7 +56,19 @@ class Bodies:
 class Request:
     """What was asked, and by whom. The body is read when a handler wants it."""
 
-    __slots__ = ("_bodies", "_gate", "_identity", "_large", "_proto", "header", "held", "scope", "tenant", "unsure", "warning")
+    __slots__ = (
+        "_bodies",
+        "_gate",
+        "_identity",
+        "_large",
+        "_proto",
+        "header",
+        "held",
+        "scope",
+        "tenant",
+        "unsure",
+        "warning",
+    )
     warns = True  #: the answer has room for a warning
 
     def __init__(self, scope: Scope, proto: HTTPProtocol, bodies: Bodies, gate: Gate) -> None:

@@ -295,6 +295,8 @@ class Connection(asyncio.Protocol):
         while True:
             commands = self._turn()
             if commands:
+                if (place := self._listener.engine.share.begin(session.namespace, len(commands))) is not None:
+                    await place
                 await session.work(commands)
                 if len(commands) == limits.resp_turn_commands:
                     await settle(1)  # others want to get on, too
@@ -308,7 +310,9 @@ class Connection(asyncio.Protocol):
         if self._session.identity is None:
             return [self._next.popleft()] if self._next else self._take(1)
         if not self._next:
-            return self._take(limits.resp_turn_commands)
+            return self._take(
+                limits.resp_shared_commands if self._listener.engine.share.shared else limits.resp_turn_commands
+            )
         commands = list(self._next)
         self._next.clear()
         return commands
