@@ -102,9 +102,9 @@ async def test_when_the_others_are_gone_nothing_waits_any_more(share: FairShare,
     waiting = [asyncio.create_task(share.begin_large("flood")) for _ in range(3)]
     await settle(1)
     assert not any(task.done() for task in waiting)
-    clock.advance(limits.share_ms)  # both have been active since the last look
+    await clock.advance(limits.share_ms)  # both have been active since the last look
     share.begin("flood")
-    clock.advance(limits.share_ms)
+    await clock.advance(limits.share_ms)
     await asyncio.wait_for(asyncio.gather(*waiting), 10)
     assert not share.shared
     for _ in range(4):
