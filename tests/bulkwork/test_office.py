@@ -236,7 +236,7 @@ async def test_a_server_without_arrow_says_what_is_missing(
         ("GET /bulk/journal", {"from": "1"}),
         ("GET /bulk/journal/at", {"timestamp": "1"}),
     ):
-        with pytest.raises(BulkUnavailable, match=r"pip install 'penstock\[bulk\]'"):
+        with pytest.raises(BulkUnavailable, match=r"pip install 'penstock-queue\[bulk\]'"):
             await ask(endpoints, name, **query)
     assert (await ask(endpoints, "GET /bulk")).shards[0].journal_first == 1
 

@@ -144,7 +144,7 @@ def _go(work: Callable[[], None]) -> None:
         from penstock.client.errors import PenstockError  # noqa: PLC0415, other commands start without any of this
         from penstock.spark.pipeline.card import LakeInvalid  # noqa: F401, PLC0415
     except ImportError as error:
-        raise click.ClickException(f"{error.name} is missing: pip install 'penstock[spark]'") from error
+        raise click.ClickException(f"{error.name} is missing: pip install 'penstock-queue[spark]'") from error
     try:
         work()
     except PenstockError as error:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.lake.place import Lake
     from penstock.lake.tables import Table
 
-INSTALL = "pip install 'penstock[spark]'"
+INSTALL = "pip install 'penstock-queue[spark]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def examine(*, url: str | None = None, lake: str | None = None, start: bool = Fa
             "PYSPARK_PYTHON",
             ok=Path(os.environ["PYSPARK_PYTHON"]).exists(),
             text=f"{os.environ['PYSPARK_PYTHON']}, not this Python",
-            remedy="unset it, or point it to a Python with penstock[spark]",
+            remedy="unset it, or point it to a Python with penstock-queue[spark]",
         )
     if url is not None:
         yield _server(url)
