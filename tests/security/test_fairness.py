@@ -231,7 +231,12 @@ async def test_events_for_many_readers_are_passed_on_in_slices(engine: Engine) -
         return True
 
     seen: list[int] = []
-    first = Reader(lambda told: told.seq, lambda seq, _told: seen.append(seq) is None, namespace="flood")
+
+    def note(seq: int, _told: Any) -> bool:
+        seen.append(seq)
+        return True
+
+    first = Reader(lambda told: told.seq, note, namespace="flood")
     for reader in (first, *(Reader(lambda told: told.seq, take, namespace="flood") for _ in range(readers - 1))):
         hub.want(reader, frozenset({EventKind.JOB_PUSHED}))
     await engine.run(Push(FLOOD, some(1_000)))
