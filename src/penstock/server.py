@@ -192,7 +192,7 @@ class Doors:
     """All ways in and out of one engine. ``clock``: this process's own; the engine's may be that of a database."""
 
     def __init__(self, config: Config, engine: AnyEngine, gate: Gate, guard: Guard, keys: ApiKeys, *, clock: Clock) -> None:
-        self._config, self._clock, self._gate = config, clock, gate
+        self._config, self._clock, self._gate, self._share = config, clock, gate, engine.share
         self._bodies: list[Bodies] = []
         self.readiness = Readiness()
         uptime = Uptime(engine.clock)
@@ -413,6 +413,7 @@ class Doors:
             window=window,
             address=ClientAddress(config.trusted_proxies),
             links=self._links,
+            share=self._share,
             flows=self._topics.flows.of,
             answers=self.monitor.answers,
             websocket=websocket,

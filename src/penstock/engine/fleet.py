@@ -120,6 +120,7 @@ class Fleet:
         self.stats = stats
         self.workers = workers
         self.clock = clock
+        self.share = engines[0].share
         self.store = ShardedStore([engine.store for engine in engines])
         self._held: dict[AnyCommand, asyncio.Task[None]] = {}  #: about queues that are on their way to another shard
         for engine in engines:

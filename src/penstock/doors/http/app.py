@@ -25,6 +25,7 @@ from penstock.doors.http.unknown import WARNING_HEADER
 from penstock.doors.links import ends_of
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from granian._granian import RSGIHTTPProtocol as HTTPProtocol
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.doors.answers import UnreadAnswers
     from penstock.doors.http.route import Handler
     from penstock.doors.links import Links
+    from penstock.engine.fair_share import FairShare
 
 log = structlog.get_logger("penstock.http")
 
@@ -97,7 +99,8 @@ class HttpApp:
     ``origins`` decides which web pages may call from a browser. ``websocket`` serves WebSockets (None: there
     are none); what it raises before it accepts the connection is the answer to the handshake, said through ``links``.
     ``plain_errors``: what has no route is answered with a line of text. ``stray`` answers it, if that is said otherwise.
-    ``error_body`` spells errors as JSON. ``flows`` are the connections that streams run over: they are told what else is sent.
+    ``error_body`` spells errors as JSON. ``share`` decides when a request of a namespace begins.
+    ``flows`` are the connections that streams run over: they are told what else is sent.
     ``answers`` bounds the large answers that clients have not taken (None: they are not counted).
     """
 
@@ -111,6 +114,7 @@ class HttpApp:
         window: SlidingWindow | None,
         address: ClientAddress,
         links: Links,
+        share: FairShare,
         websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
         plain_errors: bool = False,
         stray: Handler = not_found,
@@ -135,7 +139,8 @@ class HttpApp:
         self._heads = (_heads(asking), _heads(is_open))  #: by whether the gate is open, which may change
         self._answers = answers
         self.under_way: set[Scope] = set()  #: requests that are not over, WebSockets among them
-        self.bodies = Bodies()
+        self._share = share
+        self.bodies = Bodies(share)
         self._encode = msgspec.json.Encoder().encode
 
     async def __rsgi__(self, scope: Scope, proto: HTTPProtocol) -> None:
@@ -169,10 +174,9 @@ class HttpApp:
                 proto = route.meter.watch(proto)
             if refused is not None or not self._gate.is_open:
                 await self._check(scope, route, request, refused)
-            handler = self._stray if route is None else route.handler
-            if method == "HEAD" and route is not None and route.right is Right.TAKE:
-                handler = _head_refused
-            answer = await handler(request, **params)
+            if (place := self._turn_of(request, route, params)) is not None:
+                await place
+            answer = await self._handler_of(method, route)(request, **params)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the client gets an answer
             self._answer_error(proto, error, plain=self._plain_errors if route is None else route.plain_errors)
             request.free()
@@ -205,6 +209,18 @@ class HttpApp:
             self._answer_error(proto, error, plain=self._plain_errors if route is None else route.plain_errors)
             return False
         return True
+
+    def _turn_of(self, request: Request, route: Route | None, params: dict[str, str]) -> asyncio.Future[None] | None:
+        """Return what a request has to wait for before it begins: its namespace may have begun enough for now."""
+        if route is None or not (route.namespaced or "ns" in params):
+            return None
+        request.tenant = tenant = params["ns"] if "ns" in params else request.header("x-namespace", DEFAULT_NAMESPACE)
+        return self._share.begin(tenant)
+
+    def _handler_of(self, method: str, route: Route | None) -> Handler:
+        if route is None:
+            return self._stray
+        return _head_refused if method == "HEAD" and route.right is Right.TAKE else route.handler
 
     async def _go_on(self, method: str, proto: HTTPProtocol, answer: Stream | File) -> None:
         """Give an answer that goes on, or is sent by the server underneath."""

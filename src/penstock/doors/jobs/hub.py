@@ -6,6 +6,8 @@ feed is not listened to at all.
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core import limits
@@ -81,6 +83,7 @@ class Hub:
         self._readers: dict[int, dict[str, dict[Reader, None]]] = {}
         self._wanted: dict[int, int] = {}  #: how many want a kind
         self._end: Callable[[], None] | None = None
+        self._backlog: deque[tuple[JournalBlock, int]] = deque()  #: events to pass on: a block and a position in it
         self.missed = 0  #: events that readers had no room for, since the server started
         self.on_block: list[Callable[[JournalBlock], None]] = []  #: who else looks at what happens, while somebody reads
         self.on_wish: list[Callable[[], None]] = []  #: who is told when the wishes of readers change
@@ -138,19 +141,41 @@ class Hub:
         return self._wanted.get(kind.value, 0)
 
     def _hear(self, block: JournalBlock) -> None:
-        for index, event in enumerate(block.events):
-            namespaces = self._readers.get(event[0])
-            if not namespaces:
-                continue
-            namespace = block.queues.get(event[1], _NO_QUEUE)[0]
-            if namespace:
-                readers = tuple(namespaces.get(namespace, ()))
-            else:  # the event itself says whom it is about
-                readers = tuple(reader for each in namespaces.values() for reader in each)
-            if readers:
-                self._pass_on(Told(block, index), readers)
+        backlog, rests = self._backlog, not self._backlog
+        backlog += [(block, index) for index, event in enumerate(block.events) if event[0] in self._readers]
+        if rests:
+            self._pass_some_on()
+        elif len(backlog) > limits.fan_out_events_max or block.events[0][0] == EventKind.SERVER_SHUTDOWN:
+            self._pass_on_until(limits.fan_out_events_max * 2**20)  # all
         for look in self.on_block:
             look(block)
+
+    def _pass_some_on(self) -> None:
+        """Pass on as much as one turn of the event loop should take, and the rest in the next turns."""
+        self._pass_on_until(limits.fan_out_turn_messages)
+        if self._backlog:
+            asyncio.get_running_loop().call_soon(self._pass_some_on)
+
+    def _pass_on_until(self, messages: int) -> None:
+        """Pass on the oldest events, until so many messages were offered to readers."""
+        backlog = self._backlog
+        while backlog and messages > 0:
+            block, index = backlog.popleft()
+            readers = self._readers_of(block, index)
+            if readers:
+                messages -= len(readers)
+                self._pass_on(Told(block, index), readers)
+
+    def _readers_of(self, block: JournalBlock, index: int) -> tuple[Reader, ...]:
+        """Return the readers that want an event of this kind, of its namespace if the block has it."""
+        event = block.events[index]
+        namespaces = self._readers.get(event[0])
+        if not namespaces:
+            return ()
+        namespace = block.queues.get(event[1], _NO_QUEUE)[0]
+        if namespace:
+            return tuple(namespaces.get(namespace, ()))
+        return tuple(reader for each in namespaces.values() for reader in each)  # the event itself has its namespace
 
     def _pass_on(self, told: Told, readers: tuple[Reader, ...]) -> None:
         for reader in readers:

@@ -140,7 +140,8 @@ class EventStream:
         everywhere = req.identity.may(ANYWHERE, Right.LOOK)
         self._reader = Reader(render, self._take, namespace=namespace, queue=queue, everywhere=everywhere)
         self._transport: Any = None
-        self._outbox: Outbox[bytes] = Outbox(self._clock, self._send, self.end)
+        turn = partial(door.engine.share.begin, namespace)
+        self._outbox: Outbox[bytes] = Outbox(self._clock, self._send, self.end, turn)
         self._held: list[tuple[bytes, Told]] | None = None  #: what happens while the client is still catching up
         self._held_bytes = 0
         self._unseen_bytes = 0  #: sent since it was last seen that the client takes what it is sent

@@ -230,15 +230,20 @@ class Connection(asyncio.Protocol):
 
     async def _work(self, message: dict[str, Any], size: int) -> None:
         try:
-            try:
-                jsonable.convert(message)
-            except InvalidInput as error:
-                reply = self._session.refuse(error, message)
+            if size > limits.small_body_bytes:
+                async with self._listener.table.engine.share.large(self._session.namespace):
+                    self._write(await self._reply(message))
             else:
-                reply = await self._session.handle(message)
-            self._write(reply)
+                self._write(await self._reply(message))
         finally:
             self._kept_bytes -= size
+
+    async def _reply(self, message: dict[str, Any]) -> dict[str, Any]:
+        try:
+            jsonable.convert(message)
+        except InvalidInput as error:
+            return self._session.refuse(error, message)
+        return await self._session.handle(message)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -302,6 +302,8 @@ class Connection(asyncio.Protocol):
             if self.lost:
                 commands = self._last_turn(commands)
             if commands:
+                if (place := self._listener.engine.share.begin(session.namespace, len(commands))) is not None:
+                    await place
                 await session.work(commands)
             elif self.gone:
                 return
@@ -313,7 +315,9 @@ class Connection(asyncio.Protocol):
         if self._session.identity is None:
             return [self._next.popleft()] if self._next else self._take(1)
         if not self._next:
-            return self._take(limits.resp_turn_commands)
+            return self._take(
+                limits.resp_shared_commands if self._listener.engine.share.shared else limits.resp_turn_commands
+            )
         commands = list(self._next)
         self._next.clear()
         return commands
