@@ -68,6 +68,8 @@ small_body_bytes: Final = 65_536
 bodies_bytes_max: Final = 1024 * MEBIBYTE  # of all large bodies under way
 drain_bytes_max: Final = 16 * MEBIBYTE  # read and dropped of a body that was answered with an error
 drain_ms_max: Final = 5_000  # the same, in time
+object_fields_max: Final = 10_000  # of one object in a large body, unless it is a payload
+loop_hold_ms: Final = 50  # for which one request may keep all others waiting
 bulk_jobs_max: Final = 10_000
 names_told_max: Final = 20  # ids of jobs that the text of an error lists
 ids_max: Final = 10_000
@@ -90,6 +92,7 @@ shown_host_chars_max: Final = 100
 # What a connection of the jobs door's TCP protocol, or its WebSocket, may be.
 frame_bytes_max: Final = 64 * MEBIBYTE
 frames_bytes_max: Final = 1024 * MEBIBYTE  # of all frames that arrive or are being worked on, beyond the next
+small_frame_bytes: Final = 32_768  # of a frame that is looked at without a pause
 connection_frames_bytes: Final = 65_536  # that every connection may keep, whatever the others do
 frame_idle_ms_max: Final = MINUTE_MS  # a frame of which nothing more arrives for this long is given up
 tcp_connections_max: Final = 10_000

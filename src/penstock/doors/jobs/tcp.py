@@ -14,6 +14,7 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, TooMany, Unauthorized
+from penstock.core.slices import in_slices
 from penstock.doors.jobs import frames, jsonable
 from penstock.doors.jobs.queue_events import QueueEvents
 from penstock.doors.jobs.session import Session, refusal
@@ -21,6 +22,8 @@ from penstock.doors.links import keep_alive
 from penstock.doors.listening import ConnectionListener
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from penstock.access.gate import Gate
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.clock import Alarm, Clock
@@ -216,6 +219,9 @@ class Connection(asyncio.Protocol):
         self._counted_bytes = size
 
     def _begin(self, frame: bytes) -> None:
+        if len(frame) > limits.connection_frames_bytes:
+            self._follow(self._work_large(frame))
+            return
         try:
             message = frames.decode(frame)
         except InvalidInput as error:
@@ -223,19 +229,38 @@ class Connection(asyncio.Protocol):
             self._account()
             self._write(self._session.refuse(error))
             return
-        task = asyncio.get_running_loop().create_task(self._work(message, len(frame)))
+        self._follow(self._work(message, len(frame)))
+
+    def _follow(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+
+    async def _work_large(self, frame: bytes) -> None:
+        """Answer a large command. It is read in slices, so that other clients are served meanwhile."""
+        try:
+            message = await in_slices(frames.decode_steps(frame))
+        except InvalidInput as error:
+            self._kept_bytes -= len(frame)
+            self._write(self._session.refuse(error))
+            return
+        await self._work(message, len(frame))
 
     async def _work(self, message: dict[str, Any], size: int) -> None:
         try:
             try:
-                jsonable.convert(message)
+                if size > limits.small_frame_bytes:
+                    await in_slices(jsonable.convert_steps(message))
+                else:
+                    jsonable.convert(message)
             except InvalidInput as error:
                 reply = self._session.refuse(error, message)
             else:
                 reply = await self._session.handle(message)
-            self._write(reply)
+            if frames.is_long(reply):
+                self._send(await in_slices(frames.encode_steps(reply)))
+            else:
+                self._write(reply)
         finally:
             self._kept_bytes -= size
 
@@ -246,13 +271,16 @@ class Connection(asyncio.Protocol):
         self._proceed()
 
     def _write(self, reply: dict[str, Any]) -> None:
+        self._send(frames.encode(reply))
+
+    def _send(self, frame: bytes) -> None:
         if self._lost or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() > limits.connection_write_bytes_max:
             log.warning("a client does not read its replies; its connection is closed")
             self._transport.abort()
             return
-        self._transport.write(frames.encode(reply))
+        self._transport.write(frame)
 
     async def write_event(self, frame: bytes) -> None:
         """Send a frame that is no reply. Returns when the client takes more. Raises RuntimeError if it is gone."""
