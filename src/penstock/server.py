@@ -72,6 +72,7 @@ from penstock.doors.messages.tally import MessageTally
 from penstock.doors.messages.wire import error_body as message_error_body
 from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.keys import KeyHandlers
+from penstock.doors.ops.lag import LoopLag
 from penstock.doors.ops.metrics import Metrics
 from penstock.doors.ops.shards import ShardHandlers
 from penstock.doors.rights import with_rights
@@ -202,6 +203,7 @@ class Doors:
         self._window = self._new_window()
         self._origins = _origins(config, gate)
         metrics = Metrics(engine, uptime, self.workers, hub)
+        metrics.add(LoopLag())
         self.ops = OpsHandlers(
             engine, self.readiness, metrics, uptime, self.connections, keeps_apart=lambda: gate.keeps_apart
         )

@@ -211,6 +211,7 @@ class Body(Generic[T]):
         try:
             if not body.isascii():
                 body.decode()
-            return (yield from sound_steps(body, self._decode, self._item))
+            built: T = yield from sound_steps(body, self._decode, self._item)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidInput(f"Invalid request body: {error}") from None
+        return built

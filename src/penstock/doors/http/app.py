@@ -130,7 +130,7 @@ class HttpApp:
         self._origins = origins
         asking, is_open = origins.allowed
         self._heads = (_heads(asking), _heads(is_open))  #: by whether the gate is open, which may change
-        self.bodies = Bodies()
+        self.bodies = Bodies(clock, self.client_of)
         self._encode = msgspec.json.Encoder().encode
 
     async def __rsgi__(self, scope: Scope, proto: HTTPProtocol) -> None:

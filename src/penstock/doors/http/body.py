@@ -146,7 +146,7 @@ def item_shape(shape: Any) -> Any:
 def sound_steps(body: bytes, decode: Callable[[bytes], Any], item: Any) -> Steps[Any]:
     """Decode a body that must be sound, in steps: a large array item by item. ``item``: the shape of these.
 
-    Raises msgspec.DecodeError, which names the place of the mistake.
+    Raises msgspec.DecodeError, which names the place of the mistake, or InvalidInput for too many items.
     """
     if len(body) <= limits.small_body_bytes or item is None or body.lstrip()[:1] != b"[":
         return decode(body)
@@ -154,7 +154,7 @@ def sound_steps(body: bytes, decode: Callable[[bytes], Any], item: Any) -> Steps
     yield
     items = yield from items_steps(body, limits.bulk_jobs_max)
     if items is None:
-        raise msgspec.ValidationError(f"Expected `array` of length <= {limits.bulk_jobs_max}")
+        raise InvalidInput(f"Too many items (max {limits.bulk_jobs_max}). Send them in several requests.")
     built = []
     decode_item = decoder_of(item)
     for index, each in enumerate(items):

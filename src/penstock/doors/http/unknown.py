@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -19,7 +18,7 @@ from penstock.core import limits
 from penstock.core.slices import in_slices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.core.slices import Steps
     from penstock.doors.http.request import Request

@@ -181,7 +181,8 @@ class _PartDecoder:
             if 0x90 <= kind <= 0x9F or kind in (0xDC, 0xDD):
                 items = []
                 for value in _decode_array(raw):
-                    items.append((yield from self.decode(value)))
+                    item = yield from self.decode(value)
+                    items.append(item)
                 return items
             return jsonable.date_text(_timestamp(bytes(raw)))
 

@@ -128,7 +128,11 @@ class JobHandlers(JobsDoor):
         text = await req.body()
         body = await BULK_CHECK.read(req, text, BULK.steps)
         steps = _new_jobs(body.jobs)
-        new = at_once(steps) if len(body.jobs) <= _FEW_JOBS and len(text) <= limits.small_body_bytes else await in_slices(steps)
+        new = (
+            at_once(steps)
+            if len(body.jobs) <= _FEW_JOBS and len(text) <= limits.small_body_bytes
+            else await in_slices(steps)
+        )
         pushed = await self.engine.run(Push(key, new))
         return wire.IdsReply(ids=[job_name(job) for job in pushed])
 

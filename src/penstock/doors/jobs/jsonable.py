@@ -89,41 +89,28 @@ def _convert_apart(message: dict[str, Any]) -> Steps[None]:
 
 def _convert(top: dict[str, Any] | list[Any]) -> Steps[None]:
     level: list[Any] = [top]
-    values = step = 0
+    values = seen = 0
     for _ in range(_DEPTH_MAX):
         below: list[Any] = []
         for each in level:
             values += len(each)
             _check_count(values)
-            if values - step > _STEP_VALUES:
-                step = values
+            if values - seen > _STEP_VALUES:
+                seen = values
                 yield
-            if type(each) is dict:
-                odd = False
-                for key, value in each.items():
-                    if type(key) is not str:
-                        odd = True
-                    if type(value) not in _PLAIN:
-                        if type(value) is bytes:
-                            _check_count(values + len(value))
-                            each[key] = yield from _spelled(value)
-                            values += len(value)
-                        else:
-                            _put(each, key, value, below)
-                        odd = odd or value is UNDEFINED
-                if odd:
-                    _tidy(each)
-            else:
-                for index, value in enumerate(each):
-                    if not index % _STEP_VALUES and index:
-                        yield
-                    if type(value) not in _PLAIN:
-                        if type(value) is bytes:
-                            _check_count(values + len(value))
-                            each[index] = yield from _spelled(value)
-                            values += len(value)
-                        else:
-                            _put(each, index, value, below)
+            odd = False
+            for number, (key, value) in enumerate(each.items() if type(each) is dict else enumerate(each), 1):
+                if not number % _STEP_VALUES:
+                    yield
+                if type(value) is bytes:
+                    values += len(value)
+                    _check_count(values)
+                    each[key] = yield from _spelled(value)
+                elif type(value) not in _PLAIN:
+                    _put(each, key, value, below)
+                    odd = odd or value is UNDEFINED
+            if type(each) is dict and (odd or not all(type(key) is str for key in each)):
+                _tidy(each)
         if not below:
             return
         level = below

@@ -105,7 +105,7 @@ def take_result(raw: Raw, *, depth_known: bool = False) -> bytes:
 
 
 def value_steps(raw: Raw) -> Steps[None]:
-    """Raise InvalidInput for a value of a body that is nested too deeply, in steps. Small ones are checked when they are taken."""
+    """Raise InvalidInput for a large value of a body that is nested too deeply, in steps. Small ones: when they are taken."""
     if len(memoryview(raw)) > limits.small_body_bytes:
         yield from depth_steps(bytes(raw))
 
