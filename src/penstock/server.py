@@ -203,7 +203,6 @@ class Doors:
         self._window = self._new_window()
         self._origins = _origins(config, gate)
         metrics = Metrics(engine, uptime, self.workers, hub)
-        metrics.add(LoopLag())
         self.ops = OpsHandlers(
             engine, self.readiness, metrics, uptime, self.connections, keeps_apart=lambda: gate.keeps_apart
         )
@@ -220,7 +219,7 @@ class Doors:
         for each in engine.engines:
             each.when_message_dies.append(message_tally.note_dead)
         self._requests = RequestTally(engine.clock)
-        metrics.add(self._requests)
+        metrics.add(self._requests, LoopLag())
         places = Places(engine, _message_rules(config))
         push_guard = Guard(config.push_allowed_hosts)
         push_rules = PushRules(config.push_retry_delays_ms, config.push_timeout_ms)

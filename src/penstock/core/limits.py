@@ -94,6 +94,7 @@ shown_host_chars_max: Final = 100
 # What a connection of the jobs door's TCP protocol, or its WebSocket, may be.
 frame_bytes_max: Final = 64 * MEBIBYTE
 frames_bytes_max: Final = 1024 * MEBIBYTE  # of all frames that arrive or are being worked on, beyond the next
+frames_share_bytes_max: Final = frames_bytes_max // 2  # the same, from one address
 small_frame_bytes: Final = 32_768  # of a frame that is looked at without a pause
 connection_frames_bytes: Final = 65_536  # that every connection may keep, whatever the others do
 frame_idle_ms_max: Final = MINUTE_MS  # a frame of which nothing more arrives for this long is given up

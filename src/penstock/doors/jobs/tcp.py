@@ -73,6 +73,7 @@ class Connection(asyncio.Protocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._kept_bytes = 0  #: of frames that wait or are being worked on
         self._counted_bytes = 0  #: what the listener knows of
+        self._client = ""  #: its address
         self._writable = True
         self._taking = asyncio.Event()  #: set while the client reads what it is sent, or is gone
         self._taking.set()
@@ -89,11 +90,12 @@ class Connection(asyncio.Protocol):
         """A client is there."""
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
+        self._client = str(peer[0]) if peer else ""
         self._session = Session(
             self._listener.table,
             self._listener.gate,
             window=self._listener.window,
-            client=str(peer[0]) if peer else "",
+            client=self._client,
         )
         if self._listener.hub is not None:
             store = self._listener.table.engine.store
@@ -215,7 +217,7 @@ class Connection(asyncio.Protocol):
         """
         kept = self._kept_bytes + (0 if self._ending else self._parser.kept)
         size = max(0, kept - limits.connection_frames_bytes)
-        self._listener.hold(size - self._counted_bytes)
+        self._listener.hold(size - self._counted_bytes, self._client)
         self._counted_bytes = size
 
     def _begin(self, frame: bytes) -> None:
