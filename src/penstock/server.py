@@ -219,7 +219,7 @@ class Doors:
         for each in engine.engines:
             each.when_message_dies.append(message_tally.note_dead)
         self._requests = RequestTally(engine.clock)
-        metrics.add(self._requests, LoopLag())
+        metrics.add(self._requests, LoopLag(clock))
         places = Places(engine, _message_rules(config))
         push_guard = Guard(config.push_allowed_hosts)
         push_rules = PushRules(config.push_retry_delays_ms, config.push_timeout_ms)

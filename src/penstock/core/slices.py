@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from time import perf_counter
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
+
+from penstock.core.clock import settle, work_s
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -42,16 +43,16 @@ async def in_slices(steps: Steps[T]) -> T:
     try:
         while True:
             async with turn:
-                began = perf_counter()
+                began = work_s()
                 until = began + SLICE_S
                 try:
-                    while perf_counter() < until:
+                    while work_s() < until:
                         next(steps)
                 except StopIteration as end:
                     result: T = end.value
                     return result
                 finally:
-                    if perf_counter() - began > _SHORT_S:
-                        await asyncio.sleep(0)  # with the turn in hand: the next slice belongs to the next turn of the loop
+                    if work_s() - began > _SHORT_S:
+                        await settle(1)  # with the turn in hand: the next slice belongs to the next turn of the loop
     finally:
         steps.close()

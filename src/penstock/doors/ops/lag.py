@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily
@@ -12,28 +11,30 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-#: Between two looks, in seconds.
-EVERY_S: Final = 0.05
+    from penstock.core.clock import Clock
+
+#: Between two looks.
+EVERY_MS: Final = 50
 #: The longest delay is that of this one and the last period of so many looks: between half a minute and a minute.
 _PERIOD_LOOKS: Final = 600
 
 
 class LoopLag:
-    """Measures by how much timers of the running event loop are late. It begins when it is made."""
+    """Measures by how much timers of the running event loop are late, to the millisecond. It begins when it is made."""
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._last_s = 0.0
         self._most_s = self._most_before_s = 0.0
         self._looks = 0
         self._expect()
 
     def _expect(self) -> None:
-        self._due = self._loop.time() + EVERY_S
-        self._loop.call_at(self._due, self._look)
+        self._due_ms = self._clock.steady_ms() + EVERY_MS
+        self._clock.call_at(self._due_ms, self._look)
 
     def _look(self) -> None:
-        self._last_s = max(0.0, self._loop.time() - self._due)
+        self._last_s = max(0, self._clock.steady_ms() - self._due_ms) / 1_000
         self._most_s = max(self._most_s, self._last_s)
         self._looks += 1
         if self._looks % _PERIOD_LOOKS == 0:
