@@ -73,6 +73,7 @@ from penstock.doors.messages.tally import MessageTally
 from penstock.doors.messages.wire import error_body as message_error_body
 from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.keys import KeyHandlers
+from penstock.doors.ops.lag import LoopLag
 from penstock.doors.ops.metrics import Metrics
 from penstock.doors.ops.shards import ShardHandlers
 from penstock.doors.rights import with_rights
@@ -221,7 +222,7 @@ class Doors:
         for each in engine.engines:
             each.when_message_dies.append(message_tally.note_dead)
         self._requests = RequestTally(engine.clock)
-        metrics.add(self._requests)
+        metrics.add(self._requests, LoopLag(clock))
         places = Places(engine, _message_rules(config))
         push_guard = Guard(config.push_allowed_hosts)
         push_rules = PushRules(config.push_retry_delays_ms, config.push_timeout_ms)

@@ -247,7 +247,7 @@ async def test_events_for_many_readers_are_passed_on_in_slices(engine: Engine) -
     assert max(per_turn) <= limits.fan_out_turn_messages + readers
     assert seen == sorted(seen)
     assert taken == 1_000 * (readers - 1)
-    for reader in list(hub._readers[EventKind.JOB_PUSHED]):
+    for reader in list(hub._readers[EventKind.JOB_PUSHED]["flood"]):
         hub.want(reader, frozenset())
 
 

@@ -185,6 +185,11 @@ class Continued:
         return self._local.call_at(steady_ms - self._ahead_ms, callback)
 
 
+def work_s() -> float:
+    """Return seconds of the performance counter: how long work takes depends on the machine, whatever clock a test has."""
+    return time.perf_counter()
+
+
 async def pause(clock: Clock, ms: int) -> None:
     """Wait for a while by a clock; given up like anything else that is awaited."""
     rung: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -28,6 +28,7 @@ class ConnectionListener(Generic[C]):
     def __init__(self, name: str, connections_max: int) -> None:
         self.connections: set[C] = set()
         self.bytes = 0  #: that arrive or are being worked on, beyond what every connection may keep
+        self._shares: dict[str, int] = {}  #: of these bytes, by address
         self._name = name
         self._connections_max = connections_max
         self._servers: list[asyncio.Server] = []
@@ -73,8 +74,15 @@ class ConnectionListener(Generic[C]):
         if not self.connections:
             self._all_closed.set()
 
-    def hold(self, size: int) -> None:
-        """Make room for what arrives, or give it back. Raises TooMany if there is none."""
-        if size > 0 and self.bytes + size > limits.frames_bytes_max:
+    def hold(self, size: int, sender: str) -> None:
+        """Make room for what arrives, or give it back. Raises TooMany if there is none, or the sender's share is used up."""
+        if not size:
+            return
+        share = self._shares.get(sender, 0) + size
+        if size > 0 and (self.bytes + size > limits.frames_bytes_max or share > limits.frames_share_bytes_max):
             raise TooMany("Too many large requests at once. Retry in a moment.")
         self.bytes += size
+        if share:
+            self._shares[sender] = share
+        else:
+            del self._shares[sender]

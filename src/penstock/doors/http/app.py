@@ -140,7 +140,7 @@ class HttpApp:
         self._answers = answers
         self.under_way: set[Scope] = set()  #: requests that are not over, WebSockets among them
         self._share = share
-        self.bodies = Bodies(share)
+        self.bodies = Bodies(clock, self.client_of, share)
         self._encode = msgspec.json.Encoder().encode
 
     async def __rsgi__(self, scope: Scope, proto: HTTPProtocol) -> None:

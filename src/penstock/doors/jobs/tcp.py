@@ -14,6 +14,7 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, TooMany, Unauthorized
+from penstock.core.slices import in_slices
 from penstock.doors.jobs import frames, jsonable
 from penstock.doors.jobs.queue_events import QueueEvents
 from penstock.doors.jobs.session import Session, refusal
@@ -21,6 +22,8 @@ from penstock.doors.links import keep_alive
 from penstock.doors.listening import ConnectionListener
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from penstock.access.gate import Gate
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.clock import Alarm, Clock
@@ -70,6 +73,7 @@ class Connection(asyncio.Protocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._kept_bytes = 0  #: of frames that wait or are being worked on
         self._counted_bytes = 0  #: what the listener knows of
+        self._client = ""  #: its address
         self._writable = True
         self._taking = asyncio.Event()  #: set while the client reads what it is sent, or is gone
         self._taking.set()
@@ -86,11 +90,12 @@ class Connection(asyncio.Protocol):
         """A client is there."""
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
+        self._client = str(peer[0]) if peer else ""
         self._session = Session(
             self._listener.table,
             self._listener.gate,
             window=self._listener.window,
-            client=str(peer[0]) if peer else "",
+            client=self._client,
         )
         if self._listener.hub is not None:
             store = self._listener.table.engine.store
@@ -213,10 +218,13 @@ class Connection(asyncio.Protocol):
         """
         kept = self._kept_bytes + (0 if self._ending else self._parser.kept)
         size = max(0, kept - limits.connection_frames_bytes)
-        self._listener.hold(size - self._counted_bytes)
+        self._listener.hold(size - self._counted_bytes, self._client)
         self._counted_bytes = size
 
     def _begin(self, frame: bytes) -> None:
+        if len(frame) > limits.connection_frames_bytes:
+            self._follow(self._work_large(frame))
+            return
         try:
             message = frames.decode(frame)
         except InvalidInput as error:
@@ -224,23 +232,43 @@ class Connection(asyncio.Protocol):
             self._account()
             self._write(self._session.refuse(error))
             return
-        task = asyncio.get_running_loop().create_task(self._work(message, len(frame)))
+        self._follow(self._work(message, len(frame)))
+
+    def _follow(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+
+    async def _work_large(self, frame: bytes) -> None:
+        """Answer a large command. It is read in slices, so that other clients are served meanwhile."""
+        try:
+            message = await in_slices(frames.decode_steps(frame))
+        except InvalidInput as error:
+            self._kept_bytes -= len(frame)
+            self._write(self._session.refuse(error))
+            return
+        await self._work(message, len(frame))
 
     async def _work(self, message: dict[str, Any], size: int) -> None:
         try:
             if size > limits.small_body_bytes:
                 async with self._listener.table.engine.share.large(self._session.namespace):
-                    self._write(await self._reply(message))
+                    reply = await self._reply(message, size)
             else:
-                self._write(await self._reply(message))
+                reply = await self._reply(message, size)
+            if frames.is_long(reply):
+                self._send(await in_slices(frames.encode_steps(reply)))
+            else:
+                self._write(reply)
         finally:
             self._kept_bytes -= size
 
-    async def _reply(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def _reply(self, message: dict[str, Any], size: int) -> dict[str, Any]:
         try:
-            jsonable.convert(message)
+            if size > limits.small_frame_bytes:
+                await in_slices(jsonable.convert_steps(message))
+            else:
+                jsonable.convert(message)
         except InvalidInput as error:
             return self._session.refuse(error, message)
         return await self._session.handle(message)
@@ -252,13 +280,16 @@ class Connection(asyncio.Protocol):
         self._proceed()
 
     def _write(self, reply: dict[str, Any]) -> None:
+        self._send(frames.encode(reply))
+
+    def _send(self, frame: bytes) -> None:
         if self._lost or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() > limits.connection_write_bytes_max:
             log.warning("a client does not read its replies; its connection is closed")
             self._transport.abort()
             return
-        self._transport.write(frames.encode(reply))
+        self._transport.write(frame)
 
     async def write_event(self, frame: bytes) -> None:
         """Send a frame that is no reply. Returns when the client takes more. Raises RuntimeError if it is gone."""

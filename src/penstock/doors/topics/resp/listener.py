@@ -79,6 +79,7 @@ class Connection(asyncio.Protocol):
         self._next: deque[Command] = deque()  #: commands that were looked at, and not taken
         self._stirred: asyncio.Future[None] | None = None  #: what the task waits for
         self._counted_bytes = 0  #: what the listener knows of
+        self._client = ""  #: its address
         self._taken_bytes = 0  #: of the commands that are being worked on
         self._hungry = False  #: it can use whatever arrives
         self._writable = True
@@ -100,13 +101,14 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         listener = self._listener
         peer = transport.get_extra_info("peername")
+        self._client = str(peer[0]) if peer else ""
         self._session = Session(
             listener.engine,
             listener.gate,
             listener.subscribers,
             self,
             window=listener.window,
-            client=str(peer[0]) if peer else "",
+            client=self._client,
             figures=listener.figures,
             share=listener.share,
         )
@@ -350,7 +352,7 @@ class Connection(asyncio.Protocol):
         """
         size = max(0, self._parser.kept + self._taken_bytes - limits.connection_frames_bytes)
         if size != self._counted_bytes:
-            self._listener.hold(size - self._counted_bytes)
+            self._listener.hold(size - self._counted_bytes, self._client)
             self._counted_bytes = size
 
     def _read(self, *, on: bool) -> None:
