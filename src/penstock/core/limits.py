@@ -103,6 +103,8 @@ keepalive_s: Final = 60  # silence after which the system asks whether the other
 gone_s: Final = 120  # without a sign of the other side, after which the system gives it up
 links_looked_at_max: Final = 10_000  # sockets, when one is looked for
 
+listener_strangers_max: Final = 1_000  # connections over TCP, likewise over RESP, whose clients have not shown a token yet
+
 # What a connection of the Redis protocol may be.
 resp_connections_max: Final = 10_000
 resp_args_max: Final = 1_024  # words of a command, with its name
@@ -147,7 +149,7 @@ webhook_blocks_max: Final = 16  # blocks of the journal read at once
 webhook_reply_line_bytes_max: Final = 16_384
 webhook_reply_lines_max: Final = 256
 webhook_addresses_max: Final = 4  # addresses of one name that are tried in one attempt
-webhook_lookups_max: Final = 16  # names looked up at the same time
+webhook_lookups_max: Final = 32  # names looked up at the same time; half of them for a namespace that is alone
 
 # What a push consumer of the messages door may do.
 push_sockets_max: Final = 1_000

@@ -60,18 +60,18 @@ class RemoveCron(Command[None]):
         self.key = key
 
 
-async def save_cron(_engine: Engine, work: Work, commands: Sequence[SaveCron]) -> None:
+async def save_cron(engine: Engine, work: Work, commands: Sequence[SaveCron]) -> None:
     """Apply a batch of saved crons."""
     for command in commands:
         try:
-            cron = await _save(work, command)
+            cron = await _save(engine, work, command)
         except (InvalidInput, TooMany) as error:
             work.refuse(command, error)
         else:
             work.answer(command, cron)
 
 
-async def _save(work: Work, command: SaveCron) -> Cron:
+async def _save(engine: Engine, work: Work, command: SaveCron) -> Cron:
     key, plan = command.key, command.plan
     old = next(iter(await work.tx.cron_load([key])), None)
     next_run = plan.schedule.next_after(work.now_ms)
@@ -81,6 +81,9 @@ async def _save(work: Work, command: SaveCron) -> Cron:
         next_run = min(next_run, old.next_run)
     elif old is None and command.immediately:
         next_run = work.now_ms
+    if old is None:
+        taken, held = await work.tx.cron_tally(key.namespace)
+        engine.shares.check("crons", key.namespace, most=limits.crons_max, taken=taken, held=held)
     queue = await work.tx.queue_open(QueueKey(key.namespace, plan.queue))
     if old is None:
         cron = Cron(UNNUMBERED, key, plan, next_run, command.executions)

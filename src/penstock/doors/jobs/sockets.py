@@ -17,6 +17,7 @@ from penstock.access.gate import SHOWN_IN, shown_in
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, RouteNotFound, Unauthorized
+from penstock.core.shares import Place, Pool
 from penstock.doors.closing import Closing
 from penstock.doors.jobs import events
 from penstock.doors.jobs.call import TextMessage
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.access.gate import Gate
     from penstock.access.identity import Identity
     from penstock.core.clock import Alarm, Clock
+    from penstock.core.shares import Shares
     from penstock.doors.jobs.events import Told
     from penstock.doors.links import Links
     from penstock.store.contract import Store
@@ -52,6 +54,7 @@ class CommandSession(Protocol):
 
     identity: Identity | None  #: who the client has shown to be
     namespace: str  #: whose queues and jobs it is about
+    admit: Callable[[str], None]  #: counts the connection for a namespace, when its client shows who it is
 
     def check(self, right: Right) -> None:
         """Raise Unauthorized or Forbidden unless the client may do something."""
@@ -89,8 +92,10 @@ class SocketDoor:
         *,
         store: Store | ShardedStore,
         links: Links,
+        shares: Shares | None = None,
     ) -> None:
         self.clock = clock
+        self._pool = Pool("WebSocket connections", limits.websockets_max, shares)
         self.store = store
         self.hub = hub
         self.links = links
@@ -107,7 +112,14 @@ class SocketDoor:
         identity = await self._identity(scope)
         self._connections.check_room()  # keys may have had to be fetched
         session = self.sessions(identity, namespace, client)
-        await self._connections.serve(Socket(self, scope, proto, session, queue=queue))
+        place = Place(self._pool)
+        session.admit = place.take
+        if identity is not None:
+            place.take(identity.tenant(namespace))
+        try:
+            await self._connections.serve(Socket(self, scope, proto, session, queue=queue))
+        finally:
+            place.give_up()
 
     async def _identity(self, scope: Scope) -> Identity | None:
         """Return who a handshake shows; who shows nothing may do so later, with Auth. Raises Unauthorized, KeysUnavailable."""
