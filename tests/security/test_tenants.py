@@ -140,7 +140,7 @@ def test_queues(server: ServerProcess, good: httpx2.Client) -> None:
         assert [each.status_code for each in answers] == [200] * QUEUES_MAX + [429] * 20
         refused(answers[-1], f"has {QUEUES_MAX} queues")
         assert maker.post("/queues/q0/jobs", json={"data": 1}).status_code == 200  # those that are there go on
-        items = [{"namespace": "maker", "topic": f"t{number}", "payload": "x"} for number in range(100)]
+        items = [{"namespace": "maker", "topic": f"t{number}", "payload": "eA=="} for number in range(100)]
         refused(maker.post("/enqueue", json=items), "queues")
         assert rss_mb(server.pid) - before < 100
     assert good.post("/queues/mine/jobs", json={"data": 1}).status_code == 200

@@ -92,7 +92,7 @@ class Engine:
         self.leads = not store.capabilities.is_shared  #: nobody to share the work with
         self._lead_ends: Alarm | None = None
         self.fast: FastPath | None = None  #: hands out jobs of hot queues without asking the store
-        self.quotas: Quotas | None = None  #: asked before rows are staged
+        self.quotas: Quotas | None = None  #: asked before rows are staged, and before the server pushes jobs by itself
         self.shares = Shares()  #: what one namespace may have of what there is a limited number of
         self.buffer: EnqueueBuffer | None = None  #: answers pushes to some queues before they are stored
         self.handed = HandedOut()  #: what it has handed out and the store does not know yet

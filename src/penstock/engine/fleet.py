@@ -586,6 +586,8 @@ class Fleet:
     def meter(self, admit: Admit, quotas: Quotas) -> None:
         """Ask ``admit`` before every push from now on, and ``quotas`` before rows are staged. Without it that costs nothing."""
         self.quotas = quotas
+        for engine in self.engines:  # they ask for what crons and repeated jobs push
+            engine.quotas = quotas
         self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
 
     def share(self, shares: Shares) -> None:
