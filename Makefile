@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+SERVER_STAMP := $(VENV)/.installed-server
+PIP    := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
+NEEDS_PYTHON := $(PYTHON) -c 'import sys; sys.exit("Penstock needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 RUN_ARGS ?=
 CLUSTER_ARGS ?=
 BENCH_ARGS ?=
@@ -21,16 +24,28 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-setup: $(STAMP) ## install everything into .venv, from the lock file with hashes
+setup: $(STAMP) ## install everything that developing needs into .venv, from the lock file with hashes
 
 $(STAMP): requirements/dev.lock pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit("Penstock needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(NEEDS_PYTHON)
+	@echo "Installing the server and everything that its tests need into $(VENV): about 1.7 GB, one or two minutes."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --require-hashes -r requirements/dev.lock
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@ $(SERVER_STAMP)
+
+# The server alone. A complete installation has it too.
+$(SERVER_STAMP): requirements/runtime.lock requirements/build.lock pyproject.toml
+	@$(NEEDS_PYTHON)
+	@echo "1/3 Making the environment $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "2/3 Installing $$(grep -cE '^[a-z0-9._-]+==' requirements/runtime.lock) packages that the server needs, from requirements/runtime.lock"
+	@$(PIP) --require-hashes -r requirements/runtime.lock -r requirements/build.lock
+	@echo "3/3 Installing Penstock from this directory"
+	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-run: setup ## start the server on ./data, with RUN_ARGS="--durability interval" and the like
+run: $(SERVER_STAMP) ## install what the server needs, and start it on ./data; RUN_ARGS="--durability interval" and the like
 	@$(BIN)/penstock serve $(RUN_ARGS)
 
 cluster: setup ## two servers on two PostgreSQL shards and Redis, here, without Docker, with a tour

@@ -1,7 +1,8 @@
 """``make audit``: known vulnerabilities of what Penstock installs, and a bill of materials (SBOM) in the format CycloneDX.
 
-Advisories come from the package index. Where they cannot be reached, a line says how many packages were not checked, and the
-bill of materials is written all the same. The exit code is 1 if a vulnerability is known, 0 otherwise.
+Advisories come from the package index. Where they cannot be had, the last line says that packages were NOT CHECKED, and the
+bill of materials is written all the same. The exit code is 1 if a vulnerability is known, 0 otherwise; with --strict, it is 3
+if none is known and packages were not checked.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ LOCKS = ("requirements/runtime.lock", "requirements/build.lock")
 SBOM = "penstock.cdx.json"
 #: Seconds that the index of advisories may take to answer for one package.
 TIMEOUT_S = 10
+#: The exit code with --strict if packages could not be checked.
+UNCHECKED = 3
 
 
 def audit(tools: Path, lock: str) -> list[dict[str, Any]]:
@@ -34,17 +37,17 @@ def audit(tools: Path, lock: str) -> list[dict[str, Any]]:
     return found
 
 
-def report(lock: str, packages: list[dict[str, Any]]) -> int:
-    """Print what is known of a lock file, and return how many vulnerabilities that is."""
+def report(lock: str, packages: list[dict[str, Any]]) -> tuple[int, int]:
+    """Print what is known of a lock file. Return how many vulnerabilities that is, and how many packages were not checked."""
     unknown = [each["name"] for each in packages if "skip_reason" in each]
     known = [(each, flaw) for each in packages for flaw in each.get("vulns", ())]
-    print(f"{lock}: {len(packages)} packages, {len(known)} known vulnerabilities")
+    print(f"{lock}: {len(packages)} packages, {len(packages) - len(unknown)} checked, {len(known)} known vulnerabilities")
     for package, flaw in known:
         fixed = ", ".join(flaw["fix_versions"]) or "no version"
         print(f"  {package['name']} {package['version']}: {flaw['id']}, mended in {fixed}. Run: make lock")
     if unknown:
         print(f"  {len(unknown)} packages could not be checked, because no advisories can be had for them here.")
-    return len(known)
+    return len(known), len(unknown)
 
 
 def write_sbom(tools: Path, directory: Path) -> Path:
@@ -66,13 +69,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="deploy/audit.py", description=__doc__)
     parser.add_argument("--tools", type=Path, required=True, help="the directory with pip-audit and cyclonedx-py")
     parser.add_argument("--sbom", type=Path, default=ROOT / "dist", help="where the bill of materials goes (dist)")
+    parser.add_argument("--strict", action="store_true", help="fail if packages could not be checked")
     options = parser.parse_args()
     tools = options.tools.absolute()
-    flaws = sum(report(lock, audit(tools, lock)) for lock in LOCKS)
+    flaws, unchecked = map(sum, zip(*(report(lock, audit(tools, lock)) for lock in LOCKS), strict=True))
     sbom = write_sbom(tools, options.sbom.absolute())
     parts = len(json.loads(sbom.read_bytes())["components"])
     print(f"{sbom.name}: {parts} components")
-    sys.exit(1 if flaws else 0)
+    if unchecked:
+        print(
+            f"NOT CHECKED: {unchecked} packages. This says nothing about them. Run make audit again where the package index "
+            "can be reached and has advisories."
+        )
+    sys.exit(1 if flaws else UNCHECKED if unchecked and options.strict else 0)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
         "jwt_default_scopes": "acme:read,acme:write",
         "namespace_quotas": "acme:5,a:b:7,*:9", "namespace_share": "25", "namespace_queues_max": "10",
         "tls_cert_file": "cert.pem", "tls_key_file": "tls.pem",
+        "tls_client_ca_file": "ca.pem",
         "dev_cert": "yes",
         "batches": "127.0.0.1:8080", "topics": "127.0.0.1:8081", "topics_lease_ms": "1000", "batches_max_retries": "5",
         "messages": "127.0.0.1:8082", "messages_visibility_timeout_ms": "5s", "messages_max_size_kb": "1",

@@ -78,7 +78,8 @@ def _why_anew(cert: Path, key: Path, now_ms: int) -> str:
         return "it was damaged"
     if private.public_key() != found.public_key():
         return "key and certificate did not belong together"
-    if key.stat().st_mode & 0o077:
+    about = key.stat()
+    if about.st_mode & 0o077 or about.st_uid != os.geteuid():
         return "others could read its key"
     if from_moment(found.not_valid_before_utc) > now_ms:
         return "it was not valid yet"
@@ -139,7 +140,8 @@ def _write(file: Path, content: bytes, mode: int) -> None:
     new = file.with_name(f"{file.name}.new")
     try:
         new.unlink(missing_ok=True)  # of a server that died while it wrote
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as opened:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as opened:
+            os.fchmod(opened.fileno(), mode)  # whatever the umask is: clients of other users trust the certificate
             opened.write(content)
             opened.flush()
             os.fsync(opened.fileno())

@@ -32,6 +32,9 @@ BACKLOG: Final = 4_096
 REQUESTS_MAX: Final = 60_000
 #: A client that does not finish its headers within this time is cut off.
 HEADER_TIMEOUT_MS: Final = 10_000
+#: What is offered with TLS 1.2: an exchange of keys with forward secrecy, and encryption that is authenticated (AEAD). All
+#: that TLS 1.3 has is of this kind, and Granian (rustls) offers nothing else.
+CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 def check_tls(config: Config) -> ssl.SSLContext | None:
@@ -51,6 +54,8 @@ def check_tls(config: Config) -> ssl.SSLContext | None:
             raise ConfigInvalid(f"{told} has a passphrase. Remove it with: openssl pkey -in FILE -out NEW.")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(CIPHERS)
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a client could have keys exchanged again and again
     try:
         context.load_cert_chain(cert, key)
     except ssl.SSLError as error:
@@ -60,6 +65,19 @@ def check_tls(config: Config) -> ssl.SSLContext | None:
             f"{the_cert} and {the_key} cannot be used: {error.reason or error}. Expected a certificate "
             "and its private key in PEM form."
         ) from None
+    if config.tls_client_ca_file is not None:
+        told = _told(config, "tls_client_ca_file")
+        try:
+            context.load_verify_locations(cafile=config.tls_client_ca_file)
+        except ssl.SSLError as error:
+            raise ConfigInvalid(
+                f"{told} cannot be used: {error.reason or error}. Expected certificates in PEM form."
+            ) from None
+        except OSError as error:
+            raise ConfigInvalid(f"{told} cannot be read: {error.strerror}.") from None
+        if not context.get_ca_certs():
+            raise ConfigInvalid(f"{told} has no certificate of an authority, so no client could connect.")
+        context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
@@ -84,6 +102,8 @@ def listen(app: HttpApp, listener: Listener, config: Config, clock: Clock) -> Gr
         ssl_cert=config.tls_cert_file,
         ssl_key=config.tls_key_file,
         ssl_protocol_min=SSLProtocols.tls12,
+        ssl_ca=config.tls_client_ca_file,
+        ssl_client_verify=config.tls_client_ca_file is not None,
     )
 
 

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 
 import structlog
 
+from penstock.masking import masked
+
 #: Without local variables: they may hold what people put into their jobs.
 _tracebacks = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
+
+
+def _mask(_logger: object, _method: str, line: Any) -> str:  # errors of libraries name addresses as they were given
+    """Take credentials out of a line that is ready."""
+    return masked(str(line))
+
+
+class _MaskedFormatter(logging.Formatter):
+    """Formats what libraries log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(super().format(record))
 
 
 def set_up(level: str, style: str) -> None:
@@ -26,10 +41,12 @@ def set_up(level: str, style: str) -> None:
         else [_tracebacks, structlog.processors.JSONRenderer()]
     )
     structlog.configure(
-        processors=[*shared, *finish],
+        processors=[*shared, *finish, _mask],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )
     # Libraries log through the standard module; asyncio is the one that has something to say.
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s", force=True)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_MaskedFormatter("%(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

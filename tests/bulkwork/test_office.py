@@ -223,7 +223,7 @@ def test_a_part_ends_when_it_is_large(tmp_path: Path) -> None:
 async def test_a_spool_that_others_may_write_to_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "spool").mkdir()
     (tmp_path / "spool").chmod(0o777)
-    with pytest.raises(StorageFailed, match="Others may write"):
+    with pytest.raises(StorageFailed, match=r"Other users may use .*Run: chmod 700"):
         Spool(tmp_path / "spool", 100).directory()
 
 
@@ -236,7 +236,7 @@ async def test_a_server_without_arrow_says_what_is_missing(
         ("GET /bulk/journal", {"from": "1"}),
         ("GET /bulk/journal/at", {"timestamp": "1"}),
     ):
-        with pytest.raises(BulkUnavailable, match=r"pip install 'penstock\[bulk\]'"):
+        with pytest.raises(BulkUnavailable, match=r"pip install 'penstock-queue\[bulk\]'"):
             await ask(endpoints, name, **query)
     assert (await ask(endpoints, "GET /bulk")).shards[0].journal_first == 1
 

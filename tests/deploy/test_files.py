@@ -185,6 +185,18 @@ def test_the_image_is_pinned_and_unprivileged() -> None:
         assert f"!{source}" in ignored
 
 
+def test_every_image_has_a_version_and_can_be_pinned_by_its_digest() -> None:
+    (argument,) = re.findall(r"^ARG (\w+)=(\S+)$", DOCKERFILE, re.MULTILINE)
+    compose = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
+    defaults = [argument, *re.findall(r"\$\{(\w+_IMAGE):-([^}]+)\}", compose)]
+    assert re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE) == [f"${{{argument[0]}}}"] * 2
+    written = {service["image"] for service in COMPOSE["services"].values()} - {"penstock:0.1.0"}
+    assert written == {f"${{{name}:-{image}}}" for name, image in defaults if name != argument[0]}
+    assert len({name for name, _ in defaults}) == len(set(defaults)), "the Dockerfile and compose.yaml agree"
+    for name, image in [*defaults, ("the server's own", "penstock:0.1.0")]:
+        assert re.search(r"@sha256:[0-9a-f]{64}$|:(?!latest)[\w.-]*\d[\w.-]*$", image), f"{name}: {image} is any version"
+
+
 def test_the_healthcheck_of_the_image_tells_alive_from_dead(server: ServerProcess) -> None:
     found = re.search(r"^HEALTHCHECK .*\n +CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
     assert found is not None

@@ -12,7 +12,7 @@ from penstock import config
 from penstock.cli.options import FLAGS
 from penstock.cli.serve import serve
 from penstock.config.settings import SPELLED
-from penstock.core import lifecycle
+from penstock.core import lifecycle, limits
 from penstock.doors.jobs.events import PAYLOADS
 from penstock.lake.tables import TABLES
 from penstock.spark.options import OPTIONS
@@ -73,6 +73,57 @@ def lake_tables() -> str:
     return "\n\n".join(parts)
 
 
+#: Limits that keep one client from using up the server, by what they bound. The page security.md lists them.
+SECURITY_LIMITS = {
+    "HTTP requests": (
+        "path_chars_max", "path_segments_max", "query_chars_max", "query_fields_max", "header_list_bytes_max",
+        "forwarded_hops_max", "body_bytes_max", "bodies_bytes_max", "payload_bytes_max", "payload_depth_max",
+        "bulk_jobs_max", "claim_jobs_max",
+    ),
+    "TCP and WebSocket": (
+        "frame_bytes_max", "frames_bytes_max", "stranger_frame_bytes_max", "connection_write_bytes_max", "command_values_max",
+        "message_bytes_max", "socket_commands_max", "websockets_max", "auth_wait_ms_max",
+    ),
+    "Redis protocol": (
+        "resp_connections_max", "resp_args_max", "resp_line_bytes_max", "stranger_args_max", "stranger_bulk_bytes_max",
+    ),
+    "Readers of streams": (
+        "stream_unread_bytes_max", "streams_unread_bytes_max", "reader_buffer_bytes_max", "reader_stuck_ms_max",
+        "event_streams_max", "subscribers_max",
+    ),
+    "Tokens and keys": (
+        "token_chars_min", "secret_bytes_min", "rsa_bits_min", "token_chars_max", "token_grants_max", "known_tokens_max",
+        "api_keys_max", "jwks_bytes_max", "jwks_pause_ms",
+    ),
+    "Clients and tenants": (
+        "rate_limit_clients_max", "rate_limit_marks_max", "quota_namespaces_max", "pending_commands_max",
+        "pending_commands_namespace_max", "queues_max", "workers_max", "crons_max",
+    ),
+    "Outbound requests": (
+        "webhooks_max", "webhook_attempts", "webhook_attempt_ms_max", "webhook_reply_line_bytes_max", "webhook_addresses_max",
+        "webhook_lookups_max", "subscriptions_max", "push_deliveries_max",
+    ),
+    "Bulk work": (
+        "stage_bytes_max", "stage_unpacked_bytes_max", "stage_rows_max", "stages_max", "staged_bytes_max", "bulk_tasks_max",
+        "bulk_task_ms_max", "bulk_snapshots_max", "bulk_snapshots_namespace_max",
+    ),
+}  # fmt: skip
+
+
+def security_limits() -> str:
+    rows = []
+    for what, names in SECURITY_LIMITS.items():
+        values = [f"`{name}` {_measured(name, getattr(limits, name))}" for name in names]
+        rows.append(f"| {what} | {', '.join(values)} |")
+    return "\n".join(["| What is bounded | Limits |", "|---|---|", *rows])
+
+
+def _measured(name: str, value: int) -> str:
+    if "bytes" in name:
+        return f"{value // limits.MEBIBYTE} MiB" if value % limits.MEBIBYTE == 0 else f"{value:,} bytes"
+    return f"{value:,} ms" if "_ms" in name else f"{value:,}"
+
+
 def billion_jobs() -> str:
     return billion.text(billion.Measured())
 
@@ -85,6 +136,7 @@ PARTS = {
     "spark_options": spark_options,
     "lake_tables": lake_tables,
     "billion": billion_jobs,
+    "security_limits": security_limits,
 }
 
 
@@ -102,7 +154,13 @@ def renew(text: str) -> str:
 
 
 def documents() -> list[Path]:
-    return [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]
 
 
 if __name__ == "__main__":

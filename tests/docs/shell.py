@@ -92,7 +92,7 @@ def commands(block: str) -> list[str]:
 
 
 def check_install(command: str) -> None:
-    """Check that an extra of ``pip install 'penstock[extra]'`` is one of this package. Tests run with all of them."""
-    found = re.fullmatch(r"pip install 'penstock\[([\w-]+)\]'", command.strip())
+    """Check that an extra of ``pip install 'penstock-queue[extra]'`` is one of this package. Tests run with all of them."""
+    found = re.fullmatch(r"pip install 'penstock-queue\[([\w-]+)\]'", command.strip())
     assert found, command
-    assert found[1] in (metadata("penstock").get_all("Provides-Extra") or []), command
+    assert found[1] in (metadata("penstock-queue").get_all("Provides-Extra") or []), command

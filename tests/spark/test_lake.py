@@ -590,7 +590,7 @@ def test_a_server_that_cannot_give_the_journal_gets_a_remedy_and_no_traceback(
     with ServerProcess(tmp_path / "arrowless", launcher=launcher) as server:
         result = says(server)
         assert (result.exit_code, started) == (1, [])
-        assert "pip install 'penstock[bulk]'" in result.output
+        assert "pip install 'penstock-queue[bulk]'" in result.output
         assert isinstance(result.exception, SystemExit)
 
     with ServerProcess(tmp_path / "data") as server, server.client() as client:

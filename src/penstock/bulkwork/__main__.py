@@ -18,6 +18,7 @@ from penstock.bulkwork.frames import LENGTH_BYTES, MEMORY_VARIABLE, Outcome, Tas
 from penstock.bulkwork.tasks import TASKS
 from penstock.core import limits
 from penstock.core.errors import BulkMemory, JournalGone, PenstockError
+from penstock.masking import masked
 
 #: How much less urgent than the server what takes long is. The rest is as urgent as the request that waits for it.
 NICE: Final = 10
@@ -91,7 +92,7 @@ def _outcome(task: Task) -> Outcome:
     except MemoryError:
         return Outcome(code=BulkMemory.code, text=str(BulkMemory()))
     except Exception:  # noqa: BLE001 - whatever went wrong, the server gets an answer
-        traceback.print_exc()
+        sys.stderr.write(masked(traceback.format_exc()))
         return Outcome(code="internal", text="A bulk read failed; the log says why.")
 
 

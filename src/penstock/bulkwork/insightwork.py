@@ -15,6 +15,7 @@ from penstock.lake.place import Lake, LakeMissing
 from penstock.lake.reading.objectives import ObjectivesInvalid
 from penstock.lake.reading.questions import Answer, Insights, Question, QuestionInvalid
 from penstock.lake.reading.window import milliseconds
+from penstock.masking import masked
 
 #: A server has one lake, so this holds one thing, and what that has read.
 _lakes: Final[dict[str, Insights]] = {}
@@ -43,7 +44,7 @@ def answer(
         raise
     except (DeltaError, OSError, pa.ArrowException) as error:
         # Delta says more on further lines, in colours.
-        said = next(iter(str(error).splitlines()), type(error).__name__)
+        said = masked(next(iter(str(error).splitlines()), type(error).__name__))
         raise StorageFailed(
             f"The lake cannot be read ({said}). Retry in a moment; penstock spark doctor --lake DIR says more."
         ) from error

@@ -2,6 +2,9 @@
 
 Each server has a directory of its own in it, which it holds a lock on as long as it lives. So whoever starts can tell which
 directories were left behind, also where several servers share a machine.
+
+The spool holds payloads of all namespaces, and may be in a directory that all users of the machine can write to. So it belongs
+to the user of the server, nobody else may use it, and no symbolic link is followed on the way to a file.
 """
 
 from __future__ import annotations
@@ -11,16 +14,21 @@ import contextlib
 import fcntl
 import os
 import shutil
-import stat
+import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import SpoolFull, StorageFailed
+import structlog
+
+from penstock.core.errors import ConfigInvalid, SpoolFull, StorageFailed
 from penstock.core.ids import random_name
+from penstock.store.disk import why_not_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+log = structlog.get_logger("penstock.bulk")
 
 _LOCK: Final = "lock"
 
@@ -45,10 +53,14 @@ class Spool:
         return self.used * 2 > self._bytes_max
 
     def clean(self) -> None:
-        """Remove what servers have left behind that are gone."""
-        if not self._base.is_dir():
+        """Remove what servers have left behind that are gone. Raises ConfigInvalid if other users may use the spool."""
+        if not os.path.lexists(self._base):
             return
+        if reason := why_not_private(self._base):
+            raise ConfigInvalid(f"The spool cannot be used. {reason}")
         for directory in self._base.iterdir():
+            if directory.is_symlink():
+                continue
             lock = _try_lock(directory / _LOCK)
             if lock is not None:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -58,12 +70,13 @@ class Spool:
         """Return a new, empty directory for some files. Raises StorageFailed if the disk does not have it."""
         try:
             if self._own is None:
-                self._base.mkdir(mode=0o700, parents=True, exist_ok=True)
-                if self._base.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):  # what is put there could be replaced
-                    raise StorageFailed(f"Others may write to {self._base}. Remove it, or take that right from them.")
+                with contextlib.suppress(FileExistsError):
+                    self._base.mkdir(mode=0o700, parents=True)
+                if reason := why_not_private(self._base):  # what is put there could be read, or replaced
+                    raise StorageFailed(f"The spool cannot be used. {reason}")
                 own = self._base / f"{random_name():016x}"
                 own.mkdir(mode=0o700)
-                self._lock = os.open(own / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._lock = os.open(own / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
                 self._own = own
             made = self._own / f"{random_name():016x}"
@@ -103,10 +116,27 @@ class Spool:
                 self._base.rmdir()
 
 
+def shared_place() -> Path:
+    """Return where the spool of a server is that has no directory for its data: in the directory for temporary files.
+
+    Every user can write there. Where another user has taken the name, a directory with a random name is made and used: no
+    user can keep the server of another one from starting.
+    """
+    base = Path(tempfile.gettempdir()) / f"penstock-spool-{os.geteuid()}"
+    reason = why_not_private(base) if os.path.lexists(base) else ""
+    if not reason:
+        return base
+    own = Path(tempfile.mkdtemp(prefix=f"{base.name}-"))
+    log.warning(
+        "the spool is in a directory of its own, which only a proper stop removes", directory=str(own), reason=reason
+    )
+    return own
+
+
 def _try_lock(path: Path) -> int | None:
     """Take a lock, if nobody has it. A directory without one is just being made, or was never finished."""
     try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError:
         return None
     try:

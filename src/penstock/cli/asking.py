@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 from urllib.error import HTTPError, URLError
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import click
 import msgspec
@@ -43,7 +43,7 @@ def ask(method: str, url: str, path: str, token: str | None, body: Any = None) -
     data = None if body is None else msgspec.json.encode(body)
     request = Request(url.rstrip("/") + path, data, headers, method=method)  # noqa: S310 - looked at above
     try:
-        with build_opener(ProxyHandler({})).open(request, timeout=ANSWER_S) as reply:
+        with build_opener(ProxyHandler({}), *_tls(url)).open(request, timeout=ANSWER_S) as reply:
             found: dict[str, Any] = msgspec.json.decode(reply.read())
             return found
     except HTTPError as error:
@@ -53,6 +53,18 @@ def ask(method: str, url: str, path: str, token: str | None, body: Any = None) -
         raise PenstockError(f"{url} answered {error.code}: {text[:1_000]}") from error
     except (URLError, OSError) as error:
         raise PenstockError(f"{url} cannot be reached: {error}. Name a server with --url.") from error
+
+
+def _tls(url: str) -> list[HTTPSHandler]:
+    """Return what TLS needs, as the variables of the SDK say. Raises ConfigInvalid."""
+    if not url.startswith("https"):
+        return []
+    from penstock.client import _tls as tls  # noqa: PLC0415 - commands that need no client start without it
+
+    try:
+        return [HTTPSHandler(context=tls.context(*tls.from_environment()))]
+    except ValueError as error:
+        raise ConfigInvalid(f"{error} See PENSTOCK_TLS_CA_FILE, PENSTOCK_TLS_CERT_FILE and PENSTOCK_TLS_KEY_FILE.") from None
 
 
 def _words(text: str) -> str:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.cli.options import load, setting_options
-from penstock.config import without_password
 from penstock.core.clock import SystemClock
 from penstock.core.errors import ConfigInvalid
 from penstock.core.limits import MEBIBYTE
 from penstock.core.timestamps import to_rfc3339
+from penstock.masking import without_password
 
 if TYPE_CHECKING:
     from penstock.config import Config

@@ -144,7 +144,7 @@ def _go(work: Callable[[], None]) -> None:
         from penstock.client.errors import PenstockError  # noqa: PLC0415, other commands start without any of this
         from penstock.spark.pipeline.card import LakeInvalid  # noqa: F401, PLC0415
     except ImportError as error:
-        raise click.ClickException(f"{error.name} is missing: pip install 'penstock[spark]'") from error
+        raise click.ClickException(f"{error.name} is missing: pip install 'penstock-queue[spark]'") from error
     try:
         work()
     except PenstockError as error:
@@ -163,7 +163,7 @@ def _found(address: str) -> Lake:
 
     lake = _place(address)
     if not lake.exists():
-        raise LakeInvalid(f"There is no lake at {lake.address}.")
+        raise LakeInvalid(f"There is no lake at {lake.shown}.")
     return lake
 
 
@@ -224,7 +224,7 @@ def _run(
             builder.close()
             spark.stop()
     aside = f", {done.aside:,} of them put aside (bronze/quarantine)" if done.aside else ""
-    click.echo(f"{lake.address}: {done.events:,} events{aside} in {done.batches} batches, {done.seconds:.1f} s")
+    click.echo(f"{lake.shown}: {done.events:,} events{aside} in {done.batches} batches, {done.seconds:.1f} s")
 
 
 def knock(options: Options) -> None:
@@ -270,7 +270,7 @@ def _rebuild(address: str, master: str, conf: tuple[str, ...], *, lose_forgotten
     rate = done.events / done.seconds if done.seconds else 0.0
     for path, rows in done.rows.items():
         click.echo(f"{path}: {rows:,} rows, {done.took[path]:.1f} s of tasks")
-    click.echo(f"{lake.address}: {done.events:,} events in {done.seconds:.1f} s ({rate:,.0f}/s)")
+    click.echo(f"{lake.shown}: {done.events:,} events in {done.seconds:.1f} s ({rate:,.0f}/s)")
 
 
 def _compact(address: str, keep: int) -> None:
@@ -278,7 +278,7 @@ def _compact(address: str, keep: int) -> None:
 
     lake = _found(address)
     running.keep_up(lake, click.echo, least_files=2, keep_hours=keep)
-    click.echo(f"{lake.address}: done")
+    click.echo(f"{lake.shown}: done")
 
 
 def _forget(address: str, keep_days: int, *, dry_run: bool) -> None:
@@ -294,4 +294,4 @@ def _forget(address: str, keep_days: int, *, dry_run: bool) -> None:
             click.echo(f"{gone.table.path}: {gone.rows:,} rows in {gone.files} files, {gone.bytes / 1_000_000:,.1f} MB")
             size += gone.bytes
     would = "would be forgotten" if dry_run else "are forgotten; compact removes the files in a week"
-    click.echo(f"{lake.address}: {size / 1_000_000:,.1f} MB {would}")
+    click.echo(f"{lake.shown}: {size / 1_000_000:,.1f} MB {would}")

@@ -12,13 +12,14 @@ from penstock import shards
 from penstock.access.api_keys import ROLES, check_wish, make_key
 from penstock.cli.asking import ask, token_option
 from penstock.cli.options import load, setting_options
-from penstock.config import Config, duration, without_password
+from penstock.config import Config, duration
 from penstock.core import limits
 from penstock.core.apikey import ApiKey
 from penstock.core.clock import SystemClock
 from penstock.core.errors import ConfigInvalid, KeyNotFound, StoreLocked
 from penstock.core.timestamps import to_rfc3339
 from penstock.doors.namespaces import check_namespace
+from penstock.masking import without_password
 
 if TYPE_CHECKING:
     from pathlib import Path

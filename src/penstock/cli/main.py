@@ -11,6 +11,7 @@ import click
 from penstock import __version__
 from penstock.cli.miniqueue import Translating
 from penstock.core.errors import PenstockError
+from penstock.masking import masked
 
 #: Each is a module of this package, with a command of the same name.
 COMMANDS: Final = ("backup", "config", "keys", "migrate", "pipeline", "restore", "serve", "shards", "spark", "worker")
@@ -33,7 +34,7 @@ class _Group(Translating, click.Group):
         try:
             return super().invoke(ctx)
         except PenstockError as error:
-            click.secho(f"penstock: {error}", fg="red", err=True)
+            click.secho(f"penstock: {masked(str(error))}", fg="red", err=True)
             sys.exit(2)
 
 

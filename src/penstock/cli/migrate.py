@@ -8,8 +8,8 @@ import os
 import click
 
 from penstock import config as configuration
-from penstock.config import without_password
 from penstock.core.errors import ConfigInvalid
+from penstock.masking import without_password
 from penstock.store.postgres import migrate as steps
 from penstock.store.postgres.connect import connect
 from penstock.store.postgres.schema import SCHEMA_VERSION

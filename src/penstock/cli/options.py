@@ -28,6 +28,7 @@ FLAGS: Final[dict[str, str | None]] = {
     "messages": "HOST:PORT|off",
     "tls_cert_file": "FILE",
     "tls_key_file": "FILE",
+    "tls_client_ca_file": "FILE",
     "dev_cert": None,
     "allowed_hosts": "HOST,...",
     "lake": "DIR|URL",

@@ -50,7 +50,7 @@ def replay(*, dry_run: bool, master: str, states: Sequence[str], **given: Any) -
         from penstock.spark import replay as work  # noqa: PLC0415
         from penstock.spark.session import prepare  # noqa: F401, PLC0415
     except ImportError as error:
-        raise ConfigInvalid(f"A replay needs {error.name}. Install it with: pip install 'penstock[spark]'.") from None
+        raise ConfigInvalid(f"A replay needs {error.name}. Install it with: pip install 'penstock-queue[spark]'.") from None
     wish = work.Wish(states=states or ("failed",), **given)
     try:
         named = {} if wish.namespace is None else {"namespace": wish.namespace}

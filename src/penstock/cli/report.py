@@ -61,7 +61,7 @@ def report(
 ) -> None:
     """Say how the queues are: an HTML file with pictures that needs nothing else.
 
-    It needs no Spark, no Java and no server: pip install 'penstock[lake]'.
+    It needs no Spark, no Java and no server: pip install 'penstock-queue[lake]'.
     """
     # Other commands start without any of this.
     try:
@@ -69,7 +69,7 @@ def report(
         from penstock.lake.reading.questions import Question  # noqa: PLC0415
         from penstock.lake.report.making import make_report  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigInvalid(f"A report needs {error.name}. Install it with: pip install 'penstock[lake]'.") from None
+        raise ConfigInvalid(f"A report needs {error.name}. Install it with: pip install 'penstock-queue[lake]'.") from None
     asked = Question(namespace=namespace, queue=queue, start=start, end=end, step=step)
     try:
         size = make_report(lake, out, asked)

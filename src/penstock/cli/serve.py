@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import resource
 import shlex
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from penstock import config as configuration
 from penstock import logs, server
 from penstock.cli.miniqueue import Translating
 from penstock.cli.options import FLAGS, load, setting_options
-from penstock.config import without_password
+from penstock.masking import without_password
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +29,7 @@ log = structlog.get_logger("penstock")
 @setting_options(*FLAGS)
 def serve(config_file: Path | None, **flags: Any) -> None:
     """Run the server until it is told to stop (Ctrl-C or SIGTERM)."""
+    os.umask(0o077)  # jobs are nobody else's, in whatever file of the server, or of one of its processes
     config = load(config_file, flags)
     logs.set_up(config.log_level, config.log_format)
     for note in config.notes:

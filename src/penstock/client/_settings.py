@@ -6,6 +6,9 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from penstock.client import _tls
+from penstock.masking import without_password
+
 if TYPE_CHECKING:
     import ssl
 
@@ -26,20 +29,30 @@ class Settings:
     retry_for: float = 30.0
     connect_timeout: float = 5.0
     verify: ssl.SSLContext | bool = True
+    ca: _tls.Path | None = None
+    cert: _tls.Certificate | None = None
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ValueError(f"url must begin with http:// or https://, not {self.url!r}. Try http://{self.url}")
+        if self.verify is not True and (self.ca is not None or self.cert is not None):
+            raise ValueError("verify cannot be given together with ca or cert: put these into the SSLContext")
         for name, secret in (("api_key", self.api_key), ("token", self.token)):
             if secret is not None and not is_sendable(secret):
                 raise ValueError(f"{name} {UNSENDABLE}")
 
     def __repr__(self) -> str:
-        return f"Settings(url={self.url!r}, namespace={self.namespace!r})"  # and never a secret
+        return f"Settings(url={without_password(self.url)!r}, namespace={self.namespace!r})"  # and never a secret
 
     def but(self, **changes: Any) -> Settings:
         """Return the same with changes."""
         return replace(self, **changes)
+
+    def trust(self) -> ssl.SSLContext | bool:
+        """Return what the HTTP client takes for TLS. Raises ValueError if a file cannot be used."""
+        if not self.url.startswith("https"):  # loading the system's certificates takes a while
+            return False
+        return self.verify if self.ca is None and self.cert is None else _tls.context(self.ca, self.cert)
 
     def headers(self) -> dict[str, str]:
         """Return the headers of every request."""
@@ -59,10 +72,13 @@ def is_sendable(secret: str) -> bool:
 
 
 def from_environment() -> Settings:
-    """Read PENSTOCK_URL, PENSTOCK_API_KEY, PENSTOCK_TOKEN and PENSTOCK_NAMESPACE."""
+    """Read PENSTOCK_URL, _API_KEY, _TOKEN, _NAMESPACE, and PENSTOCK_TLS_CA_FILE, _CERT_FILE, _KEY_FILE."""
+    ca, cert = _tls.from_environment()
     return Settings(
         url=os.environ.get("PENSTOCK_URL", DEFAULT_URL),
         api_key=os.environ.get("PENSTOCK_API_KEY", "").strip() or None,
         token=os.environ.get("PENSTOCK_TOKEN", "").strip() or None,
         namespace=os.environ.get("PENSTOCK_NAMESPACE") or None,
+        ca=ca,
+        cert=cert,
     )

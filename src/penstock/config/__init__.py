@@ -1,7 +1,7 @@
 """The one configuration. Later sources win: defaults, the file given by ``--config``, environment variables, flags."""
 
 from penstock.config.readers import Listener, duration
-from penstock.config.settings import SECRETS, SETTINGS, Config, Setting, flag_of, without_password
+from penstock.config.settings import SECRETS, SETTINGS, Config, Setting, flag_of
 from penstock.config.shown import example, lines_of, spell
 from penstock.config.sources import load
 
@@ -17,5 +17,4 @@ __all__ = [
     "lines_of",
     "load",
     "spell",
-    "without_password",
 ]

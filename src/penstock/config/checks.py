@@ -50,6 +50,11 @@ def check_tls(config: Config) -> None:
             f"There is a certificate in {' and '.join(given)}, and dev_cert (from {config.origins['dev_cert']}) asks for "
             "another one. Choose one of them."
         )
+    if config.tls_client_ca_file is not None and not given and not config.dev_cert:
+        raise ConfigInvalid(
+            f"tls_client_ca_file (from {config.origins['tls_client_ca_file']}) asks clients for certificates, and there is no "
+            "TLS without a certificate of the server. Set tls_cert_file and tls_key_file too, with --cert and --key."
+        )
 
 
 def check_messages(config: Config) -> None:

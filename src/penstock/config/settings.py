@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -69,6 +68,8 @@ class Config(msgspec.Struct, frozen=True):
     namespace_queues_max: int = 100_000
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
+    #: Authorities that certificates of clients must be from; None: clients need no certificate.
+    tls_client_ca_file: Path | None = None
     dev_cert: bool = False
     metrics_auth: bool | None = None
     insecure: bool = False
@@ -127,8 +128,10 @@ class Setting(NamedTuple):
     flag: str = ""
 
 
-#: Settings whose values are never shown.
-SECRETS = frozenset({"api_key", "auth_tokens", "jwt_secret", "redis", "stores"})
+#: Settings whose values may hold a secret.
+SECRETS = frozenset({"api_key", "auth_tokens", "jwt_secret", "lake", "redis", "stores"})
+#: Settings that are addresses: shown without passwords and queries.
+ADDRESSES = frozenset({"jwt_jwks", "lake", "redis", "stores"})
 #: How nothing is spelled, where it can be said.
 NOTHING = {
     "cors_allow_origin": "none",
@@ -324,6 +327,12 @@ SETTINGS: dict[str, Setting] = {
     "tls_key_file": Setting(
         Path, ("TLS_KEY_FILE",), "PEM file with the certificate's private key, without a passphrase", "--key"
     ),
+    "tls_client_ca_file": Setting(
+        Path,
+        ("TLS_CLIENT_CA_FILE",),
+        "PEM file with the authorities that clients must show a certificate of, on every listener with TLS (mutual TLS)",
+        "--client-ca",
+    ),
     "dev_cert": Setting(
         readers.yes_or_no,
         ("PENSTOCK_DEV_CERT",),
@@ -456,10 +465,3 @@ SETTINGS: dict[str, Setting] = {
 def flag_of(name: str) -> str:
     """Return the flag of a setting. Not every setting has one at the command line."""
     return SETTINGS[name].flag or f"--{name.replace('_', '-')}"
-
-
-def without_password(url: str) -> str:
-    """Spell an address so that it can be shown."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return parts._replace(netloc=f"{parts.username}@{host}" if parts.username else host, query="").geturl()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from penstock.config import readers
-from penstock.config.settings import NOTHING, SECRETS, SETTINGS, SPELLED, Config, flag_of, without_password
+from penstock.config.settings import ADDRESSES, NOTHING, SECRETS, SETTINGS, SPELLED, Config, flag_of
+from penstock.masking import MASK, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +29,7 @@ _EXAMPLES: Final = {
     "namespace_quotas": "{acme: 1000, other: 100}",
     "tls_cert_file": "/etc/penstock/cert.pem",
     "tls_key_file": "/etc/penstock/key.pem",
+    "tls_client_ca_file": "/etc/penstock/client-ca.pem",
     "lake": "/var/lib/penstock/lake",
     "allowed_hosts": "[queue.corp.example]",
     "metrics_auth": "true",
@@ -47,9 +49,10 @@ def spell(name: str, value: Any) -> str | None:
         return "off"
     if value is None or value in ("", ()):
         return NOTHING.get(name)
-    hidden = {"stores": _without_passwords, "redis": _without_passwords}
+    if name in ADDRESSES:
+        return _without_passwords(value)
     if name in SECRETS:
-        return hidden.get(name, lambda _: "'***'")(value)
+        return f"'{MASK}'"
     return readers.spell_duration(value) if name in SPELLED else _plain(name, value)
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.config import readers
 from penstock.config.checks import check_listeners, check_messages, check_tls, check_wal_dir
+from penstock.config.exposed import findings
 from penstock.config.file import Given, read_file
 from penstock.config.originals import MQUEUE_ORIGIN, from_originals, scopes_of_mqueue
 from penstock.config.settings import SECRETS, SETTINGS, Config, flag_of
@@ -35,7 +36,9 @@ def load(flags: Mapping[str, str], env: Mapping[str, str], file: Path | None = N
     origins = {name: given.origin for name, given in texts.items()}
     unguarded = frozenset(name for name, host in found.unguarded.items() if _host(values.get(name)) == host)
     config = Config(**values, origins=origins, unguarded=unguarded)
-    config = msgspec.structs.replace(config, notes=(*found.notes, *originals.notes, *_warnings(config)))
+    config = msgspec.structs.replace(
+        config, notes=(*found.notes, *originals.notes, *_warnings(config), *findings(config, file))
+    )
     check_listeners(config)
     check_tls(config)
     check_messages(config)
@@ -54,6 +57,8 @@ def _warnings(config: Config) -> Iterator[str]:
         listener = getattr(config, name)
         if not listener.is_loopback and not config.asks_for_tokens:
             yield f"{name} listens on {listener} and asks nobody for a key, as auth.enabled in the file says."
+    if config.tls_client_ca_file is not None and config.resp_plain is not None:
+        yield "resp_plain never uses TLS, so its clients need no certificate, although tls_client_ca_file is set."
 
 
 def _host(value: object) -> str:

@@ -404,13 +404,13 @@ class BulkFailed(PenstockError):
 
 
 class BulkUnavailable(PenstockError):
-    """Bulk reads need Arrow, which this server lacks. Install it with: pip install 'penstock[bulk]'."""
+    """Bulk reads need Arrow, which this server lacks. Install it with: pip install 'penstock-queue[bulk]'."""
 
     code = "bulk_unavailable"
 
 
 class LakeUnavailable(PenstockError):
-    """Insights need Delta tables, which this server cannot read. Install what it takes with: pip install 'penstock[lake]'."""
+    """Insights need Delta tables, which this server cannot read. Install the extra: pip install 'penstock-queue[lake]'."""
 
     code = "lake_unavailable"
 

@@ -165,6 +165,7 @@ push_secret_chars_max: Final = 1_024
 token_chars_max: Final = 8_192  # a JSON Web Token; longer ones are not looked at
 known_tokens_max: Final = 10_000  # tokens whose signature was good, so that it need not be checked for each request
 token_grants_max: Final = 1_000  # scopes, or namespaces, in one token
+token_chars_min: Final = 16  # of auth_tokens and api_key; shorter ones are warned about at the start
 secret_bytes_min: Final = 32  # what HS256 asks for; shorter ones can be guessed
 rsa_bits_min: Final = 2_048
 jwks_bytes_max: Final = 262_144

@@ -17,6 +17,7 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
 from penstock.lake.tables import TABLES
+from penstock.masking import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,6 +42,11 @@ class Lake:
         if self.is_local:
             self.address = str(Path(self.address).absolute())
         self.storage_options = dict(storage_options or {}) or None
+
+    @property
+    def shown(self) -> str:
+        """Return the address for texts: without a password and a query."""
+        return without_password(self.address)
 
     def uri(self, table: Table) -> str:
         """Return where a table is."""

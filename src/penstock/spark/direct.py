@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-INSTALL: Final = "pip install 'penstock[spark-pg]'"
+INSTALL: Final = "pip install 'penstock-queue[spark-pg]'"
 #: What users call the states of jobs, by their number in the store.
 STATES: Final = {
     each.value: "failed" if each is State.DEAD else each.name.lower().replace("_", "-") for each in State if each.value >= 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.lake.place import Lake
     from penstock.lake.tables import Table
 
-INSTALL = "pip install 'penstock[spark]'"
+INSTALL = "pip install 'penstock-queue[spark]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def examine(*, url: str | None = None, lake: str | None = None, start: bool = Fa
             "PYSPARK_PYTHON",
             ok=Path(os.environ["PYSPARK_PYTHON"]).exists(),
             text=f"{os.environ['PYSPARK_PYTHON']}, not this Python",
-            remedy="unset it, or point it to a Python with penstock[spark]",
+            remedy="unset it, or point it to a Python with penstock-queue[spark]",
         )
     if url is not None:
         yield _server(url)
@@ -165,8 +165,8 @@ def _tables(lake: Lake, tables: Mapping[str, Table]) -> Iterator[Finding]:
                 path,
                 ok=False,
                 text=f"cannot be opened: {str(error).splitlines()[0]}",
-                remedy=f"may this user read {lake.uri(table)}? What is in bronze can be made again: remove the directory,"
-                " and run the pipeline",
+                remedy=f"may this user read {lake.shown}/{table.path}? What is in bronze can be made again: remove the "
+                "directory, and run the pipeline",
             )
             continue
         if wrong:
@@ -181,7 +181,7 @@ def _tables(lake: Lake, tables: Mapping[str, Table]) -> Iterator[Finding]:
         ok=not behind,
         text=f"{len(opened)} of {len(tables)}, last batch {'none' if last is None else last}"
         + (f"; behind: {', '.join(behind)}" if behind else ""),
-        remedy=f"penstock pipeline run --lake {lake.address} --once brings them up to date",
+        remedy=f"penstock pipeline run --lake {lake.shown} --once brings them up to date",
     )
 
 

@@ -66,6 +66,9 @@ class Options:
     token_file: str | None = None
     api_key_env: str | None = None
     api_key_file: str | None = None
+    tls_ca_file: str | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
     direct_url_env: str | None = None
     direct_url_file: str | None = None
     timeout: int = 60_000
@@ -303,6 +306,21 @@ OPTIONS: Final[dict[str, Option]] = {
     "tokenFile": Option(_ALL, _text, "none", "file with the bearer token, on every worker"),
     "apiKeyEnv": Option(_ALL, _text, "`PENSTOCK_API_KEY`", "environment variable with the API key"),
     "apiKeyFile": Option(_ALL, _text, "none", "file with the API key, on every worker"),
+    "tlsCaFile": Option(
+        _ALL,
+        _text,
+        "`$PENSTOCK_TLS_CA_FILE`, or those of the system",
+        "PEM file with the authorities to trust, on every worker",
+    ),
+    "tlsCertFile": Option(
+        _ALL,
+        _text,
+        "`$PENSTOCK_TLS_CERT_FILE`, or none",
+        "PEM file with the certificate that is shown to a server which asks for one, on every worker",
+    ),
+    "tlsKeyFile": Option(
+        _ALL, _text, "`$PENSTOCK_TLS_KEY_FILE`, or none", "PEM file with its key, unless that is in the same file"
+    ),
     "directUrlEnv": Option(
         (JOBS, JOURNAL, JOURNAL_STREAM),
         _text,

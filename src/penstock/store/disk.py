@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -190,6 +191,25 @@ def prepare_directory(directory: Path) -> None:
         ) from None
     if not os.access(directory, os.W_OK | os.X_OK):
         raise ConfigInvalid(f"The data directory {directory} is not writable. Choose another with --data.")
+
+
+def why_not_private(directory: Path) -> str:
+    """Return why files of this process are not safe in a directory, with the remedy; empty if it is this user's alone.
+
+    A symbolic link is never followed: another user may have put it there, in a directory that several users share.
+    """
+    found = directory.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        return f"{directory} is a symbolic link. Remove it; to use another disk, mount that disk there."
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{directory} is not a directory. Remove it."
+    if found.st_uid != os.geteuid():
+        return (
+            f"{directory} belongs to another user (uid {found.st_uid}). Remove it, or run: chown {os.geteuid()} {directory}"
+        )
+    if found.st_mode & 0o077:
+        return f"Other users may use {directory} (mode {stat.S_IMODE(found.st_mode):04o}). Run: chmod 700 {directory}"
+    return ""
 
 
 def sync_directory(directory: Path) -> None:

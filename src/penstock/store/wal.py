@@ -90,7 +90,7 @@ class Wal:
 
         ``identity``: of the shard it is for. Raises StoreLocked, StoreIncompatible (it is another shard's, or damaged).
         """
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         wal = cls(directory, identity, clock)
         wal._lock.acquire()
         try:

@@ -14,10 +14,13 @@ from penstock.client._async.transport import AsyncTransport
 from penstock.client._async.webhooks import AsyncWebhooks
 from penstock.client._async.workers import AsyncWorkers
 from penstock.client._units import Duration, duration_s
+from penstock.masking import without_password
 
 if TYPE_CHECKING:
     import ssl
     from types import TracebackType
+
+    from penstock.client import _tls
 
 
 class AsyncClient(AsyncMessaging):
@@ -30,7 +33,9 @@ class AsyncClient(AsyncMessaging):
     are meant; ``default``. ``timeout``: how long to wait for an answer, beyond what a call waits on purpose; 30 s.
     ``retry_for``: for how long a call is tried again while the server is busy, or its answers get lost; 30 s, 0 for not at all.
     ``connect_timeout``: for how long a call tries to connect before it fails; 5 s, and never longer than ``retry_for``.
-    ``verify``: False, or an ``ssl.SSLContext``, for certificates the system does not trust.
+    ``ca``: PEM file with the authorities to trust instead of the system's. ``cert``: PEM file with the certificate that the
+    client shows, and its key, or a pair of files; for servers that ask for one (``tls_client_ca_file``). ``verify``: False, or
+    an ``ssl.SSLContext`` instead of both.
     """
 
     def __init__(
@@ -44,6 +49,8 @@ class AsyncClient(AsyncMessaging):
         retry_for: Duration = 30.0,
         connect_timeout: Duration = 5.0,
         verify: ssl.SSLContext | bool = True,
+        ca: _tls.Path | None = None,
+        cert: _tls.Certificate | None = None,
     ) -> None:
         self.settings = _settings.Settings(
             url=url,
@@ -54,6 +61,8 @@ class AsyncClient(AsyncMessaging):
             retry_for=duration_s(retry_for, "retry_for"),
             connect_timeout=duration_s(connect_timeout, "connect_timeout"),
             verify=verify,
+            ca=ca,
+            cert=cert,
         )
         self._transport = AsyncTransport(self.settings)
         self.jobs = AsyncJobs(self._transport)
@@ -75,11 +84,13 @@ class AsyncClient(AsyncMessaging):
             retry_for=settings.retry_for,
             connect_timeout=settings.connect_timeout,
             verify=settings.verify,
+            ca=settings.ca,
+            cert=settings.cert,
         )
 
     @classmethod
     def from_env(cls) -> Self:
-        """Return a client of the server that PENSTOCK_URL, _API_KEY, _TOKEN and _NAMESPACE name."""
+        """Return a client of the server that PENSTOCK_URL names, with the other variables of the SDK."""
         return cls.from_settings(_settings.from_environment())
 
     async def aclose(self) -> None:
@@ -95,4 +106,4 @@ class AsyncClient(AsyncMessaging):
         await self.aclose()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.settings.url!r})"
+        return f"{type(self).__name__}({without_password(self.settings.url)!r})"

@@ -23,14 +23,12 @@ class AsyncTransport:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        # Loading the system's certificates takes a while, and plain HTTP has no use for them.
-        verify = settings.verify if settings.url.startswith("https") else False
         self.http = httpx2.AsyncClient(
             base_url=settings.url.rstrip("/"),
             headers=settings.headers(),
             timeout=settings.timeout,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
-            verify=verify,
+            verify=settings.trust(),
         )
 
     async def send(self, call: Call[T]) -> T:

@@ -15,10 +15,13 @@ from penstock.client._sync.transport import Transport
 from penstock.client._sync.webhooks import Webhooks
 from penstock.client._sync.workers import Workers
 from penstock.client._units import Duration, duration_s
+from penstock.masking import without_password
 
 if TYPE_CHECKING:
     import ssl
     from types import TracebackType
+
+    from penstock.client import _tls
 
 
 class Client(Messaging):
@@ -31,7 +34,9 @@ class Client(Messaging):
     are meant; ``default``. ``timeout``: how long to wait for an answer, beyond what a call waits on purpose; 30 s.
     ``retry_for``: for how long a call is tried again while the server is busy, or its answers get lost; 30 s, 0 for not at all.
     ``connect_timeout``: for how long a call tries to connect before it fails; 5 s, and never longer than ``retry_for``.
-    ``verify``: False, or an ``ssl.SSLContext``, for certificates the system does not trust.
+    ``ca``: PEM file with the authorities to trust instead of the system's. ``cert``: PEM file with the certificate that the
+    client shows, and its key, or a pair of files; for servers that ask for one (``tls_client_ca_file``). ``verify``: False, or
+    an ``ssl.SSLContext`` instead of both.
     """
 
     def __init__(
@@ -45,6 +50,8 @@ class Client(Messaging):
         retry_for: Duration = 30.0,
         connect_timeout: Duration = 5.0,
         verify: ssl.SSLContext | bool = True,
+        ca: _tls.Path | None = None,
+        cert: _tls.Certificate | None = None,
     ) -> None:
         self.settings = _settings.Settings(
             url=url,
@@ -55,6 +62,8 @@ class Client(Messaging):
             retry_for=duration_s(retry_for, "retry_for"),
             connect_timeout=duration_s(connect_timeout, "connect_timeout"),
             verify=verify,
+            ca=ca,
+            cert=cert,
         )
         self._transport = Transport(self.settings)
         self.jobs = Jobs(self._transport)
@@ -76,11 +85,13 @@ class Client(Messaging):
             retry_for=settings.retry_for,
             connect_timeout=settings.connect_timeout,
             verify=settings.verify,
+            ca=settings.ca,
+            cert=settings.cert,
         )
 
     @classmethod
     def from_env(cls) -> Self:
-        """Return a client of the server that PENSTOCK_URL, _API_KEY, _TOKEN and _NAMESPACE name."""
+        """Return a client of the server that PENSTOCK_URL names, with the other variables of the SDK."""
         return cls.from_settings(_settings.from_environment())
 
     def close(self) -> None:
@@ -94,4 +105,4 @@ class Client(Messaging):
         self.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.settings.url!r})"
+        return f"{type(self).__name__}({without_password(self.settings.url)!r})"

@@ -24,14 +24,12 @@ class Transport:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        # Loading the system's certificates takes a while, and plain HTTP has no use for them.
-        verify = settings.verify if settings.url.startswith("https") else False
         self.http = httpx2.Client(
             base_url=settings.url.rstrip("/"),
             headers=settings.headers(),
             timeout=settings.timeout,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
-            verify=verify,
+            verify=settings.trust(),
         )
 
     def send(self, call: Call[T]) -> T:

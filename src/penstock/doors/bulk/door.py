@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.access.identity import ANYWHERE
 from penstock.bulkwork.process import BulkProcesses
-from penstock.bulkwork.spool import Spool
+from penstock.bulkwork.spool import Spool, shared_place
 from penstock.core import limits
 from penstock.core.errors import HistoryReplaced, InvalidInput, StorageFailed
 from penstock.core.history import History
@@ -34,7 +32,7 @@ class BulkOffice:
         self.clock = engine.clock
         self.processes = BulkProcesses(config.bulk_processes, engine.clock, config.bulk_memory_bytes)
         files = any(each.store.source.startswith("sqlite:") for each in engine.engines)
-        base = config.data / "spool" if files else Path(tempfile.gettempdir()) / f"penstock-spool-{os.getuid()}"
+        base = config.data / "spool" if files else shared_place()
         self.spool = Spool(base, config.bulk_spool_bytes, share=config.bulk_processes)
         self.spool.clean()
         self._removing: set[asyncio.Task[None]] = set()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def objectives_of(lake: Lake) -> list[Objective]:
     """Read the objectives of a lake. Raises ObjectivesInvalid."""
-    return parse(lake.text(FILE), f"{lake.address}/{FILE}")
+    return parse(lake.text(FILE), f"{lake.shown}/{FILE}")
 
 
 def write_derived(lake: Lake, at_ms: int | None = None) -> dict[str, int]:

@@ -37,13 +37,13 @@ def open_card(lake: Lake, namespace: str | None) -> int:
     card = lake.text(CARD)
     if card is None:
         if lake.is_local and _is_used(Path(lake.address)):
-            raise LakeInvalid(f"{lake.address} is not empty and no lake. Choose another directory, or empty it.")
+            raise LakeInvalid(f"{lake.shown} is not empty and no lake. Choose another directory, or empty it.")
         _write(lake, Card(namespace, FORMAT, {}))
         return FORMAT
     known = _read(lake, card)
     if known.namespace != namespace:
         raise LakeInvalid(
-            f"{lake.address} is the lake of namespace {known.namespace}, not {namespace}. Say --namespace"
+            f"{lake.shown} is the lake of namespace {known.namespace}, not {namespace}. Say --namespace"
             f" {known.namespace}, or choose another."
         )
     return known.made_as
@@ -84,11 +84,11 @@ def _read(lake: Lake, card: str) -> Card:
         histories = {str(shard): str(history) for shard, history in found.get("histories", {}).items()}
     except (ValueError, TypeError, AttributeError):
         raise LakeInvalid(
-            f"{lake.address}/{CARD} cannot be read. It says whose lake this is, such as"
+            f"{lake.shown}/{CARD} cannot be read. It says whose lake this is, such as"
             f' {{"format": {FORMAT}, "namespace": "*"}}.'
         ) from None
     if made_as > FORMAT:
-        raise LakeInvalid(f"{lake.address} was made by a newer version of Penstock (format {made_as}). Update this one.")
+        raise LakeInvalid(f"{lake.shown} was made by a newer version of Penstock (format {made_as}). Update this one.")
     return Card(None if of is None else str(of), made_as, histories)
 
 

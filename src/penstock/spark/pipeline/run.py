@@ -147,7 +147,7 @@ class Builder:
             aside = self._commit(files, number)
         except CommitFailedError as error:
             raise LakeInvalid(
-                f"Somebody else adds to {lake.address} at the same time ({error}). Run one pipeline for a lake."
+                f"Somebody else adds to {lake.shown} at the same time ({error}). Run one pipeline for a lake."
             ) from error
         lag = sum(positions.vouched[shard] - place for shard, place in to.items())
         return Batch(number, sum(part.rows for part in parts), aside, steady() - began, lag)
@@ -182,7 +182,7 @@ class Builder:
             there = [row for batch in fetched for row in batch.select(IDENTITY).to_pylist()]
             if here and there and here != there:
                 raise LakeInvalid(
-                    f"Event {last} of shard {shard} is another one in {self._lake.address} than in the journal of"
+                    f"Event {last} of shard {shard} is another one in {self._lake.shown} than in the journal of"
                     f" {self._options.url}: it is another server, or an older copy of it. Use another directory."
                 )
 
@@ -198,7 +198,7 @@ class Builder:
             if known.get(shard, history) != history:
                 why = positions.replaced(shard, 0, known[shard])
                 raise LakeInvalid(
-                    f"{self._lake.address} has another history of shard {shard} than the journal of {self._options.url}:"
+                    f"{self._lake.shown} has another history of shard {shard} than the journal of {self._options.url}:"
                     f" {why}. Use another directory."
                 )
 
@@ -231,7 +231,7 @@ def check_complete(lake: Lake) -> None:
     """Raise LakeInvalid if silver and gold lack what bronze has."""
     batch = mark_of(lake.open(EVENTS))
     if batch is not None and behind(lake, batch):
-        raise LakeInvalid(f"The last batch of {lake.address} is not finished. Have penstock pipeline run do so first.")
+        raise LakeInvalid(f"The last batch of {lake.shown} is not finished. Have penstock pipeline run do so first.")
 
 
 def _share(waiting: int, total: int, most: int) -> int:

@@ -9,6 +9,7 @@ import asyncpg
 from asyncpg import Connection
 
 from penstock.core.errors import ConfigInvalid, StorageFailed
+from penstock.masking import masked
 from penstock.store.postgres.errors import is_lost, reason_of
 from penstock.store.postgres.schema import SCHEMA
 
@@ -96,9 +97,13 @@ async def connect(
         asyncpg.InvalidAuthorizationSpecificationError,
         asyncpg.InvalidCatalogNameError,
         asyncpg.ClientConfigurationError,
-        ValueError,
     ) as error:
-        raise ConfigInvalid(f"The database does not let us in: {error}. Check the address given by --store.") from error
+        said = masked(str(error))
+        raise ConfigInvalid(f"The database does not let us in: {said}. Check the address given by --store.") from error
+    except ValueError:  # its text may hold a part of the password
+        raise ConfigInvalid(
+            "The address given by --store cannot be read. Percent-encode special characters in its password, such as / as %2F."
+        ) from None
     except Exception as error:
         if is_lost(error) or isinstance(error, asyncpg.PostgresError):  # it is starting, or lets nobody in right now
             reason = reason_of(error)

@@ -109,8 +109,11 @@ def _clients(url: str) -> tuple[Redis, list[Redis]]:
         guards = Sentinel(sentinels, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
         master = guards.master_for(parts.path.strip("/"), db=int(query.get("db", "0")), **options)
         return master, guards.sentinels
-    except ValueError as error:
-        raise ConfigInvalid(f"The address given by --redis is not right: {error}.") from error
+    except ValueError:  # its text may hold a part of the password
+        raise ConfigInvalid(
+            "The address given by --redis is not right. Check its port and the number of its database, and percent-encode "
+            "special characters in its password, such as / as %2F."
+        ) from None
 
 
 def _address(text: str) -> tuple[str, int]:
