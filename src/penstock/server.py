@@ -18,6 +18,7 @@ from penstock.core import limits
 from penstock.core.clock import SystemClock, pause
 from penstock.core.errors import PenstockError
 from penstock.core.events import EventKind
+from penstock.core.shares import Shares
 from penstock.dev_cert import with_dev_cert
 from penstock.doors.batches.door import BatchesDoor
 from penstock.doors.batches.tally import BatchesMetrics, Tally
@@ -118,13 +119,17 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     config = with_dev_cert(config, clock)
     tls = listeners.check_tls(config)
     guard = Guard(config.webhook_allowed_hosts)
-    gate = gate_of(config, clock, guard)
+    # Keys are fetched through a guard of their own: look-ups for webhooks must not hold up those for keys.
+    gate = gate_of(config, clock, Guard(config.webhook_allowed_hosts))
     listeners.check_free(config.http, "http")
     shards = await open_shards(config, clock)
     engine = make_engine(config, shards, clock)
     links = await speed_up(config, engine, clock)
     if config.namespace_quotas:
         meter(engine, dict(config.namespace_quotas))
+    engine.limit_namespaces(
+        Shares(lambda: gate.keeps_apart, percent=config.namespace_share, queues_max=config.namespace_queues_max)
+    )
     engine.start()
     doors = Doors(config, engine, gate, guard, await keys_for(gate, shards[0], clock), clock=clock)
     apps = [(config.http, doors.app())]
@@ -274,6 +279,7 @@ class Doors:
             ),
             store=engine.store,
             links=self._links,
+            shares=engine.shares,
         )
         self.resp = RespListener(self.subscribers, self._gate, window=self._window)
         self.tcp = TcpListener(table, self._gate, engine.clock, hub=hub, window=self._window)

@@ -51,7 +51,7 @@ class FakePost:
         self.at: list[int] = []
         self.headers: list[Mapping[str, str]] = []
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, namespace: str = "") -> int:
         self.sent.append((url, json.loads(body)))
         self.at.append(self._clock.steady_ms())
         self.headers.append(headers)
@@ -139,7 +139,7 @@ async def test_the_headers_and_the_signature(engine: Engine, office: PostOffice,
     headers: list[Mapping[str, str]] = []
 
     class Post:
-        async def post(self, url: str, given: Mapping[str, str], body: bytes) -> int:
+        async def post(self, url: str, given: Mapping[str, str], body: bytes, *, namespace: str = "") -> int:
             bodies.append(body)
             headers.append(given)
             return 200

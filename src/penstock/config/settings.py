@@ -11,6 +11,7 @@ from penstock.config import readers
 from penstock.config.readers import Listener
 from penstock.core import limits
 from penstock.core.durability import Durability
+from penstock.core.shares import ALL, HALF
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +64,8 @@ class Config(msgspec.Struct, frozen=True):
     jwt_issuer: str = ""
     jwt_default_scopes: tuple[str, ...] = ()
     namespace_quotas: tuple[tuple[str, int], ...] = ()
+    namespace_share: int = HALF
+    namespace_queues_max: int = 100_000
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
     #: Authorities that certificates of clients must be from; None: clients need no certificate.
@@ -309,6 +312,17 @@ SETTINGS: dict[str, Setting] = {
         readers.quotas,
         ("NAMESPACE_QUOTAS",),
         "jobs per minute as namespace:number, separated by commas; * is each of the others",
+    ),
+    "namespace_share": Setting(
+        readers.number(1, ALL),
+        ("PENSTOCK_NAMESPACE_SHARE",),
+        "percent of each limited resource (connections, webhooks, crons and others) that one namespace may have, once "
+        "namespaces are kept apart; 100: all of it",
+    ),
+    "namespace_queues_max": Setting(
+        readers.number(1, limits.queues_max),
+        ("PENSTOCK_NAMESPACE_QUEUES_MAX",),
+        "queues that one namespace may have in each store, once namespaces are kept apart",
     ),
     "tls_cert_file": Setting(
         Path, ("TLS_CERT_FILE",), "PEM file with the certificate, and its chain, of all listeners", "--cert"

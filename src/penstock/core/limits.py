@@ -109,6 +109,8 @@ keepalive_s: Final = 60  # silence after which the system asks whether the other
 gone_s: Final = 120  # without a sign of the other side, after which the system gives it up
 links_looked_at_max: Final = 10_000  # sockets, when one is looked for
 
+listener_strangers_max: Final = 1_000  # connections over TCP, likewise over RESP, whose clients have not shown a token yet
+
 # What a connection of an HTTP listener may be.
 http_connections_max: Final = 20_000  # of all listeners together, if the process may have enough descriptors
 descriptors_wanted: Final = 65_536  # the process raises its limit to this, as far as the system lets it
@@ -178,7 +180,7 @@ webhook_read_bytes: Final = (
 webhook_reply_line_bytes_max: Final = 16_384
 webhook_reply_lines_max: Final = 256
 webhook_addresses_max: Final = 4  # addresses of one name that are tried in one attempt
-webhook_lookups_max: Final = 16  # names looked up at the same time
+webhook_lookups_max: Final = 32  # names looked up at the same time; half of them for a namespace that is alone
 
 # What a push consumer of the messages door may do.
 push_sockets_max: Final = 1_000

@@ -254,10 +254,19 @@ class Batcher:
         return await self._transact(batch, alone=True, beside=beside)
 
     async def _transact(self, batch: list[AnyCommand], *, alone: bool, beside: Beside | None) -> Work:
-        async with self._store.transaction(self._ids.mark, alone=alone) as tx:
-            work = Work(tx, self._ids, alone=alone)
-            await (self._apply if beside is None else self._apply_beside)(work, batch)
-            await work.flush()
+        undo: list[Callable[[], object]] = []
+        try:
+            async with self._store.transaction(self._ids.mark, alone=alone) as tx:
+                work = Work(tx, self._ids, alone=alone)
+                undo = work.when_undone
+                await (self._apply if beside is None else self._apply_beside)(work, batch)
+                await work.flush()
+        except OutcomeUnknown:
+            raise
+        except BaseException:
+            for call in undo:
+                call()
+            raise
         return work
 
     def _announce(self, work: Work) -> None:

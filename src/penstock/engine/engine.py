@@ -12,6 +12,7 @@ from penstock.core import limits
 from penstock.core.durability import Durability
 from penstock.core.errors import PenstockError
 from penstock.core.ids import IdSource, first_of
+from penstock.core.shares import Shares
 from penstock.engine import verbs
 from penstock.engine.batcher import Batcher
 from penstock.engine.claim import Claim, WaitingRoom
@@ -96,7 +97,8 @@ class Engine:
         self.leads = not store.capabilities.is_shared  #: nobody to share the work with
         self._lead_ends: Alarm | None = None
         self.fast: FastPath | None = None  #: hands out jobs of hot queues without asking the store
-        self.quotas: Quotas | None = None  #: asked before rows are staged
+        self.quotas: Quotas | None = None  #: asked before rows are staged, and before the server pushes jobs by itself
+        self.shares = Shares()  #: what one namespace may have of what there is a limited number of
         self.buffer: EnqueueBuffer | None = None  #: answers pushes to some queues before they are stored
         self.handed = HandedOut()  #: what it has handed out and the store does not know yet
         self.hot: Mapping[int, int] = {}  #: queues with a ready list, as of our latest transaction, by number
@@ -230,6 +232,10 @@ class Engine:
         """Ask ``admit`` before every push from now on, and ``quotas`` before rows are staged. Without it that costs nothing."""
         self.quotas = quotas
         self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
+
+    def limit_namespaces(self, shares: Shares) -> None:
+        """Keep namespaces to their shares from now on."""
+        self.shares = self.workers.shares = self.store.shares = shares
 
     def send_on(self, command: AnyCommand, error: Exception) -> None:
         """Have a command done on the shard its queue is on now; without one, it is refused with the error."""

@@ -46,8 +46,8 @@ def subjects_of(block: JournalBlock) -> set[Subject]:
 class Post(Protocol):
     """What sends a letter: see ``Sender.post``."""
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
-        """Send a body and return the status of the answer. Raises NotDelivered if there is none."""
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, namespace: str) -> int:
+        """Send a body on behalf of a namespace and return the status of the answer. Raises NotDelivered if there is none."""
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -217,7 +217,9 @@ class Courier:
             if attempt:
                 await pause(self._engine.clock, self._policy.pause_ms << (attempt - 1))
             try:
-                status = await self._post.post(self.webhook.url, letter.headers, letter.body)
+                status = await self._post.post(
+                    self.webhook.url, letter.headers, letter.body, namespace=self.webhook.namespace
+                )
             except NotDelivered as reason:
                 error = str(reason)
                 continue

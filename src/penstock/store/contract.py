@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.core.names import Reservation
     from penstock.core.queue import Counts, Move, Queue, QueueKey, QueueSettings, Standing
     from penstock.core.sharding import Layout
+    from penstock.core.shares import Shares
     from penstock.core.webhook import Webhook
 
 
@@ -271,8 +272,11 @@ class Transaction(Protocol):
     def queue_find(self, key: QueueKey) -> Queue | None:
         """Return a queue that exists and is served here."""
 
-    async def queue_open(self, key: QueueKey) -> Queue:
-        """Return a queue, made with default settings if it did not exist. Raises QueueMoving if it is on another shard."""
+    async def queue_open(self, key: QueueKey, *, must: bool = False) -> Queue:
+        """Return a queue, made with default settings if it did not exist. Raises QueueMoving if it is on another shard.
+
+        Raises NamespaceLimit, before anything is written, if its namespace has as many queues as it may, unless it ``must`` be.
+        """
 
     def queue_touch(self, queue: Queue) -> None:
         """Have it checked at the end that nobody has changed a queue meanwhile, though no job of it is written."""
@@ -549,6 +553,9 @@ class Transaction(Protocol):
         Raises TooMany beyond ``crons_max``.
         """
 
+    async def cron_tally(self, namespace: str) -> tuple[int, int]:
+        """Return how many crons there are, and how many of them are of a namespace."""
+
     async def cron_save(self, crons: Sequence[tuple[Cron, int]]) -> None:
         """Write crons back, each with the tick it was read with. Raises RowChanged if one no longer has it."""
 
@@ -671,6 +678,7 @@ class Store(Protocol):
         """Where another process finds it, to read from it in bulk: ``sqlite:`` and a file, or a database. May hold a secret."""
 
     when_moved: list[Callable[[], None]]  #: called when a queue, or the layout, is not what it was: see ``Standing``
+    shares: Shares  #: how many queues one namespace may have
 
     @property
     def layout(self) -> Layout | None:

@@ -17,6 +17,7 @@ from penstock.access.gate import SHOWN_IN, shown_in
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, RouteNotFound, Unauthorized
+from penstock.core.shares import Place, Pool
 from penstock.doors.arriving import Strangers
 from penstock.doors.closing import Closing
 from penstock.doors.jobs import events
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.access.gate import Gate
     from penstock.access.identity import Identity
     from penstock.core.clock import Alarm, Clock
+    from penstock.core.shares import Shares
     from penstock.doors.jobs.events import Told
     from penstock.doors.links import Links
     from penstock.store.contract import Store
@@ -53,6 +55,7 @@ class CommandSession(Protocol):
 
     identity: Identity | None  #: who the client has shown to be
     namespace: str  #: whose queues and jobs it is about
+    admit: Callable[[str], None]  #: counts the connection for a namespace, when its client shows who it is
 
     def check(self, right: Right) -> None:
         """Raise Unauthorized or Forbidden unless the client may do something."""
@@ -90,8 +93,10 @@ class SocketDoor:
         *,
         store: Store | ShardedStore,
         links: Links,
+        shares: Shares | None = None,
     ) -> None:
         self.clock = clock
+        self._pool = Pool("WebSocket connections", limits.websockets_max, shares)
         self.store = store
         self.hub = hub
         self.links = links
@@ -117,12 +122,17 @@ class SocketDoor:
                 left.set()
                 self.strangers.leave(client)
 
+        place = Place(self._pool)
         try:
             self._connections.check_room()  # keys may have had to be fetched
             session = self.sessions(identity, namespace, client)
+            session.admit = place.take
+            if identity is not None:
+                place.take(identity.tenant(namespace))
             await self._connections.serve(Socket(self, scope, proto, session, queue=queue, known=known))
         finally:
             known()
+            place.give_up()
 
     async def _identity(self, scope: Scope) -> Identity | None:
         """Return who a handshake shows; who shows nothing may do so later, with Auth. Raises Unauthorized, KeysUnavailable."""

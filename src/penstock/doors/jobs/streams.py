@@ -14,6 +14,7 @@ from penstock.core import limits
 from penstock.core.clock import TimeSlice, pause
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.ids import IdSource, to_uuid
+from penstock.core.shares import Pool
 from penstock.doors.http import body
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Plain, Route, Stream
@@ -53,6 +54,7 @@ class StreamHandlers(JobsDoor):
         self.queues = SendQueues(engine.clock)
         self._ids = IdSource()
         self._open: set[EventStream] = set()
+        self._pool = Pool("event streams", limits.event_streams_max, engine.shares)
         self._closed = False
 
     def __len__(self) -> int:
@@ -68,6 +70,7 @@ class StreamHandlers(JobsDoor):
         namespace = self.namespace(req)
         if self._closed or len(self._open) >= limits.event_streams_max:
             return Plain(b"Too many SSE connections", status=503)
+        self._pool.check(namespace)
         query = EVENTS.parse_query(req)
         journals = self.store.journals
         if query.last_event_id and _places(query.last_event_id, len(journals)) is None:
@@ -78,11 +81,17 @@ class StreamHandlers(JobsDoor):
         stream = EventStream(self, req, namespace, queue, last=_places(last, len(journals)), form=form)
         # It counts from here on, so that the limit holds however many come in one moment.
         self._open.add(stream)
+        self._pool.enter(namespace)
         client_id = to_uuid(self._ids.next(self.engine.clock.now_ms()))
         # HTTP/2 has no such header: its connections are kept open anyway.
         headers = KEEP_ALIVE if req.scope.http_version.startswith("1") else ()
         run = partial(stream.run, client_id=client_id)
-        return Stream(EVENT_STREAM, run, lambda: self._open.discard(stream), headers)
+        return Stream(EVENT_STREAM, run, lambda: self._leave(stream, namespace), headers)
+
+    def _leave(self, stream: EventStream, namespace: str) -> None:
+        if stream in self._open:
+            self._open.discard(stream)
+            self._pool.leave(namespace)
 
     async def close(self) -> None:
         """End all streams, after what is already on its way to them."""

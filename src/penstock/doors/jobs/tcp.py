@@ -49,7 +49,7 @@ class TcpListener(ConnectionListener["Connection"]):
         window: SlidingWindow | None = None,
         connections_max: int = limits.tcp_connections_max,
     ) -> None:
-        super().__init__("TCP", connections_max)
+        super().__init__("TCP", connections_max, table.engine.shares)
         self.table = table
         self.gate = gate
         self.clock = clock
@@ -101,14 +101,16 @@ class Connection(asyncio.Protocol):
             store = self._listener.table.engine.store
             self._session.events = QueueEvents(self._listener.hub, store, self._listener.clock, self._session, self)
         keep_alive(transport.get_extra_info("socket"))
-        try:
-            self._listener.enter(self)
-        except TooMany as error:
-            self.refuse(error)
-            return
-        if self._session.authenticated:
+        self._session.admit = self._admit
+        if self._session.identity is not None:
+            try:
+                self._admit(self._session.identity.tenant(self._session.namespace))
+            except TooMany as error:
+                self.refuse(error)
+                return
             self._welcome()
         else:
+            self._listener.meet(self, self._session.client)
             clock = self._listener.clock
             self._hurry = clock.call_at(clock.steady_ms() + limits.auth_wait_ms_max, self._turn_away)
 
@@ -165,6 +167,11 @@ class Connection(asyncio.Protocol):
             if alarm is not None:
                 alarm.cancel()
         self._proceed()
+
+    def _admit(self, namespace: str) -> None:
+        """The client shows who it is: count it for a namespace. Raises TooMany, or NamespaceLimit."""
+        if not self._ending:
+            self._listener.enter(self, namespace)
 
     def _welcome(self) -> None:
         """The client is no stranger, or no longer one: it may send large frames, as those that are here already may be."""

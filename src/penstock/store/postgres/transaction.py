@@ -173,11 +173,13 @@ class PostgresTransaction(Ledger, AcrossShards):
 
     # Queues.
 
-    async def queue_open(self, key: QueueKey) -> Queue:
+    async def queue_open(self, key: QueueKey, *, must: bool = False) -> Queue:
         found = self._catalog.by_key.get(key)
         if found is not None:
             return found
         self._check_home(key)
+        if not must:
+            self._store.shares.check_queues(key.namespace, self._catalog.held.get(key.namespace, 0))
         return await self._make_queue(key, QueueSettings(), None, SETTLED)
 
     async def _make_queue(self, key: QueueKey, settings: QueueSettings, created_at: int | None, move: Move) -> Queue:
@@ -623,6 +625,11 @@ class PostgresTransaction(Ledger, AcrossShards):
             cron.number = await self._db.fetchval(cron_rows.INSERT, *values)
             self._book_cron(cron)
         self._new_crons += len(crons)
+
+    async def cron_tally(self, namespace: str) -> tuple[int, int]:
+        number = self._catalog.namespaces.get(namespace)
+        taken, held = await self._db.fetchrow("select count(*), count(*) filter (where namespace = $1) from crons", number)
+        return taken, held
 
     async def cron_save(self, crons: Sequence[tuple[Cron, int]]) -> None:
         await self._write_crons(

@@ -182,11 +182,13 @@ class SqliteTransaction(Ledger, AcrossShards):
 
     # Queues.
 
-    async def queue_open(self, key: QueueKey) -> Queue:
+    async def queue_open(self, key: QueueKey, *, must: bool = False) -> Queue:
         found = self._catalog.by_key.get(key)
         if found is not None:
             return found
         self._check_home(key)
+        if not must:
+            self._store.shares.check_queues(key.namespace, self._catalog.held.get(key.namespace, 0))
         return self._make_queue(key, QueueSettings(), None, SETTLED)
 
     def _make_queue(self, key: QueueKey, settings: QueueSettings, created_at: int | None, move: Move) -> Queue:
@@ -605,6 +607,12 @@ class SqliteTransaction(Ledger, AcrossShards):
             self._db.execute(cron_rows.INSERT_DATA, (cron.number, data))
             self._catalog.book_cron(cron)
         self._new_crons += len(crons)
+
+    async def cron_tally(self, namespace: str) -> tuple[int, int]:
+        self._begin()
+        number = self._catalog.namespaces.get(namespace)
+        (held,) = next(iter(self._db.execute("select count(*) from crons where namespace = ?", (number,))))
+        return self._catalog.crons + self._new_crons, held
 
     async def cron_save(self, crons: Sequence[tuple[Cron, int]]) -> None:
         self._write_crons(

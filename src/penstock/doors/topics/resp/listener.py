@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.access.gate import Gate
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.clock import Alarm
+    from penstock.core.errors import PenstockError
     from penstock.doors.topics.resp.parser import Command
     from penstock.doors.topics.subscriber import Subscribers
 
@@ -45,7 +46,7 @@ class RespListener(ConnectionListener["Connection"]):
         window: SlidingWindow | None = None,
         connections_max: int = limits.resp_connections_max,
     ) -> None:
-        super().__init__("RESP", connections_max)
+        super().__init__("RESP", connections_max, subscribers.engine.shares)
         self.engine = subscribers.engine
         self.subscribers = subscribers
         self.clock = subscribers.engine.clock
@@ -113,14 +114,17 @@ class Connection(asyncio.Protocol):
             share=listener.share,
         )
         keep_alive(transport.get_extra_info("socket"))
-        try:
-            listener.enter(self)
-        except TooMany as error:
-            self.write(replies.refusal(error))
-            self._transport.close()
-            self.gone = True
-            return
-        if self._session.identity is None:
+        self._session.admit = self._admit
+        if self._session.identity is not None:
+            try:
+                self._admit(self._session.identity.tenant(self._session.namespace))
+            except TooMany as error:
+                self.write(replies.refusal(error))
+                self._transport.close()
+                self.gone = True
+                return
+        else:
+            listener.meet(self, self._session.client)
             clock = listener.clock
             self._hurry = clock.call_at(clock.steady_ms() + limits.auth_wait_ms_max, self._turn_away)
         self._task = asyncio.get_running_loop().create_task(self._serve(), name="penstock-resp")
@@ -182,6 +186,15 @@ class Connection(asyncio.Protocol):
             if alarm is not None:
                 alarm.cancel()
         self.wake()
+
+    def refuse(self, error: PenstockError) -> None:
+        """Say why, and close."""
+        self._refuse(replies.refusal(error))
+
+    def _admit(self, namespace: str) -> None:
+        """The client shows who it is: count it for a namespace. Raises TooMany, or NamespaceLimit."""
+        if not self.gone:
+            self._listener.enter(self, namespace)
 
     def _turn_away(self) -> None:
         if self._session.identity is None:

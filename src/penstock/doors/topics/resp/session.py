@@ -109,6 +109,8 @@ class Session:
         self.subscribers = subscribers
         self.link = link
         self.client = client
+        #: Counts the connection for a namespace, when its client shows who it is; raises TooMany if that has its share.
+        self.admit: Callable[[str], None] = lambda _namespace: None
         self.held = Held(engine)
         self.received = Received(subscribers, engine.clock)
         self._window = window
@@ -158,6 +160,7 @@ class Session:
         identity = await self.gate.identify(token.decode("utf-8", "replace"))
         if namespace != self.namespace and (self.held or self.received):
             raise InvalidInput("Choose the namespace before anything else is done on this connection")
+        self.admit(identity.tenant(namespace))
         self.namespace, self.identity, self._topic = namespace, identity, None
 
     def log_command(self, command: Command) -> None:
