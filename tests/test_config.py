@@ -64,7 +64,8 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
         "messages_batch_max": "50", "messages_batch_default": "2", "messages_max": "7", "messages_max_retries": "0",
         "messages_retention": "1d", "messages_schedule_ahead": "1h30m", "messages_auto_create": "no",
         "push_retry_delays_ms": "1s, 250", "push_timeout_ms": "100", "api_key": "k", "auth_required": "yes",
-        "database_answer_ms": "10s", "redis": "sentinel://a:1,b:2/main", "redis_hot_jobs": "5",
+        "http_connections_max": "500", "http_idle_timeout_ms": "2m",
+            "database_answer_ms": "10s", "redis": "sentinel://a:1,b:2/main", "redis_hot_jobs": "5",
     }  # fmt: skip
     assert set(good) == set(SETTINGS)
     assert load({"dev_cert": good.pop("dev_cert")}, {}).dev_cert  # goes with no other certificate

@@ -26,6 +26,7 @@ from penstock.doors.bulk.endpoints import BulkEndpoints
 from penstock.doors.bulk.groups import GroupHandlers
 from penstock.doors.bulk.stages import StageHandlers
 from penstock.doors.bulk.tally import GroupMetrics
+from penstock.doors.connection_monitor import ConnectionMonitor, connections_max
 from penstock.doors.http.app import HttpApp, not_found
 from penstock.doors.http.errors import body_of
 from penstock.doors.http.openapi import OpenApi
@@ -125,7 +126,9 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     links = await speed_up(config, engine, clock)
     if config.namespace_quotas:
         meter(engine, dict(config.namespace_quotas))
-    engine.share(Shares(lambda: gate.keeps_apart, percent=config.namespace_share, queues_max=config.namespace_queues_max))
+    engine.keep_shares(
+        Shares(lambda: gate.keeps_apart, percent=config.namespace_share, queues_max=config.namespace_queues_max)
+    )
     engine.start()
     doors = Doors(config, engine, gate, guard, await keys_for(gate, shards[0], clock), clock=clock)
     apps = [(config.http, doors.app())]
@@ -139,11 +142,13 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
             apps.append((listener, app()))
         else:
             config = msgspec.structs.replace(config, **{name: None})
-    servers = [listeners.listen(app, listener, config, clock) for listener, app in apps]
+    most = doors.monitor.most
+    servers = [listeners.listen(app, listener, config, clock, connections_max=most) for listener, app in apps]
     running = [asyncio.get_running_loop().create_task(server.serve()) for server in servers]
     for (listener, _), task in zip(apps, running, strict=True):
         await listeners.until_listening(listener, task)
         keep_listener_alive(listener.port)
+        doors.monitor.watch(listener.port)
     for name, listener, own, secure in (
         ("tcp", config.tcp, doors.tcp, tls),
         ("resp", config.resp, doors.resp, tls),
@@ -166,6 +171,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     for server in servers:
         server.stop()  # type: ignore[no-untyped-call]
     await _finish(config, doors, running)
+    doors.monitor.stop()
     await asyncio.gather(doors.bulk.close(), *(each.stop() for each in (*doors.post_offices, doors.groups, doors.stages)))
     await gate.close()
     await engine.close()
@@ -191,20 +197,19 @@ class Doors:
     """All ways in and out of one engine. ``clock``: this process's own; the engine's may be that of a database."""
 
     def __init__(self, config: Config, engine: AnyEngine, gate: Gate, guard: Guard, keys: ApiKeys, *, clock: Clock) -> None:
-        self._config, self._clock, self._gate = config, clock, gate
+        self._config, self._clock, self._gate, self._share = config, clock, gate, engine.share
         self._bodies: list[Bodies] = []
         self.readiness = Readiness()
         uptime = Uptime(engine.clock)
         sender = Sender(engine.clock, guard)
-        self.post_offices = [PostOffice(each, sender) for each in engine.engines]
-        for office in self.post_offices:
-            office.start()
+        self.post_offices = _start_post_offices(engine, sender)
         self.workers = engine.workers
         self.hub = hub = Hub(engine.feed, engine.clock)
         self._links = Links(engine.clock, tls=config.tls_cert_file is not None)
         self._window = self._new_window()
         self._origins = _origins(config, gate)
         metrics = Metrics(engine, uptime, self.workers, hub)
+        self.monitor = _monitor(config, clock, metrics, self._links)
         self.ops = OpsHandlers(
             engine, self.readiness, metrics, uptime, self.connections, keeps_apart=lambda: gate.keeps_apart
         )
@@ -414,13 +419,16 @@ class Doors:
             window=window,
             address=ClientAddress(config.trusted_proxies),
             links=self._links,
+            share=self._share,
             flows=self._topics.flows.of,
+            answers=self.monitor.answers,
             websocket=websocket,
             plain_errors=plain_errors,
             stray=stray,
             error_body=error_body,
         )
         self._bodies.append(app.bodies)
+        self.monitor.add(app.under_way)
         return app
 
 
@@ -428,6 +436,22 @@ def _origins(config: Config, gate: Gate) -> Origins:
     listening = (config.http, config.metrics, config.batches, config.topics, config.messages)
     hosts = AllowedHosts([each.host for each in listening if each is not None], config.allowed_hosts)
     return Origins(gate, hosts, ClientAddress(config.trusted_proxies), allow_origin=config.cors_allow_origin)
+
+
+def _monitor(config: Config, clock: Clock, metrics: Metrics, links: Links) -> ConnectionMonitor:
+    monitor = ConnectionMonitor(
+        clock, most=config.http_connections_max or connections_max(), idle_ms=config.http_idle_timeout_ms
+    )
+    metrics.add(monitor)
+    links.arriving = monitor.arriving
+    return monitor
+
+
+def _start_post_offices(engine: AnyEngine, sender: Sender) -> list[PostOffice]:
+    offices = [PostOffice(each, sender) for each in engine.engines]
+    for office in offices:
+        office.start()
+    return offices
 
 
 def _start_bulk(engine: AnyEngine, metrics: Metrics) -> tuple[Groups, Stages]:

@@ -79,6 +79,9 @@ class Config(msgspec.Struct, frozen=True):
     rate_limit_window_ms: int = 60_000
     rate_limit_max_requests: int | None = None
     rate_limit_cleanup_ms: int = 60_000
+    #: Connections of all HTTP listeners together; 0: half of the descriptors that are not reserved.
+    http_connections_max: int = 0
+    http_idle_timeout_ms: int = 5 * limits.MINUTE_MS
     shutdown_timeout_ms: int = 10_000
     completed_max: int = 50_000
     completed_age_ms: int = 7 * limits.DAY_MS
@@ -374,6 +377,16 @@ SETTINGS: dict[str, Setting] = {
     ),
     "rate_limit_cleanup_ms": Setting(
         readers.duration(1, limits.DAY_MS), ("RATE_LIMIT_CLEANUP_MS",), "how often clients not seen for long are forgotten"
+    ),
+    "http_connections_max": Setting(
+        readers.number(0, 1_000_000),
+        ("PENSTOCK_HTTP_CONNECTIONS_MAX",),
+        "connections of all HTTP listeners together; 0: as many as the limit of open files leaves room for, up to 20000",
+    ),
+    "http_idle_timeout_ms": Setting(
+        readers.duration(1_000, limits.DAY_MS),
+        ("PENSTOCK_HTTP_IDLE_TIMEOUT_MS",),
+        "how long a connection may be silent while no request of it is under way",
     ),
     "shutdown_timeout_ms": Setting(
         readers.duration(0, limits.HOUR_MS), ("SHUTDOWN_TIMEOUT_MS",), "how long a shutdown waits for requests under way"

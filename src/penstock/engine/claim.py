@@ -251,6 +251,9 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
     if fast is not None and fast.serve(work, queue, newcomers):
         return
     allowance = await engine.throttle.allowance(work, queue)
+    reopens_at = None
+    if queue.settings.limits_groups:
+        reopens_at = await work.tx.group_reopen(queue, limits.groups_reopened_max)
     jobs, more = await _next_jobs(work, queue, allowance.jobs, chain(room.line(key), newcomers), engine.store.capabilities)
     line = chain(room.line(key), newcomers)
     served: set[Claim] = set()
@@ -284,8 +287,12 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
         _turn_away(engine, work, unserved)
     if not jobs:
         await _tell_hit(engine, work, queue, allowance)
-    again_at = work.steady_ms if more else allowance.again_at(work.steady_ms)
+    again_at = work.steady_ms if more else _earlier(allowance.again_at(work.steady_ms), reopens_at)
     work.after_commit.append(partial(_look_again, engine, queue, again_at, newcomers=bool(unserved)))
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else min(one, other)
 
 
 def _turn_away(engine: Engine, work: Work, newcomers: Iterable[Claim]) -> None:

@@ -17,6 +17,7 @@ from penstock.engine import verbs
 from penstock.engine.batcher import Batcher
 from penstock.engine.claim import Claim, WaitingRoom
 from penstock.engine.completions import Completions
+from penstock.engine.fair_share import FairShare
 from penstock.engine.fast.handed import HandedOut
 from penstock.engine.feed import Feed
 from penstock.engine.held import HeldJobs
@@ -25,6 +26,7 @@ from penstock.engine.meter import metered
 from penstock.engine.stats import Stats
 from penstock.engine.sweep import Timer
 from penstock.engine.throttle import Throttle
+from penstock.engine.turns import FairTurns
 from penstock.engine.workers import Workers
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ class Engine:
         feed: Feed | None = None,
         stats: Stats | None = None,
         workers: Workers | None = None,
+        share: FairShare | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -79,8 +82,10 @@ class Engine:
         self.room = WaitingRoom(self)
         self.completions = Completions(self)
         self.held_jobs = HeldJobs()
+        self.replays = FairTurns(limits.replays_max)  #: of those who read the journal, by namespace
         self.timer = Timer(self)
         self.feed = Feed() if feed is None else feed
+        self.share = FairShare(clock) if share is None else share  #: of the event loop, for each namespace
         if workers is None:  # not "or": one without workers is false
             workers = Workers(clock, self.feed, timeout_ms=worker_timeout_ms, overload_ms=worker_overload_ms)
         self.workers = workers
@@ -113,6 +118,7 @@ class Engine:
             apply_beside=partial(verbs.apply_beside, self),
             wants_alone=self.timer.wants_to_judge,
             weigh=self._weigh,
+            share=self.share,
             durability=durability,
             sync_interval_ms=sync_interval_ms,
         )
@@ -227,7 +233,7 @@ class Engine:
         self.quotas = quotas
         self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
 
-    def share(self, shares: Shares) -> None:
+    def keep_shares(self, shares: Shares) -> None:
         """Keep namespaces to their shares from now on."""
         self.shares = self.workers.shares = self.store.shares = shares
 

@@ -121,6 +121,7 @@ class Fleet:
         self.stats = stats
         self.workers = workers
         self.clock = clock
+        self.share = engines[0].share
         self.store = ShardedStore([engine.store for engine in engines])
         self._held: dict[AnyCommand, asyncio.Task[None]] = {}  #: about queues that are on their way to another shard
         for engine in engines:
@@ -590,10 +591,10 @@ class Fleet:
             engine.quotas = quotas
         self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
 
-    def share(self, shares: Shares) -> None:
+    def keep_shares(self, shares: Shares) -> None:
         """Keep namespaces to their shares from now on."""
         for engine in self.engines:
-            engine.share(shares)
+            engine.keep_shares(shares)
 
     @property
     def shares(self) -> Shares:

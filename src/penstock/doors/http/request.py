@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 from penstock.core import limits
 from penstock.core.errors import BodyTooLarge, InvalidInput, ShuttingDown, TargetTooLong, TooMany
+from penstock.core.job import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.access.identity import Identity, Right
     from penstock.core.clock import Clock
     from penstock.core.errors import PenstockError
+    from penstock.engine.fair_share import FairShare
 
 
 _INCOMPLETE: Final = "The request body is incomplete"
@@ -29,7 +31,8 @@ _EMPTY_MAX: Final = 16
 class Bodies:
     """How much memory the large bodies of requests under way take. Small ones are bounded by the number of requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: FairShare) -> None:
+        self.share = share  #: lets large bodies go on, once they have arrived
         self._bytes = 0
         self.arriving: dict[int, Scope] = {}  #: requests whose bodies are being read
         self.stopping = False  #: what does not arrive now is refused, because the server stops
@@ -53,7 +56,19 @@ class Bodies:
 class Request:
     """What was asked, and by whom. The body is read when a handler wants it."""
 
-    __slots__ = ("_bodies", "_gate", "_identity", "_proto", "header", "held", "scope", "unsure", "warning")
+    __slots__ = (
+        "_bodies",
+        "_gate",
+        "_identity",
+        "_large",
+        "_proto",
+        "header",
+        "held",
+        "scope",
+        "tenant",
+        "unsure",
+        "warning",
+    )
     warns = True  #: the answer has room for a warning
 
     def __init__(self, scope: Scope, proto: HTTPProtocol, bodies: Bodies, gate: Gate) -> None:
@@ -62,6 +77,8 @@ class Request:
         self.warning = ""  #: what was ignored; the answer says so
         self.unsure = False  #: the body may have been cut off by a client that says NO_ERROR: see docs/adr/0015
         self.held = 0  #: bytes of memory to give back to ``bodies`` at the end
+        self.tenant = DEFAULT_NAMESPACE  #: the namespace whose share of the event loop it takes
+        self._large = False  #: it is one of the large requests of its namespace in progress
         self._proto = proto
         self._bodies = bodies
         self.header: Any = scope.headers.get  #: ``header(name, default)``, the name in lower case
@@ -90,6 +107,8 @@ class Request:
             del arriving[me]
         if len(body) != size:
             raise self._bodies.incomplete
+        if size > limits.small_body_bytes:
+            await self._begin_large()
         return body
 
     async def _chunks(self, most: int) -> bytes:
@@ -117,6 +136,8 @@ class Request:
         if ends > _EMPTY_MAX or (ends != 1 and not is_second):
             raise self._bodies.incomplete
         self.unsure = is_second
+        if size > limits.small_body_bytes:
+            await self._begin_large()
         return b"".join(chunks)
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -178,10 +199,18 @@ class Request:
         self._bodies.hold(size)
         self.held += size
 
+    async def _begin_large(self) -> None:
+        """Wait until this large body may be parsed. While it arrives it costs little, and its client may be slow."""
+        await self._bodies.share.begin_large(self.tenant)
+        self._large = True
+
     def free(self) -> None:
-        """Give back the memory that was held for the body."""
+        """Give back the memory that was held for the body, and let the next large request of its namespace go on."""
         self._bodies.release(self.held)
         self.held = 0
+        if self._large:
+            self._large = False
+            self._bodies.share.end_large(self.tenant)
 
     @property
     def identity(self) -> Identity:

@@ -59,6 +59,7 @@ class Session:
         self.namespace = namespace
         self.gone = asyncio.Event()  #: set when the client has hung up: nobody needs to wait for anything any more
         self._table = table
+        self._share = table.engine.share
         self._window = window
         self.client = client
         self.gate = gate
@@ -98,6 +99,8 @@ class Session:
         self._under_way += 1
         self._idle.clear()
         try:
+            if not self._table.share.is_free:
+                await self._table.share.turn()
             return await self._answer(message)
         except PenstockError as error:
             return _encode(refusal(error))
@@ -183,6 +186,8 @@ class Session:
             log.debug("command", name=name[: limits.command_name_chars_max], of=message.get("queue"), client=self.client)
         if entry is None:
             raise InvalidInput(f"Unknown command: {name[: limits.command_name_chars_max]}")
+        if not entry.public and (place := self._share.begin(self.namespace)) is not None:
+            await place
         reply = await entry(Call(self, message))
         self._keep_track(entry, message, reply)
         return _encode(reply)

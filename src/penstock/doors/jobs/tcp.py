@@ -137,8 +137,9 @@ class Connection(asyncio.Protocol):
         self._proceed()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The client is gone. What it had sent completely is still done: an acknowledgement may be among it."""
+        """The client is gone. What was begun is finished, an acknowledgement may be among it; the rest is dropped."""
         self._lost = True
+        self._drop()
         self._writable = True
         self._taking.set()
         self.finish()
@@ -236,15 +237,20 @@ class Connection(asyncio.Protocol):
 
     async def _work(self, message: dict[str, Any], size: int) -> None:
         try:
-            try:
-                jsonable.convert(message)
-            except InvalidInput as error:
-                reply = self._session.refuse(error, message)
+            if size > limits.small_body_bytes:
+                async with self._listener.table.engine.share.large(self._session.namespace):
+                    self._write(await self._reply(message))
             else:
-                reply = await self._session.handle(message)
-            self._write(reply)
+                self._write(await self._reply(message))
         finally:
             self._kept_bytes -= size
+
+    async def _reply(self, message: dict[str, Any]) -> dict[str, Any]:
+        try:
+            jsonable.convert(message)
+        except InvalidInput as error:
+            return self._session.refuse(error, message)
+        return await self._session.handle(message)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -271,9 +277,13 @@ class Connection(asyncio.Protocol):
     def refuse(self, error: PenstockError) -> None:
         """Say why, and close."""
         self._write(refusal(error))
+        self._drop()
+        self.finish()
+
+    def _drop(self) -> None:
+        """Forget the frames that are not begun."""
         while self._frames:
             self._kept_bytes -= len(self._frames.popleft())
-        self.finish()
 
     def _end(self) -> None:
         """Everything is answered: close, and once that has happened, give back what the client held."""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, cast
 import structlog
 
 from penstock.core import limits
-from penstock.core.clock import settle
 from penstock.core.errors import ProtocolError, TooMany
 from penstock.doors.links import keep_alive
 from penstock.doors.listening import ConnectionListener
+from penstock.doors.loopshare import LoopShare
 from penstock.doors.topics.resp import replies
 from penstock.doors.topics.resp.parser import CLIENTS, STRANGERS, Parser
 from penstock.doors.topics.resp.session import Goodbye, Session
@@ -53,6 +53,7 @@ class RespListener(ConnectionListener["Connection"]):
         self.gate = gate
         self.window = window
         self.numbers = itertools.count(1)
+        self.share = LoopShare(self.clock)  #: of the event loop, for the commands of all connections
         self._since = self.clock.steady_ms()
 
     def connection(self) -> Connection:
@@ -83,7 +84,8 @@ class Connection(asyncio.Protocol):
         self._hungry = False  #: it can use whatever arrives
         self._writable = True
         self._reading = True
-        self._lost = False
+        self.lost = False  #: the client gets nothing any more
+        self._last_commands = limits.resp_turn_commands  #: that are still begun after that
         self._lingers = False  #: its last words were said, and it still reads
         self._heard_at = 0
         self._alarm: Alarm | None = None
@@ -107,6 +109,7 @@ class Connection(asyncio.Protocol):
             window=listener.window,
             client=str(peer[0]) if peer else "",
             figures=listener.figures,
+            share=listener.share,
         )
         keep_alive(transport.get_extra_info("socket"))
         self._session.admit = self._admit
@@ -156,8 +159,8 @@ class Connection(asyncio.Protocol):
         self.wake()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The client is gone. What it had sent completely is still done: an acknowledgement may be among it."""
-        self._lost = True
+        """The client is gone. Of what it had sent completely, a bounded part is still done: see ``_last_turn``."""
+        self.lost = True
         self._writable = True
         self.finish()
         if self._task is None or self._task.done():
@@ -210,7 +213,7 @@ class Connection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send something, unless there is nobody to get it."""
-        if not data or self._lost or self._transport.is_closing():
+        if not data or self.lost or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() > limits.connection_write_bytes_max:
             log.warning("a client does not read its replies; its connection is closed")
@@ -286,11 +289,11 @@ class Connection(asyncio.Protocol):
             await self._session.close()
         finally:
             self.write(self._last)
-            if self._lingers and not self._lost and self._transport.can_write_eof():
+            if self._lingers and not self.lost and self._transport.can_write_eof():
                 self._linger()
             else:
                 self._transport.close()
-            if self._lost:
+            if self.lost:
                 self._listener.leave(self)
 
     def _linger(self) -> None:
@@ -306,11 +309,15 @@ class Connection(asyncio.Protocol):
     async def _work(self) -> None:
         session = self._session
         while True:
+            if not self._listener.share.is_free:
+                await self._listener.share.turn()
             commands = self._turn()
+            if self.lost:
+                commands = self._last_turn(commands)
             if commands:
+                if (place := self._listener.engine.share.begin(session.namespace, len(commands))) is not None:
+                    await place
                 await session.work(commands)
-                if len(commands) == limits.resp_turn_commands:
-                    await settle(1)  # others want to get on, too
             elif self.gone:
                 return
             else:
@@ -321,10 +328,21 @@ class Connection(asyncio.Protocol):
         if self._session.identity is None:
             return [self._next.popleft()] if self._next else self._take(1)
         if not self._next:
-            return self._take(limits.resp_turn_commands)
+            return self._take(
+                limits.resp_shared_commands if self._listener.engine.share.shared else limits.resp_turn_commands
+            )
         commands = list(self._next)
         self._next.clear()
         return commands
+
+    def _last_turn(self, commands: list[Command]) -> list[Command]:
+        """Return what is still begun for a client that is lost: an acknowledgement may be among it. The rest is dropped."""
+        begun = commands[: self._last_commands]
+        self._last_commands -= len(begun)
+        if not self._last_commands:
+            self._parser.clear()
+            self._next.clear()
+        return begun
 
     def _take(self, count: int) -> list[Command]:
         """Return the next commands. Those before them are done."""
@@ -349,7 +367,7 @@ class Connection(asyncio.Protocol):
             self._counted_bytes = size
 
     def _read(self, *, on: bool) -> None:
-        if on != self._reading and not self._lost and not self._transport.is_closing():
+        if on != self._reading and not self.lost and not self._transport.is_closing():
             self._reading = on
             if on:
                 self._transport.resume_reading()
