@@ -9,8 +9,8 @@ MASK: Final = "***"
 _NAME: Final = (
     r"[\w.-]*(?:password|passwd|passphrase|pwd|secret|token|api_?key|access_?key|signature|credential|sas)[\w.-]*|sig"
 )
-#: Between a user's name and the last @ of a word. Digits and a slash behind the colon are a port, not a password; PASSWORD is how
-#: our own texts show where one goes.
+#: Between a user's name and the last @ of a word. Digits and a slash behind the colon are a port, not a password. PASSWORD is
+#: the placeholder in our own texts.
 _USERINFO: Final = re.compile(
     r"(\b[a-z][a-z0-9+.-]*://[^\s'\"<>\\@/:?#]*):(?!\d+[/?#])(?!(?-i:PASSWORD)@)[^\s'\"<>\\]*@", re.IGNORECASE
 )
