@@ -55,7 +55,8 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
         "worker_overload_threshold_ms": "10", "jwt_secret": "x", "jwt_key_file": "key.pem", "jwt_jwks": "https://id.example/keys",
         "jwt_leeway_ms": "5", "jwt_required_claims": "exp,sub", "jwt_audience": "queue", "jwt_issuer": "https://id.example",
         "jwt_default_scopes": "acme:read,acme:write",
-        "namespace_quotas": "acme:5,a:b:7,*:9", "tls_cert_file": "cert.pem", "tls_key_file": "tls.pem",
+        "namespace_quotas": "acme:5,a:b:7,*:9", "namespace_share": "25", "namespace_queues_max": "10",
+        "tls_cert_file": "cert.pem", "tls_key_file": "tls.pem",
         "tls_client_ca_file": "ca.pem",
         "dev_cert": "yes",
         "batches": "127.0.0.1:8080", "topics": "127.0.0.1:8081", "topics_lease_ms": "1000", "batches_max_retries": "5",
@@ -63,7 +64,8 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
         "messages_batch_max": "50", "messages_batch_default": "2", "messages_max": "7", "messages_max_retries": "0",
         "messages_retention": "1d", "messages_schedule_ahead": "1h30m", "messages_auto_create": "no",
         "push_retry_delays_ms": "1s, 250", "push_timeout_ms": "100", "api_key": "k", "auth_required": "yes",
-        "database_answer_ms": "10s", "redis": "sentinel://a:1,b:2/main", "redis_hot_jobs": "5",
+        "http_connections_max": "500", "http_idle_timeout_ms": "2m",
+            "database_answer_ms": "10s", "redis": "sentinel://a:1,b:2/main", "redis_hot_jobs": "5",
     }  # fmt: skip
     assert set(good) == set(SETTINGS)
     assert load({"dev_cert": good.pop("dev_cert")}, {}).dev_cert  # goes with no other certificate

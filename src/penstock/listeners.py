@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("penstock")
 
-#: Connections that may be waiting to be accepted, and requests that may be under way.
+#: Connections that may be waiting to be accepted.
 BACKLOG: Final = 4_096
-REQUESTS_MAX: Final = 60_000
 #: A client that does not finish its headers within this time is cut off.
 HEADER_TIMEOUT_MS: Final = 10_000
 #: What is offered with TLS 1.2: an exchange of keys with forward secrecy, and encryption that is authenticated (AEAD). All
@@ -87,17 +86,19 @@ def _told(config: Config, name: str) -> str:
     return f"{origin if origin.startswith('--') else name} ({getattr(config, name)})"
 
 
-def listen(app: HttpApp, listener: Listener, config: Config, clock: Clock) -> Granian:
-    """Return an HTTP server for an application, ready to serve."""
+def listen(app: HttpApp, listener: Listener, config: Config, clock: Clock, *, connections_max: int) -> Granian:
+    """Return an HTTP server for an application, ready to serve. Beyond ``connections_max`` it does not accept."""
     return Granian(
         RequestLog(app, clock) if config.log_level == "debug" else app,
         address=_address(listener),
         port=listener.port,
         interface=Interfaces.RSGI,
         backlog=BACKLOG,
-        backpressure=REQUESTS_MAX,
-        http1_settings=HTTP1Settings(header_read_timeout=HEADER_TIMEOUT_MS),
-        http2_settings=HTTP2Settings(max_headers_size=limits.header_list_bytes_max),
+        backpressure=connections_max,
+        http1_settings=HTTP1Settings(header_read_timeout=HEADER_TIMEOUT_MS, max_buffer_size=limits.http1_buffer_bytes_max),
+        http2_settings=HTTP2Settings(
+            max_concurrent_streams=limits.http2_streams_max, max_headers_size=limits.header_list_bytes_max
+        ),
         log_enabled=False,
         ssl_cert=config.tls_cert_file,
         ssl_key=config.tls_key_file,

@@ -18,6 +18,7 @@ from penstock.core import limits
 from penstock.core.clock import SystemClock, pause
 from penstock.core.errors import PenstockError
 from penstock.core.events import EventKind
+from penstock.core.shares import Shares
 from penstock.dev_cert import with_dev_cert
 from penstock.doors.batches.door import BatchesDoor
 from penstock.doors.batches.tally import BatchesMetrics, Tally
@@ -25,6 +26,7 @@ from penstock.doors.bulk.endpoints import BulkEndpoints
 from penstock.doors.bulk.groups import GroupHandlers
 from penstock.doors.bulk.stages import StageHandlers
 from penstock.doors.bulk.tally import GroupMetrics
+from penstock.doors.connection_monitor import ConnectionMonitor, connections_max
 from penstock.doors.http.app import HttpApp, not_found
 from penstock.doors.http.errors import body_of
 from penstock.doors.http.openapi import OpenApi
@@ -72,6 +74,7 @@ from penstock.doors.messages.tally import MessageTally
 from penstock.doors.messages.wire import error_body as message_error_body
 from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.keys import KeyHandlers
+from penstock.doors.ops.lag import LoopLag
 from penstock.doors.ops.metrics import Metrics
 from penstock.doors.ops.shards import ShardHandlers
 from penstock.doors.rights import with_rights
@@ -116,13 +119,17 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     config = with_dev_cert(config, clock)
     tls = listeners.check_tls(config)
     guard = Guard(config.webhook_allowed_hosts)
-    gate = gate_of(config, clock, guard)
+    # Keys are fetched through a guard of their own: look-ups for webhooks must not hold up those for keys.
+    gate = gate_of(config, clock, Guard(config.webhook_allowed_hosts))
     listeners.check_free(config.http, "http")
     shards = await open_shards(config, clock)
     engine = make_engine(config, shards, clock)
     links = await speed_up(config, engine, clock)
     if config.namespace_quotas:
         meter(engine, dict(config.namespace_quotas))
+    engine.limit_namespaces(
+        Shares(lambda: gate.keeps_apart, percent=config.namespace_share, queues_max=config.namespace_queues_max)
+    )
     engine.start()
     doors = Doors(config, engine, gate, guard, await keys_for(gate, shards[0], clock), clock=clock)
     apps = [(config.http, doors.app())]
@@ -136,11 +143,13 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
             apps.append((listener, app()))
         else:
             config = msgspec.structs.replace(config, **{name: None})
-    servers = [listeners.listen(app, listener, config, clock) for listener, app in apps]
+    most = doors.monitor.most
+    servers = [listeners.listen(app, listener, config, clock, connections_max=most) for listener, app in apps]
     running = [asyncio.get_running_loop().create_task(server.serve()) for server in servers]
     for (listener, _), task in zip(apps, running, strict=True):
         await listeners.until_listening(listener, task)
         keep_listener_alive(listener.port)
+        doors.monitor.watch(listener.port)
     for name, listener, own, secure in (
         ("tcp", config.tcp, doors.tcp, tls),
         ("resp", config.resp, doors.resp, tls),
@@ -163,6 +172,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     for server in servers:
         server.stop()  # type: ignore[no-untyped-call]
     await _finish(config, doors, running)
+    doors.monitor.stop()
     await asyncio.gather(doors.bulk.close(), *(each.stop() for each in (*doors.post_offices, doors.groups, doors.stages)))
     await gate.close()
     await engine.close()
@@ -188,20 +198,19 @@ class Doors:
     """All ways in and out of one engine. ``clock``: this process's own; the engine's may be that of a database."""
 
     def __init__(self, config: Config, engine: AnyEngine, gate: Gate, guard: Guard, keys: ApiKeys, *, clock: Clock) -> None:
-        self._config, self._clock, self._gate = config, clock, gate
+        self._config, self._clock, self._gate, self._share = config, clock, gate, engine.share
         self._bodies: list[Bodies] = []
         self.readiness = Readiness()
         uptime = Uptime(engine.clock)
         sender = Sender(engine.clock, guard)
-        self.post_offices = [PostOffice(each, sender) for each in engine.engines]
-        for office in self.post_offices:
-            office.start()
+        self.post_offices = _start_post_offices(engine, sender)
         self.workers = engine.workers
         self.hub = hub = Hub(engine.feed, engine.clock)
         self._links = Links(engine.clock, tls=config.tls_cert_file is not None)
         self._window = self._new_window()
         self._origins = _origins(config, gate)
         metrics = Metrics(engine, uptime, self.workers, hub)
+        self.monitor = _monitor(config, clock, metrics, self._links)
         self.ops = OpsHandlers(
             engine, self.readiness, metrics, uptime, self.connections, keeps_apart=lambda: gate.keeps_apart
         )
@@ -218,7 +227,7 @@ class Doors:
         for each in engine.engines:
             each.when_message_dies.append(message_tally.note_dead)
         self._requests = RequestTally(engine.clock)
-        metrics.add(self._requests)
+        metrics.add(self._requests, LoopLag(clock))
         places = Places(engine, _message_rules(config))
         push_guard = Guard(config.push_allowed_hosts)
         push_rules = PushRules(config.push_retry_delays_ms, config.push_timeout_ms)
@@ -270,6 +279,7 @@ class Doors:
             ),
             store=engine.store,
             links=self._links,
+            shares=engine.shares,
         )
         self.resp = RespListener(self.subscribers, self._gate, window=self._window)
         self.tcp = TcpListener(table, self._gate, engine.clock, hub=hub, window=self._window)
@@ -410,13 +420,16 @@ class Doors:
             window=window,
             address=ClientAddress(config.trusted_proxies),
             links=self._links,
+            share=self._share,
             flows=self._topics.flows.of,
+            answers=self.monitor.answers,
             websocket=websocket,
             plain_errors=plain_errors,
             stray=stray,
             error_body=error_body,
         )
         self._bodies.append(app.bodies)
+        self.monitor.add(app.under_way)
         return app
 
 
@@ -424,6 +437,22 @@ def _origins(config: Config, gate: Gate) -> Origins:
     listening = (config.http, config.metrics, config.batches, config.topics, config.messages)
     hosts = AllowedHosts([each.host for each in listening if each is not None], config.allowed_hosts)
     return Origins(gate, hosts, ClientAddress(config.trusted_proxies), allow_origin=config.cors_allow_origin)
+
+
+def _monitor(config: Config, clock: Clock, metrics: Metrics, links: Links) -> ConnectionMonitor:
+    monitor = ConnectionMonitor(
+        clock, most=config.http_connections_max or connections_max(), idle_ms=config.http_idle_timeout_ms
+    )
+    metrics.add(monitor)
+    links.arriving = monitor.arriving
+    return monitor
+
+
+def _start_post_offices(engine: AnyEngine, sender: Sender) -> list[PostOffice]:
+    offices = [PostOffice(each, sender) for each in engine.engines]
+    for office in offices:
+        office.start()
+    return offices
 
 
 def _start_bulk(engine: AnyEngine, metrics: Metrics) -> tuple[Groups, Stages]:

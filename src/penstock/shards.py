@@ -15,6 +15,7 @@ from penstock.core.durability import Durability
 from penstock.core.errors import StorageFailed, StoreIncompatible
 from penstock.core.sharding import Layout, check_together
 from penstock.engine.engine import Engine
+from penstock.engine.fair_share import FairShare
 from penstock.engine.feed import Feed
 from penstock.engine.fleet import Fleet, ShardFeed
 from penstock.engine.keeper import Retention
@@ -112,8 +113,16 @@ def make_engine(config: Config, shards: list[Store], clock: Clock) -> AnyEngine:
         return Engine(shards[0], shards[0].clock, feed=feed, workers=workers, **options)
     whole, stats, positions = Feed(), Stats(), [shard.journal_next - 1 for shard in shards]
     workers = Workers(clock, whole, **worker_times)
+    options["share"] = FairShare(clock)
     engines = [
-        Engine(shard, shard.clock, feed=ShardFeed(whole, positions, number), stats=stats, workers=workers, **options)
+        Engine(
+            shard,
+            shard.clock,
+            feed=ShardFeed(whole, positions, number),
+            stats=stats,
+            workers=workers,
+            **options,
+        )
         for number, shard in enumerate(shards)
     ]
     return Fleet(engines, whole, stats, workers, clock)

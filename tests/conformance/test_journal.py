@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.core import limits
 from penstock.core.events import EventKind, queue_event
+from penstock.core.queue import QueueKey
+from penstock.store.journal import FOREIGN
 from tests.conformance.workbench import MAIL
 
 if TYPE_CHECKING:
-    from penstock.store.contract import JournalBlock
+    from penstock.store.contract import JournalBlock, JournalPage
     from tests.conformance.workbench import Workbench
 
 pytestmark = pytest.mark.anyio
@@ -87,3 +90,54 @@ async def test_the_highest_id_ever_handed_out_is_remembered_although_its_job_is_
     await write(bench, 1)
     await bench.restart()
     assert bench.store.id_floor >= last
+
+
+async def write_mixed(bench: Workbench, *namespaces: str) -> None:
+    """Write one block with one event of a queue of each namespace."""
+    async with bench.transaction() as tx:
+        queues = [await tx.queue_open(QueueKey(namespace, "q")) for namespace in namespaces]
+        tx.journal([queue_event(EventKind.QUEUE_DRAINED, queue.number, at) for at, queue in enumerate(queues)])
+
+
+async def test_a_page_has_the_events_of_one_namespace_with_their_numbers(bench: Workbench) -> None:
+    await write_mixed(bench, "a", "b", "a")
+    await write_mixed(bench, "b", "b")
+    await write_mixed(bench, "b", "a")
+    page = await bench.store.journal_page(1, "a", 10_000)
+    assert (page.first, page.following, page.is_last) == (1, 8, True)
+    found = [
+        (block.seq + index, event[4])
+        for block in page.blocks
+        for index, event in enumerate(block.events)
+        if event is not FOREIGN
+    ]
+    assert found == [(1, 0), (3, 2), (7, 1)]
+    assert (await bench.store.journal_page(1, "c", 10_000)).blocks == []
+    assert await bench.store.journal_first() == 1
+
+
+async def test_a_page_is_bounded_by_what_it_holds_and_by_what_is_read_for_it(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await bench.store.journal_first() is None
+    for _ in range(3):
+        await write_mixed(bench, "a", "a", "b", "a")
+    pages: list[JournalPage] = []
+    following = 1
+    while not pages or not pages[-1].is_last:
+        pages.append(await bench.store.journal_page(following, "a", 1))
+        following = pages[-1].following
+    told = [len(page.blocks) and page.following - 1 for page in pages]
+    assert told == [1, 2, 4, 5, 6, 8, 9, 10, 12, 0], "one event a page, and in the end a page without any"
+    monkeypatch.setattr(limits, "replay_read_bytes", 1)
+    page = await bench.store.journal_page(1, "c", 10_000)
+    assert (page.following, page.blocks, page.is_last) == (5, [], False)
+
+
+async def test_an_event_without_a_queue_is_on_the_page_of_its_namespace(bench: Workbench) -> None:
+    async with bench.transaction() as tx:
+        tx.journal([queue_event(EventKind.CRON_DELETED, 0, {"name": name}, namespace=name) for name in ("a", "b")])
+    page = await bench.store.journal_page(1, "b", 10_000)
+    (block,) = page.blocks
+    assert block.events[0] is FOREIGN
+    assert block.events[1][4] == {"name": "b"}

@@ -47,9 +47,10 @@ class Terminal:
 
     @contextmanager
     def running(self, command: str, codes: tuple[int, ...] = (0,)) -> Iterator[subprocess.Popen[str]]:
-        """Start a command that goes on, and wait for the first line it prints; then end it as Ctrl-C does.
+        """Start a command that goes on, and wait for its first line; then end it as Ctrl-C does.
 
-        ``codes``: what it may end with.
+        ``codes``: what it may end with. A server may print warnings, and steps of its installation, before the line with its
+        address.
         """
         process = subprocess.Popen(
             ["bash", "-ec", command], cwd=self.home, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -57,8 +58,12 @@ class Terminal:
         )  # fmt: skip
         assert process.stdout is not None
         try:
-            line = process.stdout.readline()
-            assert line, f"{command} ended at once"
+            starts_server = "penstock serve" in command or re.search(r"\bmake\b.* run\b", command)
+            seen = line = process.stdout.readline()
+            while line and starts_server and GREETING not in line:
+                line = process.stdout.readline()
+                seen += line
+            assert line, f"{command} ended at once: {seen}"
             yield process
             assert process.poll() is None, line + process.stdout.read()
             os.killpg(process.pid, signal.SIGINT)
@@ -69,6 +74,10 @@ class Terminal:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             process.stdout.close()
+
+
+#: How a server tells where it listens.
+GREETING = "Penstock listens on"
 
 
 def own_ports() -> dict[str, str]:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.doors.jobs.group_commands import INSTEAD
 from tests.doors.api import UNKNOWN_ID
 from tests.support.server import ServerProcess
 from tests.support.tcp import TcpClient, all_commands
@@ -659,24 +658,62 @@ def resume_group(c: TcpClient) -> None:
 
 
 def set_group_concurrency(c: TcpClient) -> None:
-    c.ok("SetGroupConcurrency", **_group(c), concurrency=1)
-
-
-def _no_setting_of_a_group(c: TcpClient, name: str) -> None:
-    refusal = c.refused(name, queue=c.queue, groupId="g", max=1, duration=1)
-    assert refusal.startswith("Jobs of one group run one after the other")
+    group = _group(c)
+    c.ok("SetGroupConcurrency", **group, concurrency=3)
+    assert c.ok("GetGroupConcurrency", **group)["data"] == {"concurrency": 3}
+    assert [_pull_group(c) for _ in range(5)] == ["g", "g", "h", None, NOTHING]
+    assert c.ok("RemoveGroupConcurrency", **group)["data"] == {"removed": 1}
+    c.push(groupId="g")
+    assert _pull_group(c) is NOTHING
+    assert "concurrency" in c.refused("SetGroupConcurrency", **group, concurrency=0)
 
 
 def set_group_rate_limit(c: TcpClient) -> None:
-    _no_setting_of_a_group(c, "SetGroupRateLimit")
+    group = _group(c)
+    c.ok("SetGroupConcurrency", **group, concurrency=9)
+    c.ok("SetGroupRateLimit", **group, max=1, duration=3_600_000)
+    assert c.ok("GetGroupRateLimit", **group)["data"] == {"limit": {"max": 1, "duration": 3_600_000}}
+    assert c.ok("GetGroupRateLimitTtl", **group)["data"] == {"ttl": -2}
+    assert [_pull_group(c) for _ in range(4)] == ["g", "h", None, NOTHING]
+    assert 0 < c.ok("GetGroupRateLimitTtl", **group)["data"]["ttl"] <= 3_600_000
+    assert c.ok("GetGroupRateLimitTtl", **group, maxJobs=2)["data"] == {"ttl": 0}
+    assert c.ok("RemoveGroupRateLimit", **group)["data"] == {"removed": 1}
+    assert _pull_group(c) == "g"
+    assert "max" in c.refused("SetGroupRateLimit", **group, max=0, duration=1)
+    assert "duration" in c.refused("SetGroupRateLimit", **group, max=1, duration=0)
 
 
 def rate_limit_group(c: TcpClient) -> None:
-    _no_setting_of_a_group(c, "RateLimitGroup")
+    group = _group(c)
+    c.ok("SetGroupConcurrency", **group, concurrency=9)
+    c.ok("RateLimitGroup", **group, duration=3_600_000)
+    assert 0 < c.ok("GetGroupRateLimitTtl", **group)["data"]["ttl"] <= 3_600_000
+    assert [_pull_group(c) for _ in range(3)] == ["h", None, NOTHING]
+    c.ok("RateLimitGroup", **group, duration=1)
+    # A caller that waits is served once the time is over: nothing else wakes it up.
+    assert c.ok("PULL", queue=c.queue, timeout=10_000)["job"]["groupId"] == "g"
 
 
 def pause_group(c: TcpClient) -> None:
-    _no_setting_of_a_group(c, "PauseGroup")
+    group = _group(c)
+    c.ok("SetGroupConcurrency", **group, concurrency=9)
+    assert c.ok("PauseGroup", **group)["data"] == {"changed": True}
+    assert c.ok("PauseGroup", **group)["data"] == {"changed": False}
+    assert c.ok("IsGroupPaused", **group)["data"] == {"paused": True}
+    c.push(groupId="g", priority=9)
+    assert [_pull_group(c) for _ in range(3)] == ["h", None, NOTHING]
+    assert c.ok("ResumeGroup", **group)["data"] == {"changed": True}
+    assert c.ok("IsGroupPaused", **group)["data"] == {"paused": False}
+    assert _pull_group(c) == "g"
+
+
+NOTHING = object()
+
+
+def _pull_group(c: TcpClient) -> object:
+    """Return the group of the job that a pull gets; NOTHING if it gets none."""
+    job = c.ok("PULL", queue=c.queue)["job"]
+    return NOTHING if job is None else job.get("groupId")
 
 
 def trim_events(c: TcpClient) -> None:
@@ -838,10 +875,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Metrics": ({"queue": "q", "type": "active"}, "Metrics type must be 'completed' or 'failed'"),
     "SubscribeEvents": ({"queue": "a b"}, "Queue name contains invalid characters"),
     "TrimEvents": ({"queue": "q", "maxLength": -1}, "maxLength must be at least 0"),
-    "SetGroupConcurrency": (
-        {"queue": "q", "groupId": "g", "concurrency": 2},
-        INSTEAD.format("concurrency", "Leave the group out, and limit"),
-    ),
+    "SetGroupConcurrency": ({"queue": "q", "groupId": "g", "concurrency": 0}, "concurrency must be at least 1"),
     **{
         name: ({"queue": "q"}, "groupId is required")
         for name in (

@@ -198,9 +198,8 @@ def test_a_refused_result_spares_its_neighbours() -> None:
 
 
 def test_a_message_of_too_many_values_is_refused() -> None:
-    message = frames.decode(frame({"data": [None] * 2_000_000})[4:])
     with pytest.raises(InvalidInput, match=r"Too many values in one command \(max 2000000\)"):
-        jsonable.convert(message)
+        frames.decode(frame({"data": [None] * 2_000_000})[4:])
 
 
 def test_large_whole_numbers_come_in_as_floats_and_go_out_as_floats_again() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
     from penstock.doors.jobs.events import Told
     from penstock.engine.engine import Engine
-    from penstock.store.contract import JournalBlock
+    from penstock.store.contract import JournalPage
 
 pytestmark = pytest.mark.anyio
 
@@ -108,16 +108,16 @@ class Streamed:
 async def test_a_replay_comes_to_an_end(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has caught up hears what happens, and the journal is no longer read."""
     await push(engine)
-    read, reads = engine.store.journal_read, 0
+    read, reads = engine.store.journal_page, 0
 
-    async def journal_read(seq: int, limit: int) -> list[JournalBlock]:
+    async def journal_page(seq: int, namespace: str, bytes_max: int) -> JournalPage:
         nonlocal reads
         reads += 1
         assert reads < 10
         await settle(1)
-        return await read(seq, limit)
+        return await read(seq, namespace, bytes_max)
 
-    monkeypatch.setattr(engine.store, "journal_read", journal_read)
+    monkeypatch.setattr(engine.store, "journal_page", journal_page)
     streamed = Streamed(engine, last=0)
     await settle(100)
     assert reads == 2
@@ -147,15 +147,15 @@ async def test_a_silent_stream_is_kept_alive(engine: Engine, clock: ManualClock)
 async def test_what_happens_while_a_reader_catches_up_is_told_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each step of catching up something is committed: before it is read, and after."""
     await push(engine)
-    read = engine.store.journal_read
+    read = engine.store.journal_page
 
-    async def journal_read(seq: int, limit: int) -> list[JournalBlock]:
+    async def journal_page(seq: int, namespace: str, bytes_max: int) -> JournalPage:
         await push(engine)
-        blocks = await read(seq, limit)
+        page = await read(seq, namespace, bytes_max)
         await push(engine)
-        return blocks
+        return page
 
-    monkeypatch.setattr(engine.store, "journal_read", journal_read)
+    monkeypatch.setattr(engine.store, "journal_page", journal_page)
     streamed = Streamed(engine, last=0)
     await settle(200)
     await push(engine)

@@ -57,7 +57,7 @@ class FakePost:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def post(self, url: str, _headers: Mapping[str, str], body: bytes) -> int:
+    async def post(self, url: str, _headers: Mapping[str, str], body: bytes, *, namespace: str = "") -> int:
         self.got.append(json.loads(body))
         self.at.append(self._clock.steady_ms())
         self.urls.append(url)

@@ -36,6 +36,7 @@ from penstock.engine.dead import SettleDead
 from penstock.engine.engine import Engine
 from penstock.engine.feed import Feed
 from penstock.engine.fleet import Fleet, ShardFeed
+from penstock.engine.group_limits import AskGroup, ConfigureGroup
 from penstock.engine.hooks import AddWebhook
 from penstock.engine.moving import Arrive, Clear, CountJobs, Depart, Leave, Open, Retarget, Stay, Unload
 from penstock.engine.produce import Push, PushAcross
@@ -226,6 +227,25 @@ async def test_everything_in_a_queue_moves_with_it(places: list[str], clock: Man
     async with fleet_on(places, clock, 3) as fleet:  # and it is all on disk
         assert fleet.of(MOVES) is fleet.engines[2]
         assert await is_there(fleet, done)
+
+
+async def test_what_is_set_of_groups_moves_with_their_queue(places: list[str], clock: ManualClock) -> None:
+    def limit(group: str, **changes: Any) -> ConfigureGroup:
+        return ConfigureGroup(MOVES, group, lambda old, _: msgspec.structs.replace(old, **changes))
+
+    async with fleet_on(places, clock, 2) as fleet:
+        await push(fleet, MOVES, group_id="paused")
+        jobs = [await push(fleet, MOVES, group_id="wide") for _ in range(3)]
+        await fleet.run(limit("paused", paused=True))
+        await fleet.run(limit("wide", concurrency=2))
+    async with fleet_on(places, clock, 3) as fleet:
+        await rebalance(fleet, clock)
+        assert fleet.of(MOVES) is fleet.engines[2]
+        assert [each.job.id for each in await fleet.run(Claim(MOVES, 10))] == [job.id for job in jobs[:2]]
+        assert (await fleet.run(AskGroup(MOVES, "paused")))[0].paused
+        async with fleet.engines[0].store.transaction(lambda: 0) as tx:
+            left = tx.queue_away(MOVES)
+            assert left is None or await tx.groups_limited(left) == 0
 
 
 def _with(settings: QueueSettings, **changes: Any) -> QueueSettings:

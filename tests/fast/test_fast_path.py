@@ -15,6 +15,7 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.engine import admin
 from penstock.engine.change import EditData
 from penstock.engine.claim import Claim
+from penstock.engine.group_limits import ConfigureGroup
 from penstock.engine.produce import PushAcross
 from penstock.engine.receipt import AckById, NackById, Receipt
 from penstock.engine.settle import Ack, Hold
@@ -333,6 +334,19 @@ async def test_a_paused_queue_gives_nothing(pair: Pair) -> None:
     assert await claim(b) is None
     await a.run(change(paused=False))
     assert ids(await claim_all(b, 3)) == ids(expected[2:5])
+
+
+async def test_a_queue_with_a_paused_group_is_served_without_a_list(pair: Pair) -> None:
+    a, b = pair
+    expected = await heat(a)
+    await take_fast(a)
+    await push(a, group_id="g", priority=9)
+    await b.run(ConfigureGroup(QUEUE, "g", lambda old, _: msgspec.structs.replace(old, paused=True)))
+    assert ids(await claim_all(a, 3)) == ids(expected[1:4])
+    before = fast(a).lent
+    assert ids(await claim_all(b, 3)) == ids(expected[4:7])
+    assert fast(a).lent == before
+    assert fast(a).depth(QUEUE) == 0
 
 
 async def test_what_is_on_a_list_can_be_cancelled(pair: Pair) -> None:

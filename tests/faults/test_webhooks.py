@@ -45,7 +45,7 @@ class Bench:
         self.office = PostOffice(engine, self)
         self.office.start()
 
-    async def post(self, _url: str, _headers: Mapping[str, str], body: bytes) -> int:
+    async def post(self, _url: str, _headers: Mapping[str, str], body: bytes, *, namespace: str = "") -> int:
         self.begun += 1
         await self.gate.wait()
         self.told.append(json.loads(body)["jobId"])

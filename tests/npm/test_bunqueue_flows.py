@@ -26,7 +26,6 @@ MORE = "there is more in the answer"
 HELD = "the progress of a job that waits is 0, not an error"
 
 READY = "delayed jobs are not counted among the jobs of a group"
-ONE = "jobs of one group run one after the other, as the document says: a group has no limits and no pause of its own"
 
 #: By script and version: the answers that differ, and why.
 DIFFERENT: dict[tuple[str, str], dict[str, str]] = {
@@ -66,16 +65,6 @@ DIFFERENT: dict[tuple[str, str], dict[str, str]] = {
         "groups: getGroupsJobsCount": READY,
         "groups: a job of it": "jobs with and without a group are handed out in their order",
         "groups: getGroupActiveCount then": "the job that was pulled belongs to the group",
-        "groups: setGroupConcurrency 3": ONE,
-        "groups: getGroupConcurrency then": ONE,
-        "groups: removeGroupConcurrency": ONE,
-        "groups: setGroupRateLimit": ONE,
-        "groups: getGroupRateLimit then": ONE,
-        "groups: removeGroupRateLimit": ONE,
-        "groups: pauseGroup": ONE,
-        "groups: isGroupPaused then": ONE,
-        "groups: resumeGroup": ONE,
-        "groups: RateLimitGroup": ONE,
         "trimEvents: a bad number": TEXT,
     },
     ("mcp", "2.9"): {

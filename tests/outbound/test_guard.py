@@ -9,7 +9,7 @@ import pytest
 from penstock.core import limits
 from penstock.core.errors import InvalidInput
 from penstock.outbound.addresses import why_forbidden
-from penstock.outbound.guard import Guard, Resolver, parse
+from penstock.outbound.guard import Guard, addresses_of, parse
 
 pytestmark = pytest.mark.anyio
 
@@ -182,9 +182,9 @@ def test_an_allowed_host_does_not_allow_another_spelling_of_it() -> None:
 
 
 async def test_the_systems_resolver_finds_this_machine_and_says_what_it_cannot_find() -> None:
-    assert set(await Resolver()("localhost", 80)) & {"127.0.0.1", "::1"}
+    assert set(await addresses_of("localhost", 80)) & {"127.0.0.1", "::1"}
     with pytest.raises(OSError, match="cannot be looked up"):
-        await Resolver()("a" * 64 + ".invalid", 80)
+        await addresses_of("a" * 64 + ".invalid", 80)
 
 
 def test_the_host_header_has_the_port_only_if_it_is_unusual() -> None:

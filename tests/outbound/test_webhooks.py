@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import ManualClock
     from penstock.core.webhook import Webhook
-    from penstock.store.contract import JournalBlock
+    from penstock.store.contract import JournalPage
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +51,7 @@ class FakePost:
         self.at: list[int] = []
         self.headers: list[Mapping[str, str]] = []
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, namespace: str = "") -> int:
         self.sent.append((url, json.loads(body)))
         self.at.append(self._clock.steady_ms())
         self.headers.append(headers)
@@ -139,7 +139,7 @@ async def test_the_headers_and_the_signature(engine: Engine, office: PostOffice,
     headers: list[Mapping[str, str]] = []
 
     class Post:
-        async def post(self, url: str, given: Mapping[str, str], body: bytes) -> int:
+        async def post(self, url: str, given: Mapping[str, str], body: bytes, *, namespace: str = "") -> int:
             bodies.append(body)
             headers.append(given)
             return 200
@@ -380,7 +380,7 @@ async def test_a_webhook_behind_the_journal_goes_on_with_the_oldest_event(
 async def test_more_events_than_are_read_at_once(
     engine: Engine, post: FakePost, office: PostOffice, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "webhook_blocks_max", 2)
+    monkeypatch.setattr(limits, "webhook_read_bytes", 100)
     await office.stop()
     await add(engine)
     jobs = [await push(engine) for _ in range(9)]
@@ -394,15 +394,15 @@ async def test_trouble_with_the_store_is_waited_out(
 ) -> None:
     webhook = await add(engine)
     await clock.advance(0)
-    read, run = engine.store.journal_read, engine.run
+    read, run = engine.store.journal_page, engine.run
     broken = True
 
-    async def journal_read(seq: int, limit: int) -> list[JournalBlock]:
+    async def journal_page(seq: int, namespace: str, bytes_max: int) -> JournalPage:
         if broken:
             raise StorageFailed
-        return await read(seq, limit)
+        return await read(seq, namespace, bytes_max)
 
-    monkeypatch.setattr(engine.store, "journal_read", journal_read)
+    monkeypatch.setattr(engine.store, "journal_page", journal_page)
     await push(engine)
     await clock.advance(3_000)
     assert post.sent == []

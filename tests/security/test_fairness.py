@@ -1,19 +1,28 @@
-"""A tenant that floods waits for itself: what another one asks for is in the next batch."""
+"""A tenant that floods waits for itself: what another one asks for is in the next turn of the loop, and in the next batch."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import select
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.core.clock import SystemClock
+from penstock.core import limits
+from penstock.core.clock import SystemClock, settle
+from penstock.core.events import EventKind
 from penstock.core.job import NewJob
+from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
+from penstock.doors.jobs.door import JobsDoor
+from penstock.doors.jobs.hub import Hub, Reader
 from penstock.engine.claim import Claim
 from penstock.engine.engine import Engine
 from penstock.engine.produce import Push
 from penstock.engine.settle import Hold, Renew
+from penstock.store.contract import Page
 from penstock.store.postgres import PostgresStore
 from tests.support import postgres
 
@@ -22,6 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.engine.command import AnyCommand
     from penstock.engine.work import Work
+    from tests.support.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
 FLOOD, QUIET = QueueKey("flood", "q"), QueueKey("quiet", "q")
@@ -133,3 +143,149 @@ async def test_lanes_on_postgres_have_shares_too(lanes: Engine) -> None:
     # A batch of the flood may have been under way; then each namespace has its share.
     assert batches.before(quiet) - done <= 10
     await asyncio.gather(*flood)
+
+
+def share_the_loop(engine: Engine) -> None:
+    """Have both namespaces be active."""
+    engine.share.begin("flood")
+    engine.share.begin("quiet")
+
+
+async def test_a_batch_does_not_wait_for_what_a_flood_brings_in_every_turn(engine: Engine) -> None:
+    share_the_loop(engine)
+    batches = Batches(engine)
+    flood: list[Any] = []
+
+    async def go_on() -> None:
+        for _ in range(300):
+            flood.append(engine.run(Push(FLOOD, some(1))))
+            await settle(1)
+
+    flooding = asyncio.create_task(go_on())
+    await settle(3)
+    quiet = Push(QUIET, some(1))
+    await engine.run(quiet)
+    assert batches.before(quiet) <= 20
+    await flooding
+    await asyncio.gather(*flood)
+
+
+async def test_one_listing_of_a_namespace_is_read_at_a_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    for queue in (FLOOD, QUIET):
+        await engine.run(Push(queue, some(10)))
+    share_the_loop(engine)
+    under_way = {"flood": 0, "quiet": 0}
+    most, read, may_end = dict(under_way), engine.store.job_page, asyncio.Event()
+
+    async def job_page(page: Page) -> Any:
+        namespace = page.queue.key.namespace
+        under_way[namespace] += 1
+        most[namespace] = max(most[namespace], under_way[namespace])
+        await may_end.wait()
+        under_way[namespace] -= 1
+        return await read(page)
+
+    monkeypatch.setattr(engine.store, "job_page", job_page)
+    door = JobsDoor(engine)
+
+    def listing(key: QueueKey) -> asyncio.Task[list[int]]:
+        queue = engine.store.queue_find(key)
+        assert queue is not None
+        return asyncio.create_task(door.listed(Page(queue, (State.WAITING,), 10), lambda job, _: job.id))
+
+    listings = [listing(FLOOD) for _ in range(20)]
+    quiet = listing(QUIET)
+    await settle()
+    assert under_way == {"flood": limits.share_large_requests, "quiet": 1}
+    may_end.set()
+    assert all(len(found) == 10 for found in await asyncio.gather(quiet, *listings))
+    assert most == {"flood": limits.share_large_requests, "quiet": 1}
+
+
+async def test_a_long_listing_is_shown_in_slices(engine: Engine) -> None:
+    await engine.run(Push(FLOOD, some(1_000)))
+    queue = engine.store.queue_find(FLOOD)
+    assert queue is not None
+    turn, turns = 0, []
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await settle(1)
+
+    counting = asyncio.create_task(count_turns())
+    await JobsDoor(engine).listed(Page(queue, (State.WAITING,), 1_000), lambda _job, _payload: turns.append(turn))
+    counting.cancel()
+    assert len(turns) == 1_000
+    assert max(turns.count(each) for each in set(turns)) <= limits.view_slice_jobs
+
+
+async def test_events_for_many_readers_are_passed_on_in_slices(engine: Engine) -> None:
+    hub, per_turn = Hub(engine.feed, engine.clock), []
+    readers, taken = 20, 0
+
+    def take(_message: Any, _told: Any) -> bool:
+        nonlocal taken
+        taken += 1
+        return True
+
+    seen: list[int] = []
+
+    def note(seq: int, _told: Any) -> bool:
+        seen.append(seq)
+        return True
+
+    first = Reader(lambda told: told.seq, note, namespace="flood")
+    for reader in (first, *(Reader(lambda told: told.seq, take, namespace="flood") for _ in range(readers - 1))):
+        hub.want(reader, frozenset({EventKind.JOB_PUSHED}))
+    await engine.run(Push(FLOOD, some(1_000)))
+    while len(seen) < 1_000:
+        before = taken
+        await settle(1)
+        per_turn.append(taken - before)
+    assert max(per_turn) <= limits.fan_out_turn_messages + readers
+    assert seen == sorted(seen)
+    assert taken == 1_000 * (readers - 1)
+    for reader in list(hub._readers[EventKind.JOB_PUSHED]["flood"]):
+        hub.want(reader, frozenset())
+
+
+def http(namespace: str, body: bytes) -> bytes:
+    head = (
+        f"POST /queues/q/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Namespace: {namespace}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def test_large_bodies_of_a_tenant_are_answered_after_another_tenants_pushes(server: ServerProcess) -> None:
+    """Over a real server: of what the flood has sent, little is answered while a small push waits."""
+    large, count = b'{"data":"' + b"x" * 1_000_000 + b'"}', 40
+    with ExitStack() as stack:
+
+        def connect() -> socket.socket:
+            return stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+
+        quiet, flood = connect(), [connect() for _ in range(count)]
+
+        def push() -> None:
+            quiet.sendall(http("fair-quiet", b'{"data":1}'))
+            assert b"200 OK" in quiet.recv(65_536)
+
+        push()
+        for each in flood:  # all but the last byte, so that the bodies are complete at the same moment
+            each.sendall(http("fair-flood", large)[:-1])
+        for each in flood:
+            each.sendall(b"}")
+        waited_for = []
+        waiting = flood
+        while waiting:
+            push()
+            answered = select.select(waiting, [], [], 0)[0]
+            waiting = [each for each in waiting if each not in answered]
+            waited_for.append(len(answered))
+        for each in flood:
+            assert b"200 OK" in each.recv(65_536)
+    # Large bodies are parsed, written and answered one by one: every push comes between two of them, or nearly so.
+    assert sorted(waited_for)[len(waited_for) // 2] <= 3
+    assert len(waited_for) >= count // 4

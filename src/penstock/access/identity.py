@@ -83,6 +83,15 @@ class Identity:
         held = self._grants.get(namespace, 0) | self._grants.get(ANYWHERE, 0)
         return held & right == right
 
+    def tenant(self, namespace: str) -> str:
+        """Return the namespace that a connection is counted for which is to be about ``namespace``.
+
+        That is another one, of its own, if no right is held there: nobody is counted for a namespace of others.
+        """
+        if ANYWHERE in self._grants or namespace in self._grants or not self._grants:
+            return namespace if self._grants else ""
+        return min(self._grants)
+
     def check(self, namespace: str, right: Right) -> None:
         """Raise Forbidden, saying what would be needed, unless a right is held in a namespace."""
         if self.may(namespace, right):

@@ -27,7 +27,21 @@ class Counter:
     """Counts what namespaces are given, each namespace in one store: the same one at every server."""
 
     def __init__(self, stores: Sequence[Store], clock: Clock) -> None:
+        self.clock = clock
         self._desks = [Desk(store, stores, clock) for store in stores]
+
+    async def count(self, takes: Sequence[Take]) -> list[int]:
+        """Count jobs at once, for those who are in a transaction: 0 for each, or how many ms until there is room for it.
+
+        Nothing is waited for if the store counts in memory.
+        """
+        waits = [0] * len(takes)
+        for number, desk in enumerate(self._desks):
+            places = [at for at, take in enumerate(takes) if fnv1a32(take.namespace) % len(self._desks) == number]
+            if places:
+                for at, wait_ms in zip(places, await desk.count([takes[at] for at in places]), strict=True):
+                    waits[at] = wait_ms
+        return waits
 
     def ask(self, take: Take) -> asyncio.Future[int]:
         """Count jobs; the future is 0, or how many ms until there is room for them."""
@@ -71,7 +85,7 @@ class Desk:
 
     async def _answer(self, batch: list[tuple[Take, asyncio.Future[int]]]) -> None:
         try:
-            waits = await self._count([take for take, _ in batch])
+            waits = await self.count([take for take, _ in batch])
         except Exception:
             log.exception("jobs could not be counted")
             for take, answer in batch:
@@ -84,7 +98,8 @@ class Desk:
             elif take.jobs > 0 and not wait_ms:  # whoever asked has gone meanwhile
                 self.ask(give_back(take.namespace, take.jobs))
 
-    async def _count(self, takes: list[Take]) -> list[int]:
+    async def count(self, takes: list[Take]) -> list[int]:
+        """Ask at once: see ``Counter.count``."""
         alone = {} if self._alone is None else self._alone.counts(self._clock.steady_ms())
         passed = [Take(namespace, count, None) for namespace, count in alone.items()]
         try:
@@ -127,6 +142,9 @@ class Quotas:
         self._quotas = dict(quotas)
         self._default = self._quotas.pop(ANYWHERE, None)
         self._counter = counter
+        self._next_ms: dict[
+            str, int
+        ] = {}  #: steady clock: when the next job of a namespace is due that there was no room for
 
     def of(self, namespace: str) -> int | None:
         """Return the quota of a namespace (None: it has none)."""
@@ -158,3 +176,41 @@ class Quotas:
         for namespace, count in counts.items():
             if self.of(namespace) is not None:
                 self._counter.ask(give_back(namespace, count))
+
+    async def grant(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Count as many jobs for each namespace as there is room for; return how many, of those that have a quota."""
+        takes = [
+            Take(namespace, 1, quota)
+            for namespace, count in counts.items()
+            if (quota := self.of(namespace)) is not None
+            for _ in range(count)
+        ]
+        granted = {take.namespace: 0 for take in takes}
+        try:
+            waits = await self._counter.count(takes) if takes else []
+        except Exception:
+            log.exception("jobs could not be counted")  # whoever asks has a transaction open, which must not fail for this
+            return granted
+        for take, wait_ms in zip(takes, waits, strict=True):
+            granted[take.namespace] += not wait_ms
+        return granted
+
+    async def charge(self, counts: Mapping[str, int]) -> dict[str, list[int]]:
+        """Count jobs that have to be made whether there is room or not.
+
+        Returns, by namespace, how many ms to put off those that there was no room for: they come at the pace of the quota.
+        """
+        granted = await self.grant(counts)
+        now_ms = self._counter.clock.steady_ms()
+        late: dict[str, list[int]] = {}
+        for namespace, count in granted.items():
+            over = counts[namespace] - count
+            if over:
+                self._counter.ask(Take(namespace, over, None))
+                pace_ms = limits.MINUTE_MS // max(1, self.of(namespace) or 0)
+                begin_ms = max(now_ms, self._next_ms.pop(namespace, 0))
+                late[namespace] = [begin_ms - now_ms + pace_ms * number for number in range(1, over + 1)]
+                if len(self._next_ms) >= limits.quota_namespaces_max:
+                    self._next_ms.clear()
+                self._next_ms[namespace] = begin_ms + pace_ms * over
+        return late

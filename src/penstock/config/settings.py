@@ -11,6 +11,7 @@ from penstock.config import readers
 from penstock.config.readers import Listener
 from penstock.core import limits
 from penstock.core.durability import Durability
+from penstock.core.shares import ALL, HALF
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +64,8 @@ class Config(msgspec.Struct, frozen=True):
     jwt_issuer: str = ""
     jwt_default_scopes: tuple[str, ...] = ()
     namespace_quotas: tuple[tuple[str, int], ...] = ()
+    namespace_share: int = HALF
+    namespace_queues_max: int = 100_000
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
     #: Authorities that certificates of clients must be from; None: clients need no certificate.
@@ -76,6 +79,9 @@ class Config(msgspec.Struct, frozen=True):
     rate_limit_window_ms: int = 60_000
     rate_limit_max_requests: int | None = None
     rate_limit_cleanup_ms: int = 60_000
+    #: Connections of all HTTP listeners together; 0: half of the descriptors that are not reserved.
+    http_connections_max: int = 0
+    http_idle_timeout_ms: int = 5 * limits.MINUTE_MS
     shutdown_timeout_ms: int = 10_000
     completed_max: int = 50_000
     completed_age_ms: int = 7 * limits.DAY_MS
@@ -307,6 +313,17 @@ SETTINGS: dict[str, Setting] = {
         ("NAMESPACE_QUOTAS",),
         "jobs per minute as namespace:number, separated by commas; * is each of the others",
     ),
+    "namespace_share": Setting(
+        readers.number(1, ALL),
+        ("PENSTOCK_NAMESPACE_SHARE",),
+        "percent of each limited resource (connections, webhooks, crons and others) that one namespace may have, once "
+        "namespaces are kept apart; 100: all of it",
+    ),
+    "namespace_queues_max": Setting(
+        readers.number(1, limits.queues_max),
+        ("PENSTOCK_NAMESPACE_QUEUES_MAX",),
+        "queues that one namespace may have in each store, once namespaces are kept apart",
+    ),
     "tls_cert_file": Setting(
         Path, ("TLS_CERT_FILE",), "PEM file with the certificate, and its chain, of all listeners", "--cert"
     ),
@@ -360,6 +377,16 @@ SETTINGS: dict[str, Setting] = {
     ),
     "rate_limit_cleanup_ms": Setting(
         readers.duration(1, limits.DAY_MS), ("RATE_LIMIT_CLEANUP_MS",), "how often clients not seen for long are forgotten"
+    ),
+    "http_connections_max": Setting(
+        readers.number(0, 1_000_000),
+        ("PENSTOCK_HTTP_CONNECTIONS_MAX",),
+        "connections of all HTTP listeners together; 0: as many as the limit of open files leaves room for, up to 20000",
+    ),
+    "http_idle_timeout_ms": Setting(
+        readers.duration(1_000, limits.DAY_MS),
+        ("PENSTOCK_HTTP_IDLE_TIMEOUT_MS",),
+        "how long a connection may be silent while no request of it is under way",
     ),
     "shutdown_timeout_ms": Setting(
         readers.duration(0, limits.HOUR_MS), ("SHUTDOWN_TIMEOUT_MS",), "how long a shutdown waits for requests under way"

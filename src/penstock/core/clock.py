@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from penstock.core import limits
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -183,6 +185,11 @@ class Continued:
         return self._local.call_at(steady_ms - self._ahead_ms, callback)
 
 
+def work_s() -> float:
+    """Return seconds of the performance counter: how long work takes depends on the machine, whatever clock a test has."""
+    return time.perf_counter()
+
+
 async def pause(clock: Clock, ms: int) -> None:
     """Wait for a while by a clock; given up like anything else that is awaited."""
     rung: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -202,3 +209,28 @@ async def settle(rounds: int = 25) -> None:
     """Give the event loop a few turns, so that what is already under way can happen. No time passes."""
     for _ in range(rounds):
         await asyncio.sleep(0)
+
+
+class TimeSlice:
+    """Bounds how long one loop holds the event loop: ask ``is_over`` after each step, and ``rest`` when it is."""
+
+    __slots__ = ("_clock", "_ends_at")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew."""
+        self._ends_at = self._clock.stopwatch() + limits.slice_ms / 1_000
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether it has lasted ``limits.slice_ms``."""
+        return self._clock.stopwatch() >= self._ends_at
+
+    async def rest(self) -> None:
+        """Let others go on, if it is over, and begin anew."""
+        if self.is_over:
+            await settle(1)
+            self.begin()

@@ -314,6 +314,12 @@ class TooMany(PenstockError):
     code = "too_many"
 
 
+class NamespaceLimit(TooMany):
+    """The namespace has its share of a limited resource of the server. Give up some, or raise the setting namespace_share."""
+
+    code = "namespace_limit"
+
+
 class NameContested(PenstockError):
     """Other requests are giving the same jobId on another shard right now. Nothing was stored. Retry in a moment."""
 

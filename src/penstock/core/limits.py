@@ -65,9 +65,13 @@ header_list_bytes_max: Final = 131_072  # of a request over HTTP/2, unpacked
 forwarded_hops_max: Final = 32  # addresses of X-Forwarded-For that are looked at, from the last one
 body_bytes_max: Final = payload_bytes_max + 65_536  # room for the envelope around the largest payload
 small_body_bytes: Final = 65_536
-bodies_bytes_max: Final = 1024 * MEBIBYTE  # of all large bodies under way
+bodies_bytes_max: Final = 1024 * MEBIBYTE  # of all large bodies under way, as far as they have arrived
+bodies_share_bytes_max: Final = bodies_bytes_max // 2  # the same, of one identity or address
+body_idle_ms_max: Final = 30 * SECOND_MS  # a large body of which nothing more arrives for this long is given up
 drain_bytes_max: Final = 16 * MEBIBYTE  # read and dropped of a body that was answered with an error
 drain_ms_max: Final = 5_000  # the same, in time
+object_fields_max: Final = 10_000  # of one object in a large body, unless it is a payload
+loop_hold_ms: Final = 50  # for which one request may keep all others waiting
 bulk_jobs_max: Final = 10_000
 names_told_max: Final = 20  # ids of jobs that the text of an error lists
 ids_max: Final = 10_000
@@ -90,6 +94,8 @@ shown_host_chars_max: Final = 100
 # What a connection of the jobs door's TCP protocol, or its WebSocket, may be.
 frame_bytes_max: Final = 64 * MEBIBYTE
 frames_bytes_max: Final = 1024 * MEBIBYTE  # of all frames that arrive or are being worked on, beyond the next
+frames_share_bytes_max: Final = frames_bytes_max // 2  # the same, from one address
+small_frame_bytes: Final = 32_768  # of a frame that is looked at without a pause
 connection_frames_bytes: Final = 65_536  # that every connection may keep, whatever the others do
 frame_idle_ms_max: Final = MINUTE_MS  # a frame of which nothing more arrives for this long is given up
 tcp_connections_max: Final = 10_000
@@ -103,11 +109,36 @@ keepalive_s: Final = 60  # silence after which the system asks whether the other
 gone_s: Final = 120  # without a sign of the other side, after which the system gives it up
 links_looked_at_max: Final = 10_000  # sockets, when one is looked for
 
+listener_strangers_max: Final = 1_000  # connections over TCP, likewise over RESP, whose clients have not shown a token yet
+
+# What a connection of an HTTP listener may be.
+http_connections_max: Final = 20_000  # of all listeners together, if the process may have enough descriptors
+descriptors_wanted: Final = 65_536  # the process raises its limit to this, as far as the system lets it
+descriptors_reserved: Final = 256  # for stores, name lookups, webhooks and files, whatever connections there are
+descriptors_scanned_max: Final = 200_000
+http2_streams_max: Final = 100  # requests under way on one connection
+http1_buffer_bytes_max: Final = 131_072  # of a request's head, and of answers that one connection has not taken
+socket_unsent_bytes: Final = 131_072  # that the system takes of an answer beyond what is on its way to the client
+connection_scan_ms: Final = SECOND_MS  # between two scans of all connections
+first_bytes: Final = 24  # a connection has to send within first_bytes_ms_max: as many as announce HTTP/2
+first_bytes_ms_max: Final = 10 * SECOND_MS
+crowded_quiet_ms: Final = SECOND_MS  # a connection without a request is closed after this while there are too many
+answer_counted_bytes: Final = 4_096  # an answer above this size counts as unread until the client has taken it
+answer_small_bytes: Final = 65_536  # an answer up to this size never waits for other connections
+answers_connection_bytes_max: Final = 8 * MEBIBYTE  # unread, beyond one answer
+answers_client_bytes_max: Final = 32 * MEBIBYTE  # likewise, by one identity, or one address if there is none
+answers_bytes_max: Final = 96 * MEBIBYTE  # likewise, by all clients; and of answers that wait for being sent
+answers_waiting_max: Final = 1_000  # answers that wait for being sent, of all clients
+answer_look_ms: Final = 100  # between two looks how much clients have taken
+answer_stall_ms_max: Final = 30 * SECOND_MS  # a client that takes nothing of its answers for this long is cut off
+answer_stall_crowded_ms_max: Final = 5 * SECOND_MS  # likewise, while half of answers_bytes_max is unread
+
 # What a connection of the Redis protocol may be.
 resp_connections_max: Final = 10_000
 resp_args_max: Final = 1_024  # words of a command, with its name
 resp_line_bytes_max: Final = 65_536  # of a command that is typed as a line
-resp_turn_commands: Final = 1_000  # taken from a connection at once
+resp_turn_commands: Final = 1_000  # taken from a connection at once; and, at most, after its client is lost
+resp_unsent_bytes: Final = 65_536  # of replies, after which they are sent before the next command is done
 resp_ahead_bytes: Final = 65_536  # sent ahead while a subscriber waits for a message
 resp_client_name_chars_max: Final = 256
 stranger_args_max: Final = 10  # from a client that has not shown its token yet
@@ -143,11 +174,13 @@ webhook_events_max: Final = 18  # six events, each in three spellings
 webhook_attempts: Final = 4  # the first, and three more
 webhook_pause_ms: Final = 1_000  # before the second attempt, doubled for each further one
 webhook_attempt_ms_max: Final = 10 * SECOND_MS
-webhook_blocks_max: Final = 16  # blocks of the journal read at once
+webhook_read_bytes: Final = (
+    16_384  # of events of its namespace that a webhook reads at once, as they are stored; at least one
+)
 webhook_reply_line_bytes_max: Final = 16_384
 webhook_reply_lines_max: Final = 256
 webhook_addresses_max: Final = 4  # addresses of one name that are tried in one attempt
-webhook_lookups_max: Final = 16  # names looked up at the same time
+webhook_lookups_max: Final = 32  # names looked up at the same time; half of them for a namespace that is alone
 
 # What a push consumer of the messages door may do.
 push_sockets_max: Final = 1_000
@@ -207,6 +240,10 @@ group_queues_max: Final = 1_000
 group_kept_ms: Final = 7 * DAY_MS  # without a sign of life, and nothing in flight
 group_idle_ms: Final = HOUR_MS  # likewise, if there are as many groups as there may be
 
+# Groups of jobs.
+whole_number_max: Final = 2**53 - 1  # as far as JSON can tell numbers apart
+limited_groups_max: Final = 10_000  # groups of one queue that are paused or limited
+
 # Live events and workers.
 event_data_bytes_max: Final = MEBIBYTE  # a result or payload that is larger is left out of what is told of its job
 removed_results_max: Final = 10_000  # results of jobs that are removed at their end, kept in memory for those who hear of it
@@ -215,6 +252,15 @@ server_started_ms: Final = MINUTE_MS  # for this long, whoever comes is told tha
 websockets_max: Final = 1_000
 event_streams_max: Final = 1_000
 message_bytes_max: Final = MEBIBYTE  # that comes in over a WebSocket
+message_slack_bytes: Final = 262_144  # read with a message: frame headers, and what the HTTP server reads ahead
+message_slack_bytes_s: Final = 256  # more for each second without a message: pings are counted with the next message
+messages_arriving_bytes_max: Final = 64 * MEBIBYTE  # read of messages that are not complete, of all WebSockets
+websocket_window_bytes: Final = 65_536  # that the system takes of a WebSocket before they are read
+message_look_ms: Final = 10  # between two looks at WebSockets, up to 50 of them; longer in proportion if there are more
+strangers_max: Final = 200  # WebSockets that have not shown a token yet; further handshakes wait
+strangers_address_max: Final = 50  # likewise, from one address
+strangers_waiting_max: Final = 500  # handshakes that wait for that
+strangers_look_ms: Final = 200  # between two looks whether there is room for one of them
 socket_commands_max: Final = 50  # under way on one WebSocket
 reader_buffer_bytes_max: Final = MEBIBYTE
 reader_buffer_messages_max: Final = 10_000
@@ -224,7 +270,10 @@ goodbye_ms_max: Final = SECOND_MS  # for what is on its way to a reader when its
 unsure_ms: Final = 10 * SECOND_MS  # a message that may have been cut off waits so long to be confirmed or removed
 half_sent_ms_max: Final = SECOND_MS  # for bodies of requests that have not arrived yet when the server stops
 subscribe_names_max: Final = 1_000
-replay_blocks: Final = 64  # of the journal, at once
+replays_max: Final = 2  # pages of the journal of one shard that are being read or rendered; other readers wait in line
+replay_blocks: Final = 1_000  # of the journal that one page reads
+replay_read_bytes: Final = MEBIBYTE // 2  # likewise, of all namespaces, as they are stored; at least one block
+replay_bytes: Final = 65_536  # of the events of one namespace on a page, as they are stored; at least one event
 watched_queues_max: Final = 100_000
 workers_max: Final = 10_000
 worker_queues_max: Final = 1_000
@@ -313,6 +362,7 @@ held_commands_max: Final = 50_000
 moved_jobs_known_max: Final = 65_536  # jobs whose shard is remembered because it is not the one their ids name
 
 # How much is done at once, so that nothing holds the event loop for long.
+slice_ms: Final = 2  # of the commands of a listener's connections, or of a reader's events; then others go on
 batch_commands_max: Final = 4_096
 row_changed_tries_max: Final = 20  # of a transaction that other servers got in the way of
 pending_commands_max: Final = 100_000
@@ -322,6 +372,14 @@ batch_weight_max: Final = 4_000  # jobs, and payloads in units of weight_bytes; 
 batch_weight_shared_max: Final = 500  # likewise, while several namespaces have more to do than one batch takes
 batch_shared_ms: Final = SECOND_MS  # for which that stays so
 slice_jobs_max: Final = 500
+fan_out_turn_messages: Final = 2_000  # of events, offered to their readers in one turn of the event loop
+fan_out_events_max: Final = 10_000  # that wait to be offered; then they are offered all at once
+resp_shared_commands: Final = 64  # as resp_turn_commands, while several namespaces are active
+view_slice_jobs: Final = 100  # of a listing, shown in one turn of the event loop
+share_turn_requests: Final = 16  # of one namespace that begin in one turn of the event loop, while several are active
+share_large_requests: Final = 1  # of one namespace in progress, likewise: bodies above small_body_bytes, and listings
+share_ms: Final = 10 * SECOND_MS  # after its last request, or up to twice that, a namespace counts as active
+share_namespaces_max: Final = 10_000  # that are counted as active
 select_jobs_max: Final = 20_000
 sweep_jobs_max: Final = 1_000
 sweep_crons_max: Final = 200
@@ -330,5 +388,6 @@ flow_levels_batch_max: Final = 100  # of a chain of such ends
 flow_bytes_batch_max: Final = 8 * MEBIBYTE  # of results and errors that are copied to them
 claim_batch_jobs_max: Final = 2_000
 claim_batch_bytes_max: Final = 32 * MEBIBYTE
+groups_reopened_max: Final = 500  # groups whose rate limit lets jobs through again, looked at by one claim
 waiters_max: Final = 50_000
 held_jobs_waited_for_max: Final = 200_000  # jobs of which workers want to be told that they lost them

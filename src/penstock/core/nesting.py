@@ -1,18 +1,33 @@
-"""How deeply JSON may be nested, so that everybody can read it back."""
+"""The structure of JSON texts: how deeply they are nested, and how many items they have.
+
+All of it is found in one pass over pieces of bounded length, so that a large text can be looked at in slices: see core/slices.
+The texts are valid JSON: the decoder has read them before.
+"""
 
 from __future__ import annotations
 
-import re
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput
+from penstock.core.slices import at_once
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import msgspec
 
-_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+    from penstock.core.slices import Steps
+
+_NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b"[]{},"))
+#: What each character adds to the depth, as a signed byte.
+_CHANGES: Final = bytes(1 if byte in b"[{" else 255 if byte in b"]}" else 0 for byte in range(256))
+#: Looked at in one step.
+_PIECE_BYTES: Final = 32_768
+#: Pairs of brackets are taken away so many times, two levels at most each time; nothing is left of most texts.
+_QUICK_ROUNDS: Final = 4
 #: What is not longer than this cannot be nested too deeply.
 SHALLOW_BYTES: Final = 2 * limits.payload_depth_max
 
@@ -27,16 +42,71 @@ def take_json(raw: msgspec.Raw) -> bytes:
 
 
 def check_depth(value: bytes) -> None:
-    """Raise InvalidInput for JSON that is nested deeper than anybody can read back."""
-    if _deeper_than(value, limits.payload_depth_max):
-        raise InvalidInput(f"JSON nested too deeply (max {limits.payload_depth_max} levels)")
+    """Raise InvalidInput for JSON that is nested too deeply. For large values: ``depth_steps``."""
+    at_once(depth_steps(value))
 
 
-def _deeper_than(body: bytes, levels: int) -> bool:
-    """Tell whether brackets are nested deeper than that, by taking away the innermost pairs level by level."""
-    brackets = _STRINGS.sub(b"", body).translate(None, _NOT_BRACKETS)
-    for _ in range(levels):
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-        if not brackets:
-            return False
-    return True
+def depth_steps(value: bytes) -> Steps[None]:
+    """Raise InvalidInput for JSON that is nested deeper than ``limits.payload_depth_max``, in steps."""
+    if len(value) <= SHALLOW_BYTES or value.count(b"[") + value.count(b"{") <= limits.payload_depth_max:
+        return
+    depth = 0
+    for outside in _outside_strings(value):
+        brackets = outside.translate(None, _NOT_BRACKETS)
+        left = brackets
+        for _ in range(_QUICK_ROUNDS):
+            left = left.replace(b"[]", b"").replace(b"{}", b"")
+        if _deepest(left, depth) + 2 * _QUICK_ROUNDS > limits.payload_depth_max:
+            deepest = _deepest(brackets, depth)
+            if deepest > limits.payload_depth_max:
+                raise InvalidInput(f"JSON nested too deeply (max {limits.payload_depth_max} levels)")
+        depth += left.count(b"[") + left.count(b"{") - left.count(b"]") - left.count(b"}")
+        yield
+
+
+def _deepest(brackets: bytes, depth: int) -> int:
+    return max(accumulate(memoryview(brackets.translate(_CHANGES)).cast("b"), initial=depth))
+
+
+def count_steps(value: bytes, enough: int) -> Steps[int]:
+    """Count the items of a JSON array, or the fields of an object, in steps. Above ``enough`` it may stop counting.
+
+    An empty one counts as 1. Where there are few commas in all of the text, their number is the answer: an upper bound.
+    """
+    items = 1 + value.count(b",")
+    if items <= enough:
+        return items
+    items, depth = 1, 0
+    for outside in _outside_strings(value):
+        structure = outside.translate(None, _NOT_STRUCTURE)
+        if depth == 1 and b"[" not in structure and b"{" not in structure:
+            items += structure.count(b",")
+        else:
+            levels = accumulate(memoryview(structure.translate(_CHANGES)).cast("b"), initial=depth)
+            items += sum(level == 1 and letter == _COMMA for level, letter in zip(levels, structure, strict=False))
+        depth += sum(map(structure.count, _OPENING)) - sum(map(structure.count, _CLOSING))
+        if items > enough:
+            break
+        yield
+    return items
+
+
+_COMMA: Final = ord(",")
+_OPENING: Final = (b"[", b"{")
+_CLOSING: Final = (b"]", b"}")
+
+
+def _outside_strings(value: bytes) -> Iterator[bytes]:
+    """Return what stands outside of the strings of a JSON text, in pieces."""
+    inside = False
+    start, size = 0, len(value)
+    while start < size:
+        piece = value[start : start + _PIECE_BYTES]
+        if piece.endswith(b"\\") and (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+            piece = value[start : start + len(piece) + 1]  # what a backslash escapes is in the same piece
+        start += len(piece)
+        if b"\\" in piece:
+            piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+        parts = piece.split(b'"')
+        yield b"".join(parts[inside::2]) if len(parts) > 1 else b"" if inside else piece
+        inside ^= len(parts) % 2 == 0

@@ -11,10 +11,12 @@ import msgspec
 from msgspec import Raw
 
 from penstock.core.errors import InvalidInput
-from penstock.core.nesting import take_json
+from penstock.core.nesting import depth_steps
+from penstock.core.slices import at_once
 
 if TYPE_CHECKING:
     from penstock.core.job import Payload
+    from penstock.core.slices import Steps
 
 NOTHING: Final = Raw()
 
@@ -33,19 +35,25 @@ _scan = msgspec.json.Decoder(Raw).decode
 
 
 def wrap(data: bytes, metadata: Raw | None = None) -> tuple[bytes, bytes | None]:
-    """Return what is stored for some bytes: the data and the options of a job."""
-    wrapped = not _is_json(data)
+    """Return what is stored for some bytes: the data and the options of a job. For large ones: ``wrap_steps``."""
+    return at_once(wrap_steps(data, metadata))
+
+
+def wrap_steps(data: bytes, metadata: Raw | None = None) -> Steps[tuple[bytes, bytes | None]]:
+    """Return what is stored for some bytes, in steps."""
+    wrapped = not (yield from _is_json(data))
     stored = b'"' + b64encode(data) + b'"' if wrapped else data
     if not wrapped and metadata is None:
         return stored, None
     return stored, _encode(Wrapping(wrapped, NOTHING if metadata is None else metadata))
 
 
-def _is_json(data: bytes) -> bool:
+def _is_json(data: bytes) -> Steps[bool]:
     try:
         if not data.isascii():
             data.decode()
-        take_json(_scan(data))
+        _scan(data)
+        yield from depth_steps(data)
     except (msgspec.DecodeError, InvalidInput, RecursionError, UnicodeDecodeError):
         return False
     return True

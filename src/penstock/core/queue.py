@@ -74,6 +74,7 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     buffered: bool = False  #: pushes are answered once they are in the server's own log, where it has one
     rate_window_ms: int = limits.SECOND_MS  #: see rate_limit
     rate_limit_until: int | None = None  #: wall clock, ms: when the rate limit ends; None: it does not
+    limits_groups: bool = False  #: some of its groups are paused or limited, see core/group_limits.py
 
 
 def empties_bucket(before: QueueSettings, after: QueueSettings) -> bool:

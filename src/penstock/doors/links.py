@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from granian.rsgi import Scope
 
     from penstock.core.clock import Clock
+    from penstock.doors.arriving import ArrivingMessages
 
 _OPEN: Final = Path("/proc/self/fd")
 #: All sockets are looked through at most this often.
@@ -38,13 +39,15 @@ def keep_alive(link: socket.socket) -> None:
     """Have the system find out about clients that are gone without a word, so that what they hold goes back.
 
     Who is silent is asked whether it is still there, who does not acknowledge what it is sent is gone: both after
-    ``limits.gone_s`` at the latest. What a listening socket is told holds for all connections that come in through it.
+    ``limits.gone_s`` at the latest. Of an answer that a client does not read, the system takes no more than
+    ``limits.socket_unsent_bytes``. What a listening socket is told holds for all connections that come in through it.
     """
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.keepalive_s)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, (limits.gone_s - limits.keepalive_s) // 4)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.gone_s * 1_000)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.socket_unsent_bytes)
 
 
 def keep_listener_alive(port: int) -> int:
@@ -74,6 +77,7 @@ class Links:
         self._numbers: dict[str, list[int]] = {}
         self._looked_at: int | None = None
         self._looking: asyncio.Future[None] | None = None
+        self.arriving: ArrivingMessages | None = None  #: bounds WebSocket messages that are not complete
 
     def reach(self, scope: Scope) -> bool:
         """Tell whether a request came in over a connection of its own, unencrypted: only there can something be added."""
@@ -129,10 +133,10 @@ class Links:
         """Return copies of all sockets that have these ends."""
         found = []
         for number in self._numbers.get(ends, ()):
-            link = _copy(number)
+            link = copy(number)
             if link is None:
                 continue
-            if _ends(link) == ends:
+            if ends_at(link) == ends:
                 found.append(link)
             else:
                 link.close()
@@ -152,7 +156,7 @@ class Links:
             self._numbers = {}
             for number, link in _links():
                 with link:
-                    self._numbers.setdefault(_ends(link), []).append(number)
+                    self._numbers.setdefault(ends_at(link), []).append(number)
         finally:
             self._looking = None
 
@@ -175,7 +179,7 @@ def _links() -> Iterator[tuple[int, socket.socket]]:
     except OSError:  # a system without it
         return
     for number in numbers[: limits.links_looked_at_max]:
-        link = _copy(number)
+        link = copy(number)
         if link is None:
             continue
         if link.family in (socket.AF_INET, socket.AF_INET6) and link.type == socket.SOCK_STREAM:
@@ -184,7 +188,7 @@ def _links() -> Iterator[tuple[int, socket.socket]]:
             link.close()
 
 
-def _copy(number: int) -> socket.socket | None:
+def copy(number: int) -> socket.socket | None:
     """Return a copy of a socket, which stays the same whatever happens to the original; None if it is none.
 
     A file is left alone: closing a copy of it would take away the locks that this process has on it, SQLite's among them.
@@ -201,7 +205,7 @@ def _copy(number: int) -> socket.socket | None:
         return None
 
 
-def _ends(link: socket.socket) -> str:
+def ends_at(link: socket.socket) -> str:
     """Spell both ends as ``ends_of`` does; empty if there is no other end."""
     try:
         peer, port = link.getpeername(), link.getsockname()[1]

@@ -20,11 +20,19 @@ M = TypeVar("M", str, bytes)
 class Outbox(Generic[M]):
     """``send`` sends messages, oldest first; ``broken`` hears, once, that the reader is gone or takes nothing any more.
 
-    A ``send`` that takes messages one by one says with ``moved`` that it goes on.
+    A ``send`` that takes messages one by one says with ``moved`` that it goes on. ``turn`` returns what each ``send`` has to
+    wait for (None: nothing): see ``FairShare.begin``.
     """
 
-    def __init__(self, clock: Clock, send: Callable[[list[M]], Awaitable[None]], broken: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        send: Callable[[list[M]], Awaitable[None]],
+        broken: Callable[[], None],
+        turn: Callable[[], asyncio.Future[None] | None] = lambda: None,
+    ) -> None:
         self._clock = clock
+        self._turn = turn
         self._send: Callable[[list[M]], Awaitable[None]] = send
         self._broken = broken
         self._waiting: deque[M] = deque()
@@ -48,6 +56,11 @@ class Outbox(Generic[M]):
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
         return True
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether nothing is being sent."""
+        return self._task is None
 
     def moved(self) -> None:
         """The reader has taken something: it is slow at worst."""
@@ -78,6 +91,8 @@ class Outbox(Generic[M]):
     async def _drain(self) -> None:
         try:
             while self._waiting:
+                if (place := self._turn()) is not None:
+                    await place
                 batch = list(self._waiting)
                 self._waiting.clear()
                 self._watch()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from penstock.core import limits
 from penstock.core.errors import TooMany
-from penstock.doors.closing import Closing, say_why
+from penstock.doors.closing import Closing, close_frame, say_why
+from penstock.doors.links import ends_of
 from penstock.doors.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from granian.rsgi import Scope
 
     from penstock.core.clock import Clock
+    from penstock.doors.arriving import Arrival
+    from penstock.doors.connections import Connection
     from penstock.doors.links import Links
 
 _CLOSE: Final = 0  #: the kind of the message that ends a connection
@@ -92,11 +95,34 @@ class WebSocket:
             await self._transport.send_str(await self.render(message))
             self.outbox.moved()
 
+    def message_bytes_max(self) -> int:
+        """Return how many bytes a message may have, at the moment."""
+        return limits.message_bytes_max
+
+    def _cut_off(self, connection: Connection) -> None:
+        """End it at once: a message is too large before it is complete. Nothing more of it is read."""
+        self.end(Closing.TOO_LARGE)
+        says_why = self._links.reach(self._scope) and self.outbox.is_idle
+        connection.abort(close_frame(Closing.TOO_LARGE) if says_why else b"")
+
     async def _receive(self) -> None:
+        assert self._transport is not None
+        arriving, arrival = self._links.arriving, None
+        if arriving is not None:
+            arrival = await arriving.enter(ends_of(self._scope), self.message_bytes_max, self._cut_off)
+        try:
+            await self._receive_all(arrival)
+        finally:
+            if arriving is not None and arrival is not None:
+                arriving.leave(arrival)
+
+    async def _receive_all(self, arrival: Arrival | None) -> None:
         assert self._transport is not None
         while True:
             try:
                 message = await self._transport.receive()
+                if arrival is not None:
+                    arrival.complete = True
             except RuntimeError:  # the connection is gone, or what came is not what it should be: nobody tells which
                 self.end(Closing.BAD_FRAME)
                 return

@@ -102,8 +102,8 @@ class Forget(Command[None]):
 async def configure(_engine: Engine, work: Work, commands: Sequence[Configure]) -> None:
     """Apply a batch of settings."""
     for command in commands:
-        queue = await work.tx.queue_open(command.queue)
         try:
+            queue = await work.tx.queue_open(command.queue)
             settings = command.change(queue.settings)
         except PenstockError as error:
             work.refuse(command, error)

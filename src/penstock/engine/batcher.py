@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Alarm, Clock
     from penstock.core.ids import IdSource
     from penstock.engine.command import AnyCommand, Command
+    from penstock.engine.fair_share import FairShare
     from penstock.engine.stats import Stats
     from penstock.store.contract import Store
 
@@ -74,6 +75,7 @@ class Batcher:
         apply_beside: Callable[[Work, list[AnyCommand]], Awaitable[None]],
         wants_alone: Callable[[], bool],
         weigh: Callable[[AnyCommand], int],
+        share: FairShare,
         durability: Durability,
         sync_interval_ms: int,
     ) -> None:
@@ -93,6 +95,7 @@ class Batcher:
         self._apply_beside = apply_beside
         self._wants_alone = wants_alone
         self._stats = stats
+        self._share = share
         self._durability = durability
         self._sync_interval_ms = sync_interval_ms
         self._loop = asyncio.get_running_loop()
@@ -205,14 +208,16 @@ class Batcher:
         finally:
             lane.running = None
 
-    @staticmethod
-    async def _gather(pending: Lines) -> None:
-        """Wait as long as every turn of the event loop brings more: a transaction costs much, one more command in it little."""
+    async def _gather(self, pending: Lines) -> None:
+        """Wait as long as every turn of the event loop brings more: a transaction costs much, one more command in it little.
+
+        While several namespaces are active, one turn is all: a flood brings more in every turn.
+        """
         seen = 0
         while seen < len(pending):
             seen = len(pending)
             await settle(1)  # at least once, so that others are read, and answered, between two batches
-            if pending.full:
+            if pending.full or self._share.shared:
                 return
 
     async def _commit(
@@ -249,10 +254,19 @@ class Batcher:
         return await self._transact(batch, alone=True, beside=beside)
 
     async def _transact(self, batch: list[AnyCommand], *, alone: bool, beside: Beside | None) -> Work:
-        async with self._store.transaction(self._ids.mark, alone=alone) as tx:
-            work = Work(tx, self._ids, alone=alone)
-            await (self._apply if beside is None else self._apply_beside)(work, batch)
-            await work.flush()
+        undo: list[Callable[[], object]] = []
+        try:
+            async with self._store.transaction(self._ids.mark, alone=alone) as tx:
+                work = Work(tx, self._ids, alone=alone)
+                undo = work.when_undone
+                await (self._apply if beside is None else self._apply_beside)(work, batch)
+                await work.flush()
+        except OutcomeUnknown:
+            raise
+        except BaseException:
+            for call in undo:
+                call()
+            raise
         return work
 
     def _announce(self, work: Work) -> None:

@@ -103,6 +103,7 @@ class WaitingRoom:
         self._lines: dict[QueueKey, dict[Claim, None]] = {}
         self._nudges: set[QueueKey] = set()
         self._closed = False
+        self._held: dict[str, int] = {}  #: how many wait of each namespace
         self.size = 0
 
     def line(self, queue: QueueKey) -> Iterable[Claim]:
@@ -120,11 +121,16 @@ class WaitingRoom:
         if self._closed or claim.gone:  # it may have left before it was in line
             claim.future.set_result([])
             return
-        if self.size >= limits.waiters_max:
-            claim.future.set_exception(TooMany("Too many callers wait for jobs. Poll without a timeout, or retry later."))
+        namespace = claim.queue.namespace
+        held = self._held.get(namespace, 0)
+        try:
+            self._check_room(namespace, held)
+        except TooMany as error:
+            claim.future.set_exception(error)
             return
         self._lines.setdefault(claim.queue, {})[claim] = None
         self.size += 1
+        self._held[namespace] = held + 1
         clock = self._engine.clock
         if claim.waits_until is None:
             claim.waits_until = clock.steady_ms() + claim.wait_ms
@@ -137,11 +143,21 @@ class WaitingRoom:
             return False
         del line[claim]
         self.size -= 1
+        held = self._held.pop(claim.queue.namespace) - 1
+        if held:
+            self._held[claim.queue.namespace] = held
         if not line:
             del self._lines[claim.queue]
         if claim.alarm is not None:
             claim.alarm.cancel()
         return True
+
+    def _check_room(self, namespace: str, held: int) -> None:
+        """Raise TooMany, or NamespaceLimit."""
+        if self.size >= limits.waiters_max:
+            raise TooMany("Too many callers wait for jobs. Poll without a timeout, or retry later.")
+        shares = self._engine.shares
+        shares.check("callers that wait for jobs", namespace, most=limits.waiters_max, taken=self.size, held=held)
 
     def look_around(self) -> None:
         """See which queues have moved: who waits at one that is gone is sent after it, the others' lines are looked at."""
@@ -235,6 +251,9 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
     if fast is not None and fast.serve(work, queue, newcomers):
         return
     allowance = await engine.throttle.allowance(work, queue)
+    reopens_at = None
+    if queue.settings.limits_groups:
+        reopens_at = await work.tx.group_reopen(queue, limits.groups_reopened_max)
     jobs, more = await _next_jobs(work, queue, allowance.jobs, chain(room.line(key), newcomers), engine.store.capabilities)
     line = chain(room.line(key), newcomers)
     served: set[Claim] = set()
@@ -268,8 +287,12 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
         _turn_away(engine, work, unserved)
     if not jobs:
         await _tell_hit(engine, work, queue, allowance)
-    again_at = work.steady_ms if more else allowance.again_at(work.steady_ms)
+    again_at = work.steady_ms if more else _earlier(allowance.again_at(work.steady_ms), reopens_at)
     work.after_commit.append(partial(_look_again, engine, queue, again_at, newcomers=bool(unserved)))
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else min(one, other)
 
 
 def _turn_away(engine: Engine, work: Work, newcomers: Iterable[Claim]) -> None:

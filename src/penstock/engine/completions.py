@@ -47,6 +47,7 @@ class Completions:
         self._engine = engine
         self._waiting: dict[int, list[asyncio.Future[Ending | None]]] = {}
         self._namespaces: dict[int, str] = {}
+        self._held: dict[str, int] = {}  #: how many wait of each namespace
         self._looks: set[asyncio.Task[None]] = set()
         self.size = 0
 
@@ -60,10 +61,13 @@ class Completions:
             return ending
         if self.size >= limits.waiters_max:
             raise TooMany("Too many callers wait for jobs to end. Ask for the job's state instead.")
+        held, most = self._held.get(namespace, 0), limits.waiters_max
+        self._engine.shares.check("callers that wait for jobs to end", namespace, most=most, taken=self.size, held=held)
         future: asyncio.Future[Ending | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(job.id, []).append(future)
         self._namespaces[job.id] = namespace
         self.size += 1
+        self._held[namespace] = held + 1
         clock = self._engine.clock
         alarm = clock.call_at(clock.steady_ms() + timeout_ms, lambda: _give_up(future))
         try:
@@ -135,6 +139,10 @@ class Completions:
         futures = self._waiting[job_id]
         futures.remove(future)
         self.size -= 1
+        namespace = self._namespaces[job_id]
+        held = self._held.pop(namespace) - 1
+        if held:
+            self._held[namespace] = held
         if not futures:
             del self._waiting[job_id], self._namespaces[job_id]
 

@@ -6,6 +6,8 @@ one is done and the other is not, and no way to use a tick twice. See ``docs/cro
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 _encode_options = msgspec.json.Encoder().encode
 OVERLAP = "overlap"
 NO_WORKER = "no-worker"
+QUOTA = "quota"
 
 
 class SaveCron(Command[Cron]):
@@ -60,18 +63,18 @@ class RemoveCron(Command[None]):
         self.key = key
 
 
-async def save_cron(_engine: Engine, work: Work, commands: Sequence[SaveCron]) -> None:
+async def save_cron(engine: Engine, work: Work, commands: Sequence[SaveCron]) -> None:
     """Apply a batch of saved crons."""
     for command in commands:
         try:
-            cron = await _save(work, command)
+            cron = await _save(engine, work, command)
         except (InvalidInput, TooMany) as error:
             work.refuse(command, error)
         else:
             work.answer(command, cron)
 
 
-async def _save(work: Work, command: SaveCron) -> Cron:
+async def _save(engine: Engine, work: Work, command: SaveCron) -> Cron:
     key, plan = command.key, command.plan
     old = next(iter(await work.tx.cron_load([key])), None)
     next_run = plan.schedule.next_after(work.now_ms)
@@ -81,6 +84,9 @@ async def _save(work: Work, command: SaveCron) -> Cron:
         next_run = min(next_run, old.next_run)
     elif old is None and command.immediately:
         next_run = work.now_ms
+    if old is None:
+        taken, held = await work.tx.cron_tally(key.namespace)
+        engine.shares.check("crons", key.namespace, most=limits.crons_max, taken=taken, held=held)
     queue = await work.tx.queue_open(QueueKey(key.namespace, plan.queue))
     if old is None:
         cron = Cron(UNNUMBERED, key, plan, next_run, command.executions)
@@ -135,8 +141,10 @@ async def fire(engine: Engine, work: Work) -> None:
     data = await work.tx.cron_data_load([tick.cron for tick in ticks if tick.fires])
     firing = [tick for tick in ticks if tick.cron.number in data]
     left = {tick.cron.number for tick in ticks if tick.fires} - data.keys()  # too much at once: the next batch's
+    firing, over = await _within_quotas(engine, work, firing)
     jobs = await push_inside(work, [(tick.queue, _job(tick.cron, data[tick.cron.number])) for tick in firing])
     pushed = {tick.cron.number for tick, job in zip(firing, jobs, strict=True) if job is not None}
+    _give_back(engine, work, [tick for tick in firing if tick.cron.number not in pushed])
     for cron, queue, problem, skipped in ticks:
         if problem is not None:
             _tell(work, EventKind.CRON_MISSED, queue, cron, error=problem)
@@ -144,13 +152,45 @@ async def fire(engine: Engine, work: Work) -> None:
             _tell(work, EventKind.CRON_SKIPPED, queue, cron, reason=skipped)
         elif cron.number in left:
             continue
+        elif cron.number in over:
+            _tell(work, EventKind.CRON_SKIPPED, queue, cron, reason=QUOTA)
         elif cron.number in pushed:
             _tell(work, EventKind.CRON_FIRED, queue, cron)
         else:
             _tell(work, EventKind.CRON_SKIPPED, queue, cron, reason=OVERLAP)
-    left_out = {tick.cron.number for tick in ticks if tick.skipped is not None or tick in firing} - pushed
+    left_out = {tick.cron.number for tick in ticks if tick.skipped is not None or tick in firing} - pushed | over
     await _move_on(work, [cron for cron in due if cron.number not in left], pushed, left_out)
     await work.flush()
+
+
+async def _within_quotas(engine: Engine, work: Work, firing: list[_Tick]) -> tuple[list[_Tick], set[int]]:
+    """Count the jobs of ticks; return the ticks that there is room for, and the numbers of the crons that there is none for."""
+    if engine.quotas is None or not firing:
+        return firing, set()
+    granted = dict(await engine.quotas.grant(_counts(firing)))
+    taken = {namespace: count for namespace, count in granted.items() if count}
+    work.when_undone.append(partial(engine.quotas.give_back, taken))
+    within: list[_Tick] = []
+    over: set[int] = set()
+    for tick in firing:
+        room = granted.get(tick.cron.key.namespace)
+        if room == 0:
+            over.add(tick.cron.number)
+            continue
+        if room is not None:
+            granted[tick.cron.key.namespace] = room - 1
+        within.append(tick)
+    return within, over
+
+
+def _give_back(engine: Engine, work: Work, idle: list[_Tick]) -> None:
+    """Have ticks not counted that pushed nothing, because the last job of their cron is still there."""
+    if engine.quotas is not None and idle:
+        work.after_commit.append(partial(engine.quotas.give_back, _counts(idle)))
+
+
+def _counts(ticks: list[_Tick]) -> dict[str, int]:
+    return Counter(tick.cron.key.namespace for tick in ticks)
 
 
 async def _look(engine: Engine, work: Work, cron: Cron) -> _Tick | None:

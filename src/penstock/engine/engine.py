@@ -12,10 +12,12 @@ from penstock.core import limits
 from penstock.core.durability import Durability
 from penstock.core.errors import PenstockError
 from penstock.core.ids import IdSource, first_of
+from penstock.core.shares import Shares
 from penstock.engine import verbs
 from penstock.engine.batcher import Batcher
 from penstock.engine.claim import Claim, WaitingRoom
 from penstock.engine.completions import Completions
+from penstock.engine.fair_share import FairShare
 from penstock.engine.fast.handed import HandedOut
 from penstock.engine.feed import Feed
 from penstock.engine.held import HeldJobs
@@ -24,6 +26,7 @@ from penstock.engine.meter import metered
 from penstock.engine.stats import Stats
 from penstock.engine.sweep import Timer
 from penstock.engine.throttle import Throttle
+from penstock.engine.turns import FairTurns
 from penstock.engine.workers import Workers
 
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ class Engine:
         feed: Feed | None = None,
         stats: Stats | None = None,
         workers: Workers | None = None,
+        share: FairShare | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -78,8 +82,10 @@ class Engine:
         self.room = WaitingRoom(self)
         self.completions = Completions(self)
         self.held_jobs = HeldJobs()
+        self.replays = FairTurns(limits.replays_max)  #: of those who read the journal, by namespace
         self.timer = Timer(self)
         self.feed = Feed() if feed is None else feed
+        self.share = FairShare(clock) if share is None else share  #: of the event loop, for each namespace
         if workers is None:  # not "or": one without workers is false
             workers = Workers(clock, self.feed, timeout_ms=worker_timeout_ms, overload_ms=worker_overload_ms)
         self.workers = workers
@@ -91,7 +97,8 @@ class Engine:
         self.leads = not store.capabilities.is_shared  #: nobody to share the work with
         self._lead_ends: Alarm | None = None
         self.fast: FastPath | None = None  #: hands out jobs of hot queues without asking the store
-        self.quotas: Quotas | None = None  #: asked before rows are staged
+        self.quotas: Quotas | None = None  #: asked before rows are staged, and before the server pushes jobs by itself
+        self.shares = Shares()  #: what one namespace may have of what there is a limited number of
         self.buffer: EnqueueBuffer | None = None  #: answers pushes to some queues before they are stored
         self.handed = HandedOut()  #: what it has handed out and the store does not know yet
         self.hot: Mapping[int, int] = {}  #: queues with a ready list, as of our latest transaction, by number
@@ -111,6 +118,7 @@ class Engine:
             apply_beside=partial(verbs.apply_beside, self),
             wants_alone=self.timer.wants_to_judge,
             weigh=self._weigh,
+            share=self.share,
             durability=durability,
             sync_interval_ms=sync_interval_ms,
         )
@@ -224,6 +232,10 @@ class Engine:
         """Ask ``admit`` before every push from now on, and ``quotas`` before rows are staged. Without it that costs nothing."""
         self.quotas = quotas
         self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
+
+    def limit_namespaces(self, shares: Shares) -> None:
+        """Keep namespaces to their shares from now on."""
+        self.shares = self.workers.shares = self.store.shares = shares
 
     def send_on(self, command: AnyCommand, error: Exception) -> None:
         """Have a command done on the shard its queue is on now; without one, it is refused with the error."""

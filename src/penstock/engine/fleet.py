@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.job import Job
+    from penstock.core.shares import Shares
     from penstock.core.webhook import Webhook
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.engine import Engine
@@ -120,6 +121,7 @@ class Fleet:
         self.stats = stats
         self.workers = workers
         self.clock = clock
+        self.share = engines[0].share
         self.store = ShardedStore([engine.store for engine in engines])
         self._held: dict[AnyCommand, asyncio.Task[None]] = {}  #: about queues that are on their way to another shard
         for engine in engines:
@@ -585,7 +587,19 @@ class Fleet:
     def meter(self, admit: Admit, quotas: Quotas) -> None:
         """Ask ``admit`` before every push from now on, and ``quotas`` before rows are staged. Without it that costs nothing."""
         self.quotas = quotas
+        for engine in self.engines:  # they ask for what crons and repeated jobs push
+            engine.quotas = quotas
         self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
+
+    def limit_namespaces(self, shares: Shares) -> None:
+        """Keep namespaces to their shares from now on."""
+        for engine in self.engines:
+            engine.limit_namespaces(shares)
+
+    @property
+    def shares(self) -> Shares:
+        """Return what one namespace may have of what there is a limited number of."""
+        return self.engines[0].shares
 
     # Living.
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, OutcomeUnknown, PartlyDone, PenstockError
+from penstock.core.errors import InvalidInput, NamespaceLimit, OutcomeUnknown, PartlyDone, PenstockError
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.admin import Slice
@@ -56,7 +56,7 @@ async def push_flow(engine: Engine, work: Work, commands: Sequence[PushFlow]) ->
         names.afar = {} if command.permit is None else command.permit.afar
         try:
             await _check(work, names, command)
-        except InvalidInput as error:
+        except (InvalidInput, NamespaceLimit) as error:
             work.refuse(command, error)
             continue
         pushed: list[list[Job]] = []

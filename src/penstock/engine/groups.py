@@ -26,6 +26,7 @@ from penstock.core.errors import (
 from penstock.core.ledger import Entry, EntryKind, Epoch, Group, SliceRef, slice_name
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
+from penstock.core.shares import has_room, share_used
 from penstock.engine.claim import Claim, abandon
 from penstock.engine.epochs import (
     Begin,
@@ -143,7 +144,7 @@ class Groups(Keeper):
             if len(known) >= limits.epochs_max:
                 raise TooMany(f"The group has {len(known)} epochs that it did not acknowledge. Acknowledge or release some.")
             if state is None:
-                await self._make_room()
+                await self._make_room(namespace)
             got = _Claimed(namespace, group, number)
             try:
                 await self._claim(got, wish)
@@ -291,18 +292,25 @@ class Groups(Keeper):
         found = await self._home.store.entry_list(Search(EntryKind.GROUP, namespace, group, limit=1))
         return ledger.decode_group(found[0].body) if found else None
 
-    async def _make_room(self) -> None:
+    async def _make_room(self, namespace: str) -> None:
         """If there are as many groups as there may be, forget those that hold nothing and were not heard of for a while.
 
-        Each stream of Spark with a new checkpoint is a new group. Raises TooMany.
+        If it is the share of a namespace that is used up, only groups of that namespace are forgotten. Each stream of Spark
+        with a new checkpoint is a new group. Raises TooMany, or NamespaceLimit.
         """
-        store = self._home.store
-        if (await store.entry_totals(EntryKind.GROUP))[0] < limits.groups_max:
+        store, most = self._home.store, limits.groups_max
+        taken = (await store.entry_totals(EntryKind.GROUP))[0]
+        of_namespace = Search(EntryKind.GROUP, namespace, limit=most, bodies=False)
+        held = len(await store.entry_list(of_namespace))
+        if has_room(most, taken, held, self._home.shares.percent):
             return
         before = self._home.clock.now_ms() - limits.group_idle_ms
         holding = {(each.namespace, each.name) for each in await store.entry_list(Search(EntryKind.EPOCH, bodies=False))}
-        found = await store.entry_list(Search(EntryKind.GROUP, before_ms=before, limit=limits.groups_max, bodies=False))
+        everywhere = Search(EntryKind.GROUP, before_ms=before, limit=most, bodies=False)
+        found = await store.entry_list(everywhere if taken >= most else of_namespace._replace(before_ms=before))
         idle = [name for each in found if (name := (each.namespace, each.name)) not in holding]
+        if not idle and taken < most:
+            raise share_used("consumer groups", namespace, most=most, held=held)
         if not idle:
             raise TooMany(
                 f"There are {limits.groups_max} consumer groups in use. Those that hold nothing are forgotten after an hour."

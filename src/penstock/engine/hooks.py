@@ -68,8 +68,10 @@ class NoteDeliveries(Command[None]):
 async def add_webhook(engine: Engine, work: Work, commands: Sequence[AddWebhook]) -> None:
     """Apply a batch of registrations."""
     for command in commands:
-        if len(engine.store.webhook_list()) >= limits.webhooks_max:
-            work.refuse(command, TooMany(f"Too many webhooks (max {limits.webhooks_max}). Remove some that are not used."))
+        try:
+            _check_room(engine, command)
+        except TooMany as error:
+            work.refuse(command, error)
             continue
         webhook = Webhook(
             id=command.known_as or work.serial(),
@@ -87,6 +89,16 @@ async def add_webhook(engine: Engine, work: Work, commands: Sequence[AddWebhook]
             _tell(work, EventKind.WEBHOOK_ADDED, command.namespace, webhook.id, url=webhook.url, events=events)
         _changed(engine, work)
         work.answer(command, webhook)
+
+
+def _check_room(engine: Engine, command: AddWebhook) -> None:
+    """Raise TooMany, or NamespaceLimit. One that is known on another shard already was counted there."""
+    webhooks = engine.store.webhook_list()
+    if len(webhooks) >= limits.webhooks_max:
+        raise TooMany(f"Too many webhooks (max {limits.webhooks_max}). Remove some that are not used.")
+    if command.known_as is None:
+        held = sum(each.namespace == command.namespace for each in webhooks)
+        engine.shares.check("webhooks", command.namespace, most=limits.webhooks_max, taken=len(webhooks), held=held)
 
 
 async def remove_webhook(engine: Engine, work: Work, commands: Sequence[RemoveWebhook]) -> None:

@@ -9,7 +9,7 @@ from penstock.core.errors import OutcomeUnknown, PartlyDone, PenstockError
 from penstock.engine.produce import Push, PushAcross
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from penstock.engine.command import Command
 
@@ -25,6 +25,15 @@ class Quotas(Protocol):
 
     def give_back(self, counts: Mapping[str, int]) -> None:
         """Have jobs not counted that were admitted, and are not stored."""
+
+    async def grant(self, counts: Mapping[str, int]) -> Mapping[str, int]:
+        """Count as many jobs for each namespace as there is room for; return how many, of those that have a quota."""
+
+    async def charge(self, counts: Mapping[str, int]) -> Mapping[str, Sequence[int]]:
+        """Count jobs that have to be made whether there is room or not.
+
+        Returns, by namespace, how many ms to put off those that there was no room for: they come at the pace of the quota.
+        """
 
 
 class Admission(NamedTuple):

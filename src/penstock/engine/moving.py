@@ -13,6 +13,7 @@ import msgspec
 from penstock.core import limits
 from penstock.core.cron import UNNUMBERED
 from penstock.core.errors import RebalanceRefused
+from penstock.core.group_limits import later
 from penstock.core.job import JobFlag
 from penstock.core.queue import SETTLED, Counts, Move, QueueKey, Standing
 from penstock.core.sharding import shard_for
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.cron import Cron, CronKey
+    from penstock.core.group_limits import GroupLimits
     from penstock.core.job import Job
     from penstock.core.queue import Queue, QueueSettings
     from penstock.core.webhook import Webhook
@@ -101,6 +103,28 @@ class UnloadCrons(_OnTheMove, Command[None]):
         self.key = key
         self.attempt = attempt
         self.crons = crons
+
+
+class PackGroups(Command[list[tuple[str, "GroupLimits"]]]):
+    """Answers what is set of some groups of a queue that is leaving: those whose names come after one."""
+
+    __slots__ = ("after", "key")
+
+    def __init__(self, key: QueueKey, after: str) -> None:
+        self.key = key
+        self.after = after
+
+
+class UnloadGroups(_OnTheMove, Command[None]):
+    """Write what is set of groups of a queue that is arriving. ``later_ms``: how much the clock of this shard is ahead."""
+
+    __slots__ = ("attempt", "groups", "key", "later_ms")
+
+    def __init__(self, key: QueueKey, attempt: int, groups: Sequence[tuple[str, GroupLimits]], later_ms: int) -> None:
+        self.key = key
+        self.attempt = attempt
+        self.groups = groups
+        self.later_ms = later_ms
 
 
 class CountJobs(Command[Counts]):
@@ -295,6 +319,24 @@ async def unload_crons(_engine: Engine, work: Work, commands: Sequence[UnloadCro
         work.answer(command, None)
 
 
+async def pack_groups(_engine: Engine, work: Work, commands: Sequence[PackGroups]) -> None:
+    """Apply a batch of packed limits of groups."""
+    for command in commands:
+        queue = work.tx.queue_away(command.key)
+        found = [] if queue is None else await work.tx.group_page(queue, command.after, limits.move_slice_jobs)
+        work.answer(command, found)
+
+
+async def unload_groups(_engine: Engine, work: Work, commands: Sequence[UnloadGroups]) -> None:
+    """Apply a batch of copied limits of groups."""
+    for command in commands:
+        queue = _on_its_way(work, command, Standing.ARRIVING)
+        if queue is not None:
+            await work.tx.group_save(queue, [(name, later(group, command.later_ms)) for name, group in command.groups])
+            work.tx.queue_touch(queue)
+            work.answer(command, None)
+
+
 async def count_jobs(_engine: Engine, work: Work, commands: Sequence[CountJobs]) -> None:
     """Apply a batch of counts."""
     for command in commands:
@@ -410,7 +452,9 @@ async def flip(engine: Engine, work: Work, commands: Sequence[Flip]) -> None:
         work.answer(command, done)
 
 
-def _on_its_way(work: Work, command: Unload | UnloadCrons | Depart | Open | Stay, standing: Standing) -> Queue | None:
+def _on_its_way(
+    work: Work, command: Unload | UnloadCrons | UnloadGroups | Depart | Open | Stay, standing: Standing
+) -> Queue | None:
     """Return the queue of a step if it stands where the step expects it; otherwise the step is refused."""
     queue = work.tx.queue_away(command.key)
     if queue is not None and queue.move.standing is standing and queue.move.attempt == command.attempt:

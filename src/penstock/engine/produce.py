@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import msgspec
 
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, NameContested, QueueFull, QueueMoving
+from penstock.core.errors import InvalidInput, NameContested, NamespaceLimit, QueueFull, QueueMoving
 from penstock.core.events import EventKind
 from penstock.core.job import (
     NEVER_LEASED,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.core.names import Permit
     from penstock.core.queue import Queue, QueueKey
+    from penstock.engine.command import AnyCommand
     from penstock.engine.engine import Engine
     from penstock.engine.work import Work
 
@@ -190,7 +191,9 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
         if not command.jobs:
             work.answer(command, [])
             continue
-        queue = work.tx.queue_find(command.queue) or await work.tx.queue_open(command.queue)
+        queue = work.tx.queue_find(command.queue) or await open_queues(work, command, (command.queue,))
+        if queue is None:
+            continue
         named = command in special
         if named:
             try:
@@ -218,6 +221,21 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
     work.timings.append((engine.stats.push_time, len(commands)))
 
 
+async def open_queues(work: Work, command: AnyCommand, keys: Sequence[QueueKey]) -> Queue | None:
+    """Make the queues of a push that are new, before anything else is done for it, and return the last.
+
+    None: the command was refused, alone, because its namespace has as many queues as it may.
+    """
+    queue: Queue | None = None
+    try:
+        for key in keys:
+            queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
+    except NamespaceLimit as error:
+        work.refuse(command, error)
+        return None
+    return queue
+
+
 async def _has_room(work: Work, queue: Queue, command: Push, room: int, names: Names) -> bool:
     """Tell whether a queue may take what is ready at once of a push: delayed jobs do not count, nor those that are there."""
     ready = [new for new in command.jobs if not new.delay and new.due_at is None]
@@ -239,6 +257,8 @@ async def push_across(engine: Engine, work: Work, commands: Sequence[PushAcross]
     for command in commands:
         late_ms = work.now_ms - command.asked_ms
         pushed: list[list[Job]] = []
+        if await open_queues(work, command, [key for key, _ in command.parts]) is None and command.parts:
+            continue
         for key, jobs in command.parts:
             queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
             if queue.created_at is None:

@@ -32,10 +32,12 @@ from penstock.engine.moving import (
     Leave,
     Open,
     PackCrons,
+    PackGroups,
     Retarget,
     Stay,
     Unload,
     UnloadCrons,
+    UnloadGroups,
 )
 from penstock.store.contract import Place, Selection
 
@@ -302,6 +304,8 @@ class Rebalancer(Keeper):
             await target.run(UnloadCrons(key, attempt, packed))
             done = {cron.key for cron, _ in packed}
             left = [each for each in left if each not in done] if done else []
+        if queue.settings.limits_groups:
+            await self._copy_groups(source, target, queue)
         counts = await target.run(CountJobs(key))
         await self._get_above(target, highest)
         bucket = await source.run(Depart(key, attempt, counts, crons))
@@ -346,6 +350,14 @@ class Rebalancer(Keeper):
         if damaged:
             await source.run(Examine(damaged))
         return parcels, ids[reached:]
+
+    async def _copy_groups(self, source: Engine, target: Engine, queue: Queue) -> None:
+        """Copy what is set of the groups of a queue, once its jobs are there."""
+        last = ""
+        later_ms = target.clock.steady_ms() - source.clock.steady_ms()
+        while groups := await source.run(PackGroups(queue.key, last)):
+            await target.run(UnloadGroups(queue.key, queue.move.attempt, groups, later_ms))
+            last = groups[-1][0]
 
     async def _get_above(self, engine: Engine, highest: int) -> None:
         """Have new ids of a shard be above all that were copied to it: they are places in line, too."""

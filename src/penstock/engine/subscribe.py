@@ -52,18 +52,34 @@ class RemoveSubscription(Command[None]):
 async def add_subscription(engine: Engine, work: Work, commands: Sequence[AddSubscription]) -> None:
     """Apply a batch of registrations."""
     for command in commands:
-        queue = await work.tx.queue_open(command.queue)
-        held = queue.settings.subscriptions
-        if len(held) >= limits.queue_subscriptions_max:
-            text = f"Too many subscriptions of this queue (max {limits.queue_subscriptions_max})."
-        elif sum(len(each.settings.subscriptions) for each in engine.store.queues()) >= limits.subscriptions_max:
-            text = f"Too many subscriptions (max {limits.subscriptions_max})."
-        else:
-            added = Subscription(work.serial(), command.url, command.secret, work.now_ms)
-            await _save(engine, work, queue, (*held, added))
-            work.answer(command, added)
+        try:
+            queue = await work.tx.queue_open(command.queue)
+            _check_room(engine, queue)
+        except TooMany as error:
+            work.refuse(command, error)
             continue
-        work.refuse(command, TooMany(f"{text} Remove some that are not used."))
+        added = Subscription(work.serial(), command.url, command.secret, work.now_ms)
+        await _save(engine, work, queue, (*queue.settings.subscriptions, added))
+        work.answer(command, added)
+
+
+def _check_room(engine: Engine, queue: Queue) -> None:
+    """Raise TooMany, or NamespaceLimit."""
+    namespace, most = queue.key.namespace, limits.subscriptions_max
+    taken = held = 0
+    for each in engine.store.queues():
+        count = len(each.settings.subscriptions)
+        if count:
+            taken += count
+            held += count if each.key.namespace == namespace else 0
+    text = ""
+    if len(queue.settings.subscriptions) >= limits.queue_subscriptions_max:
+        text = f"Too many subscriptions of this queue (max {limits.queue_subscriptions_max})."
+    elif taken >= most:
+        text = f"Too many subscriptions (max {most})."
+    if text:
+        raise TooMany(f"{text} Remove some that are not used.")
+    engine.shares.check("push subscriptions", namespace, most=most, taken=taken, held=held)
 
 
 async def remove_subscription(engine: Engine, work: Work, commands: Sequence[RemoveSubscription]) -> None:

@@ -72,6 +72,7 @@ class Work:
         self._emptied: list[Job] = []
         self.dead_letters: list[QueueKey] = []  #: queues of the messages that died, one entry for each
         self.after_commit: list[Callable[[], object]] = []
+        self.when_undone: list[Callable[[], object]] = []  #: called if it is not committed
         self.timings: list[tuple[Histogram, int]] = []  #: what to time, and how many commands of it there are
         self.pushed = self.pulled = self.completed = self.failed = 0
         self._away = tx.away

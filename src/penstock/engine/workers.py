@@ -13,6 +13,7 @@ from penstock.core import limits
 from penstock.core.errors import TooMany
 from penstock.core.events import EventKind
 from penstock.core.ids import IdSource, to_uuid
+from penstock.core.shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,6 +59,8 @@ class Workers:
         # Both in the order in which they were last heard, so that the next to fall silent is always the first.
         self._active: dict[tuple[str, str], Worker] = {}
         self._silent: dict[tuple[str, str], Worker] = {}
+        self._held: dict[str, int] = {}  #: how many there are of each namespace
+        self.shares = Shares()
         self._alarm: Alarm | None = None
         self.processed = 0  #: jobs that workers reported since the server started
         self.failed = 0
@@ -89,14 +92,13 @@ class Workers:
         """Take note of a worker; one that registers again under its id replaces what was known. Raises TooMany."""
         now, steady = self._clock.now_ms(), self._clock.steady_ms()
         key = (namespace, worker_id or to_uuid(self._ids.next(now)))
-        if self._take(key) is None and len(self) >= limits.workers_max:
-            raise TooMany(
-                f"Too many workers (max {limits.workers_max}). Unregister some, or wait until silent ones are gone."
-            )
+        if self._take(key) is None:
+            self._check_room(namespace)
         worker = Worker(
             key[1], namespace, name, list(queues), concurrency, hostname, pid, started_at, now, now, steady
         )  # fmt: skip
         self._active[key] = worker
+        self._count(worker, 1)
         self._tell(EventKind.WORKER_CONNECTED, worker, name=name, queues=worker.queues)
         self._book()
         return worker
@@ -117,6 +119,7 @@ class Workers:
         if worker is None:
             return None
         self._active[key] = worker
+        self._count(worker, 1)
         worker.last_seen, worker.heard_at = self._clock.now_ms(), self._clock.steady_ms()
         if was_silent:
             self._tell(EventKind.WORKER_CONNECTED, worker, name=worker.name, queues=worker.queues)
@@ -168,8 +171,27 @@ class Workers:
         if self._alarm is not None:
             self._alarm.cancel()
 
+    def _check_room(self, namespace: str) -> None:
+        """Raise TooMany, or NamespaceLimit."""
+        if len(self) >= limits.workers_max:
+            raise TooMany(
+                f"Too many workers (max {limits.workers_max}). Unregister some, or wait until silent ones are gone."
+            )
+        held = self._held.get(namespace, 0)
+        self.shares.check("workers", namespace, most=limits.workers_max, taken=len(self), held=held)
+
     def _take(self, key: tuple[str, str]) -> Worker | None:
-        return self._active.pop(key, None) or self._silent.pop(key, None)
+        worker = self._active.pop(key, None) or self._silent.pop(key, None)
+        if worker is not None:
+            self._count(worker, -1)
+        return worker
+
+    def _count(self, worker: Worker, change: int) -> None:
+        held = self._held.get(worker.namespace, 0) + change
+        if held:
+            self._held[worker.namespace] = held
+        else:
+            del self._held[worker.namespace]
 
     def _count_failures(self, worker: Worker, failed: int) -> None:
         before, worker.failed_jobs = worker.failed_jobs, failed
@@ -229,4 +251,5 @@ class Workers:
             if worker.heard_at + FORGET_AFTER_TIMEOUTS * self._timeout_ms > steady:
                 break
             del self._silent[key]
+            self._count(worker, -1)
         self._book()

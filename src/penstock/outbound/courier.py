@@ -46,8 +46,8 @@ def subjects_of(block: JournalBlock) -> set[Subject]:
 class Post(Protocol):
     """What sends a letter: see ``Sender.post``."""
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
-        """Send a body and return the status of the answer. Raises NotDelivered if there is none."""
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, namespace: str) -> int:
+        """Send a body on behalf of a namespace and return the status of the answer. Raises NotDelivered if there is none."""
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -159,46 +159,44 @@ class Courier:
 
     async def run_once(self) -> None:
         """Deliver everything up to the end of what is vouched for of the journal."""
-        store, limit = self._engine.store, 1
+        engine = self._engine
         self._woken.clear()  # before looking: what comes while it looks wakes it again
-        while self.cursor < self._engine.journal_vouched:
+        while self.cursor < engine.journal_vouched:
             rewound = self._rewound
-            blocks = await store.journal_read(self.cursor, limit)
+            async with engine.replays.turn(self.webhook.namespace):
+                page = await engine.store.journal_page(self.cursor, self.webhook.namespace, limits.webhook_read_bytes)
             if rewound != self._rewound:
                 continue
-            blocks = [block for block in blocks if block.seq < self._engine.journal_vouched]
-            if not blocks or blocks[-1].seq + len(blocks[-1].events) <= self.cursor:
+            vouched = engine.journal_vouched
+            if not page.first or page.first >= vouched or page.following <= self.cursor:
                 return
-            if blocks[0].seq > self.cursor:
-                self._missed(blocks[0].seq)
-            # What has nothing for this webhook is read in strides; what has something alone, because it may be held for long.
-            limit = 1 if await self._go_through(blocks) else min(2 * limit, limits.webhook_blocks_max)
+            if page.first > self.cursor:
+                self._missed(page.first)
+            await self._go_through([block for block in page.blocks if block.seq < vouched])
+            if rewound == self._rewound:
+                self.cursor = max(self.cursor, min(page.following, vouched))
 
-    async def _go_through(self, blocks: list[JournalBlock]) -> bool:
-        """Deliver what is in the first block that has something; tell whether one had."""
+    async def _go_through(self, blocks: list[JournalBlock]) -> None:
+        """Deliver what is in some blocks."""
         rewound = self._rewound
-        for index, block in enumerate(blocks):
+        for block in blocks:
             if any(self._wants(subject) for subject in subjects_of(block)):
-                del blocks[index + 1 :]
                 await self._deliver_all(block)
-                return True
-            self.cursor = max(self.cursor, block.seq + len(block.events))
             await settle(1)
             if rewound != self._rewound:
-                break
-        return False
+                return
+            self.cursor = max(self.cursor, block.seq + len(block.events))
 
     async def _deliver_all(self, block: JournalBlock) -> None:
         rewound = self._rewound
         for number, event in enumerate(block.events, block.seq):
-            if number >= self.cursor and self._wants(subject_of(block, event)):
+            if number >= self.cursor and event[0] in self._kinds and self._wants(subject_of(block, event)):
                 letter = await write(self._engine.store, self.webhook, block, number)
                 if rewound == self._rewound:
                     await self._deliver(letter)
                 if rewound != self._rewound:
                     return  # this number may be another event's now
                 self.cursor = number + 1
-        self.cursor = max(self.cursor, block.seq + len(block.events))
 
     def _wants(self, subject: Subject) -> bool:
         kind, (namespace, queue) = subject
@@ -219,7 +217,9 @@ class Courier:
             if attempt:
                 await pause(self._engine.clock, self._policy.pause_ms << (attempt - 1))
             try:
-                status = await self._post.post(self.webhook.url, letter.headers, letter.body)
+                status = await self._post.post(
+                    self.webhook.url, letter.headers, letter.body, namespace=self.webhook.namespace
+                )
             except NotDelivered as reason:
                 error = str(reason)
                 continue

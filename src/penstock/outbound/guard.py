@@ -3,6 +3,9 @@ r"""Keeps webhooks away from what only this machine or its network may reach (se
 A URL is read strictly, by rules of our own: what other programs would bend into an address (``0x7f.1``, ``127.0.0.1.``,
 ``good.com\@10.0.0.1``) is not a URL here. Then its name is looked up before every attempt, every address it has is judged,
 and the caller connects to one that was judged. Nothing is looked up twice, so an answer cannot change in between.
+
+A look-up cannot be cut off, and a slow name server may take a minute for it. So there is a limited number of them at a time, of
+which each namespace gets a share: one whose names are slow waits for itself.
 """
 
 from __future__ import annotations
@@ -12,18 +15,23 @@ import contextlib
 import re
 import socket
 import threading
+from contextlib import asynccontextmanager
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput
+from penstock.core.shares import Slots
 from penstock.outbound.addresses import METADATA, why_forbidden
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+    from typing import Any
 
     #: Looks up a name and returns its addresses. Raises OSError.
-    Resolve = Callable[[str, int], Awaitable[list[str]]]
+    Resolve = Callable[[str, int], Coroutine[Any, Any, list[str]]]
+    #: Returns the addresses of a target. Raises InvalidInput if one of them is forbidden, or OSError.
+    LookUp = Callable[[], Awaitable[list[str]]]
 
 _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<target>[^#]*)(?:#.*)?\Z")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -62,7 +70,9 @@ class Guard:
 
     def __init__(self, allowed_hosts: Iterable[str] = (), resolve: Resolve | None = None) -> None:
         self._allowed = frozenset(_plain(host) for host in allowed_hosts)
-        self._resolve = resolve or Resolver()
+        self._resolve = resolve or addresses_of
+        self._slots = Slots(limits.webhook_lookups_max)
+        self._lookups: set[asyncio.Task[list[str]]] = set()
 
     def check(self, url: str) -> Target:
         """Take a URL apart. Raises InvalidInput for what may not be called, as far as that shows without looking it up."""
@@ -78,10 +88,45 @@ class Guard:
         """Tell whether the operator vouches for a target's host."""
         return target.host in self._allowed
 
-    async def addresses(self, target: Target) -> list[str]:
-        """Look a target up and return its addresses. Raises InvalidInput if one of them is forbidden, or OSError."""
-        literal = _literal(target.host)
-        found = [target.host] if literal is not None else await self._resolve(target.host, target.port)
+    @asynccontextmanager
+    async def turn(self, target: Target, namespace: str) -> AsyncIterator[LookUp]:
+        """Wait until a target may be looked up on behalf of a namespace, and return what does it, once.
+
+        The wait is not bounded: a deadline for what is done with the address begins afterwards. A slot that is taken is free
+        again when the look-up has ended, even if its caller did not wait for that.
+        """
+        if _literal(target.host) is not None:
+            yield lambda: self._judged(target, None)
+            return
+        await self._slots.acquire(namespace)
+        begun: list[asyncio.Task[list[str]]] = []
+
+        async def look_up() -> list[str]:
+            task = asyncio.get_running_loop().create_task(self._resolve(target.host, target.port))
+            begun.append(task)
+            self._lookups.add(task)  # the event loop itself keeps no task alive
+            task.add_done_callback(lambda done: self._ended(done, namespace))
+            return await self._judged(target, task)
+
+        try:
+            yield look_up
+        finally:
+            if not begun:
+                self._slots.release(namespace)
+
+    async def addresses(self, target: Target, namespace: str = "") -> list[str]:
+        """Look a target up, when its turn comes, and return its addresses. Raises what a look-up raises."""
+        async with self.turn(target, namespace) as look_up:
+            return await look_up()
+
+    def _ended(self, task: asyncio.Task[list[str]], namespace: str) -> None:
+        self._lookups.discard(task)
+        self._slots.release(namespace)
+        if not task.cancelled():
+            task.exception()  # its caller may be gone, and the event loop complains about errors that are not read
+
+    async def _judged(self, target: Target, looking: asyncio.Task[list[str]] | None) -> list[str]:
+        found = [target.host] if looking is None else await asyncio.shield(looking)
         if not found:
             raise OSError(f"{target.host} has no address")
         if target.host not in self._allowed:
@@ -92,33 +137,26 @@ class Guard:
         return found[: limits.webhook_addresses_max]
 
 
-class Resolver:
-    """Looks names up in threads of its own, so that a slow name server holds up nothing else.
+async def addresses_of(host: str, port: int) -> list[str]:
+    """Return all addresses of a name. Raises OSError.
 
-    They are daemons, unlike those of an executor: a lookup cannot be cut off, and must not keep the server from ending.
+    It is looked up in a thread of its own, so that a slow name server holds up nothing else. The thread is a daemon, unlike
+    those of an executor: a look-up cannot be cut off, and must not keep the server from ending.
     """
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[list[str]] = loop.create_future()
 
-    def __init__(self) -> None:
-        self._free = asyncio.Semaphore(limits.webhook_lookups_max)
+    def finish(addresses: list[str], error: OSError | None) -> None:
+        if not found.done():
+            found.set_result(addresses) if error is None else found.set_exception(error)
 
-    async def __call__(self, host: str, port: int) -> list[str]:
-        """Return all addresses of a name. Raises OSError."""
-        await self._free.acquire()
-        loop = asyncio.get_running_loop()
-        found: asyncio.Future[list[str]] = loop.create_future()
+    def work() -> None:
+        addresses, error = _look_up(host, port)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(finish, addresses, error)
 
-        def finish(addresses: list[str], error: OSError | None) -> None:
-            self._free.release()  # only now: whoever waited may be gone, the thread was not
-            if not found.done():
-                found.set_result(addresses) if error is None else found.set_exception(error)
-
-        def work() -> None:
-            addresses, error = _look_up(host, port)
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(finish, addresses, error)
-
-        threading.Thread(target=work, name="penstock-resolve", daemon=True).start()
-        return await found
+    threading.Thread(target=work, name="penstock-resolve", daemon=True).start()
+    return await found
 
 
 def _look_up(host: str, port: int) -> tuple[list[str], OSError | None]:

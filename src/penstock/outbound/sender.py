@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.core.clock import Clock
-    from penstock.outbound.guard import Guard, Target
+    from penstock.outbound.guard import Guard, LookUp, Target
 
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?\r?\n\Z")
 _CONTINUING: Final = range(100, 200)
@@ -48,10 +48,15 @@ class Sender:
         self._timeout_ms = timeout_ms
         self._tls = tls
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
-        """Send a body and return the status of the answer. Raises NotDelivered if there is none."""
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, namespace: str = "") -> int:
+        """Send a body on behalf of a namespace and return the status of the answer. Raises NotDelivered if there is none.
+
+        The attempt, and its timeout, begin when the URL may be looked up; see ``Guard.turn``.
+        """
         try:
-            return await within(self._clock, self._timeout_ms, self._post(url, headers, body))
+            target = self._guard.check(url)
+            async with self._guard.turn(target, namespace) as look_up:
+                return await within(self._clock, self._timeout_ms, self._post(target, look_up, headers, body))
         except TimeoutError:
             raise NotDelivered(f"No answer within {self._timeout_ms} ms") from None
         except InvalidInput as error:
@@ -59,9 +64,8 @@ class Sender:
         except (OSError, ValueError, EOFError) as error:  # a failed connection, a line without an end, half an answer
             raise NotDelivered(f"{type(error).__name__}: {error}"[: limits.progress_message_chars_max]) from None
 
-    async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
-        target = self._guard.check(url)
-        reader, writer = await connect(target, await self._guard.addresses(target), self._tls)
+    async def _post(self, target: Target, look_up: LookUp, headers: Mapping[str, str], body: bytes) -> int:
+        reader, writer = await connect(target, await look_up(), self._tls)
         try:
             writer.write(_request(target, headers, body))
             await writer.drain()

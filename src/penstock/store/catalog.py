@@ -11,6 +11,7 @@ from penstock.core import limits
 from penstock.core.errors import TooMany
 from penstock.core.lifecycle import STORED_STATES, State
 from penstock.core.queue import Counts, Queue, QueueKey, Standing
+from penstock.core.shares import Shares
 from penstock.store.contract import Horizon
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Catalog:
     def __init__(self) -> None:
         self.namespaces: dict[str, int] = {}
         self.by_key: dict[QueueKey, Queue] = {}  #: those that are served here
+        self.held: dict[str, int] = {}  #: how many of these each namespace has
         self.by_number: dict[int, Queue] = {}  #: all
         self.away: dict[int, Queue] = {}  #: those that are not, by number
         self.frozen: dict[int, Queue] = {}  #: those of them that have jobs here
@@ -66,6 +68,7 @@ class Catalog:
     def _place(self, queue: Queue) -> None:
         if queue.move.standing is Standing.HERE:
             self.by_key[queue.key] = queue
+            self.held[queue.key.namespace] = self.held.get(queue.key.namespace, 0) + 1
         else:
             self.away[queue.number] = self.away_by_key[queue.key] = queue
             if queue.move.standing is not Standing.GONE:
@@ -74,6 +77,10 @@ class Catalog:
     def _displace(self, queue: Queue) -> None:
         if queue.move.standing is Standing.HERE:
             del self.by_key[queue.key]
+            namespace = queue.key.namespace
+            self.held[namespace] -= 1
+            if not self.held[namespace]:
+                del self.held[namespace]
         else:
             del self.away[queue.number], self.away_by_key[queue.key]
             self.frozen.pop(queue.number, None)
@@ -117,6 +124,7 @@ class CatalogReads(Generic[C]):
     """Base of stores: what they answer from memory."""
 
     catalog: C
+    shares: Shares = Shares()
     when_moved: list[Callable[[], None]]
 
     @property

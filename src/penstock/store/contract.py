@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.core.cron import Cron, CronKey
     from penstock.core.events import Event
     from penstock.core.flow import Dependency, End, Need, NeedCount, Relay
+    from penstock.core.group_limits import GroupLimits
     from penstock.core.history import History
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.ledger import Chunk, Entry
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.core.names import Reservation
     from penstock.core.queue import Counts, Move, Queue, QueueKey, QueueSettings, Standing
     from penstock.core.sharding import Layout
+    from penstock.core.shares import Shares
     from penstock.core.webhook import Webhook
 
 
@@ -160,6 +162,19 @@ class JournalBlock(msgspec.Struct, frozen=True):
     around: tuple[str, str] = ("", "")  #: what to put around the number of an event to say where a reader of all shards is
 
 
+class JournalPage(msgspec.Struct, frozen=True):
+    """A stretch of the journal, with the events of one namespace, and those of none.
+
+    In a block, an event of another namespace is ``store.journal.FOREIGN``. A block may end before its last event: the next page
+    goes on there.
+    """
+
+    first: int  #: number of the first event of the first block that was read; 0 if there was none
+    following: int  #: number of the event that the next page begins with
+    blocks: Sequence[JournalBlock]  #: that have such events
+    is_last: bool  #: it was read to the end of the journal
+
+
 class Follower(Protocol):
     """Hears of what other servers have committed to the same store, in order and each once."""
 
@@ -257,8 +272,11 @@ class Transaction(Protocol):
     def queue_find(self, key: QueueKey) -> Queue | None:
         """Return a queue that exists and is served here."""
 
-    async def queue_open(self, key: QueueKey) -> Queue:
-        """Return a queue, made with default settings if it did not exist. Raises QueueMoving if it is on another shard."""
+    async def queue_open(self, key: QueueKey, *, must: bool = False) -> Queue:
+        """Return a queue, made with default settings if it did not exist. Raises QueueMoving if it is on another shard.
+
+        Raises NamespaceLimit, before anything is written, if its namespace has as many queues as it may, unless it ``must`` be.
+        """
 
     def queue_touch(self, queue: Queue) -> None:
         """Have it checked at the end that nobody has changed a queue meanwhile, though no job of it is written."""
@@ -318,6 +336,26 @@ class Transaction(Protocol):
 
     async def bucket_save(self, queue: Queue, tokens: float, at_ms: int) -> None:
         """Write how many jobs a rate limit has left. Forgotten with the limit or the queue."""
+
+    # Groups of jobs that are paused or limited. Only those of queues whose settings say ``limits_groups`` count.
+
+    async def group_load(self, queue: Queue, group: str) -> GroupLimits | None:
+        """Return what was set of a group, held for this transaction; None if nothing was."""
+
+    async def group_save(self, queue: Queue, groups: Sequence[tuple[str, GroupLimits]]) -> None:
+        """Write what is set of groups, and have ``job_ready`` go by it. Forgotten with the queue."""
+
+    async def groups_limited(self, queue: Queue) -> int:
+        """Count the groups of which something is set."""
+
+    async def group_page(self, queue: Queue, after: str, limit: int) -> list[tuple[str, GroupLimits]]:
+        """Read what was set of the groups whose names come after one, in order."""
+
+    async def group_reopen(self, queue: Queue, limit: int) -> int | None:
+        """Have ``job_ready`` look again at up to ``limit`` groups that time lets go on: their rate limit, or a hold.
+
+        Returns the steady moment from which it lets the next one; None if there is none.
+        """
 
     def queue_by_number(self, number: int) -> Queue:
         """Return the queue that jobs refer to by this number."""
@@ -515,6 +553,9 @@ class Transaction(Protocol):
         Raises TooMany beyond ``crons_max``.
         """
 
+    async def cron_tally(self, namespace: str) -> tuple[int, int]:
+        """Return how many crons there are, and how many of them are of a namespace."""
+
     async def cron_save(self, crons: Sequence[tuple[Cron, int]]) -> None:
         """Write crons back, each with the tick it was read with. Raises RowChanged if one no longer has it."""
 
@@ -637,6 +678,7 @@ class Store(Protocol):
         """Where another process finds it, to read from it in bulk: ``sqlite:`` and a file, or a database. May hold a secret."""
 
     when_moved: list[Callable[[], None]]  #: called when a queue, or the layout, is not what it was: see ``Standing``
+    shares: Shares  #: how many queues one namespace may have
 
     @property
     def layout(self) -> Layout | None:
@@ -854,3 +896,13 @@ class Store(Protocol):
 
     async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
         """Read up to ``limit`` blocks of the journal, from the one that holds the given number on."""
+
+    async def journal_first(self) -> int | None:
+        """Look up the number of the oldest event that is kept; None if none is."""
+
+    async def journal_page(self, seq: int, namespace: str, bytes_max: int) -> JournalPage:
+        """Read the journal as one namespace sees it, from the block that holds the given number on.
+
+        A page ends after ``bytes_max`` bytes of the namespace's events, or after ``limits.replay_read_bytes`` of all that was
+        read, or ``limits.replay_blocks`` blocks. What other namespaces did is not decoded.
+        """

@@ -24,15 +24,16 @@ from penstock.core.errors import (
 from penstock.core.ids import ID_MAX
 from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.nesting import check_depth
+from penstock.core.nesting import depth_steps
 from penstock.core.queue import QueueKey
+from penstock.core.slices import in_slices
 from penstock.core.timestamps import from_rfc3339, to_rfc3339
 from penstock.doors.batches import wire
 from penstock.doors.batches.leases import Leases
 from penstock.doors.http.body import Reader
 from penstock.doors.http.route import Plain, Route
 from penstock.doors.http.unknown import FieldCheck
-from penstock.doors.opaque import unwrap, wrap
+from penstock.doors.opaque import unwrap, wrap_steps
 from penstock.engine.admin import Slice
 from penstock.engine.claim import Claim
 from penstock.engine.produce import PushAcross
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.core.job import Details, Job, Payload
+    from penstock.core.slices import Steps
     from penstock.doors.batches.tally import Tally
     from penstock.doors.http.request import Request
     from penstock.engine.fleet import AnyEngine
@@ -85,7 +87,7 @@ class BatchesDoor:
 
     async def enqueue(self, req: Request) -> list[int] | list[str]:
         as_text = ENQUEUE_QUERY.parse_query(req).ids == "text"
-        items = ENQUEUE_CHECK.parse(req, await req.body(), ENQUEUE.parse)
+        items = await ENQUEUE_CHECK.read(req, await req.body(), ENQUEUE.steps)
         if len(items) > limits.bulk_jobs_max:
             raise InvalidInput(f"Too many items (max {limits.bulk_jobs_max}). Send them in several requests.")
         for namespace in {item.namespace for item in items}:
@@ -94,15 +96,20 @@ class BatchesDoor:
         parts: dict[QueueKey, list[NewJob]] = {}
         places: dict[QueueKey, list[int]] = {}
         overdue: dict[int, int] = {}
-        last: QueueKey | None = None
-        for place, (topic, item) in enumerate(_with_topics(items)):
-            if topic is not last:
-                last, jobs, at = topic, parts.setdefault(topic, []), places.setdefault(topic, [])
-            wait = 0 if item.deliver_after is None else _wait(item.deliver_after, place, now_ms)
-            if wait < 0:
-                overdue[place] = wait
-            jobs.append(_new_job(item, place, wait, self._max_retries))
-            at.append(place)
+
+        def sort_in() -> Steps[None]:
+            last: QueueKey | None = None
+            for place, (topic, item) in enumerate(_with_topics(items)):
+                if topic is not last:
+                    last, jobs, at = topic, parts.setdefault(topic, []), places.setdefault(topic, [])
+                wait = 0 if item.deliver_after is None else _wait(item.deliver_after, place, now_ms)
+                if wait < 0:
+                    overdue[place] = wait
+                jobs.append((yield from _new_job(item, place, wait, self._max_retries)))
+                at.append(place)
+                yield
+
+        await in_slices(sort_in())
         if not items:
             return []
         if overdue:
@@ -317,9 +324,10 @@ def _line_up(parts: dict[QueueKey, list[NewJob]], places: dict[QueueKey, list[in
         places[topic] = [at[number] for number in order]
 
 
-def _new_job(item: wire.EnqueueItem, place: int, wait: int, max_retries: int) -> NewJob:
-    """Turn an item into what the engine pushes. Raises InvalidInput."""
-    data, options = wrap(item.payload or b"", _metadata(item.metadata, place))
+def _new_job(item: wire.EnqueueItem, place: int, wait: int, max_retries: int) -> Steps[NewJob]:
+    """Turn an item into what the engine pushes, in steps. Raises InvalidInput."""
+    metadata = None if item.metadata is None else (yield from _metadata(item.metadata, place))
+    data, options = yield from wrap_steps(item.payload or b"", metadata)
     return NewJob(
         data,
         options,
@@ -332,12 +340,10 @@ def _new_job(item: wire.EnqueueItem, place: int, wait: int, max_retries: int) ->
     )
 
 
-def _metadata(given: dict[str, Raw] | None, place: int) -> Raw | None:
-    if given is None:
-        return None
+def _metadata(given: dict[str, Raw], place: int) -> Steps[Raw]:
     value = _encode(given)
     try:
-        check_depth(value)
+        yield from depth_steps(value)
     except InvalidInput as error:
         raise InvalidInput(f"Invalid request body: {error} - at `$[{place}].metadata`") from None
     return Raw(value)

@@ -10,12 +10,14 @@ from msgspec import Meta, Raw
 from penstock.core import limits
 from penstock.core.errors import InvalidInput
 from penstock.core.ids import ID_MAX
-from penstock.doors.http.body import Reader
+from penstock.core.slices import in_slices
+from penstock.doors.http.body import Reader, item_shape, sound_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import UnionType
 
+    from penstock.core.slices import Steps
     from penstock.doors.http.request import Request
 
 #: As a number, or as text: JavaScript rounds numbers beyond 2^53.
@@ -198,16 +200,18 @@ class Body(Generic[T]):
     def __init__(self, shape: type[T] | UnionType) -> None:
         self.shape: Any = shape
         self._decode: Callable[[bytes], T] = msgspec.json.Decoder(shape).decode
+        self._item = item_shape(shape)
 
     async def read(self, req: Request) -> T:
         """Read a body. Raises InvalidInput, which says what is wrong and where."""
-        return self.parse(await req.body())
+        return await in_slices(self.steps(await req.body()))
 
-    def parse(self, body: bytes) -> T:
-        """Turn bytes into the shape. Raises InvalidInput, which says what is wrong and where."""
+    def steps(self, body: bytes) -> Steps[T]:
+        """Turn bytes into the shape, in steps. Raises InvalidInput, which says what is wrong and where."""
         try:
             if not body.isascii():
                 body.decode()
-            return self._decode(body)
+            built: T = yield from sound_steps(body, self._decode, self._item)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidInput(f"Invalid request body: {error}") from None
+        return built

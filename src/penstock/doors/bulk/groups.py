@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -20,9 +21,13 @@ from penstock.doors.http.errors import ErrorReply, LeasesLostReply
 from penstock.doors.http.route import File, Route
 from penstock.doors.jobs.door import check_queue_name
 from penstock.doors.namespaces import namespace_in
+from penstock.doors.permission import Permission
 from penstock.engine.groups import Wish
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from penstock.core.ledger import Epoch
     from penstock.doors.http.request import Request
     from penstock.engine.fleet import AnyEngine
     from penstock.engine.groups import Groups
@@ -129,7 +134,8 @@ class GroupHandlers(BulkDoor):
             if self.engine.store.queue_find(QueueKey(namespace, queue)) is None:
                 check_queue_name(queue)
         histories = self._check_histories(body.histories)
-        epoch = await self._groups.claim(namespace, group, body.epoch, Wish(queues, body.max, body.lease_ms, body.wait_ms))
+        wish = Wish(queues, body.max, body.lease_ms, body.wait_ms)
+        epoch = await self._while_allowed(req, self._groups.claim(namespace, group, body.epoch, wish))
         rows = epoch.rows
         return EpochClaimReply(body.epoch, rows, -(-rows // limits.epoch_rows_of_split), histories)
 
@@ -169,6 +175,18 @@ class GroupHandlers(BulkDoor):
     async def standings(self, req: Request) -> list[GroupReply]:
         namespace = None if req.header("x-namespace") == ANYWHERE else namespace_in(req.scope.headers)
         return [GroupReply(*each) for each in await self._groups.standings(namespace)]
+
+    async def _while_allowed(self, req: Request, claiming: Coroutine[Any, Any, Epoch]) -> Epoch:
+        """Claim, unless the client's key or token ends while it waits. Raises Unauthorized then."""
+        answer = asyncio.ensure_future(claiming)
+        permission = Permission(req, self.engine.clock, answer.cancel)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            permission.check()
+            raise
+        finally:
+            permission.cancel()
 
     def _check_histories(self, expected: dict[str, str]) -> dict[str, str]:
         """Compare the histories of shards with those a group has seen, and return them. Raises HistoryReplaced.

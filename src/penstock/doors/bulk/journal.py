@@ -114,5 +114,5 @@ class JournalHandlers(BulkDoor):
 async def _first_kept(store: Store) -> int:
     """Return the number of the oldest event that is kept; of the next one, if none is."""
     following = store.journal_next
-    blocks = await store.journal_read(0, 1)
-    return blocks[0].seq if blocks else following
+    first = await store.journal_first()
+    return following if first is None else first

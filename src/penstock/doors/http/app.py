@@ -15,7 +15,7 @@ import structlog
 from penstock.access.gate import shown_in
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
-from penstock.core.errors import HeadRefused, PenstockError, RateLimited, RouteNotFound, TargetTooLong, Unauthorized
+from penstock.core.errors import HeadRefused, PenstockError, RateLimited, RouteNotFound, TargetTooLong, TooMany, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
 from penstock.doors.http.request import Bodies, Request
@@ -25,6 +25,7 @@ from penstock.doors.http.unknown import WARNING_HEADER
 from penstock.doors.links import ends_of
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from granian._granian import RSGIHTTPProtocol as HTTPProtocol
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     from penstock.access.origin import Origins
     from penstock.access.rate_limit import ClientAddress, SlidingWindow
     from penstock.core.clock import Clock
+    from penstock.doors.answers import UnreadAnswers
     from penstock.doors.http.route import Handler
     from penstock.doors.links import Links
+    from penstock.engine.fair_share import FairShare
 
 log = structlog.get_logger("penstock.http")
 
@@ -96,7 +99,9 @@ class HttpApp:
     ``origins`` decides which web pages may call from a browser. ``websocket`` serves WebSockets (None: there
     are none); what it raises before it accepts the connection is the answer to the handshake, said through ``links``.
     ``plain_errors``: what has no route is answered with a line of text. ``stray`` answers it, if that is said otherwise.
-    ``error_body`` spells errors as JSON. ``flows`` are the connections that streams run over: they are told what else is sent.
+    ``error_body`` spells errors as JSON. ``share`` decides when a request of a namespace begins.
+    ``flows`` are the connections that streams run over: they are told what else is sent.
+    ``answers`` bounds the large answers that clients have not taken (None: they are not counted).
     """
 
     def __init__(
@@ -109,11 +114,13 @@ class HttpApp:
         window: SlidingWindow | None,
         address: ClientAddress,
         links: Links,
+        share: FairShare,
         websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
         plain_errors: bool = False,
         stray: Handler = not_found,
         error_body: Callable[[PenstockError], bytes] = body_of,
         flows: Mapping[str, Traffic] | None = None,
+        answers: UnreadAnswers | None = None,
     ) -> None:
         self._router = Router(routes)
         self._probes = frozenset(route.path for route in routes if route.probe)
@@ -130,14 +137,25 @@ class HttpApp:
         self._origins = origins
         asking, is_open = origins.allowed
         self._heads = (_heads(asking), _heads(is_open))  #: by whether the gate is open, which may change
-        self.bodies = Bodies()
+        self._answers = answers
+        self.under_way: set[Scope] = set()  #: requests that are not over, WebSockets among them
+        self._share = share
+        self.bodies = Bodies(clock, self.client_of, share)
         self._encode = msgspec.json.Encoder().encode
 
     async def __rsgi__(self, scope: Scope, proto: HTTPProtocol) -> None:
         """Answer one request."""
-        if scope.proto != "http":
-            await self._serve_websocket(scope, cast("RSGIWebsocketProtocol", proto))
-            return
+        under_way = self.under_way
+        under_way.add(scope)
+        try:
+            if scope.proto == "http":
+                await self._answer(scope, proto)
+            else:
+                await self._serve_websocket(scope, cast("RSGIWebsocketProtocol", proto))
+        finally:
+            under_way.discard(scope)
+
+    async def _answer(self, scope: Scope, proto: HTTPProtocol) -> None:
         request = Request(scope, proto, self.bodies, self._gate)
         route: Route | None = None
         heads = self._heads[self._gate.is_open]
@@ -156,10 +174,9 @@ class HttpApp:
                 proto = route.meter.watch(proto)
             if refused is not None or not self._gate.is_open:
                 await self._check(scope, route, request, refused)
-            handler = self._stray if route is None else route.handler
-            if method == "HEAD" and route is not None and route.right is Right.TAKE:
-                handler = _head_refused
-            answer = await handler(request, **params)
+            if (place := self._turn_of(request, route, params)) is not None:
+                await place
+            answer = await self._handler_of(method, route)(request, **params)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the client gets an answer
             self._answer_error(proto, error, plain=self._plain_errors if route is None else route.plain_errors)
             request.free()
@@ -178,7 +195,32 @@ class HttpApp:
             status, body = 200, self._encode(answer)
         if self._flows and (flow := self._flows.get(ends_of(scope))) is not None:
             flow.count_other(len(body))
-        proto.response_bytes(status, headers, body)
+        if len(body) <= limits.answer_counted_bytes or await self._may_send(request, proto, route, len(body)):
+            proto.response_bytes(status, headers, body)
+
+    async def _may_send(self, request: Request, proto: HTTPProtocol, route: Route | None, size: int) -> bool:
+        """Wait until a large answer may be sent. If that takes too long, answer with an error instead, and return False."""
+        scope = request.scope
+        if self._answers is None or scope.method == "HEAD":
+            return True
+        try:
+            await self._answers.reserve(ends_of(scope), self._who(scope, request), size)
+        except TooMany as error:
+            self._answer_error(proto, error, plain=self._plain_errors if route is None else route.plain_errors)
+            return False
+        return True
+
+    def _turn_of(self, request: Request, route: Route | None, params: dict[str, str]) -> asyncio.Future[None] | None:
+        """Return what a request has to wait for before it begins: its namespace may have begun enough for now."""
+        if route is None or not (route.namespaced or "ns" in params):
+            return None
+        request.tenant = tenant = params["ns"] if "ns" in params else request.header("x-namespace", DEFAULT_NAMESPACE)
+        return self._share.begin(tenant)
+
+    def _handler_of(self, method: str, route: Route | None) -> Handler:
+        if route is None:
+            return self._stray
+        return _head_refused if method == "HEAD" and route.right is Right.TAKE else route.handler
 
     async def _go_on(self, method: str, proto: HTTPProtocol, answer: Stream | File) -> None:
         """Give an answer that goes on, or is sent by the server underneath."""
@@ -262,6 +304,11 @@ class HttpApp:
             return None
         wait_ms = window.retry_after_ms(self.client_of(scope))
         return RateLimited(retry_after_ms=wait_ms) if wait_ms else None
+
+    def _who(self, scope: Scope, request: Request) -> str:
+        """Name the client whose unread answers are counted: the identity, or the address if there is none."""
+        subject = request.identity.subject
+        return f"identity {subject}" if subject else self.client_of(scope)
 
     def client_of(self, scope: Scope) -> str:
         """Return the address of the client itself, whoever stands between."""

@@ -1,23 +1,31 @@
 """Reading request bodies: size first, then shape, then the contract's own words for what is wrong.
 
-A sound body is decoded in one step into its struct. Only when that fails is it looked at again, field by field, to find the
-words the contract has for the mistake, or to forgive what the contract forgives: null for "not given", 5.0 for 5.
+A small, sound body is decoded in one step into its struct. Only when that fails is it looked at again, field by field, to find
+the words the contract has for the mistake, or to forgive what the contract forgives: null for "not given", 5.0 for 5.
+
+That, and reading large bodies, is done in slices (core/slices), item by item: each item is decoded in one step if it is sound,
+and only the one that is not is explained.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import inspect
 
+from penstock.core import limits
 from penstock.core.errors import InvalidInput
+from penstock.core.nesting import count_steps
+from penstock.core.slices import at_once, in_slices
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from penstock.core.slices import Steps
     from penstock.doors.http.request import Request
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -39,23 +47,46 @@ class Reader(Generic[T]):
 
     async def read(self, req: Request) -> T:
         """Read a body that must be there."""
-        return self.parse(await req.body())
+        return await self.take(await req.body())
 
     async def read_optional(self, req: Request) -> T:
         """Read a body that may be empty: then everything has its default."""
         body = await req.body()
-        return self.parse(body if body.strip() else b"{}")
+        return await self.take(body if body.strip() else b"{}")
+
+    async def take(self, body: bytes) -> T:
+        """Turn bytes into the shape, in slices if that takes long. Raises InvalidInput in the contract's words."""
+        if len(body) <= limits.small_body_bytes:
+            try:
+                if not body.isascii():
+                    body.decode()
+                return self._decode(body)
+            except msgspec.ValidationError:
+                pass
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                raise InvalidInput(_INVALID) from None
+        return await in_slices(self.steps(body))
 
     def parse(self, body: bytes) -> T:
-        """Turn bytes into the shape. Raises InvalidInput in the contract's words."""
+        """Turn bytes that are known to be few into the shape. Raises InvalidInput in the contract's words."""
         try:
             if not body.isascii():
                 body.decode()
             return self._decode(body)
         except msgspec.ValidationError:
-            return self._explain(_fields(body, _INVALID), "")
+            return at_once(self.steps(body))
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             raise InvalidInput(_INVALID) from None
+
+    def steps(self, body: bytes, flawed: Callable[[str, msgspec.Raw], None] | None = None) -> Steps[T]:
+        """Turn bytes into the shape, in steps. Raises InvalidInput in the contract's words.
+
+        ``flawed`` is called with the place and the text of each item that could not be decoded in one step.
+        """
+        yield from check_text(body, _INVALID)
+        fields = yield from _fields(body, _INVALID)
+        built: T = yield from _build(self._info, fields, "", flawed)
+        return built
 
     def parse_query(self, req: Request) -> T:
         """Turn a query string into the shape: numbers are read as such, everything else is text."""
@@ -66,11 +97,78 @@ class Reader(Generic[T]):
                 continue
             numeric = any(isinstance(kind, inspect.IntType) for kind in _kinds(field.type))
             given[name] = msgspec.Raw(_number_literal(text) if numeric else msgspec.json.encode(text))
-        return self._explain(given, "")
-
-    def _explain(self, given: Mapping[str, msgspec.Raw], where: str) -> T:
-        built: T = _build(self._info, given, where)
+        built: T = at_once(_build(self._info, given, "", None))
         return built
+
+
+def check_text(body: bytes, otherwise: str) -> Steps[None]:
+    """Raise InvalidInput unless a body is UTF-8 and has the syntax of JSON, in steps."""
+    try:
+        if not body.isascii():
+            body.decode()
+            yield
+        _check_syntax(body)
+        yield
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise InvalidInput(otherwise) from None
+
+
+_check_syntax: Final = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+@lru_cache(maxsize=1_024)
+def decoder_of(shape: Any) -> Callable[[bytes | msgspec.Raw], Any]:
+    """Return what decodes JSON of a shape."""
+    return msgspec.json.Decoder(shape).decode
+
+
+def items_steps(raw: bytes | msgspec.Raw, most: int) -> Steps[list[msgspec.Raw] | None]:
+    """Take a JSON array apart, in steps. Returns None if it has more than ``most`` items. Raises msgspec.ValidationError."""
+    if len(memoryview(raw)) > limits.small_body_bytes:
+        text = bytes(raw)
+        if (yield from count_steps(text, max(most, _FEW))) > max(most, _FEW):
+            if text.lstrip()[:1] != b"[":
+                raise msgspec.ValidationError("Expected `array`")
+            return None
+    items = _decode_items(raw)
+    return items if len(items) <= most else None
+
+
+def item_shape(shape: Any) -> Any:
+    """Return the shape of the items of a shape that is an array, or may be one; None if it is none."""
+    kinds = _kinds(inspect.type_info(shape))
+    found = next((each for each in kinds if isinstance(each, inspect.ListType)), None)
+    return found.item_type.cls if found is not None and isinstance(found.item_type, inspect.StructType) else None
+
+
+def sound_steps(body: bytes, decode: Callable[[bytes], Any], item: Any) -> Steps[Any]:
+    """Decode a body that must be sound, in steps: a large array item by item. ``item``: the shape of these.
+
+    Raises msgspec.DecodeError, which names the place of the mistake, or InvalidInput for too many items.
+    """
+    if len(body) <= limits.small_body_bytes or item is None or body.lstrip()[:1] != b"[":
+        return decode(body)
+    _check_syntax(body)
+    yield
+    items = yield from items_steps(body, limits.bulk_jobs_max)
+    if items is None:
+        raise InvalidInput(f"Too many items (max {limits.bulk_jobs_max}). Send them in several requests.")
+    built = []
+    decode_item = decoder_of(item)
+    for index, each in enumerate(items):
+        try:
+            built.append(decode_item(each))
+        except msgspec.ValidationError as error:
+            text, at, place = str(error).partition(" - at `$")
+            raise msgspec.ValidationError(f"{text} - at `$[{index}]{place if at else '`'}") from None
+        yield
+    return built
+
+
+#: So many values take no time worth mentioning, whatever the limit for them is.
+_FEW: Final = 100_000
 
 
 def _number_literal(text: str) -> bytes:
@@ -84,9 +182,13 @@ def _number_literal(text: str) -> bytes:
     return str(int(value)).encode() if value.is_integer() else repr(value).encode()
 
 
-def _fields(raw: bytes | msgspec.Raw, otherwise: str) -> dict[str, msgspec.Raw]:
+def _fields(raw: bytes | msgspec.Raw, otherwise: str) -> Steps[dict[str, msgspec.Raw]]:
+    if len(memoryview(raw)) > limits.small_body_bytes:
+        count = yield from count_steps(bytes(raw), limits.object_fields_max)
+        if count > limits.object_fields_max and bytes(raw).lstrip()[:1] == b"{":
+            raise InvalidInput(f"Too many fields in one object (max {limits.object_fields_max})")
     try:
-        return msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        return _decode_fields(raw)
     except (msgspec.DecodeError, RecursionError):
         raise InvalidInput(otherwise) from None
 
@@ -97,32 +199,47 @@ def _kinds(kind: inspect.Type) -> tuple[inspect.Type, ...]:
     return kind.types if isinstance(kind, inspect.UnionType) else (kind,)
 
 
-def _build(info: inspect.StructType, given: Mapping[str, msgspec.Raw], where: str) -> Any:
+def _build(
+    info: inspect.StructType,
+    given: Mapping[str, msgspec.Raw],
+    where: str,
+    flawed: Callable[[str, msgspec.Raw], None] | None,
+) -> Steps[Any]:
     """Make a struct from its fields, checked one after the other in the order of the struct."""
     values: dict[str, Any] = {}
     for field in info.fields:
         raw = given.get(field.encode_name)
         kinds = _kinds(field.type)
         takes_anything = any(isinstance(kind, inspect.RawType | inspect.AnyType) for kind in kinds)
-        if raw is None or (bytes(raw) == b"null" and not takes_anything):
+        if raw is None or (not takes_anything and _is_null(raw)):
             if field.required:
                 raise InvalidInput(f"{where}{field.encode_name} is required")
             if raw is not None and field.default is msgspec.UNSET:  # a field that tells null from "not given"
                 values[field.name] = None
             continue
-        values[field.name] = _value(f"{where}{field.encode_name}", field.encode_name, _likely(kinds, raw), raw)
+        name, kind = f"{where}{field.encode_name}", _likely(kinds, raw)
+        values[field.name] = yield from _value(name, field.encode_name, kind, raw, flawed)
     return info.cls(**values)
+
+
+def _is_null(raw: msgspec.Raw) -> bool:
+    return len(memoryview(raw)) == _NULL_BYTES and bytes(raw) == b"null"
+
+
+_NULL_BYTES: Final = 4
 
 
 def _likely(kinds: tuple[inspect.Type, ...], raw: msgspec.Raw) -> inspect.Type:
     """Return which of several kinds a value is meant to be: the first, unless it is an object or array and one of them is."""
     given = [kind for kind in kinds if not isinstance(kind, inspect.NoneType)]
     nested: dict[bytes, type[inspect.Type]] = {b"{": inspect.StructType, b"[": inspect.ListType}
-    wanted = nested.get(bytes(raw)[:1], inspect.Type)
+    wanted = nested.get(bytes(memoryview(raw)[:1]), inspect.Type)
     return next((kind for kind in given if isinstance(kind, wanted)), given[0])
 
 
-def _value(name: str, key: str, kind: inspect.Type, raw: msgspec.Raw) -> Any:
+def _value(
+    name: str, key: str, kind: inspect.Type, raw: msgspec.Raw, flawed: Callable[[str, msgspec.Raw], None] | None
+) -> Steps[Any]:
     if isinstance(kind, inspect.RawType | inspect.AnyType):
         return raw if isinstance(kind, inspect.RawType) else msgspec.json.decode(raw)
     if isinstance(kind, inspect.IntType):
@@ -139,12 +256,17 @@ def _value(name: str, key: str, kind: inspect.Type, raw: msgspec.Raw) -> Any:
             raise InvalidInput(f"{name} must be one of: {', '.join(map(str, kind.values))}")
         return text
     if isinstance(kind, inspect.ListType):
-        return _list(name, key, kind, raw)
+        return (yield from _list(name, key, kind, raw, flawed))
     if isinstance(kind, inspect.StructType):
-        return _build(kind, _fields(raw, f"{name} must be an object"), f"{name}.")
+        fields = yield from _fields(raw, f"{name} must be an object")
+        return (yield from _build(kind, fields, f"{name}.", flawed))
     if isinstance(kind, inspect.DictType):  # its keys are texts, as all keys in JSON
-        items = _fields(raw, f"{name} must be an object")
-        return {each: _value(f"{name}.{each}", key, _kinds(kind.value_type)[0], item) for each, item in items.items()}
+        items = yield from _fields(raw, f"{name} must be an object")
+        built = {}
+        for each, item in items.items():
+            built[each] = yield from _value(f"{name}.{each}", key, _kinds(kind.value_type)[0], item, flawed)
+            yield
+        return built
     raise AssertionError(f"no rule for {kind}")
 
 
@@ -178,22 +300,35 @@ def _text(name: str, kind: inspect.StrType, raw: msgspec.Raw) -> str:
     return text
 
 
-def _list(name: str, key: str, kind: inspect.ListType, raw: msgspec.Raw) -> list[Any]:
+def _list(
+    name: str, key: str, kind: inspect.ListType, raw: msgspec.Raw, flawed: Callable[[str, msgspec.Raw], None] | None
+) -> Steps[list[Any]]:
+    most = limits.ids_max if kind.max_length is None else kind.max_length
     try:
-        items = msgspec.json.decode(raw, type=list[msgspec.Raw])
+        items = yield from items_steps(raw, most)
     except msgspec.DecodeError:
         raise InvalidInput(f"{name} must be an array") from None
-    if kind.max_length is not None and len(items) > kind.max_length:
-        raise InvalidInput(f"{name} must have at most {kind.max_length} items")
+    if items is None:
+        raise InvalidInput(f"{name} must have at most {most} items")
+    built: list[Any] = []
     if isinstance(kind.item_type, inspect.StructType):
-        return [
-            _build(kind.item_type, _fields(item, f"{name}[{index}] must be an object"), f"{name}[{index}]: ")
-            for index, item in enumerate(items)
-        ]
+        decode = decoder_of(kind.item_type.cls)
+        for index, item in enumerate(items):
+            try:
+                built.append(decode(item))
+            except msgspec.ValidationError:
+                if flawed is not None:
+                    flawed(f"{name}[{index}]", item)
+                fields = yield from _fields(item, f"{name}[{index}] must be an object")
+                built.append((yield from _build(kind.item_type, fields, f"{name}[{index}]: ", flawed)))
+            except (msgspec.DecodeError, RecursionError):
+                raise InvalidInput(_INVALID) from None
+            yield
+        return built
     item_kinds = _kinds(kind.item_type)
-    return [
-        None
-        if bytes(item) == b"null" and any(isinstance(each, inspect.NoneType) for each in item_kinds)
-        else _value(f"{name}[{index}]", key, item_kinds[0], item)
-        for index, item in enumerate(items)
-    ]
+    takes_null = any(isinstance(each, inspect.NoneType) for each in item_kinds)
+    for index, item in enumerate(items):
+        is_null = takes_null and _is_null(item)
+        built.append(None if is_null else (yield from _value(f"{name}[{index}]", key, item_kinds[0], item, flawed)))
+        yield
+    return built

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from penstock.doors.permission import Permission
 from penstock.engine.claim import Wait
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ async def claim_for(
 ) -> Sequence[Delivery]:
     """Claim jobs. If the client hangs up while it waits, nothing is claimed, or it is given back.
 
-    With a ``wait_id``, ``waits`` can end the wait, too.
+    So it is if its key or token ends: raises Unauthorized. With a ``wait_id``, ``waits`` can end the wait, too.
     """
     if claim.wait_ms == 0:
         return await engine.run(claim)
@@ -60,13 +61,16 @@ async def claim_for(
         waits.add(namespace, wait_id, wait)
     gone = asyncio.ensure_future(req.disconnected())
     gone.add_done_callback(lambda left: None if left.cancelled() else wait.give_up())
+    permission = Permission(req, engine.clock, wait.give_up)
     try:
         deliveries = await wait.answer()
-        if gone.done():  # at the same moment
+        if gone.done() or permission.is_over:  # perhaps at the same moment
             wait.give_up()
+            permission.check()
             return ()
         return deliveries
     finally:
+        permission.cancel()
         gone.cancel()
         if waits is not None and wait_id is not None:
             waits.remove(namespace, wait_id, wait)

@@ -46,6 +46,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.BodyTooLarge: 413,
     errors.TargetTooLong: 414,
     errors.RateLimited: 429,
+    errors.NamespaceLimit: 429,
     errors.TooMany: 503,
     errors.NameContested: 503,
     errors.KeysUnavailable: 503,
@@ -114,7 +115,7 @@ def headers_of(error: errors.PenstockError) -> list[tuple[str, str]]:
         headers.append(("www-authenticate", "Bearer"))
     elif isinstance(error, errors.MethodRefused):
         headers.append(("allow", error.allow))
-    elif status_of(error) == 503:
+    elif status_of(error) in (429, 503):
         headers.append(("retry-after", "1"))
     return headers
 

@@ -49,11 +49,11 @@ class OpenApi:
 
     async def document(self, _req: object) -> Plain:
         """Answer with the document."""
-        return Plain(msgspec.json.encode(self.content), JSON)
+        return Plain(self._document, JSON)
 
     async def page(self, _req: object) -> Plain:
         """Answer with the page."""
-        return Plain(self._page.encode(), "text/html; charset=utf-8")
+        return Plain(self._page, "text/html; charset=utf-8")
 
     @cached_property
     def _schemas(self) -> Schemas:
@@ -79,7 +79,11 @@ class OpenApi:
         }
 
     @cached_property
-    def _page(self) -> str:
+    def _document(self) -> bytes:
+        return msgspec.json.encode(self.content)
+
+    @cached_property
+    def _page(self) -> bytes:
         sections: dict[str, list[str]] = {}
         for route in self._routes:
             sections.setdefault(route.tag, []).append(
@@ -90,7 +94,7 @@ class OpenApi:
         return (
             f"<!doctype html><html lang=en><meta charset=utf-8><title>Penstock API</title><style>{_STYLE}</style>"
             f"<h1>Penstock API {__version__}</h1><p>Machine-readable: <a href=openapi.json>openapi.json</a></p>{body}</html>"
-        )
+        ).encode()
 
     @staticmethod
     def _parameters(route: Route) -> str:

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from penstock.core import limits
-from penstock.core.errors import BodyTooLarge, InvalidInput, ShuttingDown, TargetTooLong, TooMany
+from penstock.core.errors import BodyTooLarge, BodyTooSlow, InvalidInput, ShuttingDown, TargetTooLong, TooMany
+from penstock.core.job import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from granian._granian import RSGIHTTPProtocol as HTTPProtocol
     from granian.rsgi import Scope
 
     from penstock.access.gate import Gate
     from penstock.access.identity import Identity, Right
-    from penstock.core.clock import Clock
+    from penstock.core.clock import Alarm, Clock
     from penstock.core.errors import PenstockError
+    from penstock.engine.fair_share import FairShare
 
 
 _INCOMPLETE: Final = "The request body is incomplete"
@@ -27,10 +29,19 @@ _EMPTY_MAX: Final = 16
 
 
 class Bodies:
-    """How much memory the large bodies of requests under way take. Small ones are bounded by the number of requests."""
+    """How much memory the large bodies of requests under way take. Small ones are bounded by the number of requests.
 
-    def __init__(self) -> None:
+    Only what has arrived is counted: what a request announces may never come. One sender, which is an identity or, where there
+    are none, an address (``client_of``), has a share of it, so that the others always have some left. ``share`` lets large
+    bodies go on, once they have arrived.
+    """
+
+    def __init__(self, clock: Clock, client_of: Callable[[Scope], str], share: FairShare) -> None:
+        self.clock = clock
+        self.client_of = client_of
+        self.share = share
         self._bytes = 0
+        self._shares: dict[str, int] = {}
         self.arriving: dict[int, Scope] = {}  #: requests whose bodies are being read
         self.stopping = False  #: what does not arrive now is refused, because the server stops
 
@@ -39,21 +50,41 @@ class Bodies:
         """Why a body is refused that was cut off."""
         return ShuttingDown() if self.stopping else InvalidInput(_INCOMPLETE)
 
-    def hold(self, size: int) -> None:
-        """Make room for a part of a body. Raises TooMany if there is none."""
-        if self._bytes + size > limits.bodies_bytes_max:
+    def hold(self, size: int, sender: str) -> None:
+        """Make room for a part of a body that arrived. Raises TooMany if there is none, or the sender's share is used up."""
+        share = self._shares.get(sender, 0) + size
+        if self._bytes + size > limits.bodies_bytes_max or share > limits.bodies_share_bytes_max:
             raise TooMany("Too many large requests at once. Retry in a moment.")
         self._bytes += size
+        self._shares[sender] = share
 
-    def release(self, size: int) -> None:
+    def release(self, size: int, sender: str) -> None:
         """Give room back."""
         self._bytes -= size
+        left = self._shares[sender] - size
+        if left:
+            self._shares[sender] = left
+        else:
+            del self._shares[sender]
 
 
 class Request:
     """What was asked, and by whom. The body is read when a handler wants it."""
 
-    __slots__ = ("_bodies", "_gate", "_identity", "_proto", "header", "held", "scope", "unsure", "warning")
+    __slots__ = (
+        "_bodies",
+        "_gate",
+        "_has_turn",
+        "_identity",
+        "_proto",
+        "_sender",
+        "header",
+        "held",
+        "scope",
+        "tenant",
+        "unsure",
+        "warning",
+    )
     warns = True  #: the answer has room for a warning
 
     def __init__(self, scope: Scope, proto: HTTPProtocol, bodies: Bodies, gate: Gate) -> None:
@@ -62,6 +93,8 @@ class Request:
         self.warning = ""  #: what was ignored; the answer says so
         self.unsure = False  #: the body may have been cut off by a client that says NO_ERROR: see docs/adr/0015
         self.held = 0  #: bytes of memory to give back to ``bodies`` at the end
+        self.tenant = DEFAULT_NAMESPACE  #: the namespace whose share of the event loop it takes
+        self._has_turn = False  #: it is one of the large requests of its namespace in progress
         self._proto = proto
         self._bodies = bodies
         self.header: Any = scope.headers.get  #: ``header(name, default)``, the name in lower case
@@ -79,7 +112,9 @@ class Request:
         size = int(length)
         if size > limits.small_body_bytes:
             self._check_size(size, most)
-            self._hold(size)
+            body = await self._large(size)
+            await self._begin_large()
+            return body
         arriving, me = self._bodies.arriving, id(self)
         arriving[me] = self.scope
         try:
@@ -92,6 +127,64 @@ class Request:
             raise self._bodies.incomplete
         return body
 
+    async def _large(self, size: int) -> bytes:
+        """Read a large body of a known length as it arrives. Raises BodyTooSlow if nothing more does."""
+        chunks: list[bytes] = []
+        left, ends = size, 0
+        arriving, me = self._bodies.arriving, id(self)
+        arriving[me] = self.scope
+        try:
+            async for chunk in self._in_time():
+                self._hold(len(chunk))
+                chunks.append(bytes(chunk))
+                left -= len(chunk)
+                ends = 0 if chunk else ends + 1
+                if left <= 0 or ends > _EMPTY_MAX:
+                    break
+        except RuntimeError:  # the connection is gone
+            raise self._bodies.incomplete from None
+        finally:
+            del arriving[me]
+        if left:
+            raise self._bodies.incomplete
+        return b"".join(chunks)
+
+    async def _in_time(self) -> AsyncIterator[bytes]:
+        """Return what arrives of a body. Raises BodyTooSlow if nothing does for ``limits.body_idle_ms_max``."""
+        clock, chunks = self._bodies.clock, aiter(self._proto)
+        heard_at = clock.steady_ms()
+        next_chunk: asyncio.Future[bytes] | None = None
+        late = False
+        alarm: Alarm
+
+        def look() -> None:
+            nonlocal alarm, late
+            silent_ms = clock.steady_ms() - heard_at
+            if silent_ms < limits.body_idle_ms_max:
+                alarm = clock.call_at(heard_at + limits.body_idle_ms_max, look)
+            elif next_chunk is not None:
+                late = True
+                next_chunk.cancel()
+
+        alarm = clock.call_at(heard_at + limits.body_idle_ms_max, look)
+        try:
+            while True:
+                try:
+                    next_chunk = asyncio.ensure_future(anext(chunks))
+                    chunk = await next_chunk
+                except StopAsyncIteration:
+                    return
+                except asyncio.CancelledError:
+                    if late:
+                        raise BodyTooSlow from None
+                    raise
+                heard_at = clock.steady_ms()
+                yield chunk
+        finally:
+            alarm.cancel()
+            if next_chunk is not None:
+                next_chunk.cancel()
+
     async def _chunks(self, most: int) -> bytes:
         """Read a body whose length was not announced."""
         is_second = self.scope.http_version.startswith("2")
@@ -102,7 +195,7 @@ class Request:
         arriving, me = self._bodies.arriving, id(self)
         arriving[me] = self.scope
         try:
-            async for chunk in self._proto:
+            async for chunk in self._in_time():
                 size += len(chunk)
                 self._check_size(size, most)
                 self._hold(len(chunk))
@@ -117,6 +210,8 @@ class Request:
         if ends > _EMPTY_MAX or (ends != 1 and not is_second):
             raise self._bodies.incomplete
         self.unsure = is_second
+        if size > limits.small_body_bytes:
+            await self._begin_large()
         return b"".join(chunks)
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -175,13 +270,26 @@ class Request:
             raise BodyTooLarge(f"Request body too large (max {most // limits.MEBIBYTE}MB). Send it in smaller pieces.")
 
     def _hold(self, size: int) -> None:
-        self._bodies.hold(size)
+        if not size:
+            return
+        if not self.held:
+            self._sender = self.identity.subject or self._bodies.client_of(self.scope)
+        self._bodies.hold(size, self._sender)
         self.held += size
 
+    async def _begin_large(self) -> None:
+        """Wait until this large body may be parsed. While it arrives it costs little, and its client may be slow."""
+        await self._bodies.share.begin_large(self.tenant)
+        self._has_turn = True
+
     def free(self) -> None:
-        """Give back the memory that was held for the body."""
-        self._bodies.release(self.held)
+        """Give back the memory that was held for the body, and let the next large request of its namespace go on."""
+        if self.held:
+            self._bodies.release(self.held, self._sender)
         self.held = 0
+        if self._has_turn:
+            self._has_turn = False
+            self._bodies.share.end_large(self.tenant)
 
     @property
     def identity(self) -> Identity:

@@ -6,6 +6,7 @@ without mistakes costs nothing.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -13,9 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import msgspec
 from msgspec import inspect
 
+from penstock.core import limits
+from penstock.core.slices import in_slices
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from penstock.core.slices import Steps
     from penstock.doors.http.request import Request
 
 T = TypeVar("T")
@@ -27,41 +32,68 @@ NAMED_MAX: Final = 5
 NAME_CHARS_MAX: Final = 64
 
 
+#: Decodes objects of a shape without unknown fields, by shape.
+_strict: Final[dict[type, Callable[[msgspec.Raw], object]]] = {}
+
+
 class FieldCheck(Generic[T]):
     """Knows which fields bodies of a shape have. ``strict``: the same shape, forbidding all others."""
 
     def __init__(self, shape: Any, strict: type[T] | Any) -> None:
         self._info = inspect.type_info(shape)
         self._decode: Callable[[bytes], T] = msgspec.json.Decoder(strict).decode
+        info = inspect.type_info(strict)
+        for each in (info, *(field.type for field in getattr(info, "fields", ()))):
+            if isinstance(each, inspect.ListType) and isinstance(each.item_type, inspect.StructType):
+                item: type[msgspec.Struct] = each.item_type.cls
+                _strict[item.__mro__[1]] = msgspec.json.Decoder(item).decode
 
-    def parse(self, req: Request, body: bytes, otherwise: Callable[[bytes], T]) -> T:
-        """Read a body; ``otherwise`` reads one that is not perfect. The answer to the request then names unknown fields."""
-        if not req.warns:
-            return otherwise(body)
-        try:
-            if not body.isascii():
-                body.decode()
-            return self._decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            read = otherwise(body)
-        found = [text for text, _ in zip(_unknown(self._info, msgspec.Raw(body), ""), range(NAMED_MAX), strict=False)]
-        if found:
-            req.warning = f"Ignored: {'; '.join(found)}"
+    async def read(self, req: Request, body: bytes, otherwise: Callable[[bytes], Steps[T]]) -> T:
+        """Read a body; ``otherwise`` reads one that is large or not perfect. The answer then names unknown fields."""
+        if req.warns and len(body) <= limits.small_body_bytes:
+            try:
+                if not body.isascii():
+                    body.decode()
+                return self._decode(body)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                pass
+        read = await in_slices(otherwise(body))
+        if req.warns:
+            found = await in_slices(self._find(body))
+            if found:
+                req.warning = f"Ignored: {'; '.join(found)}"
         return read
 
+    def _find(self, body: bytes) -> Steps[list[str]]:
+        """Return the first unknown fields of a body that was read, in steps."""
+        found: list[str] = []
+        for text in _unknown(self._info, msgspec.Raw(body), ""):
+            if text is not None:
+                found.append(text)
+            if len(found) == NAMED_MAX:
+                break
+            yield
+        return found
 
-def _unknown(kind: inspect.Type, raw: msgspec.Raw, where: str) -> Iterator[str]:
-    """Find the fields that a value has and its type has not."""
+
+def _unknown(kind: inspect.Type, raw: msgspec.Raw, where: str) -> Iterator[str | None]:
+    """Find the fields that a value has and its type has not; None where there is none so far."""
     kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
     for each in kinds:
         if isinstance(each, inspect.StructType):
             yield from _unknown_of_struct(each, raw, where)
         elif isinstance(each, inspect.ListType) and isinstance(each.item_type, inspect.StructType):
+            is_known = _strict.get(each.item_type.cls)
             for index, item in enumerate(_items(raw)):
+                yield None
+                if is_known is not None:
+                    with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+                        is_known(item)
+                        continue
                 yield from _unknown_of_struct(each.item_type, item, f"{where}[{index}].")
 
 
-def _unknown_of_struct(kind: inspect.StructType, raw: msgspec.Raw, where: str) -> Iterator[str]:
+def _unknown_of_struct(kind: inspect.StructType, raw: msgspec.Raw, where: str) -> Iterator[str | None]:
     try:
         given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, RecursionError):  # it may be something else as well
@@ -90,7 +122,7 @@ def _items(raw: msgspec.Raw) -> list[msgspec.Raw]:
 
 
 def _is_list(raw: msgspec.Raw) -> bool:
-    return bytes(raw)[:1] == b"["
+    return bytes(memoryview(raw)[:1]) == b"["
 
 
 def _shown(name: str) -> str:

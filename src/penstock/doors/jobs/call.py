@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
 from penstock.access.identity import Right
 from penstock.core.errors import InvalidInput
+from penstock.doors.loopshare import LoopShare
 from penstock.doors.rights import command_right
 
 if TYPE_CHECKING:
@@ -174,6 +176,11 @@ class CommandTable:
             for name, entry in group.items():
                 right, everywhere = command_right(name)
                 self._entries[name] = entry._replace(right=right, everywhere=everywhere)
+
+    @cached_property
+    def share(self) -> LoopShare:
+        """The share of the event loop for the commands of all sessions."""
+        return LoopShare(self.engine.clock)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

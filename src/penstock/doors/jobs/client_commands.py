@@ -59,7 +59,7 @@ def client_queue_commands(queues: QueueHandlers) -> dict[str, Entry]:
         if found is None or query.limit == 0 or not chosen.states:
             return c.FullJobsReply(jobs=[])
         page = Page(found, chosen.states, query.limit, query.offset, chosen.prioritized, not query.asc)
-        listed = await queues.store.job_page(page)
+        listed = await queues.listed(page, lambda job, body: (job, body))
         done = [job.id for job, _ in listed if job.state == State.COMPLETED]
         results = await queues.engine.of(found.key).store.result_list(done) if done else {}
         return c.FullJobsReply(jobs=[full_job_view(job, body, queue, results.get(job.id)) for job, body in listed])

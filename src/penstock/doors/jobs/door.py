@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from penstock.core import limits
+from penstock.core.clock import settle
 from penstock.core.errors import (
     InvalidInput,
     JobNotFound,
@@ -22,11 +23,12 @@ from penstock.doors.http.errors import Refused
 from penstock.doors.jobs.views import job_ref, token_value
 from penstock.doors.jobs.wire import ItemError
 from penstock.doors.namespaces import NAME, check_namespace, namespace_in
+from penstock.doors.permission import Permission
 from penstock.engine.change import MoveJob
 from penstock.engine.settle import Hold
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from penstock.core.job import Job, Payload
     from penstock.core.lifecycle import Arrow
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.doors.http.route import Route
     from penstock.engine.fleet import AnyEngine
     from penstock.engine.settle import Settlement
+    from penstock.store.contract import Page
 
 T = TypeVar("T")
 
@@ -83,6 +86,20 @@ class JobsDoor:
             raise JobNotFound
         return found
 
+    async def listed(self, page: Page, view: Callable[[Job, Payload], T]) -> list[T]:
+        """Return the jobs of a page, each as a view shows it: one page of a namespace at a time while others are active.
+
+        Views are made in slices, so that a long page does not hold the event loop.
+        """
+        async with self.engine.share.large(page.queue.key.namespace):
+            found = await self.store.job_page(page)
+            views: list[T] = []
+            for start in range(0, len(found), limits.view_slice_jobs):
+                if start:
+                    await settle(1)
+                views += [view(job, payload) for job, payload in found[start : start + limits.view_slice_jobs]]
+            return views
+
     # What is done to it.
 
     async def move(
@@ -114,12 +131,18 @@ class JobsDoor:
         return len(outcomes) - len(errors), errors
 
     async def unless_gone(self, req: Request, waiting: Coroutine[Any, Any, T]) -> T | None:
-        """Wait for something, unless the client hangs up: then nobody is told, and nothing goes on waiting."""
+        """Wait for something, unless the client hangs up: then nobody is told, and nothing goes on waiting.
+
+        Raises Unauthorized if the client's key or token ends meanwhile.
+        """
         answer, gone = asyncio.ensure_future(waiting), asyncio.ensure_future(req.disconnected())
+        permission = Permission(req, self.engine.clock, answer.cancel)
         try:
             await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            permission.check()
             return answer.result() if answer.done() else None
         finally:
+            permission.cancel()
             answer.cancel()
             gone.cancel()
 

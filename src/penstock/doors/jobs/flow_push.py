@@ -65,7 +65,7 @@ def flow_push_commands(jobs: JobHandlers) -> dict[str, Entry]:
     """Return the commands that know what a FlowProducer notes in payloads."""
 
     async def push_flow(call: Call) -> FlowReply:
-        body = FLOW.parse(await call.body())
+        body = await FLOW.take(await call.body())
         order = _check(body.jobs)
         new = {job.id: _new_job(job) for job in body.jobs}
         items = [(QueueKey(call.session.namespace, job.queue), new[job.id]) for job in order]

@@ -6,13 +6,18 @@ A frame is the length of what follows (four bytes, the highest first) and one Me
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from penstock.core import limits
 from penstock.core.errors import FrameTooLarge, InvalidInput
+from penstock.core.slices import at_once
 from penstock.doors.jobs import jsonable
+
+if TYPE_CHECKING:
+    from penstock.core.slices import Steps
 
 HEADER_BYTES: Final = 4
 #: MessagePack decoders of JavaScript turn larger integers into BigInt, which mixes with nothing: such numbers travel as floats.
@@ -87,13 +92,60 @@ _BAD_DATE: Final = (ValueError, OverflowError)
 _ERRORS: Final = (TypeError, ValueError, IndexError, OverflowError, RecursionError)
 
 
+#: Values of one byte; a container counts as its header.
+_BYTES: Final = re.compile(rb"[\x00-\xa0\xc0-\xc3\xe0-\xff]+")
+#: How many bytes follow the first one of other values.
+_FIXED: Final = {kind: kind - 0xA0 for kind in range(0xA1, 0xC0)} | {
+    0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
+    0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17, 0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4,
+}  # fmt: skip
+#: How many bytes tell the length of the others: strings, bytes and extensions.
+_LENGTHS: Final = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4}
+_STEP_VALUES: Final = 4_096
+
+
+def _count_steps(frame: bytes) -> Steps[None]:
+    """Raise InvalidInput for a frame with more values than a command may have, before they are made, in steps.
+
+    What is no MessagePack is refused by the decoder.
+    """
+    place = values = steps = 0
+    size = len(frame)
+    while place < size:
+        steps += 1
+        if not steps % _STEP_VALUES:
+            yield
+        kind = frame[place]
+        if kind in _FIXED:
+            place += 1 + _FIXED[kind]
+            values += 1
+        elif kind in _LENGTHS:
+            start = place + 1 + _LENGTHS[kind]
+            place = start + int.from_bytes(frame[place + 1 : start]) + (0xC7 <= kind <= 0xC9)
+            values += 1
+        else:
+            found = _BYTES.match(frame, place, place + _STEP_VALUES)
+            assert found is not None
+            values += found.end() - place
+            place = found.end()
+        if values > limits.command_values_max:
+            raise InvalidInput(f"Too many values in one command (max {limits.command_values_max})")
+
+
 def decode(frame: bytes) -> dict[str, Any]:
-    """Turn a frame into a message. Raises InvalidInput if it is not one MessagePack map."""
+    """Turn a small frame into a message: see ``decode_steps``."""
+    return at_once(decode_steps(frame))
+
+
+def decode_steps(frame: bytes) -> Steps[dict[str, Any]]:
+    """Turn a frame into a message, in steps. Raises InvalidInput if it is not one MessagePack map, or has too many values."""
+    if len(frame) > limits.command_values_max:  # each takes a byte at least
+        yield from _count_steps(frame)
     try:
         try:
             message = _decode(frame)
         except _BAD_DATE:
-            message = _PartDecoder().decode(frame)
+            message = yield from _PartDecoder().decode(frame)
     except _ERRORS:
         raise InvalidInput(_UNDECODABLE) from None
     if type(message) is not dict:
@@ -110,8 +162,9 @@ class _PartDecoder:
     def __init__(self) -> None:
         self._bytes_left = limits.frame_bytes_max
 
-    def decode(self, raw: bytes | msgspec.Raw) -> Any:
-        """Return the value of a part."""
+    def decode(self, raw: bytes | msgspec.Raw) -> Steps[Any]:
+        """Return the value of a part, in steps."""
+        yield
         view = memoryview(raw)
         self._bytes_left -= len(view)
         if self._bytes_left < 0:
@@ -121,9 +174,16 @@ class _PartDecoder:
         except _BAD_DATE:
             kind = view[0]
             if 0x80 <= kind <= 0x8F or kind in (0xDE, 0xDF):
-                return {key: self.decode(value) for key, value in _decode_map(raw).items()}
+                fields = {}
+                for key, value in _decode_map(raw).items():
+                    fields[key] = yield from self.decode(value)
+                return fields
             if 0x90 <= kind <= 0x9F or kind in (0xDC, 0xDD):
-                return [self.decode(value) for value in _decode_array(raw)]
+                items = []
+                for value in _decode_array(raw):
+                    item = yield from self.decode(value)
+                    items.append(item)
+                return items
             return jsonable.date_text(_timestamp(bytes(raw)))
 
 
@@ -147,6 +207,36 @@ def encode(reply: dict[str, Any]) -> bytes:
         return encode(refusal | ({"reqId": reply["reqId"]} if "reqId" in reply else {}))
     frame[:HEADER_BYTES] = size.to_bytes(HEADER_BYTES)
     return bytes(frame)
+
+
+def encode_steps(reply: dict[str, Any]) -> Steps[bytes]:
+    """Turn a reply into a frame as ``encode`` does, in steps: the items of its lists one by one."""
+    for holder in (reply, *(value for value in reply.values() if type(value) is dict)):
+        for key, value in holder.items():
+            if type(value) is list and len(value) > _FEW_ITEMS:
+                packed = []
+                for item in value:
+                    box = [item]
+                    _tame(box)
+                    packed.append(msgspec.Raw(_encoder.encode(box[0])))
+                    yield
+                holder[key] = packed
+    return encode(reply)
+
+
+#: Lists that are no longer than this are encoded in one step.
+_FEW_ITEMS: Final = 16
+
+
+def is_long(reply: dict[str, Any]) -> bool:
+    """Tell whether a reply has a long list, or may have one a level below."""
+    for value in reply.values():
+        if type(value) is list:
+            if len(value) > _FEW_ITEMS:
+                return True
+        elif type(value) is dict and any(type(each) is list and len(each) > _FEW_ITEMS for each in value.values()):
+            return True
+    return False
 
 
 def _tame(container: Any) -> None:

@@ -1,25 +1,34 @@
-"""The commands of bunqueue about groups of jobs.
+"""The commands of bunqueue about groups of jobs: how many there are, pause, concurrency and rate limit of a group.
 
-Jobs of one group run one after the other: that is the contract, and nothing about it can be set. So the commands that ask are
-answered, and those that would change it are refused with what to do instead.
+Jobs of one group run one after the other, unless its concurrency says otherwise.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
 
-from penstock.core.errors import InvalidInput
+from msgspec import Meta
+from msgspec.structs import replace
+
+from penstock.core import limits
 from penstock.core.lifecycle import State
 from penstock.doors.http.body import Reader
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.call import Entry
 from penstock.doors.jobs.commands import QUEUE, DataReply
+from penstock.engine.group_limits import AskGroup, ConfigureGroup
+from penstock.engine.limit_status import NO_RATE_LIMIT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.group_limits import GroupLimits
     from penstock.doors.jobs.call import Call
     from penstock.doors.jobs.queues import QueueHandlers
 
-INSTEAD: Final = "Jobs of one group run one after the other, and a group has no {} of its own. {} the queue instead."
+#: A whole number that JavaScript can tell from the next one.
+Positive = Annotated[int, Meta(ge=1, le=limits.whole_number_max)]
 
 
 class GroupFields(wire.In):
@@ -29,66 +38,149 @@ class GroupFields(wire.In):
 
 
 class ConcurrencyFields(GroupFields):
-    """How many jobs of a group may be active at once: one."""
+    """How many jobs of a group may be active at once."""
 
-    concurrency: int
+    concurrency: Positive
+
+
+class RateFields(GroupFields):
+    """How many jobs of a group may be claimed within a time, in ms."""
+
+    max: Positive
+    duration: Positive
+
+
+class HoldFields(GroupFields):
+    """For how long no job of a group is claimed, in ms."""
+
+    duration: Positive
+
+
+class WaitFields(GroupFields):
+    """``max_jobs``: the rate limit counts as free until so many jobs of its window were claimed."""
+
+    max_jobs: Positive | None = None
 
 
 GROUP: Final = Reader(GroupFields)
 CONCURRENCY: Final = Reader(ConcurrencyFields)
+RATE: Final = Reader(RateFields)
+HOLD: Final = Reader(HoldFields)
+WAIT: Final = Reader(WaitFields)
+
+
+class GroupCommands:
+    """The handlers of the commands about groups."""
+
+    def __init__(self, queues: QueueHandlers) -> None:
+        self._queues = queues
+
+    def table(self) -> dict[str, Entry]:
+        """Return the commands by their names."""
+        return {
+            "GetGroupJobsCount": Entry(self.waiting, GROUP, QUEUE),
+            "GetGroupActiveCount": Entry(self.active, GROUP, QUEUE),
+            "GetGroupsJobsCount": Entry(self.waiting_in_all, None, QUEUE),
+            "SetGroupConcurrency": Entry(self.set_concurrency, CONCURRENCY, QUEUE),
+            "GetGroupConcurrency": Entry(self.get_concurrency, GROUP, QUEUE),
+            "RemoveGroupConcurrency": Entry(self.remove_concurrency, GROUP, QUEUE),
+            "SetGroupRateLimit": Entry(self.set_rate, RATE, QUEUE),
+            "GetGroupRateLimit": Entry(self.get_rate, GROUP, QUEUE),
+            "GetGroupRateLimitTtl": Entry(self.rate_wait, WAIT, QUEUE),
+            "RemoveGroupRateLimit": Entry(self.remove_rate, GROUP, QUEUE),
+            "RateLimitGroup": Entry(self.hold, HOLD, QUEUE),
+            "PauseGroup": Entry(partial(self.set_paused, paused=True), GROUP, QUEUE),
+            "ResumeGroup": Entry(partial(self.set_paused, paused=False), GROUP, QUEUE),
+            "IsGroupPaused": Entry(self.is_paused, GROUP, QUEUE),
+        }
+
+    async def _count(self, call: Call, queue: str, state: State, group: str | None) -> DataReply:
+        found = self._queues.queue(call.request, queue)
+        return DataReply(data={"count": 0 if found is None else await self._queues.store.group_count(found, state, group)})
+
+    async def waiting(self, call: Call, queue: str) -> DataReply:
+        """Count the waiting jobs of a group."""
+        return await self._count(call, queue, State.WAITING, GROUP.parse(await call.body()).group_id)
+
+    async def active(self, call: Call, queue: str) -> DataReply:
+        """Count the active jobs of a group."""
+        return await self._count(call, queue, State.ACTIVE, GROUP.parse(await call.body()).group_id)
+
+    async def waiting_in_all(self, call: Call, queue: str) -> DataReply:
+        """Count the waiting jobs of all groups."""
+        return await self._count(call, queue, State.WAITING, None)
+
+    async def _change(self, call: Call, queue: str, group: str, make: Callable[[GroupLimits, int], GroupLimits]) -> bool:
+        return await self._queues.engine.run(ConfigureGroup(self._queues.queue_key(call.request, queue), group, make))
+
+    async def _ask(self, call: Call, queue: str, group: str) -> tuple[GroupLimits, int]:
+        return await self._queues.engine.run(AskGroup(self._queues.queue_key(call.request, queue), group))
+
+    async def set_concurrency(self, call: Call, queue: str) -> wire.Ok:
+        """Set how many jobs of a group may be active at once."""
+        asked = CONCURRENCY.parse(await call.body())
+        await self._change(call, queue, asked.group_id, lambda group, _: replace(group, concurrency=asked.concurrency))
+        return wire.Ok()
+
+    async def get_concurrency(self, call: Call, queue: str) -> DataReply:
+        """Answer how many jobs of a group may be active at once, if that was set."""
+        group, _ = await self._ask(call, queue, GROUP.parse(await call.body()).group_id)
+        return DataReply(data={"concurrency": group.concurrency})
+
+    async def remove_concurrency(self, call: Call, queue: str) -> DataReply:
+        """Have the jobs of a group run one after the other again."""
+        name = GROUP.parse(await call.body()).group_id
+        removed = await self._change(call, queue, name, lambda group, _: replace(group, concurrency=None))
+        return DataReply(data={"removed": int(removed)})
+
+    async def set_rate(self, call: Call, queue: str) -> wire.Ok:
+        """Set how many jobs of a group may be claimed within a time."""
+        asked = RATE.parse(await call.body())
+        await self._change(call, queue, asked.group_id, lambda group, _: _with_rate(group, asked.max, asked.duration))
+        return wire.Ok()
+
+    async def get_rate(self, call: Call, queue: str) -> DataReply:
+        """Answer with the rate limit of a group, if it has one."""
+        group, _ = await self._ask(call, queue, GROUP.parse(await call.body()).group_id)
+        limit = None if group.rate_limit is None else {"max": group.rate_limit, "duration": group.rate_window_ms}
+        return DataReply(data={"limit": limit})
+
+    async def remove_rate(self, call: Call, queue: str) -> DataReply:
+        """Remove the rate limit of a group."""
+        name = GROUP.parse(await call.body()).group_id
+        removed = await self._change(call, queue, name, lambda group, _: _with_rate(group, None, limits.SECOND_MS))
+        return DataReply(data={"removed": int(removed)})
+
+    async def rate_wait(self, call: Call, queue: str) -> DataReply:
+        """Answer for how long the rate limit of a group lasts, in ms; -2: it does not hold."""
+        asked = WAIT.parse(await call.body())
+        group, steady_ms = await self._ask(call, queue, asked.group_id)
+        wait_ms = group.wait_ms(steady_ms, asked.max_jobs)
+        return DataReply(data={"ttl": NO_RATE_LIMIT if wait_ms is None else wait_ms})
+
+    async def hold(self, call: Call, queue: str) -> wire.Ok:
+        """Let no job of a group be claimed for a time."""
+        asked = HOLD.parse(await call.body())
+        await self._change(call, queue, asked.group_id, lambda group, now: replace(group, held_until=now + asked.duration))
+        return wire.Ok()
+
+    async def set_paused(self, call: Call, queue: str, *, paused: bool) -> DataReply:
+        """Pause or resume a group."""
+        name = GROUP.parse(await call.body()).group_id
+        changed = await self._change(call, queue, name, lambda group, _: replace(group, paused=paused))
+        return DataReply(data={"changed": changed})
+
+    async def is_paused(self, call: Call, queue: str) -> DataReply:
+        """Answer whether a group is paused."""
+        group, _ = await self._ask(call, queue, GROUP.parse(await call.body()).group_id)
+        return DataReply(data={"paused": group.paused})
 
 
 def group_commands(queues: QueueHandlers) -> dict[str, Entry]:
     """Return the commands about groups."""
+    return GroupCommands(queues).table()
 
-    async def count(call: Call, queue: str, state: State, group: str | None) -> DataReply:
-        found = queues.queue(call.request, queue)
-        return DataReply(data={"count": 0 if found is None else await queues.store.group_count(found, state, group)})
 
-    async def waiting(call: Call, queue: str) -> DataReply:
-        return await count(call, queue, State.WAITING, GROUP.parse(await call.body()).group_id)
-
-    async def active(call: Call, queue: str) -> DataReply:
-        return await count(call, queue, State.ACTIVE, GROUP.parse(await call.body()).group_id)
-
-    async def waiting_in_all(call: Call, queue: str) -> DataReply:
-        return await count(call, queue, State.WAITING, None)
-
-    async def set_concurrency(call: Call, queue: str) -> wire.Ok:
-        queues.queue_key(call.request, queue)
-        if CONCURRENCY.parse(await call.body()).concurrency != 1:
-            raise InvalidInput(INSTEAD.format("concurrency", "Leave the group out, and limit"))
-        return wire.Ok()
-
-    def answer(data: dict[str, Any]) -> Entry:
-        async def tell(call: Call, queue: str) -> DataReply:
-            queues.queue_key(call.request, queue)
-            GROUP.parse(await call.body())
-            return DataReply(data=data)
-
-        return Entry(tell, GROUP, QUEUE)
-
-    def refuse(what: Literal["pause", "rate limit"], instead: str) -> Entry:
-        async def tell(call: Call, queue: str) -> NoReturn:
-            queues.queue_key(call.request, queue)
-            GROUP.parse(await call.body())
-            raise InvalidInput(INSTEAD.format(what, instead))
-
-        return Entry(tell, GROUP, QUEUE)
-
-    return {
-        "GetGroupJobsCount": Entry(waiting, GROUP, QUEUE),
-        "GetGroupActiveCount": Entry(active, GROUP, QUEUE),
-        "GetGroupsJobsCount": Entry(waiting_in_all, None, QUEUE),
-        "GetGroupConcurrency": answer({"concurrency": None}),
-        "GetGroupRateLimit": answer({"limit": None}),
-        "GetGroupRateLimitTtl": answer({"ttl": -2}),
-        "IsGroupPaused": answer({"paused": False}),
-        "RemoveGroupConcurrency": answer({"removed": 0}),
-        "RemoveGroupRateLimit": answer({"removed": 0}),
-        "ResumeGroup": answer({"changed": False}),
-        "SetGroupConcurrency": Entry(set_concurrency, CONCURRENCY, QUEUE),
-        "SetGroupRateLimit": refuse("rate limit", "Limit"),
-        "RateLimitGroup": refuse("rate limit", "Limit"),
-        "PauseGroup": refuse("pause", "Pause"),
-    }
+def _with_rate(group: GroupLimits, limit: int | None, window_ms: int) -> GroupLimits:
+    """Return the limits of a group with another rate limit, of which nothing is used up."""
+    return replace(group, rate_limit=limit, rate_window_ms=window_ms, window_at=None, taken=0)

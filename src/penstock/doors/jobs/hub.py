@@ -6,6 +6,8 @@ feed is not listened to at all.
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core import limits
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 _FOR_EVERYBODY: Final = frozenset({EventKind.SERVER_STARTED, EventKind.SERVER_SHUTDOWN})
 
 
+_NO_QUEUE: Final = ("", "")
+
+
 class Reader:
     """One connection that wants events of some kinds, of one namespace, perhaps of one queue.
 
@@ -36,7 +41,7 @@ class Reader:
     ``everywhere``: it may know of the server as a whole, so figures of all namespaces together are for it too.
     """
 
-    __slots__ = ("everywhere", "greeted", "kinds", "missed", "namespace", "queue", "render", "take")
+    __slots__ = ("everywhere", "filed", "greeted", "kinds", "missed", "namespace", "queue", "render", "take")
 
     def __init__(
         self,
@@ -51,6 +56,7 @@ class Reader:
         self.render = render
         self.take = take
         self.namespace = namespace
+        self.filed = namespace  #: the namespace under which the hub finds it
         self.queue = queue
         self.kinds: frozenset[EventKind] = frozenset()
         self.missed = 0  #: events it had no room for
@@ -73,21 +79,25 @@ class Hub:
         self._clock = clock
         self._started: Told | None = None
         self._started_until = 0  #: steady ms
-        self._readers: dict[int, dict[Reader, None]] = {}  #: by kind, in the order in which they came
+        #: By kind and namespace, in the order in which they came: an event costs nothing for readers of other namespaces.
+        self._readers: dict[int, dict[str, dict[Reader, None]]] = {}
+        self._wanted: dict[int, int] = {}  #: how many want a kind
         self._end: Callable[[], None] | None = None
+        self._backlog: deque[tuple[JournalBlock, int]] = deque()  #: events to pass on: a block and a position in it
         self.missed = 0  #: events that readers had no room for, since the server started
         self.on_block: list[Callable[[JournalBlock], None]] = []  #: who else looks at what happens, while somebody reads
         self.on_wish: list[Callable[[], None]] = []  #: who is told when the wishes of readers change
 
     def want(self, reader: Reader, kinds: frozenset[EventKind]) -> None:
         """Change which events a reader gets."""
-        for kind in reader.kinds - kinds:
-            readers = self._readers[kind]
-            del readers[reader]
-            if not readers:
-                del self._readers[kind]
-        for kind in kinds - reader.kinds:
-            self._readers.setdefault(kind.value, {})[reader] = None
+        moved = reader.filed != reader.namespace
+        for kind in reader.kinds if moved else reader.kinds - kinds:
+            self._remove(kind.value, reader)
+        added = kinds if moved else kinds - reader.kinds
+        reader.filed = reader.namespace
+        for kind in added:
+            self._readers.setdefault(kind.value, {}).setdefault(reader.filed, {})[reader] = None
+            self._wanted[kind.value] = self._wanted.get(kind.value, 0) + 1
         reader.kinds = kinds
         if self._readers and self._end is None:
             self._end = self._feed.listen(self._hear)
@@ -96,6 +106,15 @@ class Hub:
             self._end = None
         for tell in self.on_wish:
             tell()
+
+    def _remove(self, kind: int, reader: Reader) -> None:
+        self._wanted[kind] -= 1
+        namespaces = self._readers[kind]
+        del namespaces[reader.filed][reader]
+        if not namespaces[reader.filed]:
+            del namespaces[reader.filed]
+            if not namespaces:
+                del self._readers[kind]
 
     def start(self, payload: Mapping[str, object]) -> None:
         """Tell that the server has started: now to those who are there already, and for a while to whoever comes."""
@@ -119,15 +138,44 @@ class Hub:
 
     def wanted(self, kind: EventKind) -> int:
         """Return how many readers want a kind. Who would have to compute something asks this first."""
-        return len(self._readers.get(kind.value, ()))
+        return self._wanted.get(kind.value, 0)
 
     def _hear(self, block: JournalBlock) -> None:
-        for index, event in enumerate(block.events):
-            readers = self._readers.get(event[0])
-            if readers:
-                self._pass_on(Told(block, index), tuple(readers))
+        backlog, rests = self._backlog, not self._backlog
+        backlog += [(block, index) for index, event in enumerate(block.events) if event[0] in self._readers]
+        if rests:
+            self._pass_some_on()
+        elif len(backlog) > limits.fan_out_events_max or block.events[0][0] == EventKind.SERVER_SHUTDOWN:
+            self._pass_on_until(limits.fan_out_events_max * 2**20)  # all
         for look in self.on_block:
             look(block)
+
+    def _pass_some_on(self) -> None:
+        """Pass on as much as one turn of the event loop should take, and the rest in the next turns."""
+        self._pass_on_until(limits.fan_out_turn_messages)
+        if self._backlog:
+            asyncio.get_running_loop().call_soon(self._pass_some_on)
+
+    def _pass_on_until(self, messages: int) -> None:
+        """Pass on the oldest events, until so many messages were offered to readers."""
+        backlog = self._backlog
+        while backlog and messages > 0:
+            block, index = backlog.popleft()
+            readers = self._readers_of(block, index)
+            if readers:
+                messages -= len(readers)
+                self._pass_on(Told(block, index), readers)
+
+    def _readers_of(self, block: JournalBlock, index: int) -> tuple[Reader, ...]:
+        """Return the readers that want an event of this kind, of its namespace if the block has it."""
+        event = block.events[index]
+        namespaces = self._readers.get(event[0])
+        if not namespaces:
+            return ()
+        namespace = block.queues.get(event[1], _NO_QUEUE)[0]
+        if namespace:
+            return tuple(namespaces.get(namespace, ()))
+        return tuple(reader for each in namespaces.values() for reader in each)  # the event itself has its namespace
 
     def _pass_on(self, told: Told, readers: tuple[Reader, ...]) -> None:
         for reader in readers:

@@ -12,20 +12,32 @@ from penstock.core.errors import BodyTooLarge, InvalidInput, PayloadTooLarge
 from penstock.core.flow import Need
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
+from penstock.core.slices import at_once, in_slices
 from penstock.doors.http.body import Reader
 from penstock.doors.http.claiming import PullWaits, claim_for
 from penstock.doors.http.route import Route
 from penstock.doors.http.unknown import FieldCheck
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.door import JobsDoor, hold, holds, in_other_words
-from penstock.doors.jobs.views import STATE_NAMES, job_name, job_ref, job_view, new_job, take_payload, take_result
+from penstock.doors.jobs.views import (
+    STATE_NAMES,
+    job_name,
+    job_ref,
+    job_steps,
+    job_view,
+    new_job,
+    take_payload,
+    take_result,
+    value_steps,
+)
 from penstock.engine.change import AddLog, ClearLog, EditData
 from penstock.engine.claim import Claim
 from penstock.engine.produce import Push
 from penstock.engine.settle import Ack, Fail, Progress, Release, Renew
 
 if TYPE_CHECKING:
-    from penstock.core.job import Job
+    from penstock.core.job import Job, NewJob
+    from penstock.core.slices import Steps
     from penstock.doors.http.request import Request
     from penstock.engine.fleet import AnyEngine
 
@@ -69,6 +81,28 @@ NOT_DELAYED = "Job not found or not delayed"
 CANNOT_UPDATE = "Job not found or cannot be updated"
 
 
+#: Turned into what the engine pushes without a pause.
+_FEW_JOBS = 1_000
+
+
+def _new_jobs(bodies: list[wire.PushBody]) -> Steps[list[NewJob]]:
+    new = []
+    for index, each in enumerate(bodies):
+        try:
+            if len(memoryview(each.data)) > limits.small_body_bytes:
+                new.append((yield from job_steps(each)))
+            else:
+                new.append(new_job(each))
+        except InvalidInput as error:
+            raise type(error)(f"jobs[{index}]: {error}") from None
+        yield
+    return new
+
+
+def _is_large(raw: Raw) -> bool:
+    return len(memoryview(raw)) > limits.small_body_bytes
+
+
 class JobHandlers(JobsDoor):
     """One method per route."""
 
@@ -84,18 +118,21 @@ class JobHandlers(JobsDoor):
             body = await req.body()
         except BodyTooLarge:
             raise PayloadTooLarge("Job data too large (max 10MB)") from None
-        (job,) = await self.engine.run(Push(key, (new_job(PUSH_CHECK.parse(req, body, PUSH.parse)),)))
+        pushed = await PUSH_CHECK.read(req, body, PUSH.steps)
+        new = new_job(pushed) if len(body) <= limits.small_body_bytes else await in_slices(job_steps(pushed))
+        (job,) = await self.engine.run(Push(key, (new,)))
         return wire.IdReply(id=job.custom_id or ids.to_uuid(job.id))
 
     async def push_bulk(self, req: Request, queue: str) -> wire.IdsReply:
         key = self.queue_key(req, queue)
-        body = BULK_CHECK.parse(req, await req.body(), BULK.parse)
-        new = []
-        for index, each in enumerate(body.jobs):
-            try:
-                new.append(new_job(each))
-            except InvalidInput as error:
-                raise type(error)(f"jobs[{index}]: {error}") from None
+        text = await req.body()
+        body = await BULK_CHECK.read(req, text, BULK.steps)
+        steps = _new_jobs(body.jobs)
+        new = (
+            at_once(steps)
+            if len(body.jobs) <= _FEW_JOBS and len(text) <= limits.small_body_bytes
+            else await in_slices(steps)
+        )
         pushed = await self.engine.run(Push(key, new))
         return wire.IdsReply(ids=[job_name(job) for job in pushed])
 
@@ -125,7 +162,9 @@ class JobHandlers(JobsDoor):
 
     async def ack(self, req: Request, id: str) -> wire.Ok:
         body = await ACK.read_optional(req)
-        result = None if body.result is None else take_result(body.result)
+        if body.result is not None:
+            await in_slices(value_steps(body.result))
+        result = None if body.result is None else take_result(body.result, depth_known=_is_large(body.result))
         removes = (True,) if body.remove_on_complete else None
         await self.settle(Ack(self.namespace(req), (hold(id, body.token),), (result,), removes=removes), id, NOT_ACTIVE)
         return wire.Ok()
@@ -149,7 +188,10 @@ class JobHandlers(JobsDoor):
         kept: dict[int, bytes | None] = {}
         for index, result in enumerate(results):
             try:
-                if index not in refused:
+                if index not in refused and result is not None and _is_large(result):
+                    await in_slices(value_steps(result))
+                    kept[index] = take_result(result, depth_known=True)
+                elif index not in refused:
                     kept[index] = None if result is None or bytes(result) == b"null" else take_result(result)
             except InvalidInput as error:
                 refused[index] = str(error)
@@ -267,7 +309,9 @@ class JobHandlers(JobsDoor):
 
     async def update_data(self, req: Request, id: str) -> wire.Ok:
         body = await DATA.read(req)
-        command = EditData(self.namespace(req), job_ref(id), take_payload(body.data))
+        await in_slices(value_steps(body.data))
+        data = take_payload(body.data, depth_known=_is_large(body.data))
+        command = EditData(self.namespace(req), job_ref(id), data)
         await in_other_words(self.engine.run(command), CANNOT_UPDATE)
         return wire.Ok()
 

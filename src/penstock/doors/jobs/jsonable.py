@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput
+from penstock.core.slices import at_once
 
+if TYPE_CHECKING:
+    from penstock.core.slices import Steps
+
+#: Looked at in one step.
+_STEP_VALUES: Final = 4_096
+_encode: Final = msgspec.json.Encoder().encode
 #: A command wraps a payload in a few levels of its own; the payload's own limit is checked where it is taken.
 _DEPTH_MAX: Final = limits.payload_depth_max + 8
 #: From here on a client of JavaScript sends whole numbers as floats, and up to there they are exact.
@@ -48,55 +55,62 @@ class _NotJson(InvalidInput):
 
 
 def convert(message: dict[str, Any]) -> None:
-    """Turn the values of a command into values of JSON, in place. Raises InvalidInput for what has no JSON.
+    """Turn the values of a small command into values of JSON, in place: see ``convert_steps``."""
+    at_once(convert_steps(message))
+
+
+def convert_steps(message: dict[str, Any]) -> Steps[None]:
+    """Turn the values of a command into values of JSON, in place and in steps. Raises InvalidInput for what has no JSON.
 
     Of a batch, the error names the job that it is about. A result that has no JSON becomes ``Unfit``: its neighbours are good.
     """
     try:
-        _convert(message)
+        yield from _convert(message)
     except _NotJson:
-        _convert_apart(message)
+        yield from _convert_apart(message)
 
 
-def _convert_apart(message: dict[str, Any]) -> None:
+def _convert_apart(message: dict[str, Any]) -> Steps[None]:
     jobs, results = message.get("jobs"), message.get("results")
     if isinstance(jobs, list):
         for index, job in enumerate(jobs):
             try:
-                _convert([job])
+                yield from _convert([job])
             except _NotJson as error:
                 raise InvalidInput(f"jobs[{index}]: {error}") from None
     if isinstance(results, list):
         for index, result in enumerate(results):
             try:
-                _convert([result])
+                yield from _convert([result])
             except _NotJson as error:
                 results[index] = Unfit(str(error))
-    _convert(message)
+    yield from _convert(message)
 
 
-def _convert(top: dict[str, Any] | list[Any]) -> None:
+def _convert(top: dict[str, Any] | list[Any]) -> Steps[None]:
     level: list[Any] = [top]
-    values = 0
+    values = seen = 0
     for _ in range(_DEPTH_MAX):
         below: list[Any] = []
         for each in level:
             values += len(each)
             _check_count(values)
-            if type(each) is dict:
-                odd = False
-                for key, value in each.items():
-                    if type(key) is not str:
-                        odd = True
-                    if type(value) not in _PLAIN:
-                        values += _put(each, key, value, below)
-                        odd = odd or value is UNDEFINED
-                if odd:
-                    _tidy(each)
-            else:
-                for index, value in enumerate(each):
-                    if type(value) not in _PLAIN:
-                        values += _put(each, index, value, below)
+            if values - seen > _STEP_VALUES:
+                seen = values
+                yield
+            odd = False
+            for number, (key, value) in enumerate(each.items() if type(each) is dict else enumerate(each), 1):
+                if not number % _STEP_VALUES:
+                    yield
+                if type(value) is bytes:
+                    values += len(value)
+                    _check_count(values)
+                    each[key] = yield from _spelled(value)
+                elif type(value) not in _PLAIN:
+                    _put(each, key, value, below)
+                    odd = odd or value is UNDEFINED
+            if type(each) is dict and (odd or not all(type(key) is str for key in each)):
+                _tidy(each)
         if not below:
             return
         level = below
@@ -109,8 +123,17 @@ def _check_count(values: int) -> None:
         raise InvalidInput(f"Too many values in one command (max {limits.command_values_max})")
 
 
-def _put(container: Any, key: Any, value: object, below: list[Any]) -> int:
-    """Replace a value that is not plain, or look at it later. Return how many values it stands for, beside itself."""
+def _spelled(value: bytes) -> Steps[Raw]:
+    """Return the JSON of bytes, an object with a field for each, in steps."""
+    parts = []
+    for start in range(0, len(value), _STEP_VALUES):
+        parts.append(_encode(dict(enumerate(value[start : start + _STEP_VALUES], start)))[1:-1])
+        yield
+    return Raw(b"{%s}" % b",".join(parts))
+
+
+def _put(container: Any, key: Any, value: object, below: list[Any]) -> None:
+    """Replace a value that is not plain, or look at it later."""
     if isinstance(value, dict | list):
         below.append(value)
     elif isinstance(value, float):
@@ -120,16 +143,11 @@ def _put(container: Any, key: Any, value: object, below: list[Any]) -> int:
             container[key] = int(value)
     elif isinstance(value, datetime):
         container[key] = value.astimezone(UTC).isoformat(timespec="milliseconds")[: -len("+00:00")] + "Z"
-    elif isinstance(value, bytes):
-        _check_count(len(value))
-        container[key] = Raw(b"{%s}" % b",".join(b'"%d":%d' % pair for pair in enumerate(value)))
-        return len(value)
     elif value is UNDEFINED:
         if type(container) is list:
             container[key] = None
     elif type(value) is not Unfit:
         raise _NotJson("Extension values are not supported, except dates: JSON has no such values")
-    return 0
 
 
 def _tidy(container: dict[Any, Any]) -> None:

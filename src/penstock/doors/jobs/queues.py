@@ -58,8 +58,8 @@ class QueueHandlers(JobsDoor):
         limit = min(query.limit, limits.list_jobs_max)
         if found is None or limit == 0 or not chosen.states:
             return wire.JobsReply(jobs=[])
-        page = await self.store.job_page(Page(found, chosen.states, limit, query.offset, chosen.prioritized))
-        return wire.JobsReply(jobs=[job_view(job, payload, queue) for job, payload in page])
+        page = Page(found, chosen.states, limit, query.offset, chosen.prioritized)
+        return wire.JobsReply(jobs=await self.listed(page, lambda job, payload: job_view(job, payload, queue)))
 
     async def summary(self, req: Request) -> list[wire.QueueSummary]:
         """Tell of all queues in one answer: an array, without ``ok``."""
@@ -155,8 +155,8 @@ class QueueHandlers(JobsDoor):
         limit = min(query.count, limits.list_jobs_max)
         if found is None or limit == 0:
             return wire.DeadJobsReply(jobs=[])
-        page = await self.store.job_page(Page(found, (State.DEAD,), limit))
-        return wire.DeadJobsReply(jobs=[dead_job_view(job, payload, queue) for job, payload in page])
+        page = Page(found, (State.DEAD,), limit)
+        return wire.DeadJobsReply(jobs=await self.listed(page, lambda job, payload: dead_job_view(job, payload, queue)))
 
     async def retry_dlq(self, req: Request, queue: str) -> wire.CountReply:
         key = self.queue_key(req, queue)

@@ -59,9 +59,12 @@ class Session:
         self.namespace = namespace
         self.gone = asyncio.Event()  #: set when the client has hung up: nobody needs to wait for anything any more
         self._table = table
+        self._share = table.engine.share
         self._window = window
-        self._client = client
+        self.client = client
         self.gate = gate
+        #: Counts the connection for a namespace, when its client shows who it is; raises TooMany if that has its share.
+        self.admit: Callable[[str], None] = _admit_all
         self.identity = gate.anybody if gate.is_open else identity
         self._knocking = asyncio.Event()  #: set unless a token is being looked at
         self._knocking.set()
@@ -96,6 +99,8 @@ class Session:
         self._under_way += 1
         self._idle.clear()
         try:
+            if not self._table.share.is_free:
+                await self._table.share.turn()
             return await self._answer(message)
         except PenstockError as error:
             return _encode(refusal(error))
@@ -146,7 +151,10 @@ class Session:
                 self._held or self.at_end or self._under_way - self._at_door > 1
             ):  # they belong to the namespace they were taken in
                 raise InvalidInput("Choose the namespace before anything else is done on this connection")
-            self.namespace = namespace
+        else:
+            namespace = self.namespace
+        self.admit(identity.tenant(namespace))
+        self.namespace = namespace
         self.identity = identity
 
     def check(self, right: Right, everywhere: bool = False) -> None:
@@ -157,7 +165,7 @@ class Session:
     def check_pace(self) -> None:
         """Count a command. Raises RateLimited if the client's address asks too often."""
         if self._window is not None:
-            self._window.check(self._client)
+            self._window.check(self.client)
 
     async def _answer(self, message: object) -> bytes:
         self.check_pace()
@@ -175,9 +183,11 @@ class Session:
                 self._at_door -= 1
             self.check(*((Right.NONE, False) if entry is None else (entry.right, entry.is_for_all(message))))
         if self._logs_commands:
-            log.debug("command", name=name[: limits.command_name_chars_max], of=message.get("queue"), client=self._client)
+            log.debug("command", name=name[: limits.command_name_chars_max], of=message.get("queue"), client=self.client)
         if entry is None:
             raise InvalidInput(f"Unknown command: {name[: limits.command_name_chars_max]}")
+        if not entry.public and (place := self._share.begin(self.namespace)) is not None:
+            await place
         reply = await entry(Call(self, message))
         self._keep_track(entry, message, reply)
         return _encode(reply)
@@ -194,6 +204,10 @@ class Session:
             for text in message["ids"] if isinstance(reply, wire.BatchReply) else (message["id"],):
                 if text not in refused:
                     self._held.pop(job_ref(text), None)
+
+
+def _admit_all(_namespace: str) -> None:
+    pass
 
 
 def refusal(error: PenstockError) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from penstock.access.gate import SHOWN_IN, shown_in
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, RouteNotFound, Unauthorized
+from penstock.core.shares import Place, Pool
+from penstock.doors.arriving import Strangers
 from penstock.doors.closing import Closing
 from penstock.doors.jobs import events
 from penstock.doors.jobs.call import TextMessage
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.access.gate import Gate
     from penstock.access.identity import Identity
     from penstock.core.clock import Alarm, Clock
+    from penstock.core.shares import Shares
     from penstock.doors.jobs.events import Told
     from penstock.doors.links import Links
     from penstock.store.contract import Store
@@ -52,6 +55,7 @@ class CommandSession(Protocol):
 
     identity: Identity | None  #: who the client has shown to be
     namespace: str  #: whose queues and jobs it is about
+    admit: Callable[[str], None]  #: counts the connection for a namespace, when its client shows who it is
 
     def check(self, right: Right) -> None:
         """Raise Unauthorized or Forbidden unless the client may do something."""
@@ -89,13 +93,16 @@ class SocketDoor:
         *,
         store: Store | ShardedStore,
         links: Links,
+        shares: Shares | None = None,
     ) -> None:
         self.clock = clock
+        self._pool = Pool("WebSocket connections", limits.websockets_max, shares)
         self.store = store
         self.hub = hub
         self.links = links
         self.sessions = sessions
         self._gate = gate
+        self.strangers = Strangers(clock)
         self._connections: Connections[Socket] = Connections(limits.websockets_max)
 
     def __len__(self) -> int:
@@ -105,9 +112,27 @@ class SocketDoor:
         """Serve one connection, which comes from an address, until it ends. Raises what its handshake is refused with."""
         namespace, queue = self._check(scope)
         identity = await self._identity(scope)
-        self._connections.check_room()  # keys may have had to be fetched
-        session = self.sessions(identity, namespace, client)
-        await self._connections.serve(Socket(self, scope, proto, session, queue=queue))
+        if identity is None:
+            await self.strangers.enter(client)
+        left = asyncio.Event()
+
+        def known() -> None:
+            """Count the client as a stranger no more; calling it twice is fine."""
+            if identity is None and not left.is_set():
+                left.set()
+                self.strangers.leave(client)
+
+        place = Place(self._pool)
+        try:
+            self._connections.check_room()  # keys may have had to be fetched
+            session = self.sessions(identity, namespace, client)
+            session.admit = place.take
+            if identity is not None:
+                place.take(identity.tenant(namespace))
+            await self._connections.serve(Socket(self, scope, proto, session, queue=queue, known=known))
+        finally:
+            known()
+            place.give_up()
 
     async def _identity(self, scope: Scope) -> Identity | None:
         """Return who a handshake shows; who shows nothing may do so later, with Auth. Raises Unauthorized, KeysUnavailable."""
@@ -145,10 +170,12 @@ class Socket(WebSocket):
         session: CommandSession,
         *,
         queue: str,
+        known: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(door.clock, door.links, scope, proto)
         self._door = door
         self._session = session
+        self._known = known  #: called when the client has shown a token
         self._alarm: Alarm | Expiry | None = None  #: rings when the client must have shown a token, or a new one
         self._subscription = Subscription()
         self._reader = Reader(events.legacy_socket, self._take, namespace=session.namespace, queue=queue)
@@ -161,6 +188,10 @@ class Socket(WebSocket):
             self._let_in(self._session.identity)
         else:
             self._alarm = self.clock.call_at(self.clock.steady_ms() + limits.auth_wait_ms_max, self._hurry)
+
+    def message_bytes_max(self) -> int:
+        """Return how many bytes a message may have: less until the client has shown a token."""
+        return limits.stranger_frame_bytes_max if self._session.identity is None else limits.message_bytes_max
 
     async def finish(self) -> None:
         """Finish the commands that have arrived: only one that has run tells what it has taken."""
@@ -183,6 +214,7 @@ class Socket(WebSocket):
 
     def _let_in(self, identity: Identity) -> None:
         """The client is known: tell it what happens, as far as it may know, for as long as its token is good."""
+        self._known()
         self._reader.namespace = self._session.namespace
         self._reader.everywhere = identity.may(ANYWHERE, Right.LOOK)
         kinds = self._subscription.kinds if self._subscription.begun else events.LEGACY_KINDS

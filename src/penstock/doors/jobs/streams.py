@@ -11,9 +11,10 @@ import msgspec
 from penstock.access.expiry import Expiry
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
-from penstock.core.clock import pause
+from penstock.core.clock import TimeSlice, pause
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.ids import IdSource, to_uuid
+from penstock.core.shares import Pool
 from penstock.doors.http import body
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Plain, Route, Stream
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.doors.http.route import StreamTransport
     from penstock.doors.jobs.events import Told
+    from penstock.engine.engine import Engine
     from penstock.engine.fleet import AnyEngine
-    from penstock.store.contract import JournalBlock, Store
+    from penstock.store.contract import JournalBlock, JournalPage, Store
 
 EVENTS: Final = body.Reader(EventsQuery)
 EVENT_STREAM: Final = "text/event-stream"
@@ -52,6 +54,7 @@ class StreamHandlers(JobsDoor):
         self.queues = SendQueues(engine.clock)
         self._ids = IdSource()
         self._open: set[EventStream] = set()
+        self._pool = Pool("event streams", limits.event_streams_max, engine.shares)
         self._closed = False
 
     def __len__(self) -> int:
@@ -67,6 +70,7 @@ class StreamHandlers(JobsDoor):
         namespace = self.namespace(req)
         if self._closed or len(self._open) >= limits.event_streams_max:
             return Plain(b"Too many SSE connections", status=503)
+        self._pool.check(namespace)
         query = EVENTS.parse_query(req)
         journals = self.store.journals
         if query.last_event_id and _places(query.last_event_id, len(journals)) is None:
@@ -77,11 +81,17 @@ class StreamHandlers(JobsDoor):
         stream = EventStream(self, req, namespace, queue, last=_places(last, len(journals)), form=form)
         # It counts from here on, so that the limit holds however many come in one moment.
         self._open.add(stream)
+        self._pool.enter(namespace)
         client_id = to_uuid(self._ids.next(self.engine.clock.now_ms()))
         # HTTP/2 has no such header: its connections are kept open anyway.
         headers = KEEP_ALIVE if req.scope.http_version.startswith("1") else ()
         run = partial(stream.run, client_id=client_id)
-        return Stream(EVENT_STREAM, run, lambda: self._open.discard(stream), headers)
+        return Stream(EVENT_STREAM, run, lambda: self._leave(stream, namespace), headers)
+
+    def _leave(self, stream: EventStream, namespace: str) -> None:
+        if stream in self._open:
+            self._open.discard(stream)
+            self._pool.leave(namespace)
 
     async def close(self) -> None:
         """End all streams, after what is already on its way to them."""
@@ -139,7 +149,8 @@ class EventStream:
         everywhere = req.identity.may(ANYWHERE, Right.LOOK)
         self._reader = Reader(render, self._take, namespace=namespace, queue=queue, everywhere=everywhere)
         self._transport: Any = None
-        self._outbox: Outbox[bytes] = Outbox(self._clock, self._send, self.end)
+        turn = partial(door.engine.share.begin, namespace)
+        self._outbox: Outbox[bytes] = Outbox(self._clock, self._send, self.end, turn)
         self._held: list[tuple[bytes, Told]] | None = None  #: what happens while the client is still catching up
         self._held_bytes = 0
         self._unseen_bytes = 0  #: sent since it was last seen that the client takes what it is sent
@@ -197,8 +208,7 @@ class EventStream:
         assert self._last is not None
         for shard, journal in enumerate(self._door.store.journals):
             if await self._is_replaced(shard, journal):
-                oldest = await journal.journal_read(1, 1)
-                await self._tell_gap(shard, oldest[0].seq if oldest else 1, replaced=True)
+                await self._send(self._gap(shard, await journal.journal_first() or 1, replaced=True))
         await self._replay()
         self._held = []
         self._door.hub.want(self._reader, self._kinds)
@@ -218,25 +228,33 @@ class EventStream:
 
     async def _replay(self) -> None:
         """Send everything after the last event, up to the end of each journal as it is when that is reached."""
-        for shard, journal in enumerate(self._door.store.journals):
-            await self._replay_one(shard, journal)
+        for shard, engine in enumerate(self._door.engine.engines):
+            await self._replay_one(shard, engine)
 
-    async def _replay_one(self, shard: int, journal: Store) -> None:
+    async def _replay_one(self, shard: int, engine: Engine) -> None:
+        """Send page after page. Whoever has a turn neither sends nor waits for its client: then it is another one's turn."""
         assert self._last is not None
         while True:
-            blocks = await journal.journal_read(self._last[shard] + 1, limits.replay_blocks)
-            if blocks and blocks[0].seq > self._last[shard] + 1:
-                await self._tell_gap(shard, blocks[0].seq)
-            found: list[bytes] = []
-            for read in blocks:
-                block = self._placed(read, shard)
-                some = events.told_of(block, self._kinds, self._last[shard])
-                found += [self._reader.render(told) for told in some if self._reader.concerns(told)]
-                self._last[shard] = max(self._last[shard], block.seq + len(block.events) - 1)
+            async with engine.replays.turn(self._reader.namespace):
+                following = self._last[shard] + 1
+                page = await engine.store.journal_page(following, self._reader.namespace, limits.replay_bytes)
+                found = self._gap(shard, page.first) if page.first > following else []
+                await self._render(page, shard, found)
             if found:
                 await self._send(found)
-            if len(blocks) < limits.replay_blocks:
+            if page.is_last:
                 return
+
+    async def _render(self, page: JournalPage, shard: int, found: list[bytes]) -> None:
+        """Add what a page has for this client, and take note of how far it reaches."""
+        assert self._last is not None
+        piece = TimeSlice(self._clock)
+        for read in page.blocks:
+            for told in events.told_of(self._placed(read, shard), self._kinds, self._last[shard]):
+                if self._reader.concerns(told):
+                    found.append(self._reader.render(told))
+                await piece.rest()
+        self._last[shard] = max(self._last[shard], page.following - 1)
 
     def _placed(self, block: JournalBlock, shard: int) -> JournalBlock:
         """Say of a block that was read where this reader is on the other shards."""
@@ -247,14 +265,12 @@ class EventStream:
         around = "".join(f"{each}-" for each in before), "".join(f"-{each}" for each in after)
         return msgspec.structs.replace(block, shard=shard, around=around)
 
-    async def _tell_gap(self, shard: int, first: int, *, replaced: bool = False) -> None:
-        """Go on with an event that is not the next one, and say so, unless the client asked for the oldest there is."""
+    def _gap(self, shard: int, first: int, *, replaced: bool = False) -> list[bytes]:
+        """Go on with an event that is not the next one, and return the message about it: none if the oldest was asked for."""
         assert self._last is not None
-        if self._last[shard]:
-            several = len(self._last) > 1
-            numbered = shard if several else None
-            await self._send([events.stream_gap(self._last[shard], first, numbered, replaced=replaced)])
-        self._last[shard] = first - 1
+        last, self._last[shard] = self._last[shard], first - 1
+        numbered = shard if len(self._last) > 1 else None
+        return [events.stream_gap(last, first, numbered, replaced=replaced)] if last else []
 
     def _take(self, message: bytes, told: Told) -> bool:
         if told.seq and self._last is not None and told.seq <= self._last[told.shard]:
@@ -275,7 +291,10 @@ class EventStream:
         await self._transport.send_bytes(data)
         self._unseen_bytes += len(data)
         if self._unseen_bytes >= _LOOK_AFTER_BYTES:
+            until = self._clock.steady_ms() + limits.reader_stuck_ms_max
             while self._door.queues.waiting(self._req.scope.client):
+                if self._clock.steady_ms() >= until:
+                    raise RuntimeError("the client takes nothing")
                 await pause(self._clock, LOOK_EVERY_MS)
             self._unseen_bytes = 0
 

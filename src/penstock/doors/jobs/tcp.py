@@ -14,6 +14,7 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, TooMany, Unauthorized
+from penstock.core.slices import in_slices
 from penstock.doors.jobs import frames, jsonable
 from penstock.doors.jobs.queue_events import QueueEvents
 from penstock.doors.jobs.session import Session, refusal
@@ -21,6 +22,8 @@ from penstock.doors.links import keep_alive
 from penstock.doors.listening import ConnectionListener
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from penstock.access.gate import Gate
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.clock import Alarm, Clock
@@ -46,7 +49,7 @@ class TcpListener(ConnectionListener["Connection"]):
         window: SlidingWindow | None = None,
         connections_max: int = limits.tcp_connections_max,
     ) -> None:
-        super().__init__("TCP", connections_max)
+        super().__init__("TCP", connections_max, table.engine.shares)
         self.table = table
         self.gate = gate
         self.clock = clock
@@ -70,6 +73,7 @@ class Connection(asyncio.Protocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._kept_bytes = 0  #: of frames that wait or are being worked on
         self._counted_bytes = 0  #: what the listener knows of
+        self._client = ""  #: its address
         self._writable = True
         self._taking = asyncio.Event()  #: set while the client reads what it is sent, or is gone
         self._taking.set()
@@ -86,24 +90,27 @@ class Connection(asyncio.Protocol):
         """A client is there."""
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
+        self._client = str(peer[0]) if peer else ""
         self._session = Session(
             self._listener.table,
             self._listener.gate,
             window=self._listener.window,
-            client=str(peer[0]) if peer else "",
+            client=self._client,
         )
         if self._listener.hub is not None:
             store = self._listener.table.engine.store
             self._session.events = QueueEvents(self._listener.hub, store, self._listener.clock, self._session, self)
         keep_alive(transport.get_extra_info("socket"))
-        try:
-            self._listener.enter(self)
-        except TooMany as error:
-            self.refuse(error)
-            return
-        if self._session.authenticated:
+        self._session.admit = self._admit
+        if self._session.identity is not None:
+            try:
+                self._admit(self._session.identity.tenant(self._session.namespace))
+            except TooMany as error:
+                self.refuse(error)
+                return
             self._welcome()
         else:
+            self._listener.meet(self, self._session.client)
             clock = self._listener.clock
             self._hurry = clock.call_at(clock.steady_ms() + limits.auth_wait_ms_max, self._turn_away)
 
@@ -135,8 +142,9 @@ class Connection(asyncio.Protocol):
         self._proceed()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The client is gone. What it had sent completely is still done: an acknowledgement may be among it."""
+        """The client is gone. What was begun is finished, an acknowledgement may be among it; the rest is dropped."""
         self._lost = True
+        self._drop()
         self._writable = True
         self._taking.set()
         self.finish()
@@ -159,6 +167,11 @@ class Connection(asyncio.Protocol):
             if alarm is not None:
                 alarm.cancel()
         self._proceed()
+
+    def _admit(self, namespace: str) -> None:
+        """The client shows who it is: count it for a namespace. Raises TooMany, or NamespaceLimit."""
+        if not self._ending:
+            self._listener.enter(self, namespace)
 
     def _welcome(self) -> None:
         """The client is no stranger, or no longer one: it may send large frames, as those that are here already may be."""
@@ -212,10 +225,13 @@ class Connection(asyncio.Protocol):
         """
         kept = self._kept_bytes + (0 if self._ending else self._parser.kept)
         size = max(0, kept - limits.connection_frames_bytes)
-        self._listener.hold(size - self._counted_bytes)
+        self._listener.hold(size - self._counted_bytes, self._client)
         self._counted_bytes = size
 
     def _begin(self, frame: bytes) -> None:
+        if len(frame) > limits.connection_frames_bytes:
+            self._follow(self._work_large(frame))
+            return
         try:
             message = frames.decode(frame)
         except InvalidInput as error:
@@ -223,21 +239,46 @@ class Connection(asyncio.Protocol):
             self._account()
             self._write(self._session.refuse(error))
             return
-        task = asyncio.get_running_loop().create_task(self._work(message, len(frame)))
+        self._follow(self._work(message, len(frame)))
+
+    def _follow(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
+    async def _work_large(self, frame: bytes) -> None:
+        """Answer a large command. It is read in slices, so that other clients are served meanwhile."""
+        try:
+            message = await in_slices(frames.decode_steps(frame))
+        except InvalidInput as error:
+            self._kept_bytes -= len(frame)
+            self._write(self._session.refuse(error))
+            return
+        await self._work(message, len(frame))
+
     async def _work(self, message: dict[str, Any], size: int) -> None:
         try:
-            try:
-                jsonable.convert(message)
-            except InvalidInput as error:
-                reply = self._session.refuse(error, message)
+            if size > limits.small_body_bytes:
+                async with self._listener.table.engine.share.large(self._session.namespace):
+                    reply = await self._reply(message, size)
             else:
-                reply = await self._session.handle(message)
-            self._write(reply)
+                reply = await self._reply(message, size)
+            if frames.is_long(reply):
+                self._send(await in_slices(frames.encode_steps(reply)))
+            else:
+                self._write(reply)
         finally:
             self._kept_bytes -= size
+
+    async def _reply(self, message: dict[str, Any], size: int) -> dict[str, Any]:
+        try:
+            if size > limits.small_frame_bytes:
+                await in_slices(jsonable.convert_steps(message))
+            else:
+                jsonable.convert(message)
+        except InvalidInput as error:
+            return self._session.refuse(error, message)
+        return await self._session.handle(message)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -246,13 +287,16 @@ class Connection(asyncio.Protocol):
         self._proceed()
 
     def _write(self, reply: dict[str, Any]) -> None:
+        self._send(frames.encode(reply))
+
+    def _send(self, frame: bytes) -> None:
         if self._lost or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() > limits.connection_write_bytes_max:
             log.warning("a client does not read its replies; its connection is closed")
             self._transport.abort()
             return
-        self._transport.write(frames.encode(reply))
+        self._transport.write(frame)
 
     async def write_event(self, frame: bytes) -> None:
         """Send a frame that is no reply. Returns when the client takes more. Raises RuntimeError if it is gone."""
@@ -264,9 +308,13 @@ class Connection(asyncio.Protocol):
     def refuse(self, error: PenstockError) -> None:
         """Say why, and close."""
         self._write(refusal(error))
+        self._drop()
+        self.finish()
+
+    def _drop(self) -> None:
+        """Forget the frames that are not begun."""
         while self._frames:
             self._kept_bytes -= len(self._frames.popleft())
-        self.finish()
 
     def _end(self) -> None:
         """Everything is answered: close, and once that has happened, give back what the client held."""

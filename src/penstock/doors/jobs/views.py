@@ -11,7 +11,7 @@ from penstock.core import ids, limits
 from penstock.core.errors import InvalidInput, PayloadTooLarge
 from penstock.core.job import Dedup, Details, Job, JobFlag, NewJob, details_of, encode_details
 from penstock.core.lifecycle import State
-from penstock.core.nesting import SHALLOW_BYTES, check_depth, take_json
+from penstock.core.nesting import SHALLOW_BYTES, check_depth, depth_steps, take_json
 from penstock.core.repeat import Repeat
 from penstock.core.schedule import parse
 from penstock.doors.jobs.wire import (
@@ -28,6 +28,7 @@ from penstock.doors.jobs.wire import (
 
 if TYPE_CHECKING:
     from penstock.core.job import Payload
+    from penstock.core.slices import Steps
 
 #: How this door spells the states.
 STATE_NAMES: Final = {
@@ -80,29 +81,44 @@ def token_value(text: str | None) -> int | None:
     return ids.from_uuid(text) or NO_TOKEN if text else None
 
 
-def take_payload(raw: Raw) -> bytes:
-    """Take a payload out of a body, byte for byte. Raises PayloadTooLarge, or InvalidInput if it is nested too deeply."""
+def take_payload(raw: Raw, *, depth_known: bool = False) -> bytes:
+    """Take a payload out of a body, byte for byte. Raises PayloadTooLarge, or InvalidInput if it is nested too deeply.
+
+    ``depth_known``: its depth was checked before.
+    """
     data = bytes(raw)
     # The same as take_json, written out: this is the innermost part of a bulk push.
     if len(data) > SHALLOW_BYTES:
-        if data.count(b"[") + data.count(b"{") > limits.payload_depth_max:
+        if not depth_known and data.count(b"[") + data.count(b"{") > limits.payload_depth_max:
             check_depth(data)
         if len(data) > limits.payload_bytes_max:
             raise PayloadTooLarge("Job data too large (max 10MB)")
     return data
 
 
-def take_result(raw: Raw) -> bytes:
+def take_result(raw: Raw, *, depth_known: bool = False) -> bytes:
     """Take what a worker answered out of a body, byte for byte, with the limits of a payload."""
-    result = take_json(raw)
+    result = bytes(raw) if depth_known else take_json(raw)
     if len(result) > limits.payload_bytes_max:
         raise PayloadTooLarge("Job result too large (max 10MB)")
     return result
 
 
-def new_job(body: PushBody) -> NewJob:
-    """Turn a body into what the engine pushes. Raises InvalidInput."""
-    data = take_payload(body.data)
+def value_steps(raw: Raw) -> Steps[None]:
+    """Raise InvalidInput for a large value of a body that is nested too deeply, in steps. Small ones: when they are taken."""
+    if len(memoryview(raw)) > limits.small_body_bytes:
+        yield from depth_steps(bytes(raw))
+
+
+def job_steps(body: PushBody) -> Steps[NewJob]:
+    """Turn a body of any size into what the engine pushes, in steps. Raises InvalidInput."""
+    yield from value_steps(body.data)
+    return new_job(body, depth_known=len(memoryview(body.data)) > limits.small_body_bytes)
+
+
+def new_job(body: PushBody, *, depth_known: bool = False) -> NewJob:
+    """Turn a body into what the engine pushes. Raises InvalidInput. ``depth_known``: see ``take_payload``."""
+    data = take_payload(body.data, depth_known=depth_known)
     in_flow = body.depends_on or body.children_ids or body.parent_id
     repeat = None if body.repeat is None else _repeat(body.repeat)
     # Asking first is cheaper than a call that finds nothing, and nearly all jobs have none of these.

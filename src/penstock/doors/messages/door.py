@@ -13,13 +13,14 @@ from penstock.core.errors import BodyTooLarge, InvalidInput
 from penstock.core.ids import ID_MAX, to_ulid
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.lifecycle import Arrow, State
+from penstock.core.slices import in_slices
 from penstock.doors.http.body import Reader
 from penstock.doors.http.claiming import claim_for
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Plain, Route
 from penstock.doors.messages import wire
 from penstock.doors.messages.view import view_of
-from penstock.doors.opaque import wrap
+from penstock.doors.opaque import wrap_steps
 from penstock.engine import admin
 from penstock.engine.claim import Claim
 from penstock.engine.dead import Inspect
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey
+    from penstock.core.slices import Steps
     from penstock.doors.http.request import Request
     from penstock.doors.messages.places import Places, Rules
     from penstock.doors.messages.settling import Settling
@@ -114,7 +116,15 @@ class MessagesDoor:
         names = (
             [None] * len(bodies) if given is None else [f"{KEY_PREFIX}{key.name}/{given}:{n}" for n in range(len(bodies))]
         )
-        jobs = [_new_job(body, name, rules, now_ms) for body, name in zip(bodies, names, strict=True)]
+
+        def make() -> Steps[list[NewJob]]:
+            made = []
+            for body, name in zip(bodies, names, strict=True):
+                made.append((yield from _new_job(body, name, rules, now_ms)))
+                yield
+            return made
+
+        jobs = await in_slices(make())
         await self._places.use(key)
         pushed = await self._engine.run(Push(key, jobs, room=rules.max_messages))
         self._tally.of(key).published += len(pushed)
@@ -220,8 +230,8 @@ def _created(body: msgspec.Struct) -> Plain:
     return Plain(_encode(body), "application/json", 201)
 
 
-def _new_job(body: wire.MessageBody, name: str | None, rules: Rules, now_ms: int) -> NewJob:
-    """Turn a message into what the engine pushes. Raises InvalidInput."""
+def _new_job(body: wire.MessageBody, name: str | None, rules: Rules, now_ms: int) -> Steps[NewJob]:
+    """Turn a message into what the engine pushes, in steps. Raises InvalidInput."""
     data = wire.bytes_in(body.body)
     metadata = None if not body.metadata else Raw(_encode(body.metadata))
     if len(data) + (0 if metadata is None else len(bytes(metadata))) > rules.message_bytes_max:
@@ -229,7 +239,7 @@ def _new_job(body: wire.MessageBody, name: str | None, rules: Rules, now_ms: int
     due_at = body.deliver_at if body.deliver_at is not None and body.deliver_at > now_ms else None
     if due_at is not None and due_at - now_ms > rules.schedule_ahead_ms:
         raise InvalidInput(f"deliver_at is more than {rules.schedule_ahead_ms // limits.DAY_MS} days ahead")
-    stored, options = wrap(data, metadata)
+    stored, options = yield from wrap_steps(data, metadata)
     return NewJob(
         stored,
         options,

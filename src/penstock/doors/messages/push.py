@@ -2,6 +2,9 @@
 
 A message that is being pushed is claimed like any other, so whatever becomes of this server, it comes back when its lease runs
 out. Retries are delays in the store. One server at a time pushes to a subscription: the one that leads the shard of its queue.
+
+A push may have to wait until its URL can be looked up (``Guard.turn``). Its message stays leased meanwhile, and no attempt is
+counted.
 """
 
 from __future__ import annotations
@@ -19,13 +22,15 @@ from penstock.core.ids import to_ulid
 from penstock.core.lifecycle import Arrow
 from penstock.doors.messages.taker import Taker
 from penstock.doors.messages.view import view_of
-from penstock.engine.settle import Ack, Fail, Hold, PutBack
+from penstock.engine.settle import Ack, Fail, Hold, PutBack, Renew
 from penstock.outbound.letter import sign
 from penstock.outbound.sender import NotDelivered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
+    from typing import Any
 
+    from penstock.core.clock import Alarm
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey, Subscription
     from penstock.doors.messages.places import Places
@@ -183,7 +188,7 @@ class Pusher:
         lease_ms = max(visible_ms, self._office.rules.timeout_ms + limits.push_margin_ms)
         for delivery in await self._taker.take(free, lease_ms):
             self._office.tally.of(self._queue).consumed += 1
-            task = asyncio.get_running_loop().create_task(self._push(delivery))
+            task = asyncio.get_running_loop().create_task(self._push(delivery, lease_ms))
             self._pushing[task] = Hold(delivery.job.id, delivery.job.token)
             task.add_done_callback(self._pushed)
 
@@ -192,8 +197,8 @@ class Pusher:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a message could not be pushed; its lease will run out", **self._who(), exc_info=error)
 
-    async def _push(self, delivery: Delivery) -> None:
-        """Push a message once, and note in the store what becomes of it."""
+    async def _push(self, delivery: Delivery, lease_ms: int) -> None:
+        """Push a message once, and note in the store what becomes of it. ``lease_ms``: for which it was taken."""
         subscription, tally = self._subscription, self._office.tally.of(self._queue)
         hold = Hold(delivery.job.id, delivery.job.token)
         body = _encode(view_of(self._queue, delivery))
@@ -202,7 +207,8 @@ class Pusher:
         if subscription.secret:
             headers |= dict.fromkeys(SIGNATURES, f"sha256={sign(subscription.secret, body)}")
         try:
-            status = await self._office.post.post(subscription.url, headers, body)
+            posting = self._office.post.post(subscription.url, headers, body, namespace=self._queue.namespace)
+            status = await self._while_leased(hold, lease_ms, posting)
         except NotDelivered as reason:
             status, error = 0, str(reason)
         else:
@@ -216,6 +222,28 @@ class Pusher:
         log.debug("a message was not taken", **self._who(), message=to_ulid(int(hold.ref)), error=error)
         if await self._say(Fail(self._queue.namespace, [hold], error, final=final, plan_ms=plan_ms)):
             tally.nacked += 1
+
+    async def _while_leased(self, hold: Hold, lease_ms: int, posting: Coroutine[Any, Any, int]) -> int:
+        """Return what ``posting`` returns. The lease is renewed as often as it takes; one attempt alone never needs that."""
+        clock, renewing = self._engine.clock, set[asyncio.Task[bool]]()
+        alarms: list[Alarm] = []  #: the one that is booked
+
+        def book() -> None:
+            alarms[:] = [clock.call_at(clock.steady_ms() + lease_ms * 2 // 3, renew)]
+
+        def renew() -> None:
+            task = asyncio.ensure_future(self._say(Renew(self._queue.namespace, [hold], [lease_ms])))
+            renewing.add(task)
+            task.add_done_callback(renewing.discard)
+            book()
+
+        book()
+        try:
+            return await posting
+        finally:
+            alarms[0].cancel()
+            if renewing:
+                await asyncio.wait(renewing)
 
     async def _say(self, settlement: Settlement) -> bool:
         """Tell the store; False if it does not want to know, because the receiver has told it otherwise meanwhile."""

@@ -21,6 +21,7 @@ from penstock.core import limits
 from penstock.core.clock import pause
 from penstock.core.errors import InvalidInput, PenstockError, ReceiptUnknown, RouteNotFound, Unauthorized
 from penstock.core.lifecycle import Arrow
+from penstock.core.shares import Pool
 from penstock.doors.closing import Closing
 from penstock.doors.http.errors import status_of
 from penstock.doors.messages import wire
@@ -83,6 +84,7 @@ class Consumers:
         self.deliveries = Deliveries(engine)  #: of all connections
         self.settling = Settling(engine, tally, self.deliveries)  #: takes what is said about deliveries, at any door
         self._handshakes = handshakes
+        self._pool = Pool("WebSocket connections of consumers", limits.push_sockets_max, engine.shares)
         self.gate = gate
         self.links = links
         self.window = window
@@ -100,7 +102,10 @@ class Consumers:
             self._handshakes.count(status_of(error), since)
             raise
         self._handshakes.count(SWITCHING, since)
-        await self._connections.serve(consumer)
+        try:
+            await self._connections.serve(consumer)
+        finally:
+            self._pool.leave(consumer.namespace)
 
     async def _admit(self, scope: Scope, proto: RSGIWebsocketProtocol, client: str) -> Consumer:
         """Return who consumes over a connection. Raises what its handshake is refused with."""
@@ -112,6 +117,7 @@ class Consumers:
         await self.places.use(key)
         self._connections.check_room()
         window = _window(parse_qs(scope.query_string).get("window", [str(limits.push_window)])[-1])
+        self._pool.enter(namespace)
         return Consumer(self, scope, proto, key, identity, client=client, window=window)
 
     def hush(self) -> None:

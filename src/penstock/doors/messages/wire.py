@@ -12,6 +12,8 @@ from msgspec import Meta
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, MethodRefused, RateLimited, RouteNotFound, Unauthorized
+from penstock.core.slices import in_slices
+from penstock.doors.http.body import item_shape, sound_steps
 from penstock.doors.http.schemas import SENT_AS
 
 if TYPE_CHECKING:
@@ -245,6 +247,7 @@ class Body(Generic[T]):
     def __init__(self, shape: Any) -> None:
         self.shape = shape
         self._decode: Callable[[bytes], T] = msgspec.json.Decoder(shape).decode
+        self._item = item_shape(shape)
 
     async def read(self, req: Request) -> T:
         """Read a body that must be there. Raises InvalidInput."""
@@ -252,7 +255,7 @@ class Body(Generic[T]):
         if not body.strip():
             raise InvalidInput("invalid json: EOF")
         try:
-            return self._decode(body)
+            return await in_slices(sound_steps(body, self._decode, self._item))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             unknown = _UNKNOWN.match(str(error))
             text = f'json: unknown field "{unknown[1]}"' if unknown else str(error)

@@ -51,9 +51,10 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
-    def add(self, more: Collector) -> None:
-        """Have the metrics of somebody else rendered too."""
-        self._registry.register(more)
+    def add(self, *more: Collector) -> None:
+        """Have the metrics of other parts rendered too."""
+        for each in more:
+            self._registry.register(each)
 
     def add_seen(self, more: Looker) -> None:
         """Have the metrics of somebody else rendered too, who has a look before that."""

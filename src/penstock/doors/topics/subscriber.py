@@ -16,6 +16,7 @@ from penstock.core import limits
 from penstock.core.errors import JobNotFound, PenstockError, TooMany
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
+from penstock.core.shares import Pool
 from penstock.doors.opaque import unwrap
 from penstock.engine.claim import Claim, Wait
 from penstock.engine.settle import Ack, Hold, PutBack, Renew
@@ -82,6 +83,7 @@ class Subscribers:
         self.lease_ms = lease_ms
         self.closed = False
         self._open: set[Subscriber] = set()
+        self._pool = Pool("subscribers", limits.subscribers_max, engine.shares)
         self._alarm: Alarm | None = None
         self._renewing: dict[Engine, asyncio.Task[None]] = {}
 
@@ -92,6 +94,7 @@ class Subscribers:
         """Return a new subscriber; whoever asks closes it. Raises TooMany."""
         if self.closed or len(self._open) >= limits.subscribers_max:
             raise TooMany("Too many subscribers. Retry later, or at another server.")
+        self._pool.enter(queue.namespace)
         subscriber = Subscriber(self, queue)
         self._open.add(subscriber)
         self._book()
@@ -99,7 +102,9 @@ class Subscribers:
 
     def leave(self, subscriber: Subscriber) -> None:
         """Forget a subscriber."""
-        self._open.discard(subscriber)
+        if subscriber in self._open:
+            self._open.discard(subscriber)
+            self._pool.leave(subscriber.queue.namespace)
 
     def stop(self) -> None:
         """Let nobody wait any longer, because the server stops: everybody who waits for a message is told there is none."""

@@ -28,7 +28,8 @@ def _fast(work: Work) -> FastTransaction:
 
 def may_be_hot(settings: QueueSettings) -> bool:
     """Tell whether jobs of a queue may be set aside: with a limit, each claim has to be weighed on its own."""
-    return not settings.paused and settings.rate_limit is None and settings.concurrency is None and settings.stall.enabled
+    is_limited = settings.rate_limit is not None or settings.concurrency is not None or settings.limits_groups
+    return not settings.paused and not is_limited and settings.stall.enabled
 
 
 class SetAside(NamedTuple):

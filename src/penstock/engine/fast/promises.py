@@ -119,7 +119,7 @@ async def keep(_engine: Engine, work: Work, commands: Sequence[Keep]) -> None:
 
 async def _keep_promise(work: Work, promise: Promise) -> None:
     key = QueueKey(promise.namespace, promise.queue)
-    queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
+    queue = work.tx.queue_find(key) or await work.tx.queue_open(key, must=True)
     if queue.created_at is None:
         await work.tx.queue_save(queue, queue.settings, work.now_ms)
         work.tell(EventKind.QUEUE_CREATED, queue)

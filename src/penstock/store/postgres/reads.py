@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.core import ids, limits
+from penstock.core.clock import settle
 from penstock.core.flow import Need
 from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey, Standing
 from penstock.store.contract import FinishedMinutes, JournalBlock, LogEntry, Page, Parcel, Place, Selection, Whereabouts
+from penstock.store.journal import PageReader
 from penstock.store.listing import ORDER, Listing
 from penstock.store.postgres import rows
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection
 
     from penstock.core.flow import Dependency
+    from penstock.store.contract import JournalPage
 
 
 _BODY = f"select {rows.HEAD}, p.options, p.data from jobs j join payloads p on p.id = j.id"  # noqa: S608
@@ -62,6 +65,15 @@ _JOURNAL = (
     "select seq, at, body from journal where count > 0 and seq >="
     " coalesce((select max(seq) from journal where count > 0 and seq <= $1), 0) order by seq limit $2"
 )
+JOURNAL_FIRST: Final = "select seq from journal where count > 0 order by seq limit 1"
+# The first block whose size, with those before it, reaches the bound is the last one. A page is full then: see PageReader.
+_JOURNAL_PAGE = """
+select seq, count, at, body from (
+  select seq, count, at, body, sum(octet_length(body)) over (order by seq) - octet_length(body) as ahead from (
+    select seq, count, at, body from journal where count > 0 and seq >=
+      coalesce((select max(seq) from journal where count > 0 and seq <= $1), 0) order by seq limit $2) as listed) as sized
+where ahead < $3 order by seq
+"""
 _NEEDS = (
     "select job, needs, state, name, result, error from dependencies where job = $1 and state = any ($2::smallint[])"
     " order by needs limit $3 offset $4"
@@ -255,3 +267,15 @@ async def journal(db: Connection, seq: int, limit: int) -> list[JournalBlock]:
         queues, events = decode_body(body)
         blocks.append(JournalBlock(first, at, events, queues))
     return blocks
+
+
+async def journal_page(db: Connection, seq: int, namespace: str, bytes_max: int) -> JournalPage:
+    """Read the journal as one namespace sees it. The database sends no more than one page needs."""
+    page = PageReader(seq, namespace, bytes_max)
+    rows = await db.fetch(_JOURNAL_PAGE, seq, limits.replay_blocks, limits.replay_read_bytes)
+    for first, count, at, body in rows:
+        page.add(first, count, at, body)
+        if page.is_full:
+            break
+        await settle(1)
+    return page.page()

@@ -523,6 +523,63 @@ create table lease_mark (
 insert into lease_mark (counted) values (0);
 """
 
+# Groups of jobs that are paused or limited, see core/group_limits.py. Moments are on the count of leases, ms.
+_GROUP_LIMITS = f"""
+create table groups (
+  queue          int not null,
+  group_id       text not null,
+  paused         boolean not null,
+  concurrency    bigint,
+  rate_limit     bigint,
+  rate_window_ms bigint not null,
+  window_at      bigint,                 -- when the window of the rate limit began
+  taken          bigint not null,        -- jobs claimed in it
+  held_until     bigint,                 -- no job is claimed before
+  reopens_at     bigint,                 -- when time lets more jobs through; null: it does not hold any back
+  primary key (queue, group_id)
+) with (fillfactor = 70);
+create index groups_reopening on groups (queue, reopens_at) where reopens_at is not null;
+
+-- Hold some groups for this transaction, in one order, and return what is set of them as it is from then on.
+create function hold_groups(in_queues int[], in_groups text[]) returns setof groups language plpgsql volatile as $$
+begin
+  perform pg_advisory_xact_lock({LOCK_GROUP}, hashtext(q || '/' || g))
+    from (select q, g from unnest(in_queues, in_groups) as u (q, g) order by q, g) as o;
+  return query select t.* from groups t join unnest(in_queues, in_groups) as u (q, g) on t.queue = u.q and t.group_id = u.g;
+end $$;
+
+-- Have as many waiting jobs of each touched group unblocked as there is room for, and no others: as many as may be active at
+-- once, less those that are, and no more than a number.
+drop function put_right(int[], text[], int);
+create function put_right(in_queues int[], in_groups text[], in_at_once bigint[], in_more bigint[]) returns void
+language plpgsql as $$
+declare
+  one record;
+  busy bigint;
+  room bigint;
+  chosen bigint[];
+begin
+  for one in select q, g, n, m from unnest(in_queues, in_groups, in_at_once, in_more) as u (q, g, n, m) order by q, g loop
+    perform pg_advisory_xact_lock({LOCK_GROUP}, hashtext(one.q || '/' || one.g));
+    select count(*) into busy from jobs where state = 2 and queue = one.q and group_id = one.g;
+    room := greatest(0, least(one.n - busy, one.m));
+    chosen := array(
+      select id from (
+        (select id, priority, position from jobs where state = 0 and queue = one.q and group_id = one.g and blocked = 0
+          order by priority desc, position limit room)
+        union all
+        (select id, priority, position from jobs where state = 0 and queue = one.q and group_id = one.g and blocked = 1
+          order by priority desc, position limit room)) as c
+      order by priority desc, position limit room);
+    update jobs j set blocked = 1 where state = 0 and queue = one.q and group_id = one.g and blocked = 0
+      and not exists (select from unnest(chosen) as c (id) where c.id = j.id);
+    if room > 0 then
+      update jobs set blocked = 0 where state = 0 and blocked = 1 and id = any (chosen);
+    end if;
+  end loop;
+end $$;
+"""  # noqa: S608 - put together from constants of this file
+
 #: Migration number n (counting from 1) takes a database from version n-1 to n. Never edit one that was released; append.
 MIGRATIONS: Final[tuple[str, ...]] = (
     _VERSION_1,
@@ -535,5 +592,6 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     _HISTORY,
     _LOST_LISTS,
     _LEASE_CLOCK,
+    _GROUP_LIMITS,
 )
 SCHEMA_VERSION: Final = len(MIGRATIONS)

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from penstock.store.contract import (
         FinishedMinutes,
         JournalBlock,
+        JournalPage,
         LogEntry,
         Page,
         Parcel,
@@ -659,6 +660,12 @@ class PostgresStore(CatalogReads[Catalog]):
 
     async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
         return await self._read(lambda db: reads.journal(db, seq, limit))  # type: ignore[no-any-return]
+
+    async def journal_first(self) -> int | None:
+        return await self._read(lambda db: db.fetchval(reads.JOURNAL_FIRST))  # type: ignore[no-any-return]
+
+    async def journal_page(self, seq: int, namespace: str, bytes_max: int) -> JournalPage:
+        return await self._read(lambda db: reads.journal_page(db, seq, namespace, bytes_max))  # type: ignore[no-any-return]
 
 
 _BEGIN_LAYOUT = (

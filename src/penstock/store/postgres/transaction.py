@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 
@@ -21,6 +21,7 @@ from penstock.store.postgres.across import AcrossShards
 from penstock.store.postgres.catalog import encode_settings
 from penstock.store.postgres.clock import Reading
 from penstock.store.postgres.errors import as_lost
+from penstock.store.postgres.groups import Groups
 from penstock.store.postgres.ledger import Ledger
 from penstock.store.postgres.news import News, bring_forward
 from penstock.store.postgres.schema import LOCK_QUEUE
@@ -33,15 +34,13 @@ if TYPE_CHECKING:
 
     from penstock.core.cron import Cron, CronKey
     from penstock.core.flow import Dependency, End
+    from penstock.core.group_limits import GroupLimits
     from penstock.core.job import Job
     from penstock.core.sharding import Layout
     from penstock.core.webhook import Webhook
     from penstock.store.contract import LogEntry
     from penstock.store.postgres.rows import Changed
     from penstock.store.postgres.store import PostgresStore
-
-#: Jobs of one group that may be active at once.
-GROUP_ACTIVE_MAX: Final = 1
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -66,7 +65,7 @@ class PostgresTransaction(Ledger, AcrossShards):
         self.freed: set[int] = set()  # nothing is ever put aside: the database guards its own pages
         self.wrote = False
         self.block: JournalBlock | None = None
-        self._touched: set[tuple[int, str]] = set()
+        self._groups = Groups(self._limits_groups)
         self._emptied: set[int] = set()
         self._booked = Horizon()
         self._fronts: set[int] = set()  #: queues in which a job got to a place that others may take for empty
@@ -174,11 +173,13 @@ class PostgresTransaction(Ledger, AcrossShards):
 
     # Queues.
 
-    async def queue_open(self, key: QueueKey) -> Queue:
+    async def queue_open(self, key: QueueKey, *, must: bool = False) -> Queue:
         found = self._catalog.by_key.get(key)
         if found is not None:
             return found
         self._check_home(key)
+        if not must:
+            self._store.shares.check_queues(key.namespace, self._catalog.held.get(key.namespace, 0))
         return await self._make_queue(key, QueueSettings(), None, SETTLED)
 
     async def _make_queue(self, key: QueueKey, settings: QueueSettings, created_at: int | None, move: Move) -> Queue:
@@ -230,6 +231,8 @@ class PostgresTransaction(Ledger, AcrossShards):
                 await self._guarded(rows.CLEAR_JOBS, [ids], len(ids))
                 self._tally(queue.number)[state] -= len(ids)
                 return len(ids)
+        self.wrote = True
+        await self._groups.forget(self._db, queue.number)
         return 0
 
     async def job_known(self, ids: Sequence[int]) -> set[int]:
@@ -289,6 +292,7 @@ class PostgresTransaction(Ledger, AcrossShards):
         version = await self._next_version()
         await self._db.execute("update queues set removed = true, version = $1 where number = $2", version, queue.number)
         await self._db.execute("delete from buckets where queue = $1", queue.number)
+        await self._groups.forget(self._db, queue.number)
         if queue.settings.subscriptions:
             self._webhooks_changed = True
         self._drop_queue(queue)
@@ -312,6 +316,31 @@ class PostgresTransaction(Ledger, AcrossShards):
     async def bucket_save(self, queue: Queue, tokens: float, at_ms: int) -> None:
         self.wrote = True
         await self._db.execute(_SAVE_BUCKET, queue.number, tokens, at_ms)
+
+    # Limits of groups.
+
+    def _limits_groups(self, queue: int) -> bool:
+        known = self._catalog.by_number.get(queue)
+        return known is not None and known.settings.limits_groups
+
+    async def group_load(self, queue: Queue, group: str) -> GroupLimits | None:
+        return await self._groups.load(self._db, queue.number, group)
+
+    async def group_save(self, queue: Queue, groups: Sequence[tuple[str, GroupLimits]]) -> None:
+        self.wrote = True
+        await self._groups.save(self._db, [((queue.number, group), limits_) for group, limits_ in groups])
+        for group, _ in groups:
+            self._groups.touch(queue.number, group)
+        self._changed.add(queue.number)  # whoever waits there at another server may get a job now
+
+    async def groups_limited(self, queue: Queue) -> int:
+        return await self._groups.count(self._db, queue.number)
+
+    async def group_page(self, queue: Queue, after: str, limit: int) -> list[tuple[str, GroupLimits]]:
+        return await self._groups.page(self._db, queue.number, after, limit)
+
+    async def group_reopen(self, queue: Queue, limit: int) -> int | None:
+        return await self._groups.reopen(self._db, queue.number, self.steady_ms, limit)
 
     # Jobs.
 
@@ -404,6 +433,8 @@ class PostgresTransaction(Ledger, AcrossShards):
                 tally[old_state] -= 1
                 tally[job.state] += 1
             self._written(job)
+            if job.group_id is not None and old_state == State.WAITING and job.state == State.ACTIVE:
+                self._groups.claimed(job.queue, job.group_id)
         self._catalog.bring_forward(self._booked)
 
     async def job_lease(self, jobs: Sequence[Changed]) -> None:
@@ -421,6 +452,8 @@ class PostgresTransaction(Ledger, AcrossShards):
             tally[old_state] -= 1
             tally[job.state] += 1
             self._written(job)
+            if job.group_id is not None:
+                self._groups.claimed(job.queue, job.group_id)
         self._catalog.bring_forward(self._booked)
 
     async def job_remove(self, jobs: Sequence[Changed]) -> None:
@@ -433,12 +466,12 @@ class PostgresTransaction(Ledger, AcrossShards):
         for job, old_state, _ in jobs:
             self._tally(job.queue)[old_state] -= 1
             if job.group_id is not None:
-                self._touched.add((job.queue, job.group_id))
+                self._groups.touch(job.queue, job.group_id)
 
     async def job_rewrite(self, jobs: Sequence[Job]) -> None:
         for row in await self._db.fetch(_OLD_NAMES, [job.id for job in jobs]):
             if row["group_id"] is not None:
-                self._touched.add((row["queue"], row["group_id"]))
+                self._groups.touch(row["queue"], row["group_id"])
         await self._guarded(rows.REWRITE_JOBS, rows.rewrite_arrays(jobs), len(jobs))
         await self._db.execute("delete from names where job = any ($1::bigint[])", [job.id for job in jobs])
         await self._name(jobs)
@@ -593,6 +626,11 @@ class PostgresTransaction(Ledger, AcrossShards):
             self._book_cron(cron)
         self._new_crons += len(crons)
 
+    async def cron_tally(self, namespace: str) -> tuple[int, int]:
+        number = self._catalog.namespaces.get(namespace)
+        taken, held = await self._db.fetchrow("select count(*), count(*) filter (where namespace = $1) from crons", number)
+        return taken, held
+
     async def cron_save(self, crons: Sequence[tuple[Cron, int]]) -> None:
         await self._write_crons(
             cron_rows.UPDATE,
@@ -743,21 +781,18 @@ class PostgresTransaction(Ledger, AcrossShards):
     def _written(self, job: Job) -> None:
         book(self._booked, job)
         if job.group_id is not None:
-            self._touched.add((job.queue, job.group_id))
+            self._groups.touch(job.queue, job.group_id)
         if job.state == State.WAITING and 0 <= job.position < self._young:  # it has its old place back
             self._fronts.add(job.queue)
             self._store.fronts.forget(job.queue)
 
     async def _put_groups_right(self) -> None:
-        if self._touched:
-            touched = list(self._touched)
-            self._touched.clear()
-            for queue, _ in touched:
+        queues = self._groups.queues
+        if queues:
+            for queue in queues:
                 self._fronts.add(queue)
                 self._store.fronts.forget(queue)
-            await self._db.execute(
-                _PUT_RIGHT, [queue for queue, _ in touched], [group for _, group in touched], GROUP_ACTIVE_MAX
-            )
+            await self._groups.put_right(self._db, self.steady_ms)
 
     async def _guarded(self, statement: str, parameters: Sequence[Any], expected: int, what: str = "rows") -> None:
         """Run a write that must change so many rows."""
@@ -812,7 +847,6 @@ _ADVANCE_WAL = (
 )
 _FINISH = "select * from finish($1::int[], $2, $3::int[], $4, $5, $6, $7, $8, $9)"
 _LOCK = "select pg_advisory_xact_lock($1, $2)"
-_PUT_RIGHT = "select put_right($1::int[], $2::text[], $3)"
 _OPEN_NAMESPACE = (
     "with made as (insert into namespaces (name) values ($1) on conflict (name) do nothing returning number)"
     " select number from made union all select number from namespaces where name = $1 limit 1"

@@ -2,34 +2,120 @@
 
 Looking for the next job must not wade through a million jobs of a busy group. So a grouped job that may not run yet is marked
 ``blocked`` and sits in another part of the index: claims never see it. Per group, exactly as many waiting jobs are unblocked
-as the group has free places. Whatever changes a group inside a transaction (a push, an ack, a new priority, a cancel) marks
-it as touched, and every touched group is put right once, before the next claim and before the commit.
+as the group has free places. Whatever changes a group inside a transaction (a push, an ack, a new priority, a cancel, a pause)
+marks it as touched, and every touched group is put right once, before the next claim and before the commit.
+
+The table ``groups`` has a row for each group that is paused or limited. It is only read for queues whose settings say so.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.group_limits import ROOM_DEFAULT, GroupLimits
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     import apsw
 
-#: Jobs of one group that may be active at once.
-GROUP_ACTIVE_MAX: Final = 1
+#: Name and queue of a group.
+Group = tuple[int, str]
 
+_FIELDS: Final = ", ".join(GroupLimits.__struct_fields__)
 _COUNT_ACTIVE = "select count(*) from jobs where queue = ? and group_id = ? and state = 2"
-_BLOCK = "update jobs set blocked = 1 where queue = ? and group_id = ? and state = 0 and blocked = 0"
-_UNBLOCK = """
-update jobs set blocked = 0 where id in (
-  select id from jobs where queue = ? and group_id = ? and state = 0 and blocked = 1
-  order by priority desc, position limit ?)
-"""
+_READY = "select id, -priority, position from jobs where queue = ? and group_id = ? and state = 0 and blocked = 0"
+_NEXT = (
+    "select id, -priority, position from jobs where queue = ? and group_id = ? and state = 0 and blocked = 1"
+    " order by priority desc, position limit ?"
+)
+_LOAD = f"select {_FIELDS} from groups where queue = ? and group_id = ?"  # noqa: S608
+_PAGE = f"select group_id, {_FIELDS} from groups where queue = ? and group_id > ? order by group_id limit ?"  # noqa: S608
+_SAVE = "insert or replace into groups values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_DUE = "select group_id from groups where queue = ? and reopens_at <= ? order by reopens_at limit ?"
+_NEXT_DUE = "select min(reopens_at) from groups where queue = ? and reopens_at > ?"
 
 
-def put_right(db: apsw.Connection, touched: set[tuple[int, str]]) -> None:
-    """Unblock the first jobs of each touched group for which there is a free place, and no others."""
-    for queue, group in touched:
-        active = next(iter(db.execute(_COUNT_ACTIVE, (queue, group))))[0]
-        db.execute(_BLOCK, (queue, group))
-        if active < GROUP_ACTIVE_MAX:
-            db.execute(_UNBLOCK, (queue, group, GROUP_ACTIVE_MAX - active))
-    touched.clear()
+class Groups:
+    """The groups that one transaction changes. ``limited`` tells whether groups of a queue are paused or limited."""
+
+    def __init__(self, db: apsw.Connection, limited: Callable[[int], bool]) -> None:
+        self._db = db
+        self._limited = limited
+        self._touched: set[Group] = set()
+        self._claimed: dict[Group, int] = {}
+
+    def touch(self, queue: int, group: str) -> None:
+        """A job of a group was written, or the limits of the group."""
+        self._touched.add((queue, group))
+
+    def claimed(self, queue: int, group: str) -> None:
+        """A job of a group was claimed, which was noted by ``touch``, too."""
+        if self._limited(queue):
+            self._claimed[queue, group] = self._claimed.get((queue, group), 0) + 1
+
+    def put_right(self, steady_ms: int) -> None:
+        """Unblock the first jobs of each touched group for which there is room, and no others."""
+        for queue, group in self._touched:
+            room = ROOM_DEFAULT
+            if self._limited(queue) and (stored := self.load(queue, group)) is not None:
+                limits = stored.at(steady_ms, self._claimed.get((queue, group), 0))
+                if limits is not stored:
+                    self.save(queue, group, limits)
+                room = limits.room()
+            active = self._db.execute(_COUNT_ACTIVE, (queue, group)).get if room.more else 0
+            self._unblock(queue, group, max(0, min(room.at_once - active, room.more)))
+        self._touched.clear()
+        self._claimed.clear()
+
+    def _unblock(self, queue: int, group: str, count: int) -> None:
+        ready = [tuple(row) for row in self._db.execute(_READY, (queue, group))]
+        behind = [tuple(row) for row in self._db.execute(_NEXT, (queue, group, count))] if count else []
+        first = sorted([*ready, *behind], key=lambda row: row[1:])[:count]
+        for row in set(ready).difference(first):
+            self._db.execute("update jobs set blocked = 1 where id = ?", (row[0],))
+        for row in set(behind).intersection(first):
+            self._db.execute("update jobs set blocked = 0 where id = ?", (row[0],))
+
+    # What was set of them.
+
+    def load(self, queue: int, group: str) -> GroupLimits | None:
+        """Return what was set of a group; None if nothing was."""
+        return next((_read(row) for row in self._db.execute(_LOAD, (queue, group))), None)
+
+    def save(self, queue: int, group: str, limits: GroupLimits) -> None:
+        """Write what is set of a group."""
+        if limits.is_set:
+            self._db.execute(_SAVE, (queue, group, *(getattr(limits, name) for name in _NAMES), limits.reopens_at()))
+        else:
+            self._db.execute("delete from groups where queue = ? and group_id = ?", (queue, group))
+
+    def page(self, queue: int, after: str, limit: int) -> list[tuple[str, GroupLimits]]:
+        """Return what was set of the groups of a queue, in order of their names, from one on."""
+        return [(row[0], _read(row[1:])) for row in self._db.execute(_PAGE, (queue, after, limit))]
+
+    def count(self, queue: int) -> int:
+        """Return how many groups of a queue are paused or limited."""
+        found: int = self._db.execute("select count(*) from groups where queue = ?", (queue,)).get
+        return found
+
+    def reopen(self, queue: int, steady_ms: int, limit: int) -> int | None:
+        """Touch groups whose jobs time lets through again; return the moment at which it does for the next."""
+        found = [group for (group,) in self._db.execute(_DUE, (queue, steady_ms, limit))]
+        self._touched.update((queue, group) for group in found)
+        if len(found) >= limit:
+            return steady_ms
+        next_ms: int | None = self._db.execute(_NEXT_DUE, (queue, steady_ms)).get
+        return next_ms
+
+    def forget(self, queue: int) -> None:
+        """Forget what was set of the groups of a queue that is gone."""
+        self._db.execute("delete from groups where queue = ?", (queue,))
+
+
+_NAMES: Final = GroupLimits.__struct_fields__
+
+
+def _read(row: Iterable[object]) -> GroupLimits:
+    paused, *others = row
+    return GroupLimits(bool(paused), *others)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from penstock.core.flow import Need
 from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
 from penstock.store.contract import FinishedMinutes, JournalBlock, LogEntry, Page, Parcel, Place, Selection
+from penstock.store.journal import PageReader
 from penstock.store.listing import ORDER, Listing
 from penstock.store.sqlite import rows
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import apsw
 
     from penstock.core.flow import Dependency
+    from penstock.store.contract import JournalPage
 
 THREADS: Final = 2
 
@@ -81,7 +83,10 @@ _JOURNAL = (
     "select seq, at, body from journal where seq >= coalesce((select max(seq) from journal where seq <= ?1), 0)"
     " order by seq limit ?2"
 )
-
+_JOURNAL_PAGE = (
+    "select seq, count, at, body from journal where seq >= coalesce((select max(seq) from journal where seq <= ?1), 0)"
+    " order by seq"
+)
 
 _BODIES = (
     f"select {rows.HEAD}, {rows.BODY}, coalesce((select length(data) from results r where r.id = j.id), 0)"  # noqa: S608
@@ -297,6 +302,21 @@ def journal(db: apsw.Connection, seq: int, limit: int) -> list[JournalBlock]:
         queues, events = _decode_body(body)
         blocks.append(JournalBlock(first, at, events, queues))
     return blocks
+
+
+def journal_first(db: apsw.Connection) -> int | None:
+    """Read the number of the oldest event that is kept."""
+    return next((seq for (seq,) in db.execute("select seq from journal order by seq limit 1")), None)
+
+
+def journal_page(db: apsw.Connection, seq: int, namespace: str, bytes_max: int) -> JournalPage:
+    """Read the journal as one namespace sees it. Only one block is in memory at a time."""
+    page = PageReader(seq, namespace, bytes_max)
+    for first, count, at, body in db.execute(_JOURNAL_PAGE, (seq,)):
+        page.add(first, count, at, body)
+        if page.is_full:
+            break
+    return page.page()
 
 
 _decode_body = msgspec.msgpack.Decoder(tuple[dict[int, tuple[str, str]], list[list[object]]]).decode

@@ -312,6 +312,24 @@ create table lease_clock (
 ) strict;
 """
 
+# Groups of jobs that are paused or limited, see groups.py and core/group_limits.py. Moments are on the count of leases, ms.
+_GROUP_LIMITS = """
+create table groups (
+  queue          integer not null,
+  group_id       text not null,
+  paused         integer not null,
+  concurrency    integer,
+  rate_limit     integer,
+  rate_window_ms integer not null,
+  window_at      integer,              -- when the window of the rate limit began
+  taken          integer not null,     -- jobs claimed in it
+  held_until     integer,              -- no job is claimed before
+  reopens_at     integer,              -- when time lets more jobs through; null: it does not hold any back
+  primary key (queue, group_id)
+) without rowid;
+create index groups_reopening on groups (queue, reopens_at) where reopens_at is not null;
+"""
+
 #: Migration number n (counting from 1) takes a file from version n-1 to n. Never edit one that was released; append.
 MIGRATIONS: Final[tuple[str, ...]] = (
     _VERSION_1,
@@ -325,6 +343,7 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     _HISTORY,
     _SHUTDOWN,
     _LEASE_CLOCK,
+    _GROUP_LIMITS,
 )
 SCHEMA_VERSION: Final = len(MIGRATIONS)
 

@@ -24,6 +24,7 @@ from penstock.store.contract import (
     Follower,
     Horizon,
     JournalBlock,
+    JournalPage,
     LogEntry,
     Page,
     Parcel,
@@ -671,3 +672,9 @@ class SqliteStore(CatalogReads[Catalog]):
 
     async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
         return await self.readers.run(lambda db: readers.journal(db, seq, limit))
+
+    async def journal_first(self) -> int | None:
+        return await self.readers.run(readers.journal_first)
+
+    async def journal_page(self, seq: int, namespace: str, bytes_max: int) -> JournalPage:
+        return await self.readers.run(lambda db: readers.journal_page(db, seq, namespace, bytes_max))

@@ -20,9 +20,10 @@ from penstock.core.queue import SETTLED, Counts, Move, Queue, QueueKey, QueueSet
 from penstock.store.catalog import as_counts, book, except_queues
 from penstock.store.contract import JournalBlock
 from penstock.store.sqlite import crons as cron_rows
-from penstock.store.sqlite import groups, leaseclock, rows
+from penstock.store.sqlite import leaseclock, rows
 from penstock.store.sqlite.across import AcrossShards
 from penstock.store.sqlite.catalog import encode_settings
+from penstock.store.sqlite.groups import Groups
 from penstock.store.sqlite.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
     from penstock.core.flow import Dependency, End
+    from penstock.core.group_limits import GroupLimits
     from penstock.core.sharding import Layout
     from penstock.core.webhook import Webhook
     from penstock.store.contract import LogEntry
@@ -42,7 +44,7 @@ log = structlog.get_logger("penstock.store")
 Changed = tuple[Job, int, int]
 """A job with the state and the token it was read with."""
 
-_ACTIVE, _DELAYED = State.ACTIVE.value, State.DELAYED.value
+_WAITING, _ACTIVE, _DELAYED = State.WAITING.value, State.ACTIVE.value, State.DELAYED.value
 #: From so many on, rows are asked for by one statement that has all keys, instead of one after the other.
 _MANY = 8
 #: In place of a payload that nobody wants to see.
@@ -121,7 +123,7 @@ class SqliteTransaction(Ledger, AcrossShards):
         self.wrote = False
         self.block: JournalBlock | None = None
         self._begun = False
-        self._touched: set[tuple[int, str]] = set()
+        self._groups = Groups(self._db, self._limits_groups)
         self._recount = False
         self._new_crons = 0
 
@@ -161,8 +163,7 @@ class SqliteTransaction(Ledger, AcrossShards):
         if self._events:
             self._begin()
             self._write_journal()
-        if self._touched:
-            groups.put_right(self._db, self._touched)
+        self._groups.put_right(self.steady_ms)
         self.wrote = self._db.total_changes() != self._changes_before
         self._db.execute("commit")
         self._catalog.apply(self._deltas)
@@ -181,11 +182,13 @@ class SqliteTransaction(Ledger, AcrossShards):
 
     # Queues.
 
-    async def queue_open(self, key: QueueKey) -> Queue:
+    async def queue_open(self, key: QueueKey, *, must: bool = False) -> Queue:
         found = self._catalog.by_key.get(key)
         if found is not None:
             return found
         self._check_home(key)
+        if not must:
+            self._store.shares.check_queues(key.namespace, self._catalog.held.get(key.namespace, 0))
         return self._make_queue(key, QueueSettings(), None, SETTLED)
 
     def _make_queue(self, key: QueueKey, settings: QueueSettings, created_at: int | None, move: Move) -> Queue:
@@ -241,6 +244,7 @@ class SqliteTransaction(Ledger, AcrossShards):
                 self._forget(ids)
                 self._tally(queue.number)[state] -= len(ids)
                 return len(ids)
+        self._groups.forget(queue.number)
         return 0
 
     async def job_known(self, ids: Sequence[int]) -> set[int]:
@@ -279,6 +283,7 @@ class SqliteTransaction(Ledger, AcrossShards):
     async def queue_remove(self, queue: Queue) -> None:
         self._begin()
         self._db.execute("delete from queues where number = ?", (queue.number,))
+        self._groups.forget(queue.number)
         self._drop_queue(queue)
 
     async def is_empty(self, queue: Queue) -> bool:
@@ -302,6 +307,31 @@ class SqliteTransaction(Ledger, AcrossShards):
                 self._catalog.buckets[queue.number] = before
 
         self._undo.append(undo)
+
+    # Limits of groups.
+
+    def _limits_groups(self, queue: int) -> bool:
+        known = self._catalog.by_number.get(queue)
+        return known is not None and known.settings.limits_groups
+
+    async def group_load(self, queue: Queue, group: str) -> GroupLimits | None:
+        return self._groups.load(queue.number, group)
+
+    async def group_save(self, queue: Queue, groups: Sequence[tuple[str, GroupLimits]]) -> None:
+        self._begin()
+        for group, limits_ in groups:
+            self._groups.save(queue.number, group, limits_)
+            self._groups.touch(queue.number, group)
+
+    async def groups_limited(self, queue: Queue) -> int:
+        return self._groups.count(queue.number)
+
+    async def group_page(self, queue: Queue, after: str, limit: int) -> list[tuple[str, GroupLimits]]:
+        return self._groups.page(queue.number, after, limit)
+
+    async def group_reopen(self, queue: Queue, limit: int) -> int | None:
+        self._begin()
+        return self._groups.reopen(queue.number, self.steady_ms, limit)
 
     # Jobs.
 
@@ -337,8 +367,7 @@ class SqliteTransaction(Ledger, AcrossShards):
 
     async def job_ready(self, queue: Queue, limit: int, *, bodies: bool = True) -> list[tuple[Job, Payload]]:
         self._begin()
-        if self._touched:
-            groups.put_right(self._db, self._touched)
+        self._groups.put_right(self.steady_ms)
         if not bodies:
             return self._ready_heads(queue, limit)
         found: list[tuple[Job, Payload]] = []
@@ -414,7 +443,9 @@ class SqliteTransaction(Ledger, AcrossShards):
             elif state == _DELAYED or job.expires_at is not None:
                 book(self._catalog.horizon, job)
             if job.group_id is not None:
-                self._touched.add((job.queue, job.group_id))
+                self._groups.touch(job.queue, job.group_id)
+                if state == _ACTIVE and old_state == _WAITING:
+                    self._groups.claimed(job.queue, job.group_id)
         self._catalog.horizon.lapse_ms = lapse_ms
 
     async def job_remove(self, jobs: Sequence[Changed]) -> None:
@@ -424,13 +455,13 @@ class SqliteTransaction(Ledger, AcrossShards):
         for job, old_state, _ in jobs:
             self._tally(job.queue)[old_state] -= 1
             if job.group_id is not None:
-                self._touched.add((job.queue, job.group_id))
+                self._groups.touch(job.queue, job.group_id)
 
     async def job_rewrite(self, jobs: Sequence[Job]) -> None:
         self._begin()
         for job in jobs:
             for (group,) in self._db.execute("select group_id from jobs where id = ? and group_id is not null", (job.id,)):
-                self._touched.add((job.queue, group))
+                self._groups.touch(job.queue, group)
         self._guarded(
             rows.REWRITE_JOB, [rows.rewrite_row(job) for job in jobs], [(job, job.state, job.token) for job in jobs]
         )
@@ -577,6 +608,12 @@ class SqliteTransaction(Ledger, AcrossShards):
             self._catalog.book_cron(cron)
         self._new_crons += len(crons)
 
+    async def cron_tally(self, namespace: str) -> tuple[int, int]:
+        self._begin()
+        number = self._catalog.namespaces.get(namespace)
+        (held,) = next(iter(self._db.execute("select count(*) from crons where namespace = ?", (number,))))
+        return self._catalog.crons + self._new_crons, held
+
     async def cron_save(self, crons: Sequence[tuple[Cron, int]]) -> None:
         self._write_crons(
             cron_rows.UPDATE,
@@ -668,7 +705,7 @@ class SqliteTransaction(Ledger, AcrossShards):
     def _written(self, job: Job) -> None:
         book(self._catalog.horizon, job)
         if job.group_id is not None:
-            self._touched.add((job.queue, job.group_id))
+            self._groups.touch(job.queue, job.group_id)
 
     def _guarded(self, statement: str, parameters: list[rows.Row], jobs: Sequence[Changed]) -> None:
         """Run a write that must change exactly one row for each job.
@@ -748,7 +785,7 @@ class SqliteTransaction(Ledger, AcrossShards):
         if queue in self._catalog.by_number:
             self.freed.add(queue)
         if isinstance(group := damage.row[rows.FIELDS.index("group_id")], str):
-            self._touched.add((queue, group))
+            self._groups.touch(queue, group)
         self._events.append((EventKind.JOB_QUARANTINED.value, queue, job_id, None, damage.reason))
         log.error("job quarantined", job=job_id, reason=damage.reason)
 

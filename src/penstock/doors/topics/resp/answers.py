@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from penstock import __version__
@@ -107,27 +108,55 @@ def describe(session: Session, command: Command) -> bytes:
     if what == b"COUNT" and not rest:
         return replies.value(len(COMMANDS), session.protocol)
     if what == b"LIST" and not rest:
-        return replies.value([entry.name.lower() for entry in COMMANDS.values()], session.protocol)
+        return _list(session.protocol)
     if what == b"INFO":
-        found: list[Value] = [None if entry is None else _arity(entry) for entry in _named(rest)]
-        return replies.value(found, session.protocol)
+        return _info(session.protocol) if not rest else _info_of(rest, session.protocol)
     if what == b"DOCS":
-        docs: dict[str, Value] = {entry.name.lower(): _docs(entry) for entry in _named(rest) if entry is not None}
-        return replies.mapping(docs, session.protocol)
+        return _docs(session.protocol) if not rest else _docs_of(rest, session.protocol)
     raise InvalidInput(f"unknown subcommand '{words.shown(what)}' of COMMAND. There are COUNT, DOCS, INFO and LIST.")
 
 
-def _named(names: Sequence[bytes]) -> list[Entry | None]:
-    return [COMMANDS.get(name.upper()) for name in names] if names else list(COMMANDS.values())
+# The commands do not change while the server runs: each of these replies is spelled once.
 
 
-def _arity(entry: Entry) -> Value:
+@cache
+def _list(protocol: int) -> bytes:
+    return replies.value([entry.name.lower() for entry in COMMANDS.values()], protocol)
+
+
+@cache
+def _info(protocol: int) -> bytes:
+    return _info_of(list(COMMANDS), protocol)
+
+
+@cache
+def _docs(protocol: int) -> bytes:
+    return _docs_of(list(COMMANDS), protocol)
+
+
+def _info_of(names: Sequence[bytes], protocol: int) -> bytes:
+    nothing = replies.value(None, protocol)
+    found = (COMMANDS.get(name.upper()) for name in names)
+    return replies.array(nothing if entry is None else _entry_info(entry, protocol) for entry in found)
+
+
+def _docs_of(names: Sequence[bytes], protocol: int) -> bytes:
+    found = {name.upper(): COMMANDS[name.upper()] for name in names if name.upper() in COMMANDS}
+    kind, size = (b"%", len(found)) if protocol >= 3 else (b"*", 2 * len(found))
+    return b"%b%d\r\n%b" % (kind, size, b"".join(_entry_docs(entry, protocol) for entry in found.values()))
+
+
+@cache
+def _entry_info(entry: Entry, protocol: int) -> bytes:
     # Flags; where keys are, of which there are none; categories, tips, specifications of keys, subcommands.
-    return [entry.name.lower(), entry.arity, [], 0, 0, 0, [], [], [], []]
+    return replies.value([entry.name.lower(), entry.arity, [], 0, 0, 0, [], [], [], []], protocol)
 
 
-def _docs(entry: Entry) -> Value:
-    return {"summary": f"{entry.summary}: {entry.syntax}", "since": __version__, "group": entry.group}
+@cache
+def _entry_docs(entry: Entry, protocol: int) -> bytes:
+    """Return the name of a command and what is said about it."""
+    docs: Value = {"summary": f"{entry.summary}: {entry.syntax}", "since": __version__, "group": entry.group}
+    return replies.bulk(entry.name.lower().encode()) + replies.value(docs, protocol)
 
 
 # What waits until everything before it is answered.

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, cast
 import structlog
 
 from penstock.core import limits
-from penstock.core.clock import settle
 from penstock.core.errors import ProtocolError, TooMany
 from penstock.doors.links import keep_alive
 from penstock.doors.listening import ConnectionListener
+from penstock.doors.loopshare import LoopShare
 from penstock.doors.topics.resp import replies
 from penstock.doors.topics.resp.parser import CLIENTS, STRANGERS, Parser
 from penstock.doors.topics.resp.session import Goodbye, Session
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.access.gate import Gate
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.clock import Alarm
+    from penstock.core.errors import PenstockError
     from penstock.doors.topics.resp.parser import Command
     from penstock.doors.topics.subscriber import Subscribers
 
@@ -45,13 +46,14 @@ class RespListener(ConnectionListener["Connection"]):
         window: SlidingWindow | None = None,
         connections_max: int = limits.resp_connections_max,
     ) -> None:
-        super().__init__("RESP", connections_max)
+        super().__init__("RESP", connections_max, subscribers.engine.shares)
         self.engine = subscribers.engine
         self.subscribers = subscribers
         self.clock = subscribers.engine.clock
         self.gate = gate
         self.window = window
         self.numbers = itertools.count(1)
+        self.share = LoopShare(self.clock)  #: of the event loop, for the commands of all connections
         self._since = self.clock.steady_ms()
 
     def connection(self) -> Connection:
@@ -78,11 +80,13 @@ class Connection(asyncio.Protocol):
         self._next: deque[Command] = deque()  #: commands that were looked at, and not taken
         self._stirred: asyncio.Future[None] | None = None  #: what the task waits for
         self._counted_bytes = 0  #: what the listener knows of
+        self._client = ""  #: its address
         self._taken_bytes = 0  #: of the commands that are being worked on
         self._hungry = False  #: it can use whatever arrives
         self._writable = True
         self._reading = True
-        self._lost = False
+        self.lost = False  #: the client gets nothing any more
+        self._last_commands = limits.resp_turn_commands  #: that are still begun after that
         self._lingers = False  #: its last words were said, and it still reads
         self._heard_at = 0
         self._alarm: Alarm | None = None
@@ -98,24 +102,29 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         listener = self._listener
         peer = transport.get_extra_info("peername")
+        self._client = str(peer[0]) if peer else ""
         self._session = Session(
             listener.engine,
             listener.gate,
             listener.subscribers,
             self,
             window=listener.window,
-            client=str(peer[0]) if peer else "",
+            client=self._client,
             figures=listener.figures,
+            share=listener.share,
         )
         keep_alive(transport.get_extra_info("socket"))
-        try:
-            listener.enter(self)
-        except TooMany as error:
-            self.write(replies.refusal(error))
-            self._transport.close()
-            self.gone = True
-            return
-        if self._session.identity is None:
+        self._session.admit = self._admit
+        if self._session.identity is not None:
+            try:
+                self._admit(self._session.identity.tenant(self._session.namespace))
+            except TooMany as error:
+                self.write(replies.refusal(error))
+                self._transport.close()
+                self.gone = True
+                return
+        else:
+            listener.meet(self, self._session.client)
             clock = listener.clock
             self._hurry = clock.call_at(clock.steady_ms() + limits.auth_wait_ms_max, self._turn_away)
         self._task = asyncio.get_running_loop().create_task(self._serve(), name="penstock-resp")
@@ -152,8 +161,8 @@ class Connection(asyncio.Protocol):
         self.wake()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The client is gone. What it had sent completely is still done: an acknowledgement may be among it."""
-        self._lost = True
+        """The client is gone. Of what it had sent completely, a bounded part is still done: see ``_last_turn``."""
+        self.lost = True
         self._writable = True
         self.finish()
         if self._task is None or self._task.done():
@@ -178,6 +187,15 @@ class Connection(asyncio.Protocol):
                 alarm.cancel()
         self.wake()
 
+    def refuse(self, error: PenstockError) -> None:
+        """Say why, and close."""
+        self._refuse(replies.refusal(error))
+
+    def _admit(self, namespace: str) -> None:
+        """The client shows who it is: count it for a namespace. Raises TooMany, or NamespaceLimit."""
+        if not self.gone:
+            self._listener.enter(self, namespace)
+
     def _turn_away(self) -> None:
         if self._session.identity is None:
             self._refuse(replies.NOAUTH)
@@ -197,7 +215,7 @@ class Connection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send something, unless there is nobody to get it."""
-        if not data or self._lost or self._transport.is_closing():
+        if not data or self.lost or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() > limits.connection_write_bytes_max:
             log.warning("a client does not read its replies; its connection is closed")
@@ -273,11 +291,11 @@ class Connection(asyncio.Protocol):
             await self._session.close()
         finally:
             self.write(self._last)
-            if self._lingers and not self._lost and self._transport.can_write_eof():
+            if self._lingers and not self.lost and self._transport.can_write_eof():
                 self._linger()
             else:
                 self._transport.close()
-            if self._lost:
+            if self.lost:
                 self._listener.leave(self)
 
     def _linger(self) -> None:
@@ -293,11 +311,15 @@ class Connection(asyncio.Protocol):
     async def _work(self) -> None:
         session = self._session
         while True:
+            if not self._listener.share.is_free:
+                await self._listener.share.turn()
             commands = self._turn()
+            if self.lost:
+                commands = self._last_turn(commands)
             if commands:
+                if (place := self._listener.engine.share.begin(session.namespace, len(commands))) is not None:
+                    await place
                 await session.work(commands)
-                if len(commands) == limits.resp_turn_commands:
-                    await settle(1)  # others want to get on, too
             elif self.gone:
                 return
             else:
@@ -308,10 +330,21 @@ class Connection(asyncio.Protocol):
         if self._session.identity is None:
             return [self._next.popleft()] if self._next else self._take(1)
         if not self._next:
-            return self._take(limits.resp_turn_commands)
+            return self._take(
+                limits.resp_shared_commands if self._listener.engine.share.shared else limits.resp_turn_commands
+            )
         commands = list(self._next)
         self._next.clear()
         return commands
+
+    def _last_turn(self, commands: list[Command]) -> list[Command]:
+        """Return what is still begun for a client that is lost: an acknowledgement may be among it. The rest is dropped."""
+        begun = commands[: self._last_commands]
+        self._last_commands -= len(begun)
+        if not self._last_commands:
+            self._parser.clear()
+            self._next.clear()
+        return begun
 
     def _take(self, count: int) -> list[Command]:
         """Return the next commands. Those before them are done."""
@@ -332,11 +365,11 @@ class Connection(asyncio.Protocol):
         """
         size = max(0, self._parser.kept + self._taken_bytes - limits.connection_frames_bytes)
         if size != self._counted_bytes:
-            self._listener.hold(size - self._counted_bytes)
+            self._listener.hold(size - self._counted_bytes, self._client)
             self._counted_bytes = size
 
     def _read(self, *, on: bool) -> None:
-        if on != self._reading and not self._lost and not self._transport.is_closing():
+        if on != self._reading and not self.lost and not self._transport.is_closing():
             self._reading = on
             if on:
                 self._transport.resume_reading()

@@ -7,16 +7,19 @@ begins, everything before it is answered first, so the outcome is as if each was
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from penstock.access.identity import Right
+from penstock.access.expiry import Expiry
+from penstock.access.identity import EVERYBODY, Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.core.queue import QueueKey
+from penstock.doors.loopshare import LoopShare
 from penstock.doors.namespaces import check_namespace
+from penstock.doors.permission import ENDED
 from penstock.doors.topics.resp import answers, replies, words
 from penstock.doors.topics.resp.pulls import Held, new_pull
 from penstock.doors.topics.resp.pushes import Pushes, failed_to_publish, new_job
@@ -43,6 +46,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.resp")
 
 
+#: Commands that only ask. They are not done for a client that is lost.
+_ASKS: Final = frozenset(name for name, entry in COMMANDS.items() if entry.kind in (Kind.NOW, Kind.PULL)) | {b"TOPICS"}
+
+
 class Goodbye(Exception):
     """The conversation is over."""
 
@@ -52,6 +59,7 @@ class Link(Protocol):
 
     number: int  #: tells it from all others of this server
     gone: bool  #: the client sends no more
+    lost: bool  #: nor does it get anything any more
 
     @property
     def ahead(self) -> int:
@@ -92,17 +100,22 @@ class Session:
         window: SlidingWindow | None = None,
         client: str = "",
         figures: Callable[[], Mapping[str, int]] = dict,
+        share: LoopShare | None = None,
     ) -> None:
+        self._share = LoopShare(engine.clock) if share is None else share
         self.figures = figures  #: that INFO shows
         self.engine = engine
         self.gate = gate
         self.subscribers = subscribers
         self.link = link
         self.client = client
+        #: Counts the connection for a namespace, when its client shows who it is; raises TooMany if that has its share.
+        self.admit: Callable[[str], None] = lambda _namespace: None
         self.held = Held(engine)
         self.received = Received(subscribers, engine.clock)
         self._window = window
         self._slots: list[bytes] = []  #: replies that were not sent yet, in order
+        self._unsent_bytes = 0  #: of those among them that were made at once
         self._open: Pushes | Works | None = None  #: what is being gathered
         self._allowed: set[bytes] = set()  #: commands the client may use, as of this turn
         self._key = QueueKey("", "")  #: the queue of the topic that was named last
@@ -147,6 +160,7 @@ class Session:
         identity = await self.gate.identify(token.decode("utf-8", "replace"))
         if namespace != self.namespace and (self.held or self.received):
             raise InvalidInput("Choose the namespace before anything else is done on this connection")
+        self.admit(identity.tenant(namespace))
         self.namespace, self.identity, self._topic = namespace, identity, None
 
     def log_command(self, command: Command) -> None:
@@ -179,7 +193,11 @@ class Session:
         self._allowed.clear()
         try:
             for place, command in enumerate(commands):
+                if self._share.is_over:
+                    await self._share.turn()
                 name = command[0].upper()
+                if self.link.lost and name in _ASKS:
+                    continue  # it changes nothing, and nobody gets the answer
                 if name == b"SUBSCRIBE":  # what comes behind it is said to the subscription
                     self.link.put_back(commands[place + 1 :])
                     await self._one(name, command)
@@ -202,6 +220,7 @@ class Session:
     def _send(self) -> None:
         self.link.write(b"".join(self._slots))
         self._slots.clear()
+        self._unsent_bytes = 0
 
     async def _one(self, name: bytes, command: Command) -> None:
         entry = COMMANDS.get(name)
@@ -243,7 +262,11 @@ class Session:
                 works = await self._new_works()
             works.add_settling(settling)
         elif kind is Kind.NOW:
-            self._slots.append(answers.NOW[entry.name](self, command))
+            reply = answers.NOW[entry.name](self, command)
+            self._slots.append(reply)
+            self._unsent_bytes += len(reply)
+            if self._unsent_bytes > limits.resp_unsent_bytes:
+                await self.flush()
         else:
             await self.flush()
             await self._after(entry, command)
@@ -268,10 +291,17 @@ class Session:
 
     async def _wait(self, pull: Pull) -> bytes:
         """Wait for jobs, as long as the client is there."""
-        self._waiting = Wait(self.engine, Claim(pull.queue, pull.jobs, wait_ms=pull.wait_ms))
+        wait = self._waiting = Wait(self.engine, Claim(pull.queue, pull.jobs, wait_ms=pull.wait_ms))
+        self._allowed.clear()  # what comes behind it is looked at again
+        expiry = Expiry(self.identity or EVERYBODY, self.engine.clock, wait.give_up)
         try:
-            return self.held.take(pull, await self._waiting.answer())
+            deliveries = await wait.answer()
+            if self.identity is not None and self.identity.expired(self.engine.clock.now_ms()):  # perhaps at the same moment
+                wait.give_up()
+                raise Unauthorized(ENDED)
+            return self.held.take(pull, deliveries)
         finally:
+            expiry.cancel()
             self._waiting = None
 
     async def _new_works(self) -> Works:

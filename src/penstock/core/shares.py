@@ -1,0 +1,213 @@
+"""How the pools of a server are shared, so that no namespace and no address can use one up.
+
+One rule for all pools: a holder may hold no more than ``percent`` of what it holds and what is free together. With 50 percent
+that is "no more than are free": a holder that is alone gets half of the pool, two get a third each, three a fourth each. So
+some part of a pool is always free for one that holds nothing yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import NamespaceLimit, TooMany
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Percent of a pool that one holder gets if it is alone.
+HALF: Final = 50
+ALL: Final = 100
+
+
+def has_room(most: int, taken: int, held: int, percent: int = HALF) -> bool:
+    """Tell whether one more may be taken from a pool of ``most`` by a holder that has ``held`` of the ``taken``."""
+    free = most - taken
+    return free > 0 and held * (ALL - percent) < free * percent
+
+
+class Shares:
+    """What one namespace may hold of each pool.
+
+    ``apply``: tells whether namespaces are kept apart; as long as they are not, a namespace may have all of a pool. ``percent``
+    of a pool is for a namespace that is alone (1 to 100; 100: no shares). ``queues_max``: queues of one namespace in one store.
+    """
+
+    def __init__(
+        self, apply: Callable[[], bool] = lambda: False, *, percent: int = HALF, queues_max: int | None = None
+    ) -> None:
+        self._apply = apply
+        self._percent = percent
+        self._queues_max = queues_max
+
+    @property
+    def percent(self) -> int:
+        """Return the percentage that counts now."""
+        return self._percent if self._apply() else ALL
+
+    def check(self, what: str, namespace: str, *, most: int, taken: int, held: int) -> None:
+        """Raise NamespaceLimit if a namespace holds its share of a pool. ``what`` the pool has, in the plural.
+
+        That the pool as a whole has room is for the caller to check, who has the words for it.
+        """
+        if taken < most and not has_room(most, taken, held, self.percent):
+            raise share_used(what, namespace, most=most, held=held)
+
+    def check_queues(self, namespace: str, held: int) -> None:
+        """Raise NamespaceLimit if a namespace has as many queues as it may."""
+        if self._queues_max is not None and held >= self._queues_max and self._apply():
+            raise NamespaceLimit(
+                f"Namespace {namespace} has {held} queues, and may have {self._queues_max}. Obliterate some that are not used, "
+                "or raise the setting namespace_queues_max."
+            )
+
+
+def share_used(what: str, namespace: str, *, most: int, held: int) -> NamespaceLimit:
+    """Return why a namespace gets no more of a pool."""
+    return NamespaceLimit(
+        f"Namespace {namespace} has {held} of the {most} {what} of this server, which is its share. Give up some that are not "
+        "used, or raise the setting namespace_share."
+    )
+
+
+class Pool:
+    """Counts what is open at one moment: in all, and of each namespace. ``name`` is what it counts, in the plural."""
+
+    def __init__(self, name: str, most: int, shares: Shares | None = None) -> None:
+        self.most = most
+        self._name = name
+        self._shares = Shares() if shares is None else shares
+        self._held: dict[str, int] = {}
+        self._taken = 0
+
+    def __len__(self) -> int:
+        return self._taken
+
+    def check(self, namespace: str) -> None:
+        """Raise TooMany if there is no room for one more, or NamespaceLimit if a namespace has its share."""
+        if self._taken >= self.most:
+            raise TooMany(f"Too many {self._name}")
+        held = self._held.get(namespace, 0)
+        self._shares.check(self._name, namespace, most=self.most, taken=self._taken, held=held)
+
+    def enter(self, namespace: str) -> None:
+        """Count one more. Raises as ``check`` does."""
+        self.check(namespace)
+        self._held[namespace] = self._held.get(namespace, 0) + 1
+        self._taken += 1
+
+    def leave(self, namespace: str) -> None:
+        """Count one less, of a namespace that one was counted for."""
+        held = self._held[namespace] - 1
+        if held:
+            self._held[namespace] = held
+        else:
+            del self._held[namespace]
+        self._taken -= 1
+
+
+class Place:
+    """The place that one connection has in a pool, under one namespace at a time."""
+
+    __slots__ = ("_namespace", "_pool")
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._namespace: str | None = None
+
+    def take(self, namespace: str) -> None:
+        """Be counted for a namespace, and for no other any more. Raises TooMany; then nothing has changed."""
+        if namespace == self._namespace:
+            return
+        before, self._namespace = self._namespace, None
+        if before is not None:
+            self._pool.leave(before)
+        try:
+            self._pool.enter(namespace)
+        except TooMany:
+            if before is not None:
+                self._pool.enter(before)
+                self._namespace = before
+            raise
+        self._namespace = namespace
+
+    def give_up(self) -> None:
+        """Be counted no more; fine if it was not counted."""
+        if self._namespace is not None:
+            self._pool.leave(self._namespace)
+            self._namespace = None
+
+
+class Slots:
+    """So many things at a time, shared among holders by the rule above. Who gets none waits, each holder in its own line."""
+
+    def __init__(self, most: int, percent: int = HALF) -> None:
+        self._most = most
+        self._percent = percent
+        self._taken = 0
+        self._held: dict[str, int] = {}
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}  #: the one whose turn is next comes first
+
+    @property
+    def waiting(self) -> int:
+        """Return how many wait."""
+        return sum(map(len, self._lines.values()))
+
+    async def acquire(self, holder: str) -> None:
+        """Return once a slot is taken for a holder, who gives it back with ``release``."""
+        if holder not in self._lines and self._fits(holder):
+            self._take(holder)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(holder, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it got the slot in the same moment
+                self.release(holder)
+            else:
+                self._step_out(holder, turn)
+            raise
+
+    def release(self, holder: str) -> None:
+        """Give a slot back."""
+        held = self._held[holder] - 1
+        if held:
+            self._held[holder] = held
+        else:
+            del self._held[holder]
+        self._taken -= 1
+        self._hand_out()
+
+    def _fits(self, holder: str) -> bool:
+        return has_room(self._most, self._taken, self._held.get(holder, 0), self._percent)
+
+    def _take(self, holder: str) -> None:
+        self._held[holder] = self._held.get(holder, 0) + 1
+        self._taken += 1
+
+    def _step_out(self, holder: str, turn: asyncio.Future[None]) -> None:
+        line = self._lines.get(holder)
+        if line is not None:
+            with contextlib.suppress(ValueError):
+                line.remove(turn)
+            if not line:
+                del self._lines[holder]
+
+    def _hand_out(self) -> None:
+        """Give what is free to those who wait, one slot to each holder in turn."""
+        for holder in list(self._lines):
+            if self._taken >= self._most:
+                return
+            if self._fits(holder):
+                line = self._lines.pop(holder)
+                turn = line.popleft()
+                while turn.done() and line:  # its waiter was cancelled, and has not stepped out yet
+                    turn = line.popleft()
+                if not turn.done():
+                    self._take(holder)
+                    turn.set_result(None)
+                if line:
+                    self._lines[holder] = line  # at the end: the others come first

@@ -1,0 +1,58 @@
+"""Long work on the event loop, done in slices: other requests are served in between.
+
+Such work is written as a generator that yields wherever it may be interrupted, and returns its result. Threads would not help:
+what decodes and checks large requests holds the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from penstock.core.clock import settle, work_s
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+
+#: After this time the others are served, in seconds. One step may take longer, so this is well below ``limits.loop_hold_ms``.
+SLICE_S: Final = 0.008
+#: Work that took less than this does not end its turn of the loop, in seconds.
+_SHORT_S: Final = 0.001
+#: One slice is done in each turn of a loop, however many requests are large at the same time.
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+
+def at_once(steps: Steps[T]) -> T:
+    """Do all of the work now, and return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+async def in_slices(steps: Steps[T]) -> T:
+    """Do the work in slices of ``SLICE_S``, and return its result. What the work raises is raised here."""
+    loop = asyncio.get_running_loop()
+    turn = _turns.get(loop)
+    if turn is None:
+        turn = _turns[loop] = asyncio.Lock()
+    try:
+        while True:
+            async with turn:
+                began = work_s()
+                until = began + SLICE_S
+                try:
+                    while work_s() < until:
+                        next(steps)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                finally:
+                    if work_s() - began > _SHORT_S:
+                        await settle(1)  # with the turn in hand: the next slice belongs to the next turn of the loop
+    finally:
+        steps.close()

@@ -1,0 +1,52 @@
+"""How long the event loop keeps what is due waiting: one timer, and how late it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import GaugeMetricFamily
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+    from penstock.core.clock import Clock
+
+#: Between two looks.
+EVERY_MS: Final = 50
+#: The longest delay is that of this one and the last period of so many looks: between half a minute and a minute.
+_PERIOD_LOOKS: Final = 600
+
+
+class LoopLag:
+    """Measures by how much timers of the running event loop are late, to the millisecond. It begins when it is made."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last_s = 0.0
+        self._most_s = self._most_before_s = 0.0
+        self._looks = 0
+        self._expect()
+
+    def _expect(self) -> None:
+        self._due_ms = self._clock.steady_ms() + EVERY_MS
+        self._clock.call_at(self._due_ms, self._look)
+
+    def _look(self) -> None:
+        self._last_s = max(0, self._clock.steady_ms() - self._due_ms) / 1_000
+        self._most_s = max(self._most_s, self._last_s)
+        self._looks += 1
+        if self._looks % _PERIOD_LOOKS == 0:
+            self._most_before_s, self._most_s = self._most_s, 0.0
+        self._expect()
+
+    def describe(self) -> list[Metric]:
+        """Tell the registry nothing in advance, so that it does not collect at registration."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Produce the metrics."""
+        yield GaugeMetricFamily("penstock_loop_lag_seconds", "How late the event loop's last timer was.", self._last_s)
+        most = max(self._most_s, self._most_before_s)
+        yield GaugeMetricFamily("penstock_loop_lag_max_seconds", "How late a timer was at most, in the last minute.", most)

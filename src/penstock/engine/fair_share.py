@@ -1,0 +1,170 @@
+"""Shares the event loop among namespaces: decides when a request may begin.
+
+The batcher shares transactions (``lines.py``). This module shares what comes before and after them: parsing, rendering, reads,
+events. Every listener asks it once for each request, before the body is read; event streams ask before they send.
+
+While requests of one namespace only arrive, nothing waits and nothing is counted. When a second namespace is active, each one
+may begin ``limits.share_turn_requests`` requests in one turn of the event loop, and may have ``limits.share_large_requests``
+large ones in progress: bodies above ``limits.small_body_bytes``, which count from the moment they have arrived, and listings.
+What is more waits in a line of its namespace. So a turn of the loop is short, and a request of a namespace that asks for little
+begins in the turn in which it arrives. Small requests are not held back while the loop has nothing else to do, because the next
+turn follows at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from penstock.core import limits
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penstock.core.clock import Clock
+
+    Place = asyncio.Future[None]
+    Line = deque[tuple[Place, int]]  # what is waited for, and how many requests it stands for
+
+
+class FairShare:
+    """One per server. ``clock`` decides how long a namespace counts as active after its last request."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.shared = False  #: several namespaces are active
+        self._clock = clock
+        self._only = ""  #: the one that is active, while there is one; empty: none has been seen
+        self._seen: set[str] = set()  #: while they share: those with a request since the last look
+        self._begun: dict[str, int] = {}  #: requests that began in this turn of the loop
+        self._lines: dict[str, Line] = {}  #: requests that wait for a turn; no line is empty
+        self._in_progress: dict[str, int] = {}  #: large requests
+        self._holders: set[asyncio.Task[Any] | None] = set()  #: those that are in ``large``
+        self._large_lines: dict[str, Line] = {}  #: large requests that wait; no line is empty
+
+    def begin(self, namespace: str, requests: int = 1) -> Place | None:
+        """Return None if a request, or several that came together, may begin now, else what they have to wait for."""
+        if namespace == self._only:
+            return None
+        if not self.shared and not self._is_second(namespace):
+            return None
+        self._note(namespace)
+        begun = self._begun
+        if not begun:
+            asyncio.get_running_loop().call_soon(self._turn)
+        count = begun.get(namespace, 0)
+        if count < limits.share_turn_requests:
+            begun[namespace] = count + requests
+            return None
+        return _join(self._lines, namespace, requests)
+
+    @asynccontextmanager
+    async def large(self, namespace: str) -> AsyncIterator[None]:
+        """Have a large request in progress; waits while its namespace has as many as it may.
+
+        A task that has one in progress already, such as a large command that asks for a listing, does not wait for itself.
+        """
+        task = asyncio.current_task()
+        if task in self._holders:
+            yield
+            return
+        await self.begin_large(namespace)
+        self._holders.add(task)
+        try:
+            yield
+        finally:
+            self._holders.discard(task)
+            self.end_large(namespace)
+
+    async def begin_large(self, namespace: str) -> None:
+        """Wait until a large request may go on; ``end_large`` follows. For callers that cannot use ``large``."""
+        count = self._in_progress.get(namespace, 0)
+        if self.shared and count >= limits.share_large_requests:
+            place = _join(self._large_lines, namespace, 1)
+            try:
+                await place
+            except asyncio.CancelledError:
+                if place.done() and not place.cancelled():  # it was its turn, and it is not there any more
+                    self.end_large(namespace)
+                raise
+        else:
+            self._in_progress[namespace] = count + 1
+
+    def end_large(self, namespace: str) -> None:
+        """Let the next large request of a namespace go on."""
+        if not _release(self._large_lines, namespace, 1):
+            count = self._in_progress[namespace] - 1
+            if count:
+                self._in_progress[namespace] = count
+            else:
+                del self._in_progress[namespace]
+
+    @property
+    def waiting(self) -> int:
+        """Count the requests that wait."""
+        return sum(len(line) for lines in (self._lines, self._large_lines) for line in lines.values())
+
+    def _is_second(self, namespace: str) -> bool:
+        """Note a namespace that was not active; begin to share if it is not the only one."""
+        if not self._only:
+            self._only = namespace
+            return False
+        self.shared = True
+        self._seen = {self._only}
+        self._only = ""
+        self._look_later()
+        return True
+
+    def _note(self, namespace: str) -> None:
+        if len(self._seen) < limits.share_namespaces_max:
+            self._seen.add(namespace)
+
+    def _look_later(self) -> None:
+        self._clock.call_at(self._clock.steady_ms() + limits.share_ms, self._look)
+
+    def _look(self) -> None:
+        """Stop sharing if at most one namespace has been active since the last look."""
+        if len(self._seen) > 1:
+            self._seen = set()
+            self._look_later()
+            return
+        self.shared = False
+        self._only = next(iter(self._seen), "")
+        for namespace in list(self._lines):
+            _release(self._lines, namespace, sum(requests for _, requests in self._lines[namespace]))
+        for namespace in list(self._large_lines):
+            count = _release(self._large_lines, namespace, len(self._large_lines[namespace]))
+            self._in_progress[namespace] = self._in_progress.get(namespace, 0) + count
+
+    def _turn(self) -> None:
+        """Begin the next turn of the loop: each line has its share of it."""
+        self._begun = {
+            namespace: count
+            for namespace in list(self._lines)
+            if (count := _release(self._lines, namespace, limits.share_turn_requests))
+        }
+        if self._begun:
+            asyncio.get_running_loop().call_soon(self._turn)
+
+
+def _join(lines: dict[str, Line], namespace: str, requests: int) -> Place:
+    place: Place = asyncio.get_running_loop().create_future()
+    line = lines.get(namespace)
+    if line is None:
+        line = lines[namespace] = deque()
+    line.append((place, requests))
+    return place
+
+
+def _release(lines: dict[str, Line], namespace: str, most: int) -> int:
+    """Let the first of a line go on; return how many requests did. Those that were cancelled meanwhile do not count."""
+    line, count = lines.get(namespace, ()), 0
+    while line and count < most:
+        place, requests = line.popleft()
+        if not place.done():
+            place.set_result(None)
+            count += requests
+    if not line:
+        lines.pop(namespace, None)
+    return count

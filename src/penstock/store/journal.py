@@ -1,0 +1,88 @@
+"""The journal as one namespace sees it: what other namespaces did is passed over without being decoded."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from penstock.core import limits
+from penstock.store.contract import JournalBlock, JournalPage
+
+#: Stands for an event of another namespace, so that the numbers of the events behind it stay right. No kind has the number 0.
+FOREIGN: Final = (0, 0, 0, None)
+
+
+class _Head(msgspec.Struct, array_like=True, gc=False):
+    """The beginning of an event. The decoder passes over the rest of it."""
+
+    kind: int
+    queue: int
+    job: int
+    named: Any  #: the custom id of the job; of an event without a queue, its namespace
+
+
+_split: Final = msgspec.msgpack.Decoder(tuple[dict[int, tuple[str, str]], msgspec.Raw]).decode
+_heads: Final = msgspec.msgpack.Decoder(list[_Head]).decode
+_pieces: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_event: Final = msgspec.msgpack.Decoder(list[object]).decode
+
+
+class PageReader:
+    """Makes a page of blocks that are given one after the other, from the one that holds the number ``seq`` on.
+
+    ``bytes_max``: how much of the namespace's events is decoded for it, as they are stored; at least one event.
+    """
+
+    def __init__(self, seq: int, namespace: str, bytes_max: int) -> None:
+        self._seq = seq
+        self._namespace = namespace
+        self._room = bytes_max
+        self._first = 0
+        self._next = seq
+        self._read_bytes = 0
+        self._read_blocks = 0
+        self._found: list[JournalBlock] = []
+        self.is_full = False  #: no further block should be given
+
+    def add(self, first: int, count: int, at: int, body: bytes) -> None:
+        """Take a block: the number of its first event, how many events it has, its time, and its body."""
+        self._first = self._first or first
+        self._read_bytes += len(body)
+        self._read_blocks += 1
+        self._next = max(self._next, self._look(first, count, at, body))
+        if self._read_bytes >= limits.replay_read_bytes or self._read_blocks >= limits.replay_blocks:
+            self.is_full = True
+
+    def _look(self, first: int, count: int, at: int, body: bytes) -> int:
+        """Keep what is the namespace's. Return the number of the event to go on with."""
+        queues, raw = _split(body)
+        own = {number for number, (namespace, _) in queues.items() if namespace == self._namespace}
+        without = {number for number, (namespace, _) in queues.items() if not namespace}
+        if not own and not without:
+            return first + count
+        events: list[Any] = [FOREIGN] * count
+        pieces: list[msgspec.Raw] | None = None
+        found = False
+        for index, head in enumerate(_heads(raw)):
+            mine = head.queue in own or (head.queue in without and head.named in (None, self._namespace))
+            if not mine or first + index < self._seq - 1:
+                continue
+            if pieces is None:
+                pieces = _pieces(raw)
+            events[index] = _event(pieces[index])
+            if first + index < self._seq:  # the one before the first: a retry is told by the failure in front of it
+                continue
+            found = True
+            self._room -= len(memoryview(pieces[index]))
+            if self._room <= 0:
+                self.is_full = True
+                del events[index + 1 :]
+                break
+        if found:
+            self._found.append(JournalBlock(first, at, events, queues))
+        return first + len(events)
+
+    def page(self) -> JournalPage:
+        """Return the page. It is the last one if nobody has said that it is full."""
+        return JournalPage(self._first, self._next, self._found, is_last=not self.is_full)

@@ -1,0 +1,124 @@
+"""The groups that one transaction changes, see ``store/sqlite/groups.py`` for how claims pass over blocked jobs.
+
+What is set of a group is read and written under the lock of the group, which a transaction holds until it ends: no two servers
+go by the same room. A queue whose settings say that no group is limited costs no look at the table.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core.group_limits import ROOM_DEFAULT, GroupLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from asyncpg import Connection
+
+#: Number of its queue, and name.
+Group = tuple[int, str]
+
+_NAMES: Final = GroupLimits.__struct_fields__
+_FIELDS: Final = ", ".join(_NAMES)
+_PUT_RIGHT = "select put_right($1::int[], $2::text[], $3::bigint[], $4::bigint[])"
+_HOLD = f"select queue, group_id, {_FIELDS} from hold_groups($1::int[], $2::text[])"  # noqa: S608
+_SAVE = f"""
+insert into groups (queue, group_id, {_FIELDS}, reopens_at)
+select * from unnest($1::int[], $2::text[], $3::boolean[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
+  $9::bigint[], $10::bigint[])
+on conflict (queue, group_id) do update set
+  {", ".join(f"{name} = excluded.{name}" for name in (*_NAMES, "reopens_at"))}
+"""  # noqa: S608
+_REMOVE = "delete from groups t using unnest($1::int[], $2::text[]) as u (q, g) where t.queue = u.q and t.group_id = u.g"
+_PAGE = f"select group_id, {_FIELDS} from groups where queue = $1 and group_id > $2 order by group_id limit $3"  # noqa: S608
+_DUE = "select group_id from groups where queue = $1 and reopens_at <= $2 order by reopens_at limit $3"
+_NEXT_DUE = "select min(reopens_at) from groups where queue = $1 and reopens_at > $2"
+
+
+class Groups:
+    """``limited`` tells whether groups of a queue are paused or limited."""
+
+    def __init__(self, limited: Callable[[int], bool]) -> None:
+        self._limited = limited
+        self._touched: set[Group] = set()
+        self._claimed: dict[Group, int] = {}
+
+    def touch(self, queue: int, group: str) -> None:
+        """A job of a group was written, or the limits of the group."""
+        self._touched.add((queue, group))
+
+    def claimed(self, queue: int, group: str) -> None:
+        """A job of a group was claimed, which was noted by ``touch``, too."""
+        if self._limited(queue):
+            self._claimed[queue, group] = self._claimed.get((queue, group), 0) + 1
+
+    @property
+    def queues(self) -> set[int]:
+        """Return the queues with groups that are to be put right."""
+        return {queue for queue, _ in self._touched}
+
+    async def put_right(self, db: Connection, steady_ms: int) -> None:
+        """Unblock the first jobs of each touched group for which there is room, and no others."""
+        touched, self._touched = sorted(self._touched), set()
+        claimed, self._claimed = self._claimed, {}
+        rooms = dict.fromkeys(touched, ROOM_DEFAULT)
+        if any(self._limited(queue) for queue, _ in touched):
+            changed: list[tuple[Group, GroupLimits]] = []
+            for group, stored in (await self._hold(db, touched)).items():  # all of them, so that there is one order
+                limits = stored.at(steady_ms, claimed.get(group, 0))
+                if limits is not stored:
+                    changed.append((group, limits))
+                rooms[group] = limits.room()
+            await self.save(db, changed)
+        columns = zip(*((*group, *room) for group, room in rooms.items()), strict=True)
+        await db.execute(_PUT_RIGHT, *(list(column) for column in columns))
+
+    # What was set of them.
+
+    @staticmethod
+    async def _hold(db: Connection, groups: Sequence[Group]) -> dict[Group, GroupLimits]:
+        found = await db.fetch(_HOLD, [queue for queue, _ in groups], [group for _, group in groups])
+        return {(row[0], row[1]): GroupLimits(*row[2:]) for row in map(tuple, found)}
+
+    async def load(self, db: Connection, queue: int, group: str) -> GroupLimits | None:
+        """Return what was set of a group; None if nothing was. Nobody else changes it until the transaction ends."""
+        return (await self._hold(db, [(queue, group)])).get((queue, group))
+
+    @staticmethod
+    async def save(db: Connection, groups: Sequence[tuple[Group, GroupLimits]]) -> None:
+        """Write what is set of groups."""
+        kept = [(*group, *_values(limits), limits.reopens_at()) for group, limits in groups if limits.is_set]
+        gone = [group for group, limits in groups if not limits.is_set]
+        if kept:
+            await db.execute(_SAVE, *(list(column) for column in zip(*kept, strict=True)))
+        if gone:
+            await db.execute(_REMOVE, [queue for queue, _ in gone], [group for _, group in gone])
+
+    @staticmethod
+    async def page(db: Connection, queue: int, after: str, limit: int) -> list[tuple[str, GroupLimits]]:
+        """Return what was set of the groups of a queue, in order of their names, from one on."""
+        return [(row[0], GroupLimits(*row[1:])) for row in map(tuple, await db.fetch(_PAGE, queue, after, limit))]
+
+    @staticmethod
+    async def count(db: Connection, queue: int) -> int:
+        """Return how many groups of a queue are paused or limited."""
+        found: int = await db.fetchval("select count(*) from groups where queue = $1", queue)
+        return found
+
+    async def reopen(self, db: Connection, queue: int, steady_ms: int, limit: int) -> int | None:
+        """Touch groups whose jobs time lets through again; return the moment at which it does for the next."""
+        found = [row[0] for row in await db.fetch(_DUE, queue, steady_ms, limit)]
+        self._touched.update((queue, group) for group in found)
+        if len(found) >= limit:
+            return steady_ms
+        next_ms: int | None = await db.fetchval(_NEXT_DUE, queue, steady_ms)
+        return next_ms
+
+    @staticmethod
+    async def forget(db: Connection, queue: int) -> None:
+        """Forget what was set of the groups of a queue that is gone."""
+        await db.execute("delete from groups where queue = $1", queue)
+
+
+def _values(limits: GroupLimits) -> tuple[Any, ...]:
+    return tuple(getattr(limits, name) for name in _NAMES)

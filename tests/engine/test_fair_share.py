@@ -1,0 +1,122 @@
+"""Requests of each namespace begin in turns of the event loop; large ones of a namespace one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.core import limits
+from penstock.core.clock import ManualClock, settle
+from penstock.engine.fair_share import FairShare
+
+pytestmark = pytest.mark.anyio
+TURN = limits.share_turn_requests
+
+
+@pytest.fixture
+async def share(clock: ManualClock) -> FairShare:
+    """A server on which two namespaces are active."""
+    both = FairShare(clock)
+    assert both.begin("flood") is None
+    assert both.begin("quiet") is None
+    assert both.shared
+    return both
+
+
+async def test_one_namespace_alone_never_waits(clock: ManualClock) -> None:
+    share = FairShare(clock)
+    assert all(share.begin("flood") is None for _ in range(1_000))
+    for _ in range(10):
+        await share.begin_large("flood")
+    assert not share.shared
+    assert not share.waiting
+
+
+async def test_a_request_begins_in_its_turn_whatever_another_namespace_asks_for(share: FairShare) -> None:
+    await settle(2)
+    begun = [share.begin("flood") for _ in range(10 * TURN)]
+    assert sum(place is None for place in begun) == TURN
+    assert share.begin("quiet") is None
+    for turn in range(2, 11):
+        await settle(1)
+        assert sum(place is None or place.done() for place in begun) == turn * TURN
+        assert share.begin("quiet") is None
+    assert not share.waiting
+
+
+async def test_the_order_within_a_namespace_is_kept(share: FairShare) -> None:
+    await settle(2)
+    began: list[int] = []
+
+    async def ask(number: int) -> None:
+        if (place := share.begin("flood")) is not None:
+            await place
+        began.append(number)
+
+    await asyncio.gather(*(ask(number) for number in range(5 * TURN)))
+    assert began == list(range(5 * TURN))
+
+
+async def test_requests_that_came_together_count_as_many(share: FairShare) -> None:
+    await settle(2)
+    assert share.begin("flood", 4 * TURN) is None
+    later = share.begin("flood")
+    assert later is not None
+    await later
+
+
+async def test_large_requests_of_a_namespace_wait_for_each_other(share: FairShare) -> None:
+    now: dict[str, int] = {"flood": 0, "quiet": 0}
+    most = dict(now)
+
+    async def work(namespace: str) -> None:
+        async with share.large(namespace):
+            now[namespace] += 1
+            most[namespace] = max(most[namespace], now[namespace])
+            async with share.large(namespace):  # it does not wait for itself
+                await settle(3)
+            now[namespace] -= 1
+
+    await asyncio.gather(*(work("flood") for _ in range(10)), work("quiet"))
+    assert most == {"flood": limits.share_large_requests, "quiet": 1}
+    assert not share._in_progress
+
+
+async def test_a_large_request_that_is_cancelled_leaves_its_place_to_the_next(share: FairShare) -> None:
+    await share.begin_large("flood")
+    waiting = [asyncio.create_task(share.begin_large("flood")) for _ in range(3)]
+    await settle(1)
+    waiting[0].cancel()  # while it waits
+    await settle(1)
+    share.end_large("flood")
+    waiting[1].cancel()  # in the moment in which it may go on
+    await asyncio.wait_for(waiting[2], 10)
+    share.end_large("flood")
+    assert not share._in_progress
+    assert not share.waiting
+
+
+async def test_when_the_others_are_gone_nothing_waits_any_more(share: FairShare, clock: ManualClock) -> None:
+    await share.begin_large("flood")
+    waiting = [asyncio.create_task(share.begin_large("flood")) for _ in range(3)]
+    await settle(1)
+    assert not any(task.done() for task in waiting)
+    await clock.advance(limits.share_ms)  # both have been active since the last look
+    share.begin("flood")
+    await clock.advance(limits.share_ms)
+    await asyncio.wait_for(asyncio.gather(*waiting), 10)
+    assert not share.shared
+    for _ in range(4):
+        share.end_large("flood")
+    assert not share._in_progress
+    assert all(share.begin("flood") is None for _ in range(1_000))
+
+
+async def test_names_of_namespaces_do_not_pile_up(share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "share_namespaces_max", 10)
+    for number in range(100):
+        share.begin(f"n{number}")
+    assert len(share._seen) == 10
+    await settle(3)
+    assert not share._begun

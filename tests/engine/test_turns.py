@@ -1,0 +1,73 @@
+"""Turns at the journal: few at a time, and each namespace gets its share."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.core.clock import settle
+from penstock.engine.turns import FairTurns
+
+pytestmark = pytest.mark.anyio
+
+
+class Line:
+    """Callers that note when they have their turn, and keep it until they are told to go."""
+
+    def __init__(self, places: int) -> None:
+        self.turns = FairTurns(places)
+        self.had: list[str] = []
+        self.go = asyncio.Semaphore(0)
+
+    def join(self, namespace: str) -> asyncio.Task[None]:
+        return asyncio.ensure_future(self._take(namespace))
+
+    async def _take(self, namespace: str) -> None:
+        async with self.turns.turn(namespace):
+            self.had.append(namespace)
+            await self.go.acquire()
+
+    async def let_go(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.go.release()
+            await settle()
+
+
+async def test_the_lines_of_namespaces_are_served_in_rotation() -> None:
+    line = Line(1)
+    tasks = [line.join(namespace) for namespace in "aaaabbc"]
+    await settle()
+    assert (line.had, line.turns.waiting) == (["a"], 6)
+    await line.let_go(7)
+    assert "".join(line.had) == "aabcaba"
+    await asyncio.gather(*tasks)
+    assert line.turns.waiting == 0
+
+
+async def test_no_more_are_under_way_than_there_are_places() -> None:
+    line = Line(2)
+    tasks = [line.join("a") for _ in range(5)]
+    await settle()
+    assert len(line.had) == 2
+    await line.let_go()
+    assert len(line.had) == 3
+    await line.let_go(4)
+    await asyncio.gather(*tasks)
+
+
+async def test_who_gives_up_loses_no_turn_of_others() -> None:
+    line = Line(1)
+    first, second, third, fourth = (line.join("a") for _ in range(4))
+    await settle()
+    second.cancel()  # while it waits
+    await settle()
+    line.go.release()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    third.cancel()  # about when it gets its turn
+    await settle()
+    await line.let_go(2)
+    await asyncio.gather(first, second, third, fourth, return_exceptions=True)
+    async with asyncio.timeout(10), line.turns.turn("b"):
+        pass
