@@ -153,7 +153,7 @@ async def test_a_queue_without_limited_groups_is_one_like_any_other_again(engine
     assert not flagged(engine), "what ended by itself is noticed by a pull that finds nothing"
 
 
-async def ask(engine: Engine, *asked: int | None) -> GroupDefaults | None:
+async def ask(engine: Engine, *asked: int) -> GroupDefaults | None:
     await engine.run(AskForGroups(QUEUE, GroupDefaults(*asked)))
     queue = engine.store.queue_find(QUEUE)
     assert queue is not None

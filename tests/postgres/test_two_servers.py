@@ -320,7 +320,7 @@ async def test_who_waits_is_served_when_a_group_is_resumed_or_gets_more_room_at_
         await asyncio.sleep(0)
         assert await claim(b) is None
         assert not waiting.done()
-        await set_group(a, **lift)
+        await set_group(a, "g", **lift)
         async with asyncio.timeout(30):
             (delivery,) = await waiting
         assert delivery.job.id == jobs["concurrency" in lift].id

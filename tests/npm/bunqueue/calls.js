@@ -59,9 +59,11 @@ export const call = async (label, fn) => {
 
 export const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 
+// How long to ask for what neither server is known to answer: long enough that one that begins to would be noticed.
+export const BRIEFLY_MS = 2_000;
 // Asks again until the answer is as hoped for. What it was last is recorded, so that a difference is seen.
-export const until = async (label, fn, good = Boolean) => {
-  const end = Date.now() + Number(process.env.PATIENCE_MS ?? 20_000);
+export const until = async (label, fn, good = Boolean, patience_ms = 20_000) => {
+  const end = Date.now() + Number(process.env.PATIENCE_MS ?? patience_ms);
   let value;
   for (;;) {
     value = await fn();
