@@ -7,7 +7,7 @@ export const isOld = version.startsWith('2.7');
 
 const UUID = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/g;
 const MOMENT = /\b1[6-9]\d{11}\b|\b20\d\d-\d\d-\d\dT[\d:.]+Z/g;
-const names = new Map();
+let names = new Map();
 
 // Ids are named in the order in which they are first seen, so that mixing two of them up is a difference.
 const named = (text) =>
@@ -44,6 +44,21 @@ export const begin = (name) => {
   names.clear();
 };
 
+// An area whose calls run beside those of other areas: it has names for ids and a place among the records of its own.
+export const lane = (name) => {
+  const own = [];
+  const ownNames = new Map();
+  calls.push(own);
+  return {
+    record: (label, value) => {
+      const before = names;
+      names = ownNames;
+      own.push([`${name} ${label}`, plain(value)]);
+      names = before;
+    },
+  };
+};
+
 export const record = (label, value) => calls.push([`${area} ${label}`, plain(value)]);
 
 export const call = async (label, fn) => {
@@ -75,7 +90,7 @@ export const until = async (label, fn, good = Boolean, patience_ms = 20_000) => 
 };
 
 export const finish = async () => {
-  await Bun.write(process.env.BUNQUEUE_CALLS, JSON.stringify(calls));
+  await Bun.write(process.env.BUNQUEUE_CALLS, JSON.stringify(calls.flatMap((each) => (typeof each[0] === 'string' ? [each] : each))));
   process.exit(0);
 };
 
