@@ -243,6 +243,7 @@ group_idle_ms: Final = HOUR_MS  # likewise, if there are as many groups as there
 # Groups of jobs.
 whole_number_max: Final = 2**53 - 1  # as far as JSON can tell numbers apart
 limited_groups_max: Final = 10_000  # groups of one queue that are paused or limited
+group_defaults_ms: Final = 3 * MINUTE_MS  # limits for all groups that a worker asked for; longer than a pull waits
 
 # Live events and workers.
 event_data_bytes_max: Final = MEBIBYTE  # a result or payload that is larger is left out of what is told of its job

@@ -19,6 +19,7 @@ from penstock.core.ids import to_uuid
 from penstock.core.job import Delivery, Job, Payload, details_of, put_details
 from penstock.core.lifecycle import Arrow
 from penstock.engine.command import Command, IfUnknown
+from penstock.engine.group_limits import forget_unused, reopen
 from penstock.engine.settle import Hold, Release
 
 if TYPE_CHECKING:
@@ -251,9 +252,7 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
     if fast is not None and fast.serve(work, queue, newcomers):
         return
     allowance = await engine.throttle.allowance(work, queue)
-    reopens_at = None
-    if queue.settings.limits_groups:
-        reopens_at = await work.tx.group_reopen(queue, limits.groups_reopened_max)
+    reopens_at = await reopen(work, queue) if queue.settings.limits_groups else None
     jobs, more = await _next_jobs(work, queue, allowance.jobs, chain(room.line(key), newcomers), engine.store.capabilities)
     line = chain(room.line(key), newcomers)
     served: set[Claim] = set()
@@ -287,6 +286,7 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
         _turn_away(engine, work, unserved)
     if not jobs:
         await _tell_hit(engine, work, queue, allowance)
+        await forget_unused(work, queue)
     again_at = work.steady_ms if more else _earlier(allowance.again_at(work.steady_ms), reopens_at)
     work.after_commit.append(partial(_look_again, engine, queue, again_at, newcomers=bool(unserved)))
 

@@ -346,7 +346,10 @@ class Transaction(Protocol):
         """Write what is set of groups, and have ``job_ready`` go by it. Forgotten with the queue."""
 
     async def groups_limited(self, queue: Queue) -> int:
-        """Count the groups of which something is set."""
+        """Count the groups of which something is set.
+
+        Until the end of the transaction nobody else adds one, provided that everybody asks this before they do.
+        """
 
     async def group_page(self, queue: Queue, after: str, limit: int) -> list[tuple[str, GroupLimits]]:
         """Read what was set of the groups whose names come after one, in order."""
