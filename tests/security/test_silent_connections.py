@@ -154,7 +154,7 @@ def test_connections_leave_descriptors_to_the_rest_of_the_server(tmp_path: Path)
     )
     launcher = ("-c", limited)
     with ServerProcess(tmp_path / "data", launcher=launcher) as server, contextlib.ExitStack() as stack:
-        for _ in range(200):
+        for _ in range(280):
             stack.enter_context(connected(server))
         with server.client() as client:
             client.post("/queues/q/jobs", json={"data": 1}).raise_for_status()

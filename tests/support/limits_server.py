@@ -1,4 +1,4 @@
-"""``penstock serve`` with limits of its own: LIMITS has their names and values, as JSON. For deadlines a test cannot wait for."""
+"""``penstock serve`` with limits of its own, for deadlines too long for a test: LIMITS has their names and values as JSON."""
 
 from __future__ import annotations
 
