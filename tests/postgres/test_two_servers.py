@@ -300,7 +300,9 @@ async def test_who_waits_beside_a_group_that_is_limited_is_served_when_the_other
     a, b = pair
     for _ in range(2):
         await push(a, group_id="g")
-    await a.run(ConfigureGroup(QUEUE, "g", lambda old, _: msgspec.structs.replace(old, rate_limit=1, rate_window_ms=limits.HOUR_MS)))
+    await a.run(
+        ConfigureGroup(QUEUE, "g", lambda old, _: msgspec.structs.replace(old, rate_limit=1, rate_window_ms=limits.HOUR_MS))
+    )
     await ack(a, (await claim_all(a, 5))[0])
     waiting = await waiter_in_line(b)
     job = await push(a)
