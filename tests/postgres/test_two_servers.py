@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from penstock.core import limits
 from penstock.core.cron import CronKey, CronPlan
 from penstock.core.events import EventKind
 from penstock.core.group_limits import GroupDefaults, GroupLimits
@@ -29,6 +30,7 @@ from tests.support.receiver import until
 if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.queue import QueueSettings
+    from penstock.engine.command import Command
     from penstock.engine.engine import Engine
     from penstock.store.contract import JournalBlock
 
@@ -262,6 +264,51 @@ async def test_who_waits_is_served_when_a_limit_is_cleared_at_the_other_server(p
     waiting = b.run(Claim(QUEUE, wait_ms=30_000, count=3))
     await a.run(change(**{limit: None}))
     assert len(await waiting) > 0
+
+
+async def waiter_in_line(engine: Engine) -> asyncio.Future[Any]:
+    """Wait for a job, and return once nothing was found: the next look is booked for the end of the rate limit."""
+    waiting = engine.run(Claim(QUEUE, wait_ms=20_000))
+    async with asyncio.timeout(60):
+        while not engine.room.waiting(QUEUE):
+            await asyncio.sleep(0.01)
+    return waiting
+
+
+@pytest.mark.parametrize("limited", ["queue", "group"])
+async def test_who_waits_for_the_end_of_a_rate_limit_is_served_when_it_is_cleared_at_the_other_server(
+    pair: Pair, limited: str
+) -> None:
+    a, b = pair
+
+    def limit(most: int | None) -> Command[Any]:
+        if limited == "queue":
+            return change(rate_limit=most, rate_window_ms=limits.HOUR_MS)
+        return ConfigureGroup(
+            QUEUE, "g", lambda old, _: msgspec.structs.replace(old, rate_limit=most, rate_window_ms=limits.HOUR_MS)
+        )
+
+    for _ in range(3):
+        await push(a, group_id="g")
+    await a.run(limit(1))
+    await ack(a, (await claim_all(a, 5))[0])
+    waiting = await waiter_in_line(b)
+    await a.run(limit(None))
+    assert len(await waiting) == 1
+
+
+async def test_who_waits_beside_a_group_that_is_limited_is_served_when_the_other_server_gets_a_job(pair: Pair) -> None:
+    a, b = pair
+    for _ in range(2):
+        await push(a, group_id="g")
+    await a.run(
+        ConfigureGroup(QUEUE, "g", lambda old, _: msgspec.structs.replace(old, rate_limit=1, rate_window_ms=limits.HOUR_MS))
+    )
+    await ack(a, (await claim_all(a, 5))[0])
+    waiting = await waiter_in_line(b)
+    job = await push(a)
+    ((served, _),) = await waiting
+    assert served.id == job.id
 
 
 @pytest.mark.usefixtures("told_only")

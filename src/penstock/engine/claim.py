@@ -102,7 +102,7 @@ class WaitingRoom:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lines: dict[QueueKey, dict[Claim, None]] = {}
-        self._nudges: set[QueueKey] = set()
+        self._nudges: dict[QueueKey, tuple[int, Alarm]] = {}  #: the next look at a line, by the steady clock
         self._closed = False
         self._held: dict[str, int] = {}  #: how many wait of each namespace
         self.size = 0
@@ -198,13 +198,16 @@ class WaitingRoom:
                 self.nudge_at(queue, self._engine.clock.steady_ms())
 
     def nudge_at(self, queue: QueueKey, steady_ms: int) -> None:
-        """Book another look at a line."""
-        if queue not in self._nudges:
-            self._nudges.add(queue)
-            self._engine.clock.call_at(steady_ms, lambda: self._nudge(queue))
+        """Book another look at a line. Of several the earliest counts: each look books the next one, if there is need."""
+        booked = self._nudges.get(queue)
+        if booked is not None:
+            if booked[0] <= steady_ms:
+                return
+            booked[1].cancel()  # it waits for a rate limit, which may have been changed since, as any other setting
+        self._nudges[queue] = steady_ms, self._engine.clock.call_at(steady_ms, lambda: self._nudge(queue))
 
     def _nudge(self, queue: QueueKey) -> None:
-        self._nudges.discard(queue)
+        self._nudges.pop(queue, None)
         if queue in self._lines:
             self._engine.run_unheard(Nudge(queue))
 
