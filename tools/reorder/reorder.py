@@ -353,6 +353,7 @@ def stage_a(repo: Repo, report: list[str], *, commits: bool) -> None:
             "engine/command.py",
             "engine/stats.py",
             "engine/api.py",
+            "engine/fair_share.py",
         )
     }
     table = dict(rows(moves.SRC, SRC))

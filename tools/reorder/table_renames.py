@@ -26,6 +26,7 @@ config/epochq_compat.py: Entry -> SectionKey, Found -> ParsedFile
 
 core/dependencies.py: End -> JobEnd
 core/bulk_records.py: Entry -> BulkRecord, Group -> ConsumerGroup, Slice -> EpochSlice
+core/pool_shares.py: Place -> PoolPlace
 core/queue.py: Counts -> StateCounts, Subscription -> PushSubscription
 core/webhook.py: Progress -> DeliveryProgress
 
@@ -133,6 +134,7 @@ store/postgres/bulk_records.py: Ledger -> PostgresBulkRecords
 store/postgres/catalog.py: Catalog -> PostgresCatalog
 store/postgres/commit_notice.py: News -> CommitNotice
 store/postgres/follower.py: Follower -> PostgresFollower
+store/postgres/job_groups.py: Groups -> PostgresJobGroups
 store/postgres/queue_heads.py: Front -> QueueHead, Fronts -> QueueHeads
 store/postgres/sharding.py: AcrossShards -> PostgresSharding
 store/postgres/transaction_slots.py: Turns -> TransactionSlots
@@ -141,6 +143,7 @@ store/redis/ready_lists.py: Plan -> ListLock
 store/sqlite/bulk_records.py: Ledger -> SqliteBulkRecords
 store/sqlite/catalog.py: Catalog -> SqliteCatalog
 store/sqlite/disk_space.py: Room -> DiskSpace
+store/sqlite/job_groups.py: Groups -> SqliteJobGroups
 store/sqlite/restore_plan.py: Plan -> RestorePlan
 store/sqlite/sharding.py: AcrossShards -> SqliteSharding
 store/sqlite/sync_mark.py: Found -> LogState
