@@ -7,10 +7,10 @@ beside each kind of flood, in turns; the goals are about the ratio of p99.
 
 Each answer is timed twice: by the clock, and in processor time that the server used between the request and the answer. The
 second is what the quiet tenant waits for because of the server, whatever other programs on the machine do. Of each figure the
-lowest of the rounds counts, because other programs only add to it. A row is marked "noisy", which is no verdict, if p99 alone is
-above five medians alone even so: then repeat it on a quiet machine. Measured too is how much of the flood is answered beside the
-quiet tenant, compared with a time in which only the flood was active. The generator of the flood has a lower priority (nice), so
-that it does not take the processor from the server and from the quiet tenant.
+lowest of the rounds counts, because other programs only add to it. If p99 alone is above five medians alone even so, the row is
+marked "noisy", which is no verdict: repeat it on a quiet machine. Measured too is how much of the flood is answered beside the
+quiet tenant, compared with a time in which only the flood was active. The generator of the flood has a lower priority (nice),
+so that it does not take the processor from the server and from the quiet tenant.
 
 ``python -m bench.fairness '{"port": 6790, "script": "quiet", ...}'`` is one of the two tenants, in a process of its own.
 """

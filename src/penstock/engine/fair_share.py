@@ -123,7 +123,7 @@ class FairShare:
             self.end_large(namespace)
 
     async def begin_large(self, namespace: str) -> None:
-        """Wait until a large request may go on. For callers that cannot use ``large``: ``end_large`` follows in the same task."""
+        """Wait until a large request may go on. Where ``large`` cannot be used, ``end_large`` follows in the same task."""
         if self.shared:
             self.leave()
         count = self._in_progress.get(namespace, 0)
