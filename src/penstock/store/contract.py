@@ -94,6 +94,7 @@ class Page(NamedTuple):
         None  #: of the waiting jobs, only those with a priority above 0, or only the others; None: all
     )
     descending: bool = False  #: the other way round
+    shared: bool = False  #: a thread that reads it pauses now and then, so that the event loop gets on
 
 
 class Search(NamedTuple):

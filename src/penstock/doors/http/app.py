@@ -183,8 +183,9 @@ class HttpApp:
             await request.drain(self._clock)
             return
         finally:
-            if request.held:
+            if request.held or self._share.shared or request.has_turn:
                 request.free()
+                self._share.leave()
         if type(answer) is Stream or type(answer) is File:
             await self._go_on(method, proto, answer)
             return
@@ -215,7 +216,10 @@ class HttpApp:
         if route is None or not (route.namespaced or "ns" in params):
             return None
         request.tenant = tenant = params["ns"] if "ns" in params else request.header("x-namespace", DEFAULT_NAMESPACE)
-        return self._share.begin(tenant)
+        place = self._share.begin(tenant)
+        if place is None and self._share.shared:
+            self._share.enter(tenant)
+        return place
 
     def _handler_of(self, method: str, route: Route | None) -> Handler:
         if route is None:
