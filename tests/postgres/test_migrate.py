@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
@@ -39,6 +41,23 @@ async def test_a_database_that_is_not_there_and_one_that_is_down_are_told_apart(
         await PostgresStore.open(postgres.url_of("nothing_there"), SystemClock())
     with pytest.raises(StorageFailed, match="cannot be reached"):
         await PostgresStore.open("postgresql://127.0.0.1:1/x", SystemClock())
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["tables", "nothing"])
+async def test_a_user_without_rights_is_refused_with_the_reason(shard: str, there: bool) -> None:
+    if there:
+        await (await PostgresStore.open(shard, SystemClock())).close()
+    name = f"weak_{uuid.uuid4().hex[:12]}"
+    operator = await asyncpg.connect(shard)
+    await operator.execute(f"create role {name} login")
+    try:
+        parts = urlsplit(shard)
+        weak = urlunsplit(parts._replace(netloc=f"{name}@{parts.netloc.rpartition('@')[2]}"))
+        with pytest.raises(ConfigInvalid, match=r"may not do that: permission denied .* Nothing was changed"):
+            await PostgresStore.open(weak, SystemClock())
+    finally:
+        await operator.execute(f"drop role {name}")
+        await operator.close()
 
 
 @pytest.fixture

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.core.errors import StoreIncompatible
+import asyncpg
+
+from penstock.core.errors import ConfigInvalid, StoreIncompatible
 from penstock.store.postgres.connect import LOCK_WAIT_MS
 from penstock.store.postgres.schema import LOCK_MIGRATE, MIGRATIONS, SCHEMA, SCHEMA_VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from asyncpg import Connection
 
 
@@ -29,7 +34,12 @@ class Status(NamedTuple):
 
 
 async def status(db: Connection) -> Status:
-    """Tell which version a database has."""
+    """Tell which version a database has. Raises ConfigInvalid if its user may not look."""
+    with _rights():
+        return await _status(db)
+
+
+async def _status(db: Connection) -> Status:
     if not await db.fetchval(_EXISTS, SCHEMA):
         return Status(0)
     return Status(await db.fetchval(f"select coalesce(max(version), 0) from {SCHEMA}.migrations"))  # noqa: S608
@@ -38,8 +48,24 @@ async def status(db: Connection) -> Status:
 async def up(db: Connection) -> Status:
     """Bring a database to the current version, in one transaction; two servers that try at once wait for each other.
 
-    Raises StoreIncompatible for one that is newer than this Penstock.
+    Raises StoreIncompatible for one that is newer than this Penstock, ConfigInvalid if its user may not change it.
     """
+    with _rights():
+        return await _up(db)
+
+
+@contextmanager
+def _rights() -> Iterator[None]:
+    try:
+        yield
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise ConfigInvalid(
+            f"The user of the database may not do that: {error}. Use one that may create the schema {SCHEMA}, or that owns it. "
+            "Nothing was changed."
+        ) from error
+
+
+async def _up(db: Connection) -> Status:
     async with db.transaction():
         await db.execute(f"set local lock_timeout = {LOCK_WAIT_MS}")  # making the tables may take longer than a batch
         await db.execute("select pg_advisory_xact_lock($1, 0)", LOCK_MIGRATE)
