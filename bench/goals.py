@@ -15,6 +15,7 @@ class Goal(NamedTuple):
     goal: float
     unit: str = "x"
     at_most: bool = False
+    is_noisy: bool = False  #: what it is compared with was disturbed by other programs: no verdict
 
     @property
     def met(self) -> bool:
@@ -22,8 +23,8 @@ class Goal(NamedTuple):
 
     def __str__(self) -> str:
         sign = "<=" if self.at_most else ">="
-        mark = "ok  " if self.met else "MISS"
-        return f"  {mark}  {self.what:<58} {self.value:8.2f} {self.unit:<3} (goal {sign} {self.goal:g} {self.unit})"
+        mark = "noisy" if self.is_noisy else "ok   " if self.met else "MISS "
+        return f"  {mark} {self.what:<58} {self.value:8.2f} {self.unit:<3} (goal {sign} {self.goal:g} {self.unit})"
 
 
 def say(text: str) -> None:

@@ -9,8 +9,11 @@ MASK: Final = "***"
 _NAME: Final = (
     r"[\w.-]*(?:password|passwd|passphrase|pwd|secret|token|api_?key|access_?key|signature|credential|sas)[\w.-]*|sig"
 )
-#: Between a user's name and the last @ of a word. Digits and a slash behind the colon are a port, not a password.
-_USERINFO: Final = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s'\"<>\\@/:?#]*):(?!\d+[/?#])[^\s'\"<>\\]*@", re.IGNORECASE)
+#: Between a user's name and the last @ of a word. Digits and a slash behind the colon are a port, not a password. PASSWORD is
+#: the placeholder in our own texts.
+_USERINFO: Final = re.compile(
+    r"(\b[a-z][a-z0-9+.-]*://[^\s'\"<>\\@/:?#]*):(?!\d+[/?#])(?!(?-i:PASSWORD)@)[^\s'\"<>\\]*@", re.IGNORECASE
+)
 _PARAMETER: Final = re.compile(rf"((?:^|[?&;\s])(?:{_NAME})=)[^\s&;'\"<>\\]+", re.IGNORECASE)
 _MEMBER: Final = re.compile(rf"((['\"])(?:{_NAME})\2\s*:\s*(['\"])).*?\3", re.IGNORECASE)
 _AWS_KEY: Final = re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{12,}\b")

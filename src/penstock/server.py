@@ -205,7 +205,7 @@ class Doors:
         sender = Sender(engine.clock, guard)
         self.post_offices = _start_post_offices(engine, sender)
         self.workers = engine.workers
-        self.hub = hub = Hub(engine.feed, engine.clock)
+        self.hub = hub = Hub(engine.feed, engine.clock, engine.share)
         self._links = Links(engine.clock, tls=config.tls_cert_file is not None)
         self._window = self._new_window()
         self._origins = _origins(config, gate)

@@ -129,8 +129,12 @@ def make_engine(config: Config, shards: list[Store], clock: Clock) -> AnyEngine:
 
 
 async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> list[RedisLink]:
-    """Give engines the fast path over Redis, if there is to be one and their stores can have it; return the ways to Redis."""
+    """Give engines the fast path over Redis, if there is to be one and their stores can have it; return the ways to Redis.
+
+    Without Redis, what an earlier start with one has left in the log of the enqueue buffer is stored.
+    """
     if not config.redis:
+        await _store_logs(config, engine)
         return []
     from penstock.engine.fast.buffer import EnqueueBuffer  # noqa: PLC0415, see above
     from penstock.engine.fast.path import FastPath  # noqa: PLC0415
@@ -150,16 +154,42 @@ async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> list[Redi
             identity = partial(getattr, store, "identity")
             each.use(FastPath(each, ReadyLists(link, identity), hot_jobs=config.redis_hot_jobs))
             buffer = EnqueueBuffer(
-                each,
-                (config.wal_dir or config.data) / f"wal-{store.shard}",
-                identity,
-                Buffers(link, identity),
-                accept_loss=config.accept_loss,
+                each, _log_of(config, store), identity, Buffers(link, identity), accept_loss=config.accept_loss
             )
             buffer.route = engine.of
             each.buffer_with(buffer)
             await buffer.open()
     return links
+
+
+def _log_of(config: Config, store: Store) -> Path:
+    """Return the directory of the log of a store's enqueue buffer."""
+    return (config.wal_dir or config.data) / f"wal-{store.shard}"
+
+
+async def _store_logs(config: Config, engine: AnyEngine) -> None:
+    """Have what was answered and is in logs only stored in the databases: those pushes are on disk, but not in their queues."""
+    left = [each for each in engine.engines if _log_of(config, each.store).is_dir()]
+    if not left:
+        return
+    from penstock.engine.fast.buffer import EnqueueBuffer  # noqa: PLC0415, see above
+    from penstock.store.postgres import PostgresStore  # noqa: PLC0415
+
+    for each in left:
+        store = each.store
+        if isinstance(store, PostgresStore):
+            identity = partial(getattr, store, "identity")
+            buffer = EnqueueBuffer(each, _log_of(config, store), identity, None, accept_loss=config.accept_loss)
+            buffer.route = engine.of
+            each.buffer_with(buffer)
+            await buffer.open()
+            if buffer.jobs:
+                log.warning(
+                    "pushes to buffered queues were answered and are only in the log: they are stored now. Without --redis "
+                    "new ones are stored directly",
+                    directory=str(_log_of(config, store)),
+                    jobs=buffer.jobs,
+                )
 
 
 async def close_shards(shards: list[Store], links: Sequence[RedisLink] = ()) -> None:

@@ -77,19 +77,30 @@ def lake_tables() -> str:
 SECURITY_LIMITS = {
     "HTTP requests": (
         "path_chars_max", "path_segments_max", "query_chars_max", "query_fields_max", "header_list_bytes_max",
-        "forwarded_hops_max", "body_bytes_max", "bodies_bytes_max", "payload_bytes_max", "payload_depth_max",
-        "bulk_jobs_max", "claim_jobs_max",
+        "forwarded_hops_max", "body_bytes_max", "bodies_bytes_max", "bodies_share_bytes_max", "body_idle_ms_max",
+        "payload_bytes_max", "payload_depth_max", "object_fields_max", "bulk_jobs_max", "claim_jobs_max", "loop_hold_ms",
+    ),
+    "HTTP connections": (
+        "http_connections_max", "descriptors_reserved", "first_bytes", "first_bytes_ms_max", "http2_streams_max",
+        "http1_buffer_bytes_max",
+    ),
+    "Answers that are not read": (
+        "answers_connection_bytes_max", "answers_client_bytes_max", "answers_bytes_max", "answers_waiting_max",
+        "answer_stall_ms_max", "answer_stall_crowded_ms_max",
     ),
     "TCP and WebSocket": (
-        "frame_bytes_max", "frames_bytes_max", "stranger_frame_bytes_max", "connection_write_bytes_max", "command_values_max",
-        "message_bytes_max", "socket_commands_max", "websockets_max", "auth_wait_ms_max",
+        "frame_bytes_max", "frames_bytes_max", "frames_share_bytes_max", "frame_idle_ms_max", "stranger_frame_bytes_max",
+        "connection_write_bytes_max", "connection_commands_max", "command_values_max", "tcp_connections_max",
+        "listener_strangers_max", "message_bytes_max", "messages_arriving_bytes_max", "socket_commands_max", "websockets_max",
+        "strangers_max", "strangers_address_max", "strangers_waiting_max", "auth_wait_ms_max",
     ),
     "Redis protocol": (
-        "resp_connections_max", "resp_args_max", "resp_line_bytes_max", "stranger_args_max", "stranger_bulk_bytes_max",
+        "resp_connections_max", "resp_args_max", "resp_line_bytes_max", "resp_turn_commands", "stranger_args_max",
+        "stranger_bulk_bytes_max",
     ),
     "Readers of streams": (
         "stream_unread_bytes_max", "streams_unread_bytes_max", "reader_buffer_bytes_max", "reader_stuck_ms_max",
-        "event_streams_max", "subscribers_max",
+        "event_streams_max", "subscribers_max", "replays_max", "replay_blocks", "replay_read_bytes", "replay_bytes",
     ),
     "Tokens and keys": (
         "token_chars_min", "secret_bytes_min", "rsa_bits_min", "token_chars_max", "token_grants_max", "known_tokens_max",
@@ -97,15 +108,16 @@ SECURITY_LIMITS = {
     ),
     "Clients and tenants": (
         "rate_limit_clients_max", "rate_limit_marks_max", "quota_namespaces_max", "pending_commands_max",
-        "pending_commands_namespace_max", "queues_max", "workers_max", "crons_max",
+        "pending_commands_namespace_max", "share_turn_requests", "share_large_requests", "queues_max", "workers_max",
+        "crons_max", "groups_max",
     ),
     "Outbound requests": (
         "webhooks_max", "webhook_attempts", "webhook_attempt_ms_max", "webhook_reply_line_bytes_max", "webhook_addresses_max",
-        "webhook_lookups_max", "subscriptions_max", "push_deliveries_max",
+        "webhook_lookups_max", "webhook_read_bytes", "subscriptions_max", "push_deliveries_max",
     ),
     "Bulk work": (
         "stage_bytes_max", "stage_unpacked_bytes_max", "stage_rows_max", "stages_max", "staged_bytes_max", "bulk_tasks_max",
-        "bulk_task_ms_max", "bulk_snapshots_max", "bulk_snapshots_namespace_max",
+        "bulk_task_ms_max", "bulk_process_bytes", "bulk_snapshots_max", "bulk_snapshots_namespace_max",
     ),
 }  # fmt: skip
 

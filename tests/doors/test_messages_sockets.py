@@ -324,9 +324,12 @@ def test_a_server_that_stops_gives_back_and_says_so(tmp_path: Path) -> None:
             assert server.stop() == 0
             assert ws.closed() == Closing.GOING_AWAY
     with server, server.client() as client:
-        left = Queue(client, queue.namespace).consume(10)
+        left: list[dict[str, Any]] = []
+        while len(left) < 3:  # what was on a ready list of the old server takes the new one a moment
+            left += (more := Queue(client, queue.namespace).consume(10, wait_ms=20_000))
+            assert more
         assert [base64.b64decode(each["body"]) for each in left] == bodies
-        assert {each["attempt"] for each in left} == {1}
+        assert {each["attempt"] for each in left} == {1}, "given back, not expired"
 
 
 def test_what_a_killed_server_had_sent_comes_again(tmp_path: Path) -> None:

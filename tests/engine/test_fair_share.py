@@ -8,6 +8,7 @@ import pytest
 
 from penstock.core import limits
 from penstock.core.clock import ManualClock, settle
+from penstock.core.slices import Steps, in_slices
 from penstock.engine.fair_share import FairShare
 
 pytestmark = pytest.mark.anyio
@@ -120,3 +121,87 @@ async def test_names_of_namespaces_do_not_pile_up(share: FairShare, monkeypatch:
     assert len(share._seen) == 10
     await settle(3)
     assert not share._begun
+
+
+running: list[asyncio.Task[None]] = []
+
+
+async def enter(share: FairShare, namespace: str) -> asyncio.Event:
+    """Have a small request in progress until the event is set."""
+    may_end = asyncio.Event()
+
+    async def small() -> None:
+        share.enter(namespace)
+        await may_end.wait()
+        share.leave()
+
+    running.append(asyncio.create_task(small()))
+    await settle(1)
+    return may_end
+
+
+async def give_way(share: FairShare) -> None:
+    async with share.large("flood"):
+        await share.give_way()
+
+
+async def test_a_large_request_waits_for_small_ones_of_others(share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "share_wait_ms", 60_000)
+    monkeypatch.setattr(limits, "share_small_ms", 60_000)
+    first, second = await enter(share, "quiet"), await enter(share, "quiet")
+    large = asyncio.create_task(give_way(share))
+    await settle()
+    first.set()
+    await settle()
+    assert not large.done()
+    second.set()
+    await large
+
+
+async def test_a_large_request_does_not_wait_for_its_own_namespace(
+    share: FairShare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "share_wait_ms", 60_000)
+    may_end = await enter(share, "flood")
+    await give_way(share)
+    may_end.set()
+
+
+async def test_a_large_request_does_not_wait_for_what_waits_itself(
+    share: FairShare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "share_wait_ms", 60_000)
+    monkeypatch.setattr(limits, "share_small_ms", 0)
+    may_end = await enter(share, "quiet")
+    await give_way(share)
+    may_end.set()
+
+
+async def test_a_large_request_goes_on_after_a_while(share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "share_wait_ms", 1)
+    monkeypatch.setattr(limits, "share_small_ms", 60_000)
+    may_end = await enter(share, "quiet")
+    await give_way(share)
+    may_end.set()
+
+
+async def test_slices_give_way(share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "share_wait_ms", 60_000)
+    monkeypatch.setattr(limits, "share_small_ms", 60_000)
+    monkeypatch.setattr(limits, "share_slice_ms", 0)
+    steps_done = 0
+
+    def steps() -> Steps[int]:
+        nonlocal steps_done
+        for _ in range(3):
+            steps_done += 1
+            yield
+        return steps_done
+
+    may_end = await enter(share, "quiet")
+    work = asyncio.create_task(in_slices(steps()))
+    await settle()
+    assert not steps_done
+    may_end.set()
+    monkeypatch.setattr(limits, "share_slice_ms", 60_000)
+    assert await work == 3

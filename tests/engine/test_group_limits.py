@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,14 +11,15 @@ from msgspec.structs import replace
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.errors import TooMany
-from penstock.core.group_limits import GroupLimits
+from penstock.core.group_limits import GroupDefaults, GroupLimits
 from penstock.core.queue import QueueKey
 from penstock.engine.claim import Claim
-from penstock.engine.group_limits import AskGroup, ConfigureGroup
+from penstock.engine.group_limits import AskForGroups, AskGroup, ConfigureGroup
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, push, push_many
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
+    from penstock.core.job import Job
     from penstock.engine.engine import Engine
     from penstock.store.sqlite import SqliteStore
 
@@ -127,3 +129,82 @@ async def test_a_claim_costs_the_same_behind_many_jobs_of_paused_and_limited_gro
             await push_many(engine, 1_000, group_id=group, priority=9)
     assert few > 0
     assert await cost() < 2 * few
+
+
+def flagged(engine: Engine) -> bool:
+    queue = engine.store.queue_find(QUEUE)
+    return queue is not None and queue.settings.limits_groups
+
+
+async def test_a_queue_without_limited_groups_is_one_like_any_other_again(engine: Engine, clock: ManualClock) -> None:
+    await limit(engine, "a", paused=True)
+    await limit(engine, "b", concurrency=2)
+    await limit(engine, "a", paused=False)
+    assert flagged(engine)
+    await limit(engine, "b", concurrency=None)
+    assert not flagged(engine)
+    first, _ = await push_many(engine, 2, group_id="b")
+    assert [job.id for job in await claim_all(engine)] == [first.id], "one after the other again"
+    await limit(engine, "c", held_until=clock.steady_ms() + 1_000)
+    assert flagged(engine)
+    await clock.advance(1_000)
+    assert await claim(engine) is None
+    assert await claim(engine) is None
+    assert not flagged(engine), "what ended by itself is noticed by a pull that finds nothing"
+
+
+async def ask(engine: Engine, *asked: int) -> GroupDefaults | None:
+    await engine.run(AskForGroups(QUEUE, GroupDefaults(*asked)))
+    queue = engine.store.queue_find(QUEUE)
+    assert queue is not None
+    return queue.settings.group_defaults
+
+
+async def test_what_workers_ask_for_all_groups_holds_where_nothing_else_is_set(engine: Engine, clock: ManualClock) -> None:
+    await ask(engine, 2, 3, 60_000)
+    await limit(engine, "own", concurrency=4, rate_limit=4, rate_window_ms=60_000)
+    for group in ("g", "own"):
+        await push_many(engine, 9, group_id=group)
+
+    async def claimed() -> list[Job]:
+        return [job for _ in range(9) for job in await claim_all(engine)]
+
+    jobs = await claimed()
+    assert Counter(job.group_id for job in jobs) == {"g": 2, "own": 4}
+    for job in jobs:
+        await ack(engine, job)
+    more = await claimed()
+    assert [job.group_id for job in more] == ["g"], "three within the window, and four"
+    waiting = engine.run(Claim(QUEUE, wait_ms=120_000))
+    await clock.advance(59_000)
+    assert not waiting.done()
+    await clock.advance(1_010)
+    assert len(await waiting) == 1
+
+
+async def test_of_what_several_workers_ask_the_stricter_holds_until_nobody_asks_for_it(
+    engine: Engine, clock: ManualClock
+) -> None:
+    held = await ask(engine, 4, 10, 1_000)
+    assert await ask(engine, 8, 20, 1_000) == held
+    assert await ask(engine, 4, 10, 1_000) == held, "nothing is written while it holds for long"
+    strict = await ask(engine, 2, 30, 60_000)
+    assert strict is not None
+    assert (strict.concurrency, strict.rate_limit, strict.rate_window_ms) == (2, 30, 60_000)
+    await clock.advance(limits.group_defaults_ms - 1)
+    assert await ask(engine, 8, 20, 1_000) == strict
+    await clock.advance(1)
+    loose = await ask(engine, 8, 20, 1_000)
+    assert loose is not None
+    assert (loose.concurrency, loose.rate_limit) == (8, 20)
+    await push_many(engine, 3, group_id="g")
+    claimed = [job for _ in range(3) for job in await claim_all(engine)]
+    assert len(claimed) == 3
+    for job in claimed:
+        await ack(engine, job)
+    await clock.advance(limits.group_defaults_ms)
+    for _ in range(3):
+        assert await claim(engine) is None
+    assert not flagged(engine)
+    await push_many(engine, 2, group_id="h")
+    assert len([job for _ in range(3) for job in await claim_all(engine)]) == 1

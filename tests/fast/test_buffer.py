@@ -68,6 +68,12 @@ def buffer_of(engine: Engine) -> EnqueueBuffer:
     return engine.buffer
 
 
+def copies_of(engine: Engine) -> Buffers:
+    copies = buffer_of(engine).buffers
+    assert copies is not None
+    return copies
+
+
 async def flushed(engine: Engine) -> None:
     """Wait until everything that was promised is stored."""
     async with asyncio.timeout(60):
@@ -80,7 +86,7 @@ async def copied(engine: Engine, count: int) -> tuple[Wal, list[Record]]:
     wal = buffer_of(engine).wal
     assert wal is not None
     async with asyncio.timeout(60):
-        while len(records := await buffer_of(engine).buffers.read(wal.number, 100)) < count:
+        while len(records := await copies_of(engine).read(wal.number, 100)) < count:
             await asyncio.sleep(0.01)
     return wal, records
 
@@ -202,7 +208,7 @@ async def test_a_gap_in_the_copies_is_left_to_the_owner(
             first, second = await push(a), await push(a)
             gone, _ = await copied(a, 2)
     async with engine_on(shard, redis.url, tmp_path / "b") as b:
-        await buffer_of(b).buffers.forget(gone.number, 1)
+        await copies_of(b).forget(gone.number, 1)
         await buffer_of(b).adopt(gone.number)
         assert await claim(b) is None
     async with engine_on(shard, redis.url, tmp_path / "a") as a:

@@ -130,3 +130,29 @@ def test_a_torn_end_that_was_never_answered_and_a_log_that_is_stored_start(
         path.unlink()
     with killed as server:
         assert waiting(server, tmp_path.name) == PUSHES
+
+
+def test_a_server_without_redis_stores_what_was_answered_and_takes_nothing_new_into_the_log(
+    killed: ServerProcess, redis: OwnRedis, tmp_path: Path
+) -> None:
+    redis.client().flushall()
+    del killed.env["PENSTOCK_REDIS"]
+    with killed as server:
+        assert waiting(server, tmp_path.name) == PUSHES
+        with server.client() as client:
+            api = Api(client, tmp_path.name)
+            api.push("next")
+            assert api.counts()["waiting"] == PUSHES + 1  # stored before it was answered
+            status, error = api.refused("PUT", f"/queues/{api.queue}/mode", {"mode": "buffered"})
+            assert (status, "--redis" in error) == (400, True)
+    assert not list((killed.data / "wal-0").glob("*.wal"))
+    with killed as server:
+        assert waiting(server, tmp_path.name) == PUSHES + 1
+
+
+def test_a_server_without_redis_refuses_a_log_cut_short_too(killed: ServerProcess, redis: OwnRedis) -> None:
+    redis.client().flushall()
+    del killed.env["PENSTOCK_REDIS"]
+    path = log_of(killed)
+    os.truncate(path, path.stat().st_size // 2)
+    assert "The log of the enqueue buffer is behind what was answered: records " in refusal(killed)

@@ -140,6 +140,11 @@ def test_a_restore_that_is_killed_at_any_step_is_all_or_none(two: Set) -> None:
         if not any(two.under_way()):  # nothing keeps a server from starting
             assert two.jobs() in (old, new)
             seen.add("old" if two.jobs() == old else "new")
+            left = list((two.root / "stores").rglob("*.restoring"))
+            done = run("restore", "--continue", *two.options)
+            assert done.exit_code != 0
+            assert ("is undone" in done.output) == bool(left), done.output
+            assert not list((two.root / "stores").rglob("*.restoring"))
             continue
         seen.add("half" if two.jobs() not in (old, new) else "under way")
         done = run("restore", "--continue", *two.options)
@@ -221,3 +226,50 @@ def test_a_backup_is_named_or_the_restore_goes_on(tmp_path: Path) -> None:
     for words in ([], ["--continue", tmp_path / "backup"], ["--continue", "--replace"]):
         refused = run("restore", *words, "--data", tmp_path / "data")
         assert refused.exit_code == 2, refused.output
+
+
+def test_a_backup_of_several_shards_is_checked_and_restored_as_a_whole(two: Set, tmp_path: Path) -> None:
+    two.again()
+    old, backup = two.jobs(), two.root / "backup"
+    checked = run("restore", "--check", backup)  # no store is named
+    assert checked.exit_code == 0, checked.output
+    assert "shard-0: 4 jobs" in checked.output
+    assert "shard-1: 4 jobs" in checked.output
+    for options in (two.options[:2], [*two.options, "--store", f"sqlite:{tmp_path / 'third'}"]):
+        refused = run("restore", backup, *options, "--replace")
+        assert refused.exit_code == 2
+        assert f"is a backup of 2 stores, and {len(options) // 2} are named" in refused.output
+    (backup / "shard-1").rename(backup / "away")
+    incomplete = run("restore", backup, *two.options[:2], "--replace")
+    assert "is not complete: it has 1 of 2 shards" in incomplete.output
+    (backup / "shard-0").rename(backup / "shard-1")
+    assert "is not complete: shard-0 is missing" in run("restore", "--check", backup).output
+    (backup / "away").rename(backup / "shard-0")
+    mixed = run("restore", backup, *two.options, "--replace")
+    assert "is of shard 1, not of shard 0" in mixed.output
+    assert two.jobs() == old
+    assert not any(two.under_way())
+
+
+def test_a_backup_of_several_shards_that_fails_leaves_nothing_and_may_be_repeated(two: Set) -> None:
+    two.again()
+    (two.shards[1] / "penstock.db").rename(two.root / "away.db")
+    target = two.root / "again"
+    assert run("backup", target, *two.options).exit_code == 2
+    assert not target.exists()
+    assert not target.with_name("again.partial").exists()
+    (two.root / "away.db").rename(two.shards[1] / "penstock.db")
+    assert run("backup", target, *two.options).exit_code == 0
+    assert sorted(path.name for path in target.iterdir()) == ["shard-0", "shard-1"]
+
+
+def test_no_backup_is_taken_while_queues_move(two: Set) -> None:
+    two.again()
+    db = sqlite3.connect(two.shards[1] / "penstock.db")
+    db.execute("update layout set target = 3")  # as a rebalance begins
+    db.commit()
+    db.close()
+    refused = run("backup", two.root / "again", *two.options)
+    assert refused.exit_code == 2
+    assert "Queues are being moved between the shards" in refused.output
+    assert not (two.root / "again").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,7 @@ from penstock.core.clock import ManualClock, SystemClock
 from penstock.core.queue import QueueKey
 from penstock.engine.engine import Engine
 from penstock.store.postgres import PostgresStore
-from penstock.store.postgres.clock import STEP_MS, Reading, ShardClock
-from penstock.store.postgres.store import UNSEEN_MS
+from penstock.store.postgres.clock import STEP_MS, UNSEEN_MS, Reading, ShardClock
 from tests.support import postgres
 from tests.support.engines import ack, claim, claim_job, push
 
@@ -65,6 +65,16 @@ async def execute(url: str, statements: str) -> None:
         await db.execute(statements)
     finally:
         await db.close()
+
+
+async def term_of(url: str) -> int:
+    """Return how often the count was corrected."""
+    db = await asyncpg.connect(url)
+    try:
+        term: int = await db.fetchval("select clock_term from penstock.catalog")
+    finally:
+        await db.close()
+    return term
 
 
 @pytest.fixture
@@ -179,3 +189,40 @@ async def test_small_steps_are_not_hidden_by_long_silence() -> None:
     clock.told(Reading(5_000_000 + HOUR_MS + HOUR_MS // 500, 0, 0), local.steady_ms())
     assert len(steps) == 1
     assert UNSEEN_MS > STEP_MS
+
+
+async def test_a_clock_that_is_set_again_is_noticed_by_a_server_that_does_not_know_the_correction_yet() -> None:
+    local = ManualClock(1_000_000)
+    clock, steps = watched(local)
+    clock.told(Reading(5_000_000, 0, 0), 1_000_000)
+    await local.advance(1_000)
+    # Another server has corrected the first step (term 1). Then the clock was set again, and this server looks first.
+    told = clock.told(Reading(5_001_000 + 3 * HOUR_MS, -HOUR_MS, 1), local.steady_ms())
+    assert told == (5_001_000 + 3 * HOUR_MS, 5_001_000)
+    assert steps == [(-3 * HOUR_MS, 1)]
+    assert clock.told(Reading(5_001_000 + 3 * HOUR_MS, -3 * HOUR_MS, 2), local.steady_ms())[1] == 5_001_000
+    # What was read before that correction, and comes late, changes nothing.
+    assert clock.told(Reading(5_001_000 + 3 * HOUR_MS, -HOUR_MS, 1), local.steady_ms())[1] == 5_001_000
+    assert clock.steady_ms() == 5_001_000
+    assert len(steps) == 1
+    # One that was away for as long as it takes to be counted out goes by what the others have agreed on.
+    await local.advance(UNSEEN_MS + 1)
+    assert clock.told(Reading(5_002_000, 0, 3), local.steady_ms())[1] == 5_002_000
+
+
+@pytest.mark.parametrize("step_ms", [-HOUR_MS, HOUR_MS])
+async def test_steps_in_a_row_move_no_lease_of_a_server_that_is_idle_between_them(
+    shard: str, set_clock: SetClock, step_ms: int
+) -> None:
+    async with engine_on(shard) as busy, engine_on(shard) as idle:
+        held = await push(busy)
+        await claim_job(busy, lease_ms=10 * 60_000)
+        for number in range(1, 6):
+            await set_clock(number * step_ms)
+            before = busy.clock.steady_ms()
+            looks = busy if number % 2 else idle  # it corrects the step, and the other one has not looked since the last
+            await push(looks, queue=LATER)
+            assert abs(looks.clock.steady_ms() - before) < HOUR_MS // 2
+            assert await claim(looks) is None, held
+            while await term_of(shard) < number:
+                await asyncio.sleep(0.01)

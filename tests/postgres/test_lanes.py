@@ -121,6 +121,23 @@ def lanes(monkeypatch: pytest.MonkeyPatch) -> Lanes:
     return Lanes(monkeypatch)
 
 
+@pytest.mark.parametrize("at_once", [1, 3])
+async def test_a_new_queue_is_configured_although_another_transaction_is_under_way(shard: str, at_once: int) -> None:
+    async with engine_on(shard) as engine:
+        await push(engine)
+        store = engine.store
+        assert isinstance(store, PostgresStore)
+        held = await store.begin(alone=False)  # as a push beside has it
+        changes = [
+            engine.run(admin.Configure(QueueKey("default", f"new{number}"), EventKind.QUEUE_PAUSED, lambda old: old))
+            for number in range(at_once)
+        ]
+        await asyncio.wait(changes, timeout=0.2)  # it is told now, if it is refused
+        store.end(held)
+        await asyncio.gather(*changes)
+        assert all(store.queue_find(QueueKey("default", f"new{number}")) is not None for number in range(at_once))
+
+
 async def work_through(engine: Engine, queue: QueueKey, seen: list[int], pace: int = 0) -> None:
     """Push, take and acknowledge a few jobs, again and again. ``pace``: so that not everybody asks at the same moment."""
     for turn in range(ROUNDS):

@@ -252,3 +252,10 @@ def test_a_server_starts_although_a_shard_is_down(tmp_path: Path, databases: lis
         while client.get("/health").json()["status"] != "healthy":
             time.sleep(0.01)
         assert a.push()
+
+
+def test_the_reserve_of_all_shards_is_told(tmp_path: Path) -> None:
+    stores = [f"sqlite:{tmp_path / name}" for name in ("one", "two")]
+    with server_on(tmp_path, stores) as server, server.client() as client:
+        held = [(tmp_path / name / "ballast").stat().st_blocks * 512 for name in ("one", "two")]
+        assert client.get("/storage").json()["reserveBytes"] == sum(held) > max(held)

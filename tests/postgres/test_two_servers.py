@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from penstock.core import limits
 from penstock.core.cron import CronKey, CronPlan
 from penstock.core.events import EventKind
+from penstock.core.group_limits import GroupDefaults, GroupLimits
 from penstock.core.lifecycle import State
 from penstock.core.queue import Counts, QueueKey
 from penstock.core.schedule import parse
 from penstock.engine import admin
 from penstock.engine.claim import Claim, abandon
 from penstock.engine.crons import SaveCron
+from penstock.engine.group_limits import AskForGroups, ConfigureGroup
 from penstock.engine.keeper import Neighbour
 from penstock.engine.subscribe import AddSubscription, RemoveSubscription
 from penstock.store.postgres.transaction import PostgresTransaction
@@ -27,6 +30,7 @@ from tests.support.receiver import until
 if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.queue import QueueSettings
+    from penstock.engine.command import Command
     from penstock.engine.engine import Engine
     from penstock.store.contract import JournalBlock
 
@@ -262,6 +266,51 @@ async def test_who_waits_is_served_when_a_limit_is_cleared_at_the_other_server(p
     assert len(await waiting) > 0
 
 
+async def waiter_in_line(engine: Engine) -> asyncio.Future[Any]:
+    """Wait for a job, and return once nothing was found: the next look is booked for the end of the rate limit."""
+    waiting = engine.run(Claim(QUEUE, wait_ms=20_000))
+    async with asyncio.timeout(60):
+        while not engine.room.waiting(QUEUE):
+            await asyncio.sleep(0.01)
+    return waiting
+
+
+@pytest.mark.parametrize("limited", ["queue", "group"])
+async def test_who_waits_for_the_end_of_a_rate_limit_is_served_when_it_is_cleared_at_the_other_server(
+    pair: Pair, limited: str
+) -> None:
+    a, b = pair
+
+    def limit(most: int | None) -> Command[Any]:
+        if limited == "queue":
+            return change(rate_limit=most, rate_window_ms=limits.HOUR_MS)
+        return ConfigureGroup(
+            QUEUE, "g", lambda old, _: msgspec.structs.replace(old, rate_limit=most, rate_window_ms=limits.HOUR_MS)
+        )
+
+    for _ in range(3):
+        await push(a, group_id="g")
+    await a.run(limit(1))
+    await ack(a, (await claim_all(a, 5))[0])
+    waiting = await waiter_in_line(b)
+    await a.run(limit(None))
+    assert len(await waiting) == 1
+
+
+async def test_who_waits_beside_a_group_that_is_limited_is_served_when_the_other_server_gets_a_job(pair: Pair) -> None:
+    a, b = pair
+    for _ in range(2):
+        await push(a, group_id="g")
+    await a.run(
+        ConfigureGroup(QUEUE, "g", lambda old, _: msgspec.structs.replace(old, rate_limit=1, rate_window_ms=limits.HOUR_MS))
+    )
+    await ack(a, (await claim_all(a, 5))[0])
+    waiting = await waiter_in_line(b)
+    job = await push(a)
+    ((served, _),) = await waiting
+    assert served.id == job.id
+
+
 @pytest.mark.usefixtures("told_only")
 async def test_who_waits_for_a_place_at_one_server_gets_it_when_a_job_ends_at_the_other(pair: Pair) -> None:
     a, b = pair
@@ -294,6 +343,62 @@ async def test_of_a_group_one_runs_at_a_time_over_both_servers(pair: Pair) -> No
 
     await asyncio.gather(work(a), work(b), work(a), work(b))
     assert len(set(done)) == 40
+
+
+async def set_group(engine: Engine, group: str = "g", **changes: object) -> bool:
+    def apply(old: GroupLimits, _: int) -> GroupLimits:
+        return msgspec.structs.replace(old, **changes)
+
+    return await engine.run(ConfigureGroup(QUEUE, group, apply))
+
+
+@pytest.mark.usefixtures("told_only")
+@pytest.mark.parametrize("lift", [{"paused": False}, {"concurrency": 2}])
+async def test_who_waits_is_served_when_a_group_is_resumed_or_gets_more_room_at_the_other_server(
+    pair: Pair, lift: dict[str, object]
+) -> None:
+    a, b = pair
+    for _ in range(5):
+        await set_group(a, paused="paused" in lift, concurrency=1)
+        jobs = [await push(a, group_id="g") for _ in range(2)]
+        if "concurrency" in lift:
+            assert await claim(a) is not None
+        waiting = b.run(Claim(QUEUE, wait_ms=60_000))
+        await asyncio.sleep(0)
+        assert await claim(b) is None
+        assert not waiting.done()
+        await set_group(a, "g", **lift)
+        async with asyncio.timeout(30):
+            (delivery,) = await waiting
+        assert delivery.job.id == jobs["concurrency" in lift].id
+        for job in jobs:  # those that are active, in their order
+            if await state(b, job) == State.WAITING:
+                assert await claim(b) is not None
+            assert await ack(b, job) is None
+
+
+async def test_groups_are_limited_at_both_servers_while_the_last_limit_is_removed_at_one(pair: Pair) -> None:
+    """The mark of a queue that some of its groups are limited must not be taken away from under a new limit."""
+    a, b = pair
+    for round_ in range(20):
+        await set_group(a, "old", paused=True)
+        new = f"new-{round_}"
+        await asyncio.gather(set_group(a, "old", paused=False), set_group(b, new, paused=True))
+        await push(a, group_id=new)
+        for engine in pair:
+            assert await claim(engine) is None
+        await set_group(b, new, paused=False)
+        claimed = await claim(a)
+        assert claimed is not None
+        await ack(a, claimed.job)
+
+
+async def test_limits_for_all_groups_that_a_worker_asks_for_at_one_server_hold_at_the_other(pair: Pair) -> None:
+    a, b = pair
+    await a.run(AskForGroups(QUEUE, GroupDefaults(3, 2, 3_600_000)))
+    await push_many(b, 9, group_id="g")
+    claimed = [job for _ in range(4) for engine in pair for job in await claim_all(engine)]
+    assert len(claimed) == 2
 
 
 @pytest.mark.parametrize("name", ["unique_key", "job_id"])

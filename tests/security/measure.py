@@ -34,6 +34,19 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def settled(server: ServerProcess) -> float:
+    """Return how long the server computes until it is done with what was left, in seconds: until a round costs little."""
+    began = cpu_s(server.pid)
+    with server.client() as client:
+        for _ in range(1_000):
+            before = cpu_s(server.pid)
+            for _ in range(20):
+                assert client.get("/health").status_code == 200
+            if cpu_s(server.pid) - before <= 0.1:
+                return cpu_s(server.pid) - began
+    raise AssertionError("the server did not come to rest")
+
+
 class Bystander:
     """Another client, in a thread of its own: asks ``path`` again and again, and keeps how long each answer took.
 
@@ -71,7 +84,9 @@ class Bystander:
         return self.rss_most_mb - self.rss_before_mb
 
     def _ask(self) -> None:
-        with httpx2.Client(base_url=self._server.url, timeout=30, trust_env=False, headers=self._headers) as client:
+        is_tls = "--cert" in self._server.args
+        url = self._server.url.replace("http:", "https:") if is_tls else self._server.url
+        with httpx2.Client(base_url=url, timeout=30, trust_env=False, headers=self._headers, verify=not is_tls) as client:
             while not self._over.is_set():
                 began = time.perf_counter()
                 try:

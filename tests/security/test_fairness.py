@@ -52,9 +52,8 @@ class Batches:
         return next(number for number, batch in enumerate(self.done) if command in batch)
 
     def before(self, command: AnyCommand) -> int:
-        """Return how many commands of the flood were done before a command, or with it."""
-        batches = self.done[: self.of(command) + 1]
-        return sum(each.tenant() == "flood" for batch in batches for each in batch)
+        """Return how many commands were done before a command, or with it."""
+        return sum(map(len, self.done[: self.of(command) + 1])) - 1
 
 
 def some(count: int, data: bytes = b"{}") -> list[NewJob]:
@@ -168,6 +167,67 @@ async def test_a_batch_does_not_wait_for_what_a_flood_brings_in_every_turn(engin
     assert batches.before(quiet) <= 20
     await flooding
     await asyncio.gather(*flood)
+
+
+async def test_a_push_is_not_in_the_transaction_of_another_tenants_bulk_push(engine: Engine) -> None:
+    share_the_loop(engine)
+    batches = Batches(engine)
+    flood = Push(FLOOD, some(1_000))
+    stored = engine.run(flood)
+    quiet = Push(QUIET, some(1))
+    await engine.run(quiet)
+    await stored
+    assert batches.of(quiet) < batches.of(flood)
+
+
+async def test_events_are_passed_on_in_shorter_slices_while_tenants_share_the_loop(engine: Engine) -> None:
+    share_the_loop(engine)
+    hub, taken, per_turn = Hub(engine.feed, engine.clock, engine.share), 0, []
+
+    def take(_message: Any, _told: Any) -> bool:
+        nonlocal taken
+        taken += 1
+        return True
+
+    readers = [Reader(lambda told: told.seq, take, namespace="flood") for _ in range(10)]
+    for reader in readers:
+        hub.want(reader, frozenset({EventKind.JOB_PUSHED}))
+    await engine.run(Push(FLOOD, some(100)))
+    while taken < 1_000:
+        before = taken
+        await settle(1)
+        per_turn.append(taken - before)
+    assert max(per_turn) <= limits.fan_out_shared_messages + len(readers)
+    for reader in readers:
+        hub.want(reader, frozenset())
+
+
+async def test_a_bulk_push_waits_for_a_small_request_of_another_tenant(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing too: both ask before each slice."""
+    monkeypatch.setattr(limits, "share_wait_ms", 60_000)
+    monkeypatch.setattr(limits, "share_small_ms", 60_000)
+    await engine.run(Push(FLOOD, some(10)))
+    queue = engine.store.queue_find(FLOOD)
+    assert queue is not None
+    share_the_loop(engine)
+    done, may_end = asyncio.Event(), asyncio.Event()
+
+    async def small() -> None:
+        engine.share.enter("quiet")
+        await may_end.wait()
+        engine.share.leave()
+        done.set()
+
+    quiet = asyncio.create_task(small())
+    await settle(2)
+    listing = asyncio.create_task(JobsDoor(engine).listed(Page(queue, (State.WAITING,), 10), lambda job, _: done.is_set()))
+    await settle()
+    assert not listing.done()
+    may_end.set()
+    assert all(await listing)
+    await quiet
 
 
 async def test_one_listing_of_a_namespace_is_read_at_a_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

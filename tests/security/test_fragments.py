@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import pytest
 
 from penstock.core import limits
 from tests.security.measure import MB, Bystander
+from tests.support.issuer import certificate
 from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
@@ -29,15 +31,21 @@ HANDSHAKE = (
 )
 
 
-@pytest.fixture(params=["asking", "open"])
+@pytest.fixture(params=["asking", "open", "tls"])
 def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
-    env = {"AUTH_TOKENS": TOKEN} if request.param == "asking" else {}
-    with ServerProcess(tmp_path / "data", env=env) as running:
+    env = {} if request.param == "open" else {"AUTH_TOKENS": TOKEN}
+    flags: tuple[str, ...] = ()
+    if request.param == "tls":
+        cert, key = certificate(tmp_path)
+        flags = ("--cert", str(cert), "--key", str(key))
+    with ServerProcess(tmp_path / "data", *flags, env=env) as running:
         yield running
 
 
 def websocket(server: ServerProcess, headers: bytes = b"") -> socket.socket:
     link = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    if "--cert" in server.args:
+        link = ssl._create_unverified_context().wrap_socket(link)
     link.sendall(HANDSHAKE + headers + b"\r\n")
     answer = b""
     while not answer.endswith(b"\r\n\r\n"):

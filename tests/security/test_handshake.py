@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -41,6 +42,14 @@ def connected(port: int, own_port: int) -> socket.socket:
     link.bind(("127.0.0.1", own_port))
     link.settimeout(30)
     link.connect(("127.0.0.1", port))
+    link.sendall(b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n")  # once it is answered, the server knows the connection
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += link.recv(65_536)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    length = int(re.findall(rb"(?i)content-length: (\d+)", head)[0])
+    while len(body) < length:
+        body += link.recv(65_536)
     return link
 
 

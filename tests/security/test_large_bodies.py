@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from penstock.core import limits
 from penstock.core.clock import ManualClock
 from penstock.core.errors import TooMany
 from penstock.doors.http.request import Bodies
+from penstock.doors.jobs import frames, jsonable
 from penstock.engine.fair_share import FairShare
 from tests.security.measure import MB, Bystander, cpu_s
 from tests.support.server import ServerProcess
@@ -64,13 +66,18 @@ def bulk(*jobs: bytes) -> bytes:
     return b'{"jobs":[%s]}' % b",".join(jobs)
 
 
+#: A job of 1 kB.
+NUMBERS = b'{"data":{"a":[%s]},"tags":["a"]}' % b",".join([b"1"] * 480)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [
         ("/queues/deep/jobs", b'{"data":[' + (b"[" * 62 + b"]" * 62 + b",") * (8 * MB // 125) + b"1]}", 200),
         ("/queues/bulk/jobs/bulk", bulk(*[b'{"data":1,"priority":5.0}'] * 10_000), 200),
+        ("/queues/bulk/jobs/bulk", bulk(*[NUMBERS] * 9_999, b'{"data":1,"priority":"x"}'), 400),
     ],
-    ids=["62 levels", "numbers that are forgiven"],
+    ids=["62 levels", "numbers that are forgiven", "last job of many"],
 )
 def test_others_are_answered_while_a_large_body_is_checked(
     server: ServerProcess, path: str, body: bytes, status: int
@@ -83,6 +90,29 @@ def test_others_are_answered_while_bytes_are_spelled(server: ServerProcess) -> N
     frame = msgspec.msgpack.encode({"cmd": "PUSH", "queue": "bytes", "data": b"x" * 1_000_000})
     assert "ok" in command(server, frame)
     assert waited_share(server, lambda: command(server, frame)) < SHARE_MAX
+
+
+MANY = 600_000
+MAPS = b"\xdd" + struct.pack(">I", MANY) + b"\x80" * MANY
+KEYS = b"\xdf" + struct.pack(">I", MANY) + b"".join(b"\xce" + struct.pack(">I", number) + b"\1" for number in range(MANY))
+
+
+@pytest.mark.parametrize("data", [MAPS, KEYS], ids=["empty maps", "numbers as keys"])
+def test_no_step_of_reading_a_command_is_long(data: bytes) -> None:
+    """Of the computing time that it takes, no step has more than a part. Decoding it is one step, of a library."""
+    message = frames.decode(b"\x83\xa3cmd\xa4PUSH\xa5queue\xa1q\xa4data" + data)
+    steps, seconds = jsonable.convert_steps(message), []
+    before = time.thread_time()
+    for _ in steps:
+        seconds.append(time.thread_time() - before)
+        before = time.thread_time()
+    assert max(seconds) < sum(seconds) / 3
+
+
+def test_others_are_answered_while_many_maps_are_read(server: ServerProcess) -> None:
+    frame = b"\x83\xa3cmd\xa4PUSH\xa5queue\xa4maps\xa4data" + MAPS
+    assert "ok" in command(server, frame)
+    assert waited_share(server, lambda: command(server, frame)) < SHARE_MAX / 2
 
 
 @pytest.mark.parametrize(
@@ -141,7 +171,8 @@ def test_announced_bodies_take_nothing_from_others(server: ServerProcess) -> Non
     with ExitStack() as silent:
         for _ in range(limits.bodies_bytes_max // size + 8):
             silent.enter_context(announce(server, size))
-        assert post(server, "/queues/q/jobs", b'{"data":"%s"}' % (b"x" * MB)) == 200
+        # Larger than what is left of the budget when as many of the others as possible are counted in full.
+        assert post(server, "/queues/q/jobs", b'{"data":"%s"}' % (b"x" * (limits.payload_bytes_max - 2))) == 200
 
 
 def test_one_sender_leaves_room_for_others() -> None:

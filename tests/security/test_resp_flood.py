@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock.core import limits
-from tests.security.measure import Bystander, cpu_s
+from tests.security.measure import Bystander, cpu_s, settled
 from tests.support.resp import RespClient
 from tests.support.server import ServerProcess
 from tests.support.tcp import TcpClient
@@ -49,19 +49,6 @@ def reset(opened: list[socket.socket]) -> None:
     for one in opened:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         one.close()
-
-
-def settled(server: ServerProcess) -> float:
-    """Return how long the server computes until it is done with what was left, in seconds: until a round costs little."""
-    began = cpu_s(server.pid)
-    with server.client() as client:
-        for _ in range(1_000):
-            before = cpu_s(server.pid)
-            for _ in range(20):
-                assert client.get("/health").status_code == 200
-            if cpu_s(server.pid) - before <= 0.1:
-                return cpu_s(server.pid) - began
-    raise AssertionError("the server did not come to rest")
 
 
 @pytest.mark.parametrize("command", ["COMMAND", "COMMAND DOCS", "INFO", "PING", "TOPICS"])

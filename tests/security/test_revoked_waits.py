@@ -119,12 +119,17 @@ class Waiting:
         return self.answers[0]
 
 
-def until_blocked(server: ServerProcess) -> None:
-    """Return when a caller waits for jobs."""
+def blocked(server: ServerProcess) -> int:
+    """Return how many callers wait for jobs."""
     with RespClient(server.resp_port) as root:
         root.call("AUTH", "root-key")
-        while b"blocked_clients:0" in root.call("INFO"):
-            time.sleep(0.01)
+        return int(root.call("INFO").partition(b"blocked_clients:")[2].split()[0])
+
+
+def until_blocked(server: ServerProcess, before: int) -> None:
+    """Return when one more caller waits for jobs than before."""
+    while blocked(server) <= before:
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("kind", WAITS)
@@ -134,8 +139,9 @@ def test_a_wait_ends_with_its_key(guarded: ServerProcess, kind: str) -> None:
     with guarded.client() as client:
         shown = ROOT | {"X-Namespace": namespace}
         made = key_for(client, namespace)
+        before = blocked(guarded)
         waiting = Waiting(ask, guarded, made["secret"], namespace)
-        until_blocked(guarded)
+        until_blocked(guarded, before)
         assert client.delete(f"/keys/{made['key']['id']}", headers=ROOT).status_code == 200
         assert waiting.ended() == refused
         pushed = client.post("/queues/q/jobs", json={"data": 1}, headers=shown).json()

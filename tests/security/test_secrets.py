@@ -9,13 +9,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.bulkwork import insightwork
 from penstock.client import Client
+from penstock.core.errors import StorageFailed
+from penstock.lake.reading import Insights
 from penstock.masking import masked, without_password
+from tests.support import postgres
 from tests.support.issuer import certificate
 from tests.support.server import ServerProcess
+from tests.support.shards import run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.fixture
+def database() -> Iterator[str]:
+    url = run(postgres.make_database())
+    yield url
+    run(postgres.drop_database(url))
+
 
 LONG = "a-token-of-enough-characters"
 
@@ -82,28 +96,57 @@ def test_settings_are_shown_without_credentials(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flag", "url"),
     [
-        ("--lake", "s3://key:hid@den@bucket\n/lake"),
         ("--store", "postgresql://u:hid/den@127.0.0.1:1/x"),
         ("--store", "postgresql://u:hid:den@127.0.0.1:1x/x"),
         ("--redis", "redis://:hid/den@127.0.0.1:1/0"),
     ],
 )
-def test_errors_and_logs_of_a_start_hold_no_part_of_a_password(tmp_path: Path, flag: str, url: str) -> None:
-    store = () if flag == "--store" else ("--store", "postgresql://u@127.0.0.1:1/x")
+def test_errors_and_logs_of_a_start_hold_no_part_of_a_password(tmp_path: Path, database: str, flag: str, url: str) -> None:
+    store = () if flag == "--store" else ("--store", database)
     with pytest.raises(AssertionError) as refused:
         ServerProcess(tmp_path / "data", *store, flag, url).start()
+    assert f"The address given by {flag} " in str(refused.value), "it was looked at"
     assert "hid" not in str(refused.value)
     assert "den" not in str(refused.value)
 
 
-def test_errors_of_the_lake_hold_no_credentials(tmp_path: Path) -> None:
-    environment = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_REGION": "x", "AWS_ALLOW_HTTP": "true"}
-    lake = "s3://AKIAABCDEFGHIJKLMNOP:hidden@bucket/lake?aws_secret_access_key=hidden"
-    with ServerProcess(tmp_path / "data", "--lake", lake, env=environment) as running, running.client() as client:
+LAKE_ENVIRONMENT = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_REGION": "x", "AWS_ALLOW_HTTP": "true"}
+
+
+@pytest.mark.parametrize(
+    "lake",
+    [
+        "s3://AKIAABCDEFGHIJKLMNOP:hidden@bucket/lake?aws_secret_access_key=hidden",
+        "s3://key:hid@hidden@bucket\n/lake",
+        "abfss://container:hidden@account/lake",
+    ],
+)
+def test_errors_of_the_lake_hold_no_credentials(tmp_path: Path, lake: str) -> None:
+    with ServerProcess(tmp_path / "data", "--lake", lake, env=LAKE_ENVIRONMENT) as running, running.client() as client:
         reply = client.get("/insights")
-        assert reply.status_code >= 400
-        assert "hidden" not in reply.text
-    assert "hidden" not in running.log()
+        assert reply.status_code == 503
+        assert "The lake cannot be read (" in reply.text, "it is an error of what reads the lake"
+        assert "hid" not in reply.text
+    assert "hid" not in running.log()
+
+
+def test_what_reads_the_lake_may_name_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its errors say, the reply has no credentials."""
+
+    def fail(*_args: object) -> None:
+        raise OSError("Unable to recognise URL s3://AKIAABCDEFGHIJKLMNOP:hidden@bucket/lake?token=hidden")
+
+    monkeypatch.setattr(Insights, "ask", fail)
+    with pytest.raises(StorageFailed) as failed:
+        insightwork.answer(lake="s3://bucket/lake", insight="overview", question={})
+    assert "Unable to recognise URL s3://AKIA" in str(failed.value)
+    assert "hidden" not in str(failed.value)
+
+
+def test_the_doctor_shows_no_credentials(tmp_path: Path) -> None:
+    said = penstock("spark", "doctor", "--lake", "abfss://container:hidden@account/lake", **LAKE_ENVIRONMENT)
+    assert "account/lake" in said, "it names the lake"
+    assert "hidden" not in said
 
 
 def test_a_client_is_shown_without_its_password() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -285,6 +286,42 @@ def test_connections_without_a_token(server: ServerProcess, door: str) -> None:
                 assert resp_auth(server, "good", links, source) == b"+OK\r\n"
         oldest = strangers[0]
         assert b"Too many connections wait for a token" in oldest.makefile("rb").read()
+
+
+#: Small pools, so that few connections fill them.
+POOLS = {
+    "tcp_connections_max": 60,
+    "resp_connections_max": 60,
+    "websockets_max": 60,
+    "listener_strangers_max": 30,
+    "strangers_max": 30,
+    "strangers_address_max": 15,
+}
+WEBSOCKET = (
+    b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("door", ["tcp", "resp", "websocket"])
+def test_as_many_strangers_as_there_may_be_connections_lock_nobody_out(tmp_path: Path, door: str) -> None:
+    env = {"JWT_SECRET": SECRET, "LIMITS": json.dumps(POOLS)}
+    launcher = ("-m", "tests.support.limits_server")
+    with ServerProcess(tmp_path / "data", env=env, launcher=launcher) as running, ExitStack() as links:
+        port = {"tcp": running.tcp_port, "resp": running.resp_port, "websocket": running.port}[door]
+        for _ in range(2 * POOLS["websockets_max"]):
+            stranger = links.enter_context(dial(port, ATTACKER))
+            stranger.sendall(WEBSOCKET if door == "websocket" else b"")
+        if door == "tcp":
+            assert tcp_auth(running, "good", links)["ok"]
+        elif door == "resp":
+            assert resp_auth(running, "good", links) == b"+OK\r\n"
+        else:
+            with running.client() as client:  # it comes after the strangers
+                assert client.get("/health").status_code == 200
+            with handshake(running, shown("good")) as link:
+                link.send('{"cmd":"Ping","reqId":1}')
+                assert '"ok":true' in link.recv(20)
 
 
 def test_an_open_server_has_no_shares(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import select
 import socket
-import time
+import ssl
 from typing import TYPE_CHECKING
 
 import h2.config
@@ -13,11 +15,12 @@ import h2.settings
 import pytest
 
 from penstock.core import limits
-from tests.security.measure import MB, Bystander
+from tests.security.measure import MB, Bystander, settled
+from tests.support.issuer import certificate
 from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 #: What the attacks may take, in MiB: the bound of one address, as often as it is copied on the way, and what the client is.
@@ -53,38 +56,50 @@ def metric(server: ServerProcess, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
-def until_steady(server: ServerProcess) -> float:
-    """Wait until the server hands out no more answers, or cuts clients off; return how many bytes were unread at most."""
-    seen: list[float] = []
-    while not (len(seen) > 3 and seen[-1] and len(set(seen[-3:])) == 1):
-        seen.append(metric(server, "penstock_http_unread_bytes"))
-        if metric(server, 'penstock_http_connections_cut_total{reason="unread"}'):
-            break
-        time.sleep(0.01)
-    return max(seen)
+def unread_http1(port: int, requests: int) -> socket.socket:
+    """Ask for the document again and again over one connection, with little room for answers."""
+    link = socket.socket()
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    link.connect(("127.0.0.1", port))
+    link.sendall(GET * requests)
+    return link
 
 
-def test_answers_over_http2_that_nobody_reads_are_bounded(server: ServerProcess) -> None:
+@pytest.mark.parametrize(
+    ("connections", "ask"),
+    [(10, lambda port: unread_http2(port, 200)), (100, lambda port: unread_http1(port, 20))],
+    ids=["http2", "http1"],
+)
+def test_answers_that_nobody_reads_are_bounded(
+    server: ServerProcess, connections: int, ask: Callable[[int], socket.socket]
+) -> None:
     with contextlib.ExitStack() as stack, Bystander(server) as other:
-        for _ in range(10):
-            stack.enter_context(unread_http2(server.port, 200))
-        unread = until_steady(server)
-    assert unread <= 2 * limits.answers_client_bytes_max
+        for _ in range(connections):
+            stack.enter_context(ask(server.port))
+        settled(server)
+        unread = metric(server, "penstock_http_unread_bytes")
     assert other.grown_mb < ALLOWED_MB
+    assert unread <= 2 * limits.answers_client_bytes_max
     assert (other.statuses, other.failures) == ({200}, [])
 
 
-def test_answers_over_http1_that_nobody_reads_are_bounded(server: ServerProcess) -> None:
-    with contextlib.ExitStack() as stack, Bystander(server) as other:
-        for _ in range(100):
-            link = stack.enter_context(socket.socket())
-            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-            link.connect(("127.0.0.1", server.port))
-            link.sendall(GET * 20)
-        unread = until_steady(server)
-    assert unread <= 2 * limits.answers_client_bytes_max
-    assert other.grown_mb < ALLOWED_MB
-    assert (other.statuses, other.failures) == ({200}, [])
+@pytest.mark.parametrize("protocol", ["http1", "http2", "tls"])
+def test_a_client_that_takes_nothing_of_its_answers_is_cut_off(tmp_path: Path, protocol: str) -> None:
+    """With a deadline of half a second instead of thirty."""
+    env = {"AUTH_TOKENS": "a-long-secret-token", "LIMITS": json.dumps({"answer_stall_ms_max": 500})}
+    flags = ("--cert", str(cert[0]), "--key", str(cert[1])) if (cert := protocol == "tls" and certificate(tmp_path)) else ()
+    launcher = ("-m", "tests.support.limits_server")
+    with ServerProcess(tmp_path / "data", *flags, env=env, launcher=launcher) as server, contextlib.ExitStack() as stack:
+        link = unread_http2(server.port, 50) if protocol == "http2" else unread_http1(server.port, 0)
+        stack.callback(link.close)
+        if protocol == "tls":
+            link = ssl._create_unverified_context().wrap_socket(link)
+            stack.callback(link.close)
+        if protocol != "http2":
+            link.sendall(GET * 50)
+        ended = select.poll()
+        ended.register(link, 0)  # errors and hang-ups only: nothing is read
+        assert ended.poll(15_000), "it is still connected"
 
 
 def test_a_client_that_reads_gets_all_of_many_large_answers(server: ServerProcess) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import ssl
     from types import TracebackType
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 HANG = b"hang"
 CLOSE = b""
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"

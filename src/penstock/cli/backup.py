@@ -52,9 +52,9 @@ def directories(config: Config) -> list[Path]:
     return found
 
 
-def part_of(backup: Path, number: int, count: int) -> Path:
-    """Return where the backup of one of several shards is."""
-    return backup if count == 1 else backup / f"shard-{number}"
+def meters(count: int) -> list[Meter]:
+    """Return a meter for each of some shards."""
+    return [Meter(f"shard {number}: " if count > 1 else "") for number in range(count)]
 
 
 @click.command()
@@ -68,19 +68,8 @@ def backup(target: Path, config_file: Path | None, **flags: Any) -> None:
     """
     config = load(config_file, flags)
     found = directories(config)
-    if len(found) > 1 and target.exists() and any(target.iterdir()):
-        raise ConfigInvalid(f"{target} is there already. Name a new directory for each backup. Nothing was written.")
-    asyncio.run(_take_all(found, target, accept_loss=config.accept_loss))
-
-
-async def _take_all(found: list[Path], target: Path, *, accept_loss: bool) -> None:
-    from penstock.store.sqlite.backup import take  # noqa: PLC0415, other commands start without it
-
-    clock = SystemClock()
-    for number, directory in enumerate(found):
-        meter = Meter(f"shard {number}: " if len(found) > 1 else "")
-        part = part_of(target, number, len(found))
-        manifest = take(directory, part, clock, meter, accept_loss=accept_loss)
+    manifests, parts = asyncio.run(_take_all(found, target, accept_loss=config.accept_loss))
+    for manifest, part in zip(manifests, parts, strict=True):
         click.echo(f"{part}: {describe(manifest)}")
         if manifest.contents.damaged:
             click.secho(
@@ -89,6 +78,13 @@ async def _take_all(found: list[Path], target: Path, *, accept_loss: bool) -> No
                 fg="yellow",
                 err=True,
             )
+
+
+async def _take_all(found: list[Path], target: Path, *, accept_loss: bool) -> tuple[list[Manifest], list[Path]]:
+    from penstock.store.sqlite.backup import parts_of, take_all  # noqa: PLC0415, other commands start without it
+
+    manifests = take_all(found, target, SystemClock(), meters(len(found)), accept_loss=accept_loss)
+    return manifests, parts_of(target)
 
 
 def describe(manifest: Manifest) -> str:

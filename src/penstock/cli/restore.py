@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.backup import Meter, describe, directories, part_of
+from penstock.cli.backup import Meter, describe, directories, meters
 from penstock.cli.options import load, setting_options
 from penstock.core.clock import SystemClock
+from penstock.core.errors import ConfigInvalid
 
 if TYPE_CHECKING:
     from penstock.store.sqlite.restore import Restored
@@ -39,13 +40,18 @@ def restore(source: Path | None, config_file: Path | None, *, check: bool, repla
         return
     if source is None:
         raise click.UsageError("Name the directory of the BACKUP, or say --continue after a restore that was interrupted.")
-    parts = [part_of(source, number, len(found)) for number in range(len(found))]
+    parts = backups.parts_of(source)
     if check:
         for part in parts:
             click.echo(f"{part}: {describe(backups.verify(part, Meter()))}")
         return
     for part in parts:
         backups.read_manifest(part)  # all are there, before the first one is prepared
+    if len(parts) != len(found):
+        raise ConfigInvalid(
+            f"{source} is a backup of {len(parts)} stores, and {len(found)} are named. Name the stores of all shards with "
+            "--store, in their order. Nothing was changed."
+        )
     outcomes = asyncio.run(_restore_all(parts, found, replace=replace))
     for outcome, directory in zip(outcomes, found, strict=True):
         _tell(directory, describe(outcome.manifest), outcome.replaced)
@@ -60,8 +66,7 @@ def _tell(directory: Path, what: str, replaced: Path | None) -> None:
 async def _restore_all(parts: list[Path], found: list[Path], *, replace: bool) -> list[Restored]:
     from penstock.store.sqlite.restore import restore as put  # noqa: PLC0415
 
-    meters = [Meter(f"shard {number}: " if len(found) > 1 else "") for number in range(len(found))]
-    return put(parts, found, SystemClock(), meters, replace=replace)
+    return put(parts, found, SystemClock(), meters(len(found)), replace=replace)
 
 
 async def _complete_all(found: list[Path]) -> list[Path | None]:

@@ -26,6 +26,44 @@ class Room(NamedTuple):
 ROOM_DEFAULT: Final = Room(CONCURRENCY_DEFAULT, CONCURRENCY_DEFAULT)
 
 
+class GroupDefaults(msgspec.Struct, frozen=True):
+    """What workers ask for the groups of a queue of which the same is not set. Kept in the settings of the queue."""
+
+    concurrency: int | None = None  #: jobs of each group that may be active at once; None: CONCURRENCY_DEFAULT
+    rate_limit: int | None = None  #: jobs of each group that may be claimed within ``rate_window_ms``
+    rate_window_ms: int = limits.SECOND_MS
+    until: int = 0  #: wall clock, ms: when they end, unless a worker asks again
+
+    def joined(self, asked: GroupDefaults, now_ms: int) -> GroupDefaults:
+        """Return the defaults after a worker asked for some at a moment: of each, the stricter one.
+
+        The same is returned if nothing has to be written: these are at least as strict, and do not end soon.
+        """
+        if now_ms >= self.until:
+            return msgspec.structs.replace(asked, until=now_ms + limits.group_defaults_ms)
+        concurrency = self.concurrency
+        if asked.concurrency is not None:
+            concurrency = asked.concurrency if concurrency is None else min(concurrency, asked.concurrency)
+        rate = self.rate_limit, self.rate_window_ms
+        if asked.rate_limit is not None and asked.is_slower_than(self):
+            rate = asked.rate_limit, asked.rate_window_ms
+        until = self.until
+        is_same = (concurrency, *rate) == (asked.concurrency, asked.rate_limit, asked.rate_window_ms)
+        if (concurrency, *rate) != (self.concurrency, self.rate_limit, self.rate_window_ms) or (
+            is_same and until - now_ms < limits.group_defaults_ms // 2
+        ):
+            until = now_ms + limits.group_defaults_ms
+        return GroupDefaults(concurrency, *rate, until=until)
+
+    def is_slower_than(self, other: GroupDefaults) -> bool:
+        """Tell whether the rate limit lets fewer jobs through than another one, over a long time."""
+        if self.rate_limit is None:
+            return False
+        if other.rate_limit is None:
+            return True
+        return self.rate_limit * other.rate_window_ms < other.rate_limit * self.rate_window_ms
+
+
 class GroupLimits(msgspec.Struct, frozen=True):
     """What was set of a group, and how much of its rate limit is used up. The order of the fields is stored."""
 
@@ -39,45 +77,61 @@ class GroupLimits(msgspec.Struct, frozen=True):
 
     @property
     def is_set(self) -> bool:
-        """Tell whether there is anything to remember."""
+        """Tell whether something was set of the group."""
         return self.paused or self.concurrency is not None or self.rate_limit is not None or self.held_until is not None
 
-    def at(self, steady_ms: int, claimed: int = 0) -> GroupLimits:
+    @property
+    def is_kept(self) -> bool:
+        """Tell whether there is anything to remember."""
+        return self.is_set or self.window_at is not None
+
+    def rate(self, defaults: GroupDefaults | None) -> tuple[int | None, int]:
+        """Return the rate limit that is in force, and its window in ms."""
+        if self.rate_limit is None and defaults is not None:
+            return defaults.rate_limit, defaults.rate_window_ms
+        return self.rate_limit, self.rate_window_ms
+
+    def at(self, steady_ms: int, claimed: int = 0, defaults: GroupDefaults | None = None) -> GroupLimits:
         """Return the limits after ``claimed`` more jobs at a moment, without windows and holds that are over by then."""
         window_at, taken = self.window_at, self.taken
-        if window_at is not None and (self.rate_limit is None or steady_ms >= window_at + self.rate_window_ms):
+        rate_limit, window_ms = self.rate(defaults)
+        if window_at is not None and (rate_limit is None or steady_ms >= window_at + window_ms):
             window_at, taken = None, 0
-        if claimed and self.rate_limit is not None:
+        if claimed and rate_limit is not None:
             window_at, taken = steady_ms if window_at is None else window_at, taken + claimed
         held_until = None if self.held_until is not None and steady_ms >= self.held_until else self.held_until
         if (window_at, taken, held_until) == (self.window_at, self.taken, self.held_until):
             return self
         return msgspec.structs.replace(self, window_at=window_at, taken=taken, held_until=held_until)
 
-    def room(self) -> Room:
+    def room(self, defaults: GroupDefaults | None = None) -> Room:
         """Return how many jobs may stand ready, at the moment that ``at`` was asked for.
 
         Never more than one batch of claims takes: what is put right after each claim must not grow with the limits.
         """
-        at_once = CONCURRENCY_DEFAULT if self.concurrency is None else self.concurrency
+        at_once = self.concurrency
+        if at_once is None and defaults is not None:
+            at_once = defaults.concurrency
         more = limits.claim_batch_jobs_max
+        rate_limit, _ = self.rate(defaults)
         if self.paused or self.held_until is not None:
             more = 0
-        elif self.rate_limit is not None:
-            more = min(more, max(0, self.rate_limit - self.taken))
-        return Room(at_once, more)
+        elif rate_limit is not None:
+            more = min(more, max(0, rate_limit - self.taken))
+        return Room(CONCURRENCY_DEFAULT if at_once is None else at_once, more)
 
-    def reopens_at(self) -> int | None:
-        """Return the moment from which more jobs may be claimed; None if it is not time that holds them back."""
+    def reopens_at(self, defaults: GroupDefaults | None = None) -> int | None:
+        """Return the moment from which more jobs may be claimed, or nothing is left to remember; None if there is none."""
         if self.paused:
             return None
         if self.held_until is not None:
             return self.held_until
-        if self.window_at is not None and self.rate_limit is not None and self.taken >= self.rate_limit:
-            return self.window_at + self.rate_window_ms
+        rate_limit, window_ms = self.rate(defaults)
+        if self.window_at is not None and rate_limit is not None and (self.taken >= rate_limit or not self.is_set):
+            return self.window_at + window_ms
         return None
 
-    def wait_ms(self, steady_ms: int, after: int | None = None) -> int | None:
+    def wait_ms(self, steady_ms: int, after: int | None = None, defaults: GroupDefaults | None = None) -> int | None:
         """Return how long the rate limit or a hold lasts; None if neither is in force.
 
         ``after``: the rate limit counts as free (0) until so many jobs of its window were claimed.
@@ -88,7 +142,11 @@ class GroupLimits(msgspec.Struct, frozen=True):
             return None
         if after is not None and self.taken < after:
             return 0
-        return self.window_at + self.rate_window_ms - steady_ms
+        return self.window_at + self.rate(defaults)[1] - steady_ms
+
+
+#: Of a group that nothing was set of.
+NOT_LIMITED: Final = GroupLimits()
 
 
 def later(group: GroupLimits, later_ms: int) -> GroupLimits:

@@ -245,6 +245,7 @@ group_idle_ms: Final = HOUR_MS  # likewise, if there are as many groups as there
 # Groups of jobs.
 whole_number_max: Final = 2**53 - 1  # as far as JSON can tell numbers apart
 limited_groups_max: Final = 10_000  # groups of one queue that are paused or limited
+group_defaults_ms: Final = 3 * MINUTE_MS  # limits for all groups that a worker asked for; longer than a pull waits
 
 # Live events and workers.
 event_data_bytes_max: Final = MEBIBYTE  # a result or payload that is larger is left out of what is told of its job
@@ -371,15 +372,23 @@ pending_commands_max: Final = 100_000
 pending_commands_namespace_max: Final = 50_000  # of them, so that no namespace keeps the others out
 weight_bytes: Final = 2_048  # of payload that cost about as much as one more job
 batch_weight_max: Final = 4_000  # jobs, and payloads in units of weight_bytes; at least one command
-batch_weight_shared_max: Final = 500  # likewise, while several namespaces have more to do than one batch takes
+batch_weight_shared_max: Final = 500  # likewise, while several namespaces are active, or had more to do than one batch takes
 batch_shared_ms: Final = SECOND_MS  # for which that stays so
 slice_jobs_max: Final = 500
 fan_out_turn_messages: Final = 2_000  # of events, offered to their readers in one turn of the event loop
+fan_out_shared_messages: Final = 200  # likewise, while several namespaces are active
 fan_out_events_max: Final = 10_000  # that wait to be offered; then they are offered all at once
 resp_shared_commands: Final = 64  # as resp_turn_commands, while several namespaces are active
 view_slice_jobs: Final = 100  # of a listing, shown in one turn of the event loop
 share_turn_requests: Final = 16  # of one namespace that begin in one turn of the event loop, while several are active
 share_large_requests: Final = 1  # of one namespace in progress, likewise: bodies above small_body_bytes, and listings
+share_slice_ms: Final = 2  # of large requests in one turn of the event loop, likewise
+share_wait_ms: Final = 4  # for which a slice of a large request waits for small requests of other namespaces in progress
+share_small_ms: Final = 20  # after which a small request is no longer waited for: it may be one that waits for a job
+share_looks_max: Final = 64  # small requests that are looked at, from the newest, to find one of another namespace
+share_body_chunk_requests: Final = 4  # as many requests a chunk of a large body stands for
+share_read_rows: Final = 50  # of a listing, read by a thread between two pauses, while several namespaces are active
+share_read_pause_ms: Final = 0.2  # which give the event loop the interpreter's lock
 share_ms: Final = 10 * SECOND_MS  # after its last request, or up to twice that, a namespace counts as active
 share_namespaces_max: Final = 10_000  # that are counted as active
 select_jobs_max: Final = 20_000

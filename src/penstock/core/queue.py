@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from penstock.core import limits
+from penstock.core.group_limits import GroupDefaults
 
 if TYPE_CHECKING:
     from penstock.core.lifecycle import State
@@ -75,6 +76,11 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     rate_window_ms: int = limits.SECOND_MS  #: see rate_limit
     rate_limit_until: int | None = None  #: wall clock, ms: when the rate limit ends; None: it does not
     limits_groups: bool = False  #: some of its groups are paused or limited, see core/group_limits.py
+    group_defaults: GroupDefaults | None = None  #: for groups of which nothing else is set; then ``limits_groups``, too
+
+
+#: Of a queue that nothing was set of.
+SETTINGS_DEFAULT: Final = QueueSettings()
 
 
 def empties_bucket(before: QueueSettings, after: QueueSettings) -> bool:

@@ -7,10 +7,12 @@ what decodes and checks large requests holds the interpreter's lock.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+import time
+from collections.abc import Awaitable, Callable, Generator
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
+from penstock.core import limits
 from penstock.core.clock import settle, work_s
 
 T = TypeVar("T")
@@ -20,8 +22,36 @@ Steps = Generator[None, None, T]
 SLICE_S: Final = 0.008
 #: Work that took less than this does not end its turn of the loop, in seconds.
 _SHORT_S: Final = 0.001
-#: One slice is done in each turn of a loop, however many requests are large at the same time.
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+
+class _Turns:
+    """What the slices of one event loop have in common."""
+
+    def __init__(self) -> None:
+        self.lock = (
+            asyncio.Lock()
+        )  #: one slice is done in each turn of a loop, however many requests are large at the same time
+        self.give_way: Callable[[], Awaitable[None]] | None = None  #: see ``share_loop``
+
+
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()
+
+
+def _turns_of(loop: asyncio.AbstractEventLoop) -> _Turns:
+    turns = _turns.get(loop)
+    if turns is None:
+        turns = _turns[loop] = _Turns()
+    return turns
+
+
+def share_loop(give_way: Callable[[], Awaitable[None]] | None) -> None:
+    """Have slices last ``limits.share_slice_ms``, and ``give_way`` be awaited between two of them. None: no longer."""
+    _turns_of(asyncio.get_running_loop()).give_way = give_way
+
+
+def rest_in_thread() -> None:
+    """Give the interpreter's lock to the event loop. For threads, which otherwise keep it for up to 5 ms at a time."""
+    time.sleep(limits.share_read_pause_ms / 1_000)
 
 
 def at_once(steps: Steps[T]) -> T:
@@ -35,16 +65,18 @@ def at_once(steps: Steps[T]) -> T:
 
 
 async def in_slices(steps: Steps[T]) -> T:
-    """Do the work in slices of ``SLICE_S``, and return its result. What the work raises is raised here."""
-    loop = asyncio.get_running_loop()
-    turn = _turns.get(loop)
-    if turn is None:
-        turn = _turns[loop] = asyncio.Lock()
+    """Do the work in slices of ``SLICE_S``, and return its result. What the work raises is raised here.
+
+    While namespaces share the loop, slices are shorter, and small requests of other namespaces come first: see ``share_loop``.
+    """
+    turns = _turns_of(asyncio.get_running_loop())
     try:
         while True:
-            async with turn:
+            if turns.give_way is not None:
+                await turns.give_way()
+            async with turns.lock:
                 began = work_s()
-                until = began + SLICE_S
+                until = began + (SLICE_S if turns.give_way is None else limits.share_slice_ms / 1_000)
                 try:
                     while work_s() < until:
                         next(steps)

@@ -99,12 +99,12 @@ class Batcher:
         self._durability = durability
         self._sync_interval_ms = sync_interval_ms
         self._loop = asyncio.get_running_loop()
-        self._pending = Lines(weigh, clock.stopwatch)
+        self._pending = Lines(weigh, clock.stopwatch, share)
         self._since = 0.0
         self._running: asyncio.Task[None] | None = None
         self._beside: dict[int, Beside] = {}
         if store.capabilities.lanes > 1:
-            self._beside = {lane: Beside(Lines(weigh, clock.stopwatch)) for lane in (Lane.PUSHES, Lane.ACKS)}
+            self._beside = {lane: Beside(Lines(weigh, clock.stopwatch, share)) for lane in (Lane.PUSHES, Lane.ACKS)}
         self._parted = False  #: the main lane is running, and has nothing that could be done beside
         self._unsynced: list[Group] = []
         self._syncing: asyncio.Task[None] | None = None

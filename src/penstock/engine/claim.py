@@ -19,6 +19,7 @@ from penstock.core.ids import to_uuid
 from penstock.core.job import Delivery, Job, Payload, details_of, put_details
 from penstock.core.lifecycle import Arrow
 from penstock.engine.command import Command, IfUnknown
+from penstock.engine.group_limits import forget_unused, reopen
 from penstock.engine.settle import Hold, Release
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class WaitingRoom:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lines: dict[QueueKey, dict[Claim, None]] = {}
-        self._nudges: set[QueueKey] = set()
+        self._nudges: dict[QueueKey, tuple[int, Alarm]] = {}  #: the next look at a line, by the steady clock
         self._closed = False
         self._held: dict[str, int] = {}  #: how many wait of each namespace
         self.size = 0
@@ -197,13 +198,16 @@ class WaitingRoom:
                 self.nudge_at(queue, self._engine.clock.steady_ms())
 
     def nudge_at(self, queue: QueueKey, steady_ms: int) -> None:
-        """Book another look at a line."""
-        if queue not in self._nudges:
-            self._nudges.add(queue)
-            self._engine.clock.call_at(steady_ms, lambda: self._nudge(queue))
+        """Book another look at a line. Of several the earliest counts: each look books the next one, if there is need."""
+        booked = self._nudges.get(queue)
+        if booked is not None:
+            if booked[0] <= steady_ms:
+                return
+            booked[1].cancel()  # it waits for a rate limit, which may have been changed since, as any other setting
+        self._nudges[queue] = steady_ms, self._engine.clock.call_at(steady_ms, lambda: self._nudge(queue))
 
     def _nudge(self, queue: QueueKey) -> None:
-        self._nudges.discard(queue)
+        self._nudges.pop(queue, None)
         if queue in self._lines:
             self._engine.run_unheard(Nudge(queue))
 
@@ -251,9 +255,7 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
     if fast is not None and fast.serve(work, queue, newcomers):
         return
     allowance = await engine.throttle.allowance(work, queue)
-    reopens_at = None
-    if queue.settings.limits_groups:
-        reopens_at = await work.tx.group_reopen(queue, limits.groups_reopened_max)
+    reopens_at = await reopen(work, queue) if queue.settings.limits_groups else None
     jobs, more = await _next_jobs(work, queue, allowance.jobs, chain(room.line(key), newcomers), engine.store.capabilities)
     line = chain(room.line(key), newcomers)
     served: set[Claim] = set()
@@ -287,6 +289,7 @@ async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Clai
         _turn_away(engine, work, unserved)
     if not jobs:
         await _tell_hit(engine, work, queue, allowance)
+        await forget_unused(work, queue)
     again_at = work.steady_ms if more else _earlier(allowance.again_at(work.steady_ms), reopens_at)
     work.after_commit.append(partial(_look_again, engine, queue, again_at, newcomers=bool(unserved)))
 

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.core import limits
 from penstock.core.cron import UNNUMBERED, Cron
-from penstock.core.errors import CronNotFound, InvalidInput, PenstockError, QueueMoving, TooMany
+from penstock.core.errors import CronNotFound, InvalidInput, PenstockError, QueueMoving, RowChanged, TooMany
 from penstock.core.events import EventKind
 from penstock.core.job import NewJob
 from penstock.core.queue import QueueKey
@@ -292,6 +292,8 @@ def _tell(work: Work, kind: EventKind, queue: Queue, cron: Cron, **more: Any) ->
 async def _tell_removed(work: Work, cron: Cron) -> None:
     try:
         queue = await work.tx.queue_open(QueueKey(cron.key.namespace, cron.plan.queue))
+    except RowChanged:  # the transaction has to be done again
+        raise
     except PenstockError:
         return
     work.tx.queue_touch(queue)

@@ -6,9 +6,11 @@ events. Every listener asks it once for each request, before the body is read; e
 While requests of one namespace only arrive, nothing waits and nothing is counted. When a second namespace is active, each one
 may begin ``limits.share_turn_requests`` requests in one turn of the event loop, and may have ``limits.share_large_requests``
 large ones in progress: bodies above ``limits.small_body_bytes``, which count from the moment they have arrived, and listings.
-What is more waits in a line of its namespace. So a turn of the loop is short, and a request of a namespace that asks for little
-begins in the turn in which it arrives. Small requests are not held back while the loop has nothing else to do, because the next
-turn follows at once.
+What is more waits in a line of its namespace. Large requests are worked on in slices of ``limits.share_slice_ms``, and before
+each slice they wait for the small requests of other namespaces in progress, for up to ``limits.share_wait_ms``. So a turn of
+the loop is short, and a request of a namespace that asks for little begins in the turn in which it arrives and is not stopped
+by a slice at each of its steps. Small requests are not held back while the loop has nothing else to do, because the next turn
+follows at once.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from penstock.core import limits
+from penstock.core import limits, slices
+from penstock.core.clock import work_s
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -40,7 +44,9 @@ class FairShare:
         self._begun: dict[str, int] = {}  #: requests that began in this turn of the loop
         self._lines: dict[str, Line] = {}  #: requests that wait for a turn; no line is empty
         self._in_progress: dict[str, int] = {}  #: large requests
-        self._holders: set[asyncio.Task[Any] | None] = set()  #: those that are in ``large``
+        self._holders: dict[asyncio.Task[Any] | None, str] = {}  #: the tasks of these, and their namespaces
+        self._small: dict[asyncio.Task[Any] | None, tuple[str, float]] = {}  #: small requests in progress, and since when
+        self._give_way: list[Place] = []  #: large requests that wait for small ones
         self._large_lines: dict[str, Line] = {}  #: large requests that wait; no line is empty
 
     def begin(self, namespace: str, requests: int = 1) -> Place | None:
@@ -59,6 +65,47 @@ class FairShare:
             return None
         return _join(self._lines, namespace, requests)
 
+    def enter(self, namespace: str) -> None:
+        """Note that the current task has a small request in progress; ``leave`` follows. For use while ``shared``."""
+        self._small[asyncio.current_task()] = (namespace, work_s())
+
+    def leave(self) -> None:
+        """Note that the current task has no small request in progress."""
+        if self._small.pop(asyncio.current_task(), None) is not None and self._give_way:
+            waiting, self._give_way = self._give_way, []
+            for place in waiting:
+                _end(place)
+
+    async def give_way(self) -> None:
+        """Wait, in a large request, for small requests of other namespaces in progress: ``limits.share_wait_ms`` at most."""
+        if not self.shared:
+            return
+        namespace = self._holders.get(asyncio.current_task())
+        if not self._is_waited_for(namespace):
+            return
+        loop = asyncio.get_running_loop()
+        until = loop.time() + limits.share_wait_ms / 1_000
+        while self._is_waited_for(namespace):
+            place: Place = loop.create_future()
+            self._give_way.append(place)
+            alarm = loop.call_at(until, _end, place)
+            try:
+                await place
+            finally:
+                alarm.cancel()
+            if loop.time() >= until:
+                return
+
+    def _is_waited_for(self, namespace: str | None) -> bool:
+        """Tell whether another namespace has a small request in progress that began a moment ago."""
+        since = work_s() - limits.share_small_ms / 1_000
+        for other, began in islice(reversed(self._small.values()), limits.share_looks_max):
+            if began < since:
+                return False
+            if other != namespace:
+                return True
+        return False
+
     @asynccontextmanager
     async def large(self, namespace: str) -> AsyncIterator[None]:
         """Have a large request in progress; waits while its namespace has as many as it may.
@@ -70,15 +117,15 @@ class FairShare:
             yield
             return
         await self.begin_large(namespace)
-        self._holders.add(task)
         try:
             yield
         finally:
-            self._holders.discard(task)
             self.end_large(namespace)
 
     async def begin_large(self, namespace: str) -> None:
-        """Wait until a large request may go on; ``end_large`` follows. For callers that cannot use ``large``."""
+        """Wait until a large request may go on. Where ``large`` cannot be used, ``end_large`` follows in the same task."""
+        if self.shared:
+            self.leave()
         count = self._in_progress.get(namespace, 0)
         if self.shared and count >= limits.share_large_requests:
             place = _join(self._large_lines, namespace, 1)
@@ -90,9 +137,11 @@ class FairShare:
                 raise
         else:
             self._in_progress[namespace] = count + 1
+        self._holders[asyncio.current_task()] = namespace
 
     def end_large(self, namespace: str) -> None:
         """Let the next large request of a namespace go on."""
+        self._holders.pop(asyncio.current_task(), None)
         if not _release(self._large_lines, namespace, 1):
             count = self._in_progress[namespace] - 1
             if count:
@@ -113,6 +162,7 @@ class FairShare:
         self.shared = True
         self._seen = {self._only}
         self._only = ""
+        slices.share_loop(self.give_way)
         self._look_later()
         return True
 
@@ -130,6 +180,8 @@ class FairShare:
             self._look_later()
             return
         self.shared = False
+        slices.share_loop(None)
+        self._small.clear()
         self._only = next(iter(self._seen), "")
         for namespace in list(self._lines):
             _release(self._lines, namespace, sum(requests for _, requests in self._lines[namespace]))
@@ -146,6 +198,11 @@ class FairShare:
         }
         if self._begun:
             asyncio.get_running_loop().call_soon(self._turn)
+
+
+def _end(place: Place) -> None:
+    if not place.done():
+        place.set_result(None)
 
 
 def _join(lines: dict[str, Line], namespace: str, requests: int) -> Place:

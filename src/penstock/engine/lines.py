@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
 
     from penstock.engine.command import AnyCommand
+    from penstock.engine.fair_share import FairShare
 
 #: A line gets this part of a batch before it is the turn of the next one.
 _TURNS_OF_BATCH: Final = 8
@@ -37,10 +38,12 @@ class Lines:
     """Commands that wait for the same lane. ``weigh`` returns what a command costs, about as many units as it has jobs.
 
     ``now`` returns seconds: after a batch in which several namespaces had to share, batches stay small for a while, so that the
-    next command of a namespace that asks for little does not meet a long one.
+    next command of a namespace that asks for little does not meet a long one. While ``share`` says that several namespaces are
+    active, batches are small too.
     """
 
-    def __init__(self, weigh: Callable[[AnyCommand], int], now: Callable[[], float]) -> None:
+    def __init__(self, weigh: Callable[[AnyCommand], int], now: Callable[[], float], share: FairShare | None = None) -> None:
+        self._share = share
         self._weigh = weigh
         self._now = now
         self._fresh: list[AnyCommand] = []  #: in no line yet
@@ -164,7 +167,11 @@ class Lines:
         return line
 
     def _bound(self) -> int:
-        shared = len(self._lines) > 1 or (self._small_until and self._now() < self._small_until)
+        shared = (
+            len(self._lines) > 1
+            or (self._share is not None and self._share.shared)
+            or (self._small_until and self._now() < self._small_until)
+        )
         return limits.batch_weight_shared_max if shared else limits.batch_weight_max
 
     def _check_room(self, command: AnyCommand) -> None:

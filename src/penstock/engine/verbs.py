@@ -99,6 +99,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     limit_status.AskLimits: limit_status.ask_limits,
     group_limits.ConfigureGroup: group_limits.configure_group,
     group_limits.AskGroup: group_limits.ask_group,
+    group_limits.AskForGroups: group_limits.ask_for_groups,
     admin.Slice: admin.slice_,
     admin.Announce: admin.announce,
     admin.Forget: admin.forget,

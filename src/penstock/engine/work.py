@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core import ids, lifecycle
-from penstock.core.errors import QueueMoving
+from penstock.core.errors import QueueMoving, RowChanged
 from penstock.core.events import ERROR_KINDS, Event, EventKind, job_event, job_events, queue_event
 from penstock.core.job import JobFlag, Payload
 from penstock.core.lifecycle import DUE_ARROWS, Arrow, State
@@ -103,7 +103,12 @@ class Work:
         self.early.append((command, outcome))
 
     def refuse(self, command: AnyCommand, error: Exception) -> None:
-        """End a command with an error of its own; the rest of the batch is not touched by it."""
+        """End a command with an error of its own; the rest of the batch is not touched by it.
+
+        Raises RowChanged if that is the error: then it is no answer, and the whole transaction has to be done again.
+        """
+        if isinstance(error, RowChanged):
+            raise error
         self.refusals.append((command, error))
 
     def refuse_strange(self, command: AnyCommand, queue: QueueKey) -> bool:

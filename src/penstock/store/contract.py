@@ -94,6 +94,7 @@ class Page(NamedTuple):
         None  #: of the waiting jobs, only those with a priority above 0, or only the others; None: all
     )
     descending: bool = False  #: the other way round
+    shared: bool = False  #: a thread that reads it pauses now and then, so that the event loop gets on
 
 
 class Search(NamedTuple):
@@ -346,7 +347,10 @@ class Transaction(Protocol):
         """Write what is set of groups, and have ``job_ready`` go by it. Forgotten with the queue."""
 
     async def groups_limited(self, queue: Queue) -> int:
-        """Count the groups of which something is set."""
+        """Count the groups of which something is set.
+
+        Until the end of the transaction nobody else adds one, provided that everybody asks this before they do.
+        """
 
     async def group_page(self, queue: Queue, after: str, limit: int) -> list[tuple[str, GroupLimits]]:
         """Read what was set of the groups whose names come after one, in order."""

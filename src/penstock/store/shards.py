@@ -200,12 +200,14 @@ class ShardedStore:
         """Sum up how the shards are doing: writable as long as one of them is."""
         each = [shard.status() for shard in self.shards]
         since = [status.since_ms for status in each if status.since_ms is not None]
+        reserves = [status.reserve_bytes for status in each if status.reserve_bytes is not None]
         return StoreStatus(
             writable=any(status.writable for status in each),
             full=all(status.full for status in each),
             error="; ".join(self.down()) or None,
             since_ms=min(since, default=None),
             quarantined=sum(status.quarantined for status in each),
+            reserve_bytes=sum(reserves) if reserves else None,
         )
 
     def size_bytes(self) -> int:

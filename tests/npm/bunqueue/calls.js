@@ -7,7 +7,7 @@ export const isOld = version.startsWith('2.7');
 
 const UUID = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/g;
 const MOMENT = /\b1[6-9]\d{11}\b|\b20\d\d-\d\d-\d\dT[\d:.]+Z/g;
-const names = new Map();
+let names = new Map();
 
 // Ids are named in the order in which they are first seen, so that mixing two of them up is a difference.
 const named = (text) =>
@@ -44,6 +44,21 @@ export const begin = (name) => {
   names.clear();
 };
 
+// An area whose calls run beside those of other areas: it has names for ids and a place among the records of its own.
+export const lane = (name) => {
+  const own = [];
+  const ownNames = new Map();
+  calls.push(own);
+  return {
+    record: (label, value) => {
+      const before = names;
+      names = ownNames;
+      own.push([`${name} ${label}`, plain(value)]);
+      names = before;
+    },
+  };
+};
+
 export const record = (label, value) => calls.push([`${area} ${label}`, plain(value)]);
 
 export const call = async (label, fn) => {
@@ -59,9 +74,11 @@ export const call = async (label, fn) => {
 
 export const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 
+// How long to ask for what neither server is known to answer: long enough that one that begins to would be noticed.
+export const BRIEFLY_MS = 2_000;
 // Asks again until the answer is as hoped for. What it was last is recorded, so that a difference is seen.
-export const until = async (label, fn, good = Boolean) => {
-  const end = Date.now() + Number(process.env.PATIENCE_MS ?? 20_000);
+export const until = async (label, fn, good = Boolean, patience_ms = 20_000) => {
+  const end = Date.now() + Number(process.env.PATIENCE_MS ?? patience_ms);
   let value;
   for (;;) {
     value = await fn();
@@ -73,7 +90,7 @@ export const until = async (label, fn, good = Boolean) => {
 };
 
 export const finish = async () => {
-  await Bun.write(process.env.BUNQUEUE_CALLS, JSON.stringify(calls));
+  await Bun.write(process.env.BUNQUEUE_CALLS, JSON.stringify(calls.flatMap((each) => (typeof each[0] === 'string' ? [each] : each))));
   process.exit(0);
 };
 

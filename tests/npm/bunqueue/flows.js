@@ -1,5 +1,5 @@
 // Every public method of FlowProducer and of the jobs that it returns.
-import { begin, bunqueue, call, connection, finish, isOld, record, until } from './calls.js';
+import { BRIEFLY_MS, begin, bunqueue, call, connection, finish, isOld, record, until } from './calls.js';
 import { connectRaw } from './raw.js';
 const { FlowProducer, Queue, Worker } = bunqueue;
 
@@ -86,9 +86,9 @@ await call('its data', async () => (await raw.send('GetJob', { id: child.id })).
 await call('toJSON', () => { const { id, name, data, queueName } = child.toJSON(); return { id, name, data, queueName }; });
 await call('removeChildDependency', () => child.removeChildDependency());
 await call('removeUnprocessedChildren', () => job.removeUnprocessedChildren());
-await until('the parent goes on without them', () => job.getState(), (state) => state === 'waiting');
+await until('the parent goes on without them', () => job.getState(), (state) => state === 'waiting', BRIEFLY_MS);
 await call('updateProgress', async () => {
-  const taken = await take('flow-a');
+  const taken = await take('flow-a', { timeout: BRIEFLY_MS });
   await job.updateProgress(30);
   await job.extendLock(taken.token, 60_000);
   return (await raw.send('GetProgress', { id: job.id })).progress;

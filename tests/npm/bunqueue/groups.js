@@ -1,7 +1,7 @@
 // Every method of a queue about groups of jobs, and TrimEvents.
-import { begin, bunqueue, call, connection, finish } from './calls.js';
+import { begin, bunqueue, call, connection, finish, until } from './calls.js';
 import { connectRaw } from './raw.js';
-const { Queue } = bunqueue;
+const { Queue, Worker } = bunqueue;
 
 const raw = await connectRaw();
 const queue = new Queue('groups', { connection });
@@ -37,6 +37,23 @@ await call('a bad id', () => queue.getGroupJobsCount(''));
 await call('GetGroupJobsCount without an id', () => raw.send('GetGroupJobsCount', { queue: 'groups' }));
 await call('GetGroupJobsCount without a queue', () => raw.send('GetGroupJobsCount', { groupId: 'a' }));
 await call('RateLimitGroup', () => raw.send('RateLimitGroup', { queue: 'groups', groupId: 'a', duration: 100 }));
+begin('group options of a worker:');
+{
+  const limited = new Queue('groups-limited', { connection });
+  await limited.addBulk([1, 2, 3, 4, 5].map((n) => ({ name: 'g', data: { n }, opts: { group: { id: 'g' } } })));
+  await limited.addBulk([1, 2, 3].map((n) => ({ name: 'h', data: { n }, opts: { group: { id: 'h' } } })));
+  const done = [];
+  const worker = new Worker('groups-limited', async (job) => { done.push(job.name); }, { connection, concurrency: 4, group: { concurrency: 2, limit: { max: 2, duration: 3_600_000 } } });
+  worker.on('error', () => {});
+  await until('two of each group pass', async () => [...done].sort(), (list) => list.length >= 4);
+  await limited.add('alone', {});
+  await until('and one without a group', async () => [...done].sort(), (list) => list.includes('alone'));
+  await call('the others wait', () => limited.getWaitingCount());
+  await call('no limit is set', () => limited.getGroupRateLimit('g'));
+  await call('but its window has begun', async () => (await limited.getGroupRateLimitTtl('g')) > 0);
+  await worker.close();
+  await limited.close();
+}
 begin('trimEvents:');
 await call('all but 0', async () => typeof (await queue.trimEvents(0)));
 await call('a bad number', async () => typeof (await queue.trimEvents(-1)));

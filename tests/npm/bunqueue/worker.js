@@ -1,5 +1,5 @@
 // Worker: what a processor sees and can do, and every public method.
-import { begin, bunqueue, call, connection, finish, isOld, record, until } from './calls.js';
+import { BRIEFLY_MS, begin, bunqueue, call, connection, finish, isOld, record, until } from './calls.js';
 const { Queue, Worker, UnrecoverableError } = bunqueue;
 
 const open = (name) => new Queue(name, { connection });
@@ -82,19 +82,20 @@ begin('failures:');
 begin('removal:');
 {
   const queue = open('w-removal');
+  const patience = isOld ? BRIEFLY_MS : undefined; // the old client does not pass these options on
   const keeps = work('w-removal', async (job) => { if (job.data.fail) throw new Error('x'); return 1; }, { removeOnComplete: true, removeOnFail: true });
   let ended = 0;
   for (const event of ['completed', 'failed']) keeps.on(event, () => ended++);
   await queue.add('ok', {}, { jobId: 'r-ok' });
   await queue.add('bad', { fail: true }, { jobId: 'r-bad', attempts: 1 });
   await until('both have ended', async () => ended, (count) => count === 2);
-  await until('neither is kept', () => queue.getJobCountsAsync(), (each) => each.active + each.waiting + each.completed + each.failed === 0);
+  await until('neither is kept', () => queue.getJobCountsAsync(), (each) => each.active + each.waiting + each.completed + each.failed === 0, patience);
   await call('state of the one', () => queue.getJobState('r-ok'));
   await call('state of the other', () => queue.getJobState('r-bad'));
   await keeps.close();
   const own = work('w-removal', async () => 1);
   await queue.add('own', {}, { jobId: 'r-own', removeOnComplete: true });
-  await until('its own option', () => queue.getJobState('r-own'), (state) => state === 'unknown');
+  await until('its own option', () => queue.getJobState('r-own'), (state) => state === 'unknown', patience);
   await own.close();
   await queue.close();
 }

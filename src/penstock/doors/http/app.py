@@ -184,8 +184,9 @@ class HttpApp:
             await request.drain(self._clock)
             return
         finally:
-            if request.held:
+            if request.held or self._share.shared or request.has_turn:
                 request.free()
+                self._share.leave()
         if type(answer) is Stream or type(answer) is File:
             await self._go_on(method, proto, answer)
             return
@@ -219,7 +220,10 @@ class HttpApp:
         if not self._gate.is_open:  # some handlers check rights later; no request may wait in the line of others
             tenant = request.identity.tenant(tenant)
         request.tenant = tenant
-        return self._share.begin(tenant)
+        place = self._share.begin(tenant)
+        if place is None and self._share.shared:
+            self._share.enter(tenant)
+        return place
 
     def _handler_of(self, method: str, route: Route | None) -> Handler:
         if route is None:

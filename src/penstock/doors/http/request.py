@@ -74,10 +74,10 @@ class Request:
     __slots__ = (
         "_bodies",
         "_gate",
-        "_has_turn",
         "_identity",
         "_proto",
         "_sender",
+        "has_turn",
         "header",
         "held",
         "scope",
@@ -94,7 +94,7 @@ class Request:
         self.unsure = False  #: the body may have been cut off by a client that says NO_ERROR: see docs/adr/0015
         self.held = 0  #: bytes of memory to give back to ``bodies`` at the end
         self.tenant = DEFAULT_NAMESPACE  #: the namespace whose share of the event loop it takes
-        self._has_turn = False  #: it is one of the large requests of its namespace in progress
+        self.has_turn = False  #: it is one of the large requests of its namespace in progress
         self._proto = proto
         self._bodies = bodies
         self.header: Any = scope.headers.get  #: ``header(name, default)``, the name in lower case
@@ -169,6 +169,11 @@ class Request:
         alarm = clock.call_at(heard_at + limits.body_idle_ms_max, look)
         try:
             while True:
+                if self._bodies.share.shared and (
+                    place := self._bodies.share.begin(self.tenant, limits.share_body_chunk_requests)
+                ):
+                    await place
+                    heard_at = clock.steady_ms()
                 try:
                     next_chunk = asyncio.ensure_future(anext(chunks))
                     chunk = await next_chunk
@@ -280,15 +285,21 @@ class Request:
     async def _begin_large(self) -> None:
         """Wait until this large body may be parsed. While it arrives it costs little, and its client may be slow."""
         await self._bodies.share.begin_large(self.tenant)
-        self._has_turn = True
+        self.has_turn = True
+        await self._bodies.share.give_way()
+
+    async def become_large(self) -> None:
+        """Count as a large request of its namespace from now on, because of what the body asks for."""
+        if not self.has_turn:
+            await self._begin_large()
 
     def free(self) -> None:
         """Give back the memory that was held for the body, and let the next large request of its namespace go on."""
         if self.held:
             self._bodies.release(self.held, self._sender)
         self.held = 0
-        if self._has_turn:
-            self._has_turn = False
+        if self.has_turn:
+            self.has_turn = False
             self._bodies.share.end_large(self.tenant)
 
     @property

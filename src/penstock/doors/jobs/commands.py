@@ -19,6 +19,7 @@ from penstock.doors.jobs import queues as q
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.call import Entry
 from penstock.doors.jobs.door import hold
+from penstock.doors.jobs.group_options import ask_for_groups
 from penstock.doors.jobs.jsonable import Unfit
 from penstock.doors.jobs.views import STATE_NAMES, job_ref
 from penstock.doors.namespaces import check_namespace
@@ -37,15 +38,17 @@ PROTOCOL_VERSION: Final = 3
 
 
 class PullFields(wire.PullQuery):
-    """How to pull one job. ``detach``: it stays leased when the connection ends."""
+    """How to pull one job. ``detach``: it stays leased when the connection ends. ``group``: limits for all groups."""
 
     detach: bool = False
+    group: wire.GroupOptions | None = None
 
 
 class PullBatchFields(wire.PullBatchBody):
-    """How to pull several jobs. ``detach``: they stay leased when the connection ends."""
+    """How to pull several jobs. ``detach``: they stay leased when the connection ends. ``group``: limits for all groups."""
 
     detach: bool = False
+    group: wire.GroupOptions | None = None
 
 
 class LogsFields(wire.In):
@@ -126,10 +129,12 @@ def job_commands(jobs: JobHandlers) -> dict[str, Entry]:
 
     async def pull(call: Call, queue: str) -> wire.PulledReply | wire.NothingReply:
         _check_detach(call)
+        await ask_for_groups(jobs, call, queue, PULL)
         return await jobs.pull(call.request, queue)
 
     async def pull_batch(call: Call, queue: str) -> wire.PulledBatchReply:
         _check_detach(call)
+        await ask_for_groups(jobs, call, queue, PULL_BATCH)
         return await jobs.pull_batch(call.request, queue)
 
     async def ack_batch(call: Call) -> wire.BatchReply:

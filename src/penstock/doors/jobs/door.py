@@ -92,11 +92,13 @@ class JobsDoor:
         Views are made in slices, so that a long page does not hold the event loop.
         """
         async with self.engine.share.large(page.queue.key.namespace):
-            found = await self.store.job_page(page)
+            await self.engine.share.give_way()
+            found = await self.store.job_page(page._replace(shared=True) if self.engine.share.shared else page)
             views: list[T] = []
             for start in range(0, len(found), limits.view_slice_jobs):
                 if start:
                     await settle(1)
+                    await self.engine.share.give_way()
                 views += [view(job, payload) for job, payload in found[start : start + limits.view_slice_jobs]]
             return views
 

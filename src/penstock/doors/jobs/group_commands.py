@@ -6,9 +6,8 @@ Jobs of one group run one after the other, unless its concurrency says otherwise
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-from msgspec import Meta
 from msgspec.structs import replace
 
 from penstock.core import limits
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
     from penstock.doors.jobs.call import Call
     from penstock.doors.jobs.queues import QueueHandlers
 
-#: A whole number that JavaScript can tell from the next one.
-Positive = Annotated[int, Meta(ge=1, le=limits.whole_number_max)]
-
 
 class GroupFields(wire.In):
     """Which group of a queue."""
@@ -40,26 +36,26 @@ class GroupFields(wire.In):
 class ConcurrencyFields(GroupFields):
     """How many jobs of a group may be active at once."""
 
-    concurrency: Positive
+    concurrency: wire.Positive
 
 
 class RateFields(GroupFields):
     """How many jobs of a group may be claimed within a time, in ms."""
 
-    max: Positive
-    duration: Positive
+    max: wire.Positive
+    duration: wire.Positive
 
 
 class HoldFields(GroupFields):
     """For how long no job of a group is claimed, in ms."""
 
-    duration: Positive
+    duration: wire.Positive
 
 
 class WaitFields(GroupFields):
     """``max_jobs``: the rate limit counts as free until so many jobs of its window were claimed."""
 
-    max_jobs: Positive | None = None
+    max_jobs: wire.Positive | None = None
 
 
 GROUP: Final = Reader(GroupFields)
@@ -155,7 +151,9 @@ class GroupCommands:
         """Answer for how long the rate limit of a group lasts, in ms; -2: it does not hold."""
         asked = WAIT.parse(await call.body())
         group, steady_ms = await self._ask(call, queue, asked.group_id)
-        wait_ms = group.wait_ms(steady_ms, asked.max_jobs)
+        found = self._queues.queue(call.request, queue)
+        defaults = None if found is None else found.settings.group_defaults
+        wait_ms = group.wait_ms(steady_ms, asked.max_jobs, defaults)
         return DataReply(data={"ttl": NO_RATE_LIMIT if wait_ms is None else wait_ms})
 
     async def hold(self, call: Call, queue: str) -> wire.Ok:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.core.clock import Clock
+    from penstock.engine.fair_share import FairShare
     from penstock.engine.feed import Feed
     from penstock.store.contract import Store
     from penstock.store.shards import ShardedStore
@@ -74,7 +75,8 @@ class Reader:
 class Hub:
     """Readers join with ``want`` and leave by wanting nothing."""
 
-    def __init__(self, feed: Feed, clock: Clock) -> None:
+    def __init__(self, feed: Feed, clock: Clock, share: FairShare | None = None) -> None:
+        self._share = share
         self._feed = feed
         self._clock = clock
         self._started: Told | None = None
@@ -152,7 +154,8 @@ class Hub:
 
     def _pass_some_on(self) -> None:
         """Pass on as much as one turn of the event loop should take, and the rest in the next turns."""
-        self._pass_on_until(limits.fan_out_turn_messages)
+        shared = self._share is not None and self._share.shared
+        self._pass_on_until(limits.fan_out_shared_messages if shared else limits.fan_out_turn_messages)
         if self._backlog:
             asyncio.get_running_loop().call_soon(self._pass_some_on)
 

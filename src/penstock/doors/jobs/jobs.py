@@ -83,6 +83,8 @@ CANNOT_UPDATE = "Job not found or cannot be updated"
 
 #: Turned into what the engine pushes without a pause.
 _FEW_JOBS = 1_000
+#: The same, while several namespaces are active.
+_FEW_SHARED_JOBS = 100
 
 
 def _new_jobs(bodies: list[wire.PushBody]) -> Steps[list[NewJob]]:
@@ -119,7 +121,11 @@ class JobHandlers(JobsDoor):
         except BodyTooLarge:
             raise PayloadTooLarge("Job data too large (max 10MB)") from None
         pushed = await PUSH_CHECK.read(req, body, PUSH.steps)
-        new = new_job(pushed) if len(body) <= limits.small_body_bytes else await in_slices(job_steps(pushed))
+        if len(body) <= limits.small_body_bytes:
+            new = new_job(pushed)
+        else:
+            new = await in_slices(job_steps(pushed))
+            await self.engine.share.give_way()
         (job,) = await self.engine.run(Push(key, (new,)))
         return wire.IdReply(id=job.custom_id or ids.to_uuid(job.id))
 
@@ -128,11 +134,13 @@ class JobHandlers(JobsDoor):
         text = await req.body()
         body = await BULK_CHECK.read(req, text, BULK.steps)
         steps = _new_jobs(body.jobs)
-        new = (
-            at_once(steps)
-            if len(body.jobs) <= _FEW_JOBS and len(text) <= limits.small_body_bytes
-            else await in_slices(steps)
-        )
+        few = _FEW_SHARED_JOBS if self.engine.share.shared else _FEW_JOBS
+        if len(body.jobs) <= few and len(text) <= limits.small_body_bytes:
+            new = at_once(steps)
+        else:
+            await req.become_large()
+            new = await in_slices(steps)
+            await self.engine.share.give_way()
         pushed = await self.engine.run(Push(key, new))
         return wire.IdsReply(ids=[job_name(job) for job in pushed])
 

@@ -89,14 +89,15 @@ def _convert_apart(message: dict[str, Any]) -> Steps[None]:
 
 def _convert(top: dict[str, Any] | list[Any]) -> Steps[None]:
     level: list[Any] = [top]
-    values = seen = 0
+    values = work = 0
     for _ in range(_DEPTH_MAX):
         below: list[Any] = []
         for each in level:
             values += len(each)
             _check_count(values)
-            if values - seen > _STEP_VALUES:
-                seen = values
+            work += 1 + len(each)  # an empty container takes its time, too
+            if work > _STEP_VALUES:
+                work = 0
                 yield
             odd = False
             for number, (key, value) in enumerate(each.items() if type(each) is dict else enumerate(each), 1):
@@ -110,7 +111,7 @@ def _convert(top: dict[str, Any] | list[Any]) -> Steps[None]:
                     _put(each, key, value, below)
                     odd = odd or value is UNDEFINED
             if type(each) is dict and (odd or not all(type(key) is str for key in each)):
-                _tidy(each)
+                yield from _tidy(each)
         if not below:
             return
         level = below
@@ -150,15 +151,19 @@ def _put(container: Any, key: Any, value: object, below: list[Any]) -> None:
         raise _NotJson("Extension values are not supported, except dates: JSON has no such values")
 
 
-def _tidy(container: dict[Any, Any]) -> None:
-    """Make the keys text, and leave out what is undefined; but a payload that is undefined is null."""
-    items = [(key if type(key) is str else _key(key), value) for key, value in container.items()]
-    container.clear()
-    for key, value in items:
+def _tidy(container: dict[Any, Any]) -> Steps[None]:
+    """Make the keys text, and leave out what is undefined, in steps; but a payload that is undefined is null."""
+    tidy: dict[str, Any] = {}
+    for number, (key, value) in enumerate(container.items(), 1):
+        if not number % _STEP_VALUES:
+            yield
+        text = key if type(key) is str else _key(key)
         if value is not UNDEFINED:
-            container[key] = value
-        elif key == "data":
-            container[key] = None
+            tidy[text] = value
+        elif text == "data":
+            tidy[text] = None
+    container.clear()
+    container.update(tidy)
 
 
 def _key(key: object) -> str:

@@ -232,7 +232,7 @@ class QueueHandlers(JobsDoor):
         key = self.queue_key(req, queue)
         buffered = body.mode == "buffered"
         buffer = self.engine.of(key).buffer
-        if buffered and buffer is None:
+        if buffered and (buffer is None or buffer.buffers is None):
             raise Refused("This server has no enqueue buffer. Start it with --store postgresql://… and --redis URL.")
         if buffered and buffer is not None and buffer.wal is None:
             raise Refused("The log of this server's enqueue buffer cannot be opened. Look at its own log, and at --data.")

@@ -188,7 +188,14 @@ class Session:
             raise InvalidInput(f"Unknown command: {name[: limits.command_name_chars_max]}")
         if not entry.public and (place := self._share.begin(self.namespace)) is not None:
             await place
-        reply = await entry(Call(self, message))
+        if self._share.shared and not entry.public:
+            self._share.enter(self.namespace)
+            try:
+                reply = await entry(Call(self, message))
+            finally:
+                self._share.leave()
+        else:
+            reply = await entry(Call(self, message))
         self._keep_track(entry, message, reply)
         return _encode(reply)
 

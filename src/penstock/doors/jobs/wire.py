@@ -144,6 +144,25 @@ class StrictBulk(In, forbid_unknown_fields=True):
     jobs: Annotated[list[StrictPush], Meta(max_length=limits.bulk_jobs_max)]
 
 
+#: A whole number that JavaScript can tell from the next one.
+Positive = Annotated[int, Meta(ge=1, le=limits.whole_number_max)]
+
+
+class GroupRate(In):
+    """How many jobs of each group may be claimed within a time, in ms."""
+
+    max: Positive
+    duration: Positive
+
+
+class GroupOptions(In):
+    """What a worker asks for all groups of its queue. ``affinity``, of bunqueue's worker, is checked and not used."""
+
+    concurrency: Positive | None = None
+    limit: GroupRate | None = None
+    affinity: str | None = None
+
+
 class PullQuery(In):
     """How to pull one job."""
 

@@ -145,7 +145,7 @@ class Metrics:
 
     def _fast_path(self) -> Iterator[Metric]:
         engines = [(str(number), each) for number, each in enumerate(self._engine.engines)]
-        if all(each.fast is None for _, each in engines):
+        if all(each.fast is None and each.buffer is None for _, each in engines):
             return
         up = GaugeMetricFamily("penstock_redis_up", "0 while Redis is done without.", labels=["shard"])
         lent = CounterMetricFamily("penstock_fast_jobs_total", "Jobs handed out from ready lists.", labels=["shard"])

@@ -7,6 +7,8 @@ stored, in the same transaction: whatever crashes, a record is stored once, and 
 A copy of the log is in Redis. If a server does not come back, another one stores from there what the database lacks, as far as
 it is complete; what is not waits for the server's return. Only plain jobs are buffered: what has a name, or needs others, is
 stored directly, because its answer depends on what is stored.
+
+A server without Redis that finds a log from an earlier life stores what is in it, and takes nothing new into it.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ OUT_OF_REACH_MS: Final = 40_000
 class EnqueueBuffer:
     """Of one engine. ``directory``: where its log is; ``identity``: of the shard, once that is known.
 
+    ``buffers``: the copies in Redis; None: there is no Redis, so nothing new is promised and only the log is stored.
     ``accept_loss``: go on without records that were answered and are missing in the log.
     """
 
@@ -60,7 +63,7 @@ class EnqueueBuffer:
         engine: Engine,
         directory: Path,
         identity: Callable[[], str],
-        buffers: Buffers,
+        buffers: Buffers | None,
         *,
         accept_loss: bool = False,
     ) -> None:
@@ -69,7 +72,7 @@ class EnqueueBuffer:
         self._identity = identity
         self._accept_loss = accept_loss
         self.wal: Wal | None = None  #: the log, once it is open
-        self.buffers = buffers  #: the copies in Redis
+        self.buffers = buffers
         self.route: Callable[[QueueKey], Engine] = lambda _queue: engine  #: which engine has a queue now
         self._unstored: deque[tuple[Record, dict[QueueKey, int]]] = deque()
         self._bytes = 0
@@ -125,11 +128,11 @@ class EnqueueBuffer:
         """Compare the log with its mark. What it lacks is stored from the copy in Redis, if that has it."""
         number, synced = (0, 0) if wal.mark is None else (wal.mark.log, wal.mark.synced)
         stored = await self._engine.run(Keep(number, []))
-        if stored < synced and wal.missing(stored) is not None:
+        if self.buffers is not None and stored < synced and wal.missing(stored) is not None:
             with contextlib.suppress(PenstockError):
                 await self.adopt(number)
             stored = await self._engine.run(Keep(number, []))
-        if wal.check(stored, accept_loss=self._accept_loss):
+        if wal.check(stored, accept_loss=self._accept_loss) and self.buffers is not None:
             with contextlib.suppress(FastPathFailed):
                 await self.buffers.forget(number, synced)  # their numbers are given to others now
 
@@ -190,6 +193,8 @@ class EnqueueBuffer:
 
     def takes(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]) -> bool:
         """Tell whether pushes may be answered early: all of them are to buffered queues, and plain."""
+        if self.buffers is None:
+            return False
         for key, jobs in parts:
             queue = self._engine.store.queue_find(key)
             if queue is None or not queue.settings.buffered or any_special(jobs) or not jobs:
@@ -320,8 +325,9 @@ class EnqueueBuffer:
         self._stored_up_to = number
         self._capacity.advanced(number)
         wal.forget(number)
-        with contextlib.suppress(FastPathFailed):
-            await self.buffers.forget(wal.number, number)
+        if self.buffers is not None:
+            with contextlib.suppress(FastPathFailed):
+                await self.buffers.forget(wal.number, number)
 
     def _settle(self, counts: dict[QueueKey, int], size: int) -> None:
         self._bytes -= size
@@ -334,7 +340,7 @@ class EnqueueBuffer:
     async def _copy(self) -> None:
         """Keep copies in Redis, should this server not come back. Where that fails, the log is copy enough."""
         try:
-            while self._uncopied and self.wal is not None:
+            while self._uncopied and self.wal is not None and self.buffers is not None:
                 some, self._uncopied = self._uncopied, []
                 with contextlib.suppress(FastPathFailed):
                     await self.buffers.keep(self.wal.number, some)
@@ -343,20 +349,23 @@ class EnqueueBuffer:
 
     async def show_life(self) -> None:
         """Tell the others that this server looks after its log itself."""
-        if self.wal is not None:
+        if self.wal is not None and self.buffers is not None:
             await self.buffers.keep(self.wal.number, [])
             await self.buffers.forget(self.wal.number, self._stored_up_to)  # copies may have come after what they are of
 
     async def adopt(self, wal: int) -> None:
         """Store what another server has promised and did not live to store."""
-        while records := await self.buffers.read(wal, limits.buffer_flush_records):
+        buffers = self.buffers
+        if buffers is None:
+            return
+        while records := await buffers.read(wal, limits.buffer_flush_records):
             stored = await self._store(wal, records)
-            await self.buffers.forget(wal, stored)
+            await buffers.forget(wal, stored)
             if stored < records[-1].number:
                 log.warning("a part of the log of a server that is gone waits for its return", log=wal, stored=stored)
                 return
             log.info("stored what another server had promised", log=wal, up_to=stored)
-        await self.buffers.forget(wal, 0)
+        await buffers.forget(wal, 0)
 
     async def close(self) -> None:
         """Store what is promised, if that is possible now; what is not is in the log."""
@@ -389,6 +398,8 @@ class Flusher(Keeper):
             await asyncio.to_thread(buffer.wal.revive)
         await asyncio.to_thread(buffer.wal.sync_mark)
         buffer.flush()
+        if buffer.buffers is None:
+            return
         try:
             await buffer.show_life()
             if self._engine.leads and self._engine.store.status().error is None:

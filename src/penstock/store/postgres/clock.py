@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 STEP_MS: Final = 250
 #: Clocks may run apart by one part in so many.
 DRIFT: Final = 1_000
+#: A mark of the count of leases that is older (ms) means that no server was there: they write one every second.
+UNSEEN_MS: Final = 5_000
 
 
 class Reading(NamedTuple):
@@ -65,7 +67,13 @@ class ShardClock:
         heard_ms = self._local.steady_ms()
         count = reading.database_ms + reading.shift
         self._wall_ahead_ms = reading.database_ms - heard_ms
-        if reading.term == self._term and not self._is_likely(count, asked_ms, heard_ms):
+        # A correction keeps the count as it is. Only a server that starts when no other one was there sets it back, and none
+        # was there only if this one was not, either. So a term that is new is no reason to believe a count that is not likely:
+        # the clock may have been set again since that correction.
+        was_there = self._term is not None and heard_ms - self._heard_ms <= UNSEEN_MS
+        if was_there and self._term is not None and reading.term < self._term:
+            return reading.database_ms, asked_ms + self._ahead_ms  # it was read before a correction that we know of
+        if (was_there or reading.term == self._term) and not self._is_likely(count, asked_ms, heard_ms):
             count = asked_ms + self._ahead_ms
             self.when_set(count - reading.database_ms, reading.term)
             return reading.database_ms, count

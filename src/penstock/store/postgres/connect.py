@@ -31,6 +31,7 @@ _SETTINGS: Final = {
     "search_path": SCHEMA,
     "timezone": "UTC",
     "jit": "off",
+    "max_parallel_workers_per_gather": "0",  # one client's read takes one processor of the database, whatever it reads
     "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_MS),
     "lock_timeout": str(LOCK_WAIT_MS),
     "tcp_keepalives_idle": "10",

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.group_limits import ROOM_DEFAULT, GroupLimits
+from penstock.core.group_limits import NOT_LIMITED, ROOM_DEFAULT, GroupLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from asyncpg import Connection
+
+    from penstock.core.queue import QueueSettings
 
 #: Number of its queue, and name.
 Group = tuple[int, str]
@@ -31,15 +33,19 @@ on conflict (queue, group_id) do update set
 """  # noqa: S608
 _REMOVE = "delete from groups t using unnest($1::int[], $2::text[]) as u (q, g) where t.queue = u.q and t.group_id = u.g"
 _PAGE = f"select group_id, {_FIELDS} from groups where queue = $1 and group_id > $2 order by group_id limit $3"  # noqa: S608
+_COUNT_SET = (
+    "select count(*) from groups where queue = $1"
+    " and (paused or concurrency is not null or rate_limit is not null or held_until is not null)"
+)
 _DUE = "select group_id from groups where queue = $1 and reopens_at <= $2 order by reopens_at limit $3"
 _NEXT_DUE = "select min(reopens_at) from groups where queue = $1 and reopens_at > $2"
 
 
 class Groups:
-    """``limited`` tells whether groups of a queue are paused or limited."""
+    """``settings`` returns those of a queue."""
 
-    def __init__(self, limited: Callable[[int], bool]) -> None:
-        self._limited = limited
+    def __init__(self, settings: Callable[[int], QueueSettings]) -> None:
+        self._settings = settings
         self._touched: set[Group] = set()
         self._claimed: dict[Group, int] = {}
 
@@ -49,7 +55,7 @@ class Groups:
 
     def claimed(self, queue: int, group: str) -> None:
         """A job of a group was claimed, which was noted by ``touch``, too."""
-        if self._limited(queue):
+        if self._settings(queue).limits_groups:
             self._claimed[queue, group] = self._claimed.get((queue, group), 0) + 1
 
     @property
@@ -62,13 +68,18 @@ class Groups:
         touched, self._touched = sorted(self._touched), set()
         claimed, self._claimed = self._claimed, {}
         rooms = dict.fromkeys(touched, ROOM_DEFAULT)
-        if any(self._limited(queue) for queue, _ in touched):
+        if any(self._settings(queue).limits_groups for queue, _ in touched):
             changed: list[tuple[Group, GroupLimits]] = []
-            for group, stored in (await self._hold(db, touched)).items():  # all of them, so that there is one order
-                limits = stored.at(steady_ms, claimed.get(group, 0))
+            found = await self._hold(db, touched)  # all of them, so that there is one order
+            for group in touched:
+                defaults = self._settings(group[0]).group_defaults
+                stored = found.get(group, NOT_LIMITED)
+                if stored is NOT_LIMITED and defaults is None:
+                    continue
+                limits = stored.at(steady_ms, claimed.get(group, 0), defaults)
                 if limits is not stored:
                     changed.append((group, limits))
-                rooms[group] = limits.room()
+                rooms[group] = limits.room(defaults)
             await self.save(db, changed)
         columns = zip(*((*group, *room) for group, room in rooms.items()), strict=True)
         await db.execute(_PUT_RIGHT, *(list(column) for column in columns))
@@ -84,11 +95,14 @@ class Groups:
         """Return what was set of a group; None if nothing was. Nobody else changes it until the transaction ends."""
         return (await self._hold(db, [(queue, group)])).get((queue, group))
 
-    @staticmethod
-    async def save(db: Connection, groups: Sequence[tuple[Group, GroupLimits]]) -> None:
+    async def save(self, db: Connection, groups: Sequence[tuple[Group, GroupLimits]]) -> None:
         """Write what is set of groups."""
-        kept = [(*group, *_values(limits), limits.reopens_at()) for group, limits in groups if limits.is_set]
-        gone = [group for group, limits in groups if not limits.is_set]
+        kept = [
+            (*group, *_values(limits), limits.reopens_at(self._settings(group[0]).group_defaults))
+            for group, limits in groups
+            if limits.is_kept
+        ]
+        gone = [group for group, limits in groups if not limits.is_kept]
         if kept:
             await db.execute(_SAVE, *(list(column) for column in zip(*kept, strict=True)))
         if gone:
@@ -102,7 +116,7 @@ class Groups:
     @staticmethod
     async def count(db: Connection, queue: int) -> int:
         """Return how many groups of a queue are paused or limited."""
-        found: int = await db.fetchval("select count(*) from groups where queue = $1", queue)
+        found: int = await db.fetchval(_COUNT_SET, queue)
         return found
 
     async def reopen(self, db: Connection, queue: int, steady_ms: int, limit: int) -> int | None:

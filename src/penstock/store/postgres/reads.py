@@ -93,6 +93,12 @@ _PLACES = (
     "select j.id, q.standing, n.name, q.name from jobs j join queues q on q.number = j.queue"
     " join namespaces n on n.number = q.namespace where j.id = any ($1::bigint[])"
 )
+#: For each state by itself: see ``page_statement``.
+PRIORITY_COUNTS: Final = """
+select priority, count(*) from (
+  select priority from jobs where queue = $1 and state = 0 union all select priority from jobs where queue = $1 and state = 1
+) as ahead group by priority order by priority
+"""
 #: The one character that PostgreSQL cannot keep in a text.
 ZERO: Final = "\0"
 decode_body = msgspec.msgpack.Decoder(tuple[dict[int, tuple[str, str]], list[list[object]]]).decode
@@ -190,22 +196,33 @@ async def select(db: Connection, wanted: Selection) -> list[Place]:
     return [Place(*row) for row in found]
 
 
-async def page(db: Connection, wanted: Page) -> list[Delivery]:
-    """Read a page of jobs, highest priority first, then in line."""
+def page_statement(wanted: Page) -> str:
+    """Return the statement that reads a page: of the number of the queue, the limit and the offset.
+
+    Each state has an index of its own that begins with the queue. One condition for several states would fit none of them,
+    and the jobs of all queues would be read, those of other namespaces too.
+    """
     if wanted.states == (State.WAITING,) and not wanted.descending:
         source = _IN_LINE.format(_OF_WAITING[wanted.prioritized])
     else:
-        states = ", ".join(str(state.value) for state in wanted.states)
-        some = "" if wanted.prioritized is None else f" and (state <> 0 or (true {_OF_WAITING[wanted.prioritized]}))"
-        source = f"select id, priority, position from jobs where queue = $1 and state in ({states}){some}"  # noqa: S608
+        source = " union all ".join(
+            f"select id, priority, position from jobs where queue = $1 and state = {state.value}"  # noqa: S608
+            f" {_OF_WAITING[wanted.prioritized] if state is State.WAITING else ''}"
+            for state in dict.fromkeys(wanted.states)
+        )
     order = ORDER[wanted.descending]
-    found: Listing[Delivery] = Listing(f"These {wanted.limit} jobs are", "Ask for fewer")
-    statement = (
+    return (
         f"with page as materialized (select id, priority, position from ({source}) as s"  # noqa: S608
         f" order by {order.format('')} limit $2 offset $3)"
         f" select {rows.HEAD}, p.options, p.data from page join jobs j on j.id = page.id join payloads p on p.id = j.id"
         f" order by {order.format('page.')}"
     )
+
+
+async def page(db: Connection, wanted: Page) -> list[Delivery]:
+    """Read a page of jobs, highest priority first, then in line."""
+    found: Listing[Delivery] = Listing(f"These {wanted.limit} jobs are", "Ask for fewer")
+    statement = page_statement(wanted)
     async with db.transaction(readonly=True):
         async for row in db.cursor(statement, wanted.queue.number, wanted.limit, wanted.offset, prefetch=100):
             head, body = rows.read_job_body(row)
@@ -215,10 +232,7 @@ async def page(db: Connection, wanted: Page) -> list[Delivery]:
 
 async def priority_counts(db: Connection, queue: int) -> dict[int, int]:
     """Count waiting and delayed jobs per priority."""
-    statement = (
-        "select priority, count(*) from jobs where queue = $1 and state in (0, 1) group by priority order by priority"
-    )
-    return dict(await db.fetch(statement, queue))
+    return dict(await db.fetch(PRIORITY_COUNTS, queue))
 
 
 async def prioritized_count(db: Connection, queue: int) -> int:

@@ -27,7 +27,7 @@ from penstock.store.catalog import CatalogReads
 from penstock.store.contract import Capabilities, Horizon, StoreStatus
 from penstock.store.postgres import crons, history, keys, ledger, migrate, reads
 from penstock.store.postgres.catalog import LAYOUT, Catalog
-from penstock.store.postgres.clock import STEP_MS, Reading, ShardClock
+from penstock.store.postgres.clock import STEP_MS, UNSEEN_MS, Reading, ShardClock
 from penstock.store.postgres.connect import ANSWER_MS, answered, connect
 from penstock.store.postgres.errors import as_lost, is_lost, reason_of, translate
 from penstock.store.postgres.follower import Follower
@@ -76,8 +76,6 @@ DOUBT_MS: Final = 10_000
 DOUBT_PAUSE_MS: Final = 100
 #: Servers that start in the same moment may want the same number; that many times it is tried to get another one.
 NODE_TRIES: Final = 10
-#: A mark of the count of leases that is older (ms) means that no server was there: they write one every second.
-UNSEEN_MS: Final = 5_000
 #: Servers that start in the same moment may correct it together.
 CLOCK_TRIES: Final = 10
 #: After a look for what falls due, this many times as long passes before the next one.
@@ -309,6 +307,10 @@ class PostgresStore(CatalogReads[Catalog]):
         await self._look_further()
 
     async def _take_node(self, db: Connection, known: int) -> Any:
+        if self.clock.counted_ms is not None and self.clock.is_known:
+            # A server that is idle would miss corrections, and could not tell them from a clock that was set since.
+            asked_ms = self.clock.local_ms()
+            self.clock.told(Reading(*await db.fetchrow(_LOOK_AT_CLOCK)), asked_ms)
         counted = self.clock.counted_ms
         if counted is not None:
             await db.execute("update lease_mark set counted = $1 where counted < $1", counted)
@@ -684,6 +686,7 @@ where l.holder = $2 or l.until < excluded.until - $3
 returning term
 """
 _STORES_KNOWN = "select stores from nodes where until > coalesce($1, clock_ms())"
+_LOOK_AT_CLOCK = "select clock_ms(), clock_shift, clock_term from catalog"
 _READ_CLOCK = "select clock_ms(), clock_shift, clock_term, counted from catalog, lease_mark"
 _CORRECT_CLOCK = "update catalog set clock_shift = $1, clock_term = clock_term + 1 where clock_term = $2"
 # The number of a server that has been silent for long is free again.

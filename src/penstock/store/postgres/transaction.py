@@ -12,7 +12,17 @@ from penstock.core.flow import NeedCount
 from penstock.core.ids import first_of
 from penstock.core.job import Payload
 from penstock.core.lifecycle import STORED_STATES, State
-from penstock.core.queue import SETTLED, Counts, Move, Queue, QueueKey, QueueSettings, Standing, empties_bucket
+from penstock.core.queue import (
+    SETTINGS_DEFAULT,
+    SETTLED,
+    Counts,
+    Move,
+    Queue,
+    QueueKey,
+    QueueSettings,
+    Standing,
+    empties_bucket,
+)
 from penstock.store.catalog import as_counts, book, except_queues
 from penstock.store.contract import Horizon, JournalBlock
 from penstock.store.postgres import crons as cron_rows
@@ -65,7 +75,7 @@ class PostgresTransaction(Ledger, AcrossShards):
         self.freed: set[int] = set()  # nothing is ever put aside: the database guards its own pages
         self.wrote = False
         self.block: JournalBlock | None = None
-        self._groups = Groups(self._limits_groups)
+        self._groups = Groups(self._settings_of)
         self._emptied: set[int] = set()
         self._booked = Horizon()
         self._fronts: set[int] = set()  #: queues in which a job got to a place that others may take for empty
@@ -319,9 +329,9 @@ class PostgresTransaction(Ledger, AcrossShards):
 
     # Limits of groups.
 
-    def _limits_groups(self, queue: int) -> bool:
+    def _settings_of(self, queue: int) -> QueueSettings:
         known = self._catalog.by_number.get(queue)
-        return known is not None and known.settings.limits_groups
+        return SETTINGS_DEFAULT if known is None else known.settings
 
     async def group_load(self, queue: Queue, group: str) -> GroupLimits | None:
         return await self._groups.load(self._db, queue.number, group)
@@ -331,9 +341,11 @@ class PostgresTransaction(Ledger, AcrossShards):
         await self._groups.save(self._db, [((queue.number, group), limits_) for group, limits_ in groups])
         for group, _ in groups:
             self._groups.touch(queue.number, group)
+        self.queue_touch(queue)  # that its groups are limited must still be what its settings say
         self._changed.add(queue.number)  # whoever waits there at another server may get a job now
 
     async def groups_limited(self, queue: Queue) -> int:
+        await self._db.execute(_LOCK, LOCK_QUEUE, queue.number)
         return await self._groups.count(self._db, queue.number)
 
     async def group_page(self, queue: Queue, after: str, limit: int) -> list[tuple[str, GroupLimits]]:

@@ -5,6 +5,8 @@
     BACKUP/penstock.db      the file, complete without a log
     BACKUP/manifest.json    see ``Manifest``; written last
 
+    BACKUP/shard-N/         of several shards, each has these two files
+
 A backup is taken by a process of its own that reads the file as SQLite allows several to do. It needs no server, and holds up
 none. It gets its name when it is complete and was checked; before that it is called ``BACKUP.partial``.
 """
@@ -15,7 +17,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import apsw
@@ -24,6 +26,7 @@ import msgspec
 from penstock import __version__
 from penstock.core.errors import BackupInvalid, ConfigInvalid, StorageFailed
 from penstock.core.limits import MEBIBYTE
+from penstock.core.sharding import Layout
 from penstock.store.disk import sync_directory
 from penstock.store.sqlite import files, mark, restoreplan, rows, schema, snapshot, waltail
 
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 FILE_NAME: Final = "penstock.db"
 MANIFEST_NAME: Final = "manifest.json"
 FORMAT: Final = 1
+#: The backup of a shard is in a directory of this name and its number.
+_PART: Final = "shard-"
 _READ_BYTES: Final = 4 * MEBIBYTE
 #: How often a mark that moves on while it is looked at is read again.
 _LOOKS: Final = 5
@@ -67,6 +72,91 @@ class Manifest(msgspec.Struct, frozen=True):
     contents: Contents
 
 
+def take_all(
+    directories: Sequence[Path], target: Path, clock: Clock, tells: Sequence[Progress], *, accept_loss: bool = False
+) -> list[Manifest]:
+    """Back up the stores of all shards into a new directory ``target``: all of them or none. See ``take``.
+
+    Each shard has a point in time of its own, which is right as long as no queue moves from one to another. So a rebalance that
+    is under way, or that began meanwhile, makes it fail. Raises ConfigInvalid then, and what ``take`` raises.
+    """
+    if len(directories) == 1:
+        return [take(directories[0], target, clock, tells[0], accept_loss=accept_loss)]
+    _check_target(target)
+    partial = _partial_of(target)
+    parts = [partial / f"{_PART}{number}" for number in range(len(directories))]
+    try:
+        partial.mkdir(parents=True, mode=0o700)
+        try:
+            manifests = [
+                take(directory, part, clock, tell, accept_loss=accept_loss)
+                for directory, part, tell in zip(directories, parts, tells, strict=True)
+            ]
+            _check_settled([layout_of(part) for part in parts])
+            _give_name(partial, target)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise StorageFailed(f"The backup into {target} failed: {error}. Nothing was kept; try again.") from error
+    return manifests
+
+
+def _check_settled(layouts: Sequence[Layout | None]) -> None:
+    """Refuse copies between which queues may have moved: such a queue is in two of them, or in none. Raises ConfigInvalid."""
+    known = [each for each in layouts if each is not None]
+    if any(each.target is not None for each in known) or len({(each.epoch, each.shards) for each in known}) > 1:
+        raise ConfigInvalid(
+            "Queues are being moved between the shards (penstock shards rebalance), and the copies of two shards are not of "
+            "the same moment. Back up again when penstock shards status says that it is done. Nothing was kept."
+        )
+
+
+def parts_of(backup: Path) -> list[Path]:
+    """Return where the backups of all shards are, in their order; the directory itself for a backup of one store.
+
+    Raises BackupInvalid if some are missing, or if one is not of the shard that its name says.
+    """
+    found = {path.name.removeprefix(_PART): path for path in backup.glob(f"{_PART}*")}
+    if not found or (backup / MANIFEST_NAME).exists():
+        return [backup]
+    parts = []
+    needed = len(found)
+    for number in range(len(found)):
+        part = found.get(str(number))
+        if part is None:
+            raise BackupInvalid(f"{backup} is not complete: {_PART}{number} is missing. Use another backup.")
+        layout = layout_of(part)
+        if layout is not None:
+            needed = max(needed, layout.needed)
+            if layout.shard != number:
+                raise BackupInvalid(
+                    f"{part} is of shard {layout.shard}, not of shard {number}: directories were renamed or mixed up."
+                )
+        parts.append(part)
+    if needed > len(parts):
+        raise BackupInvalid(f"{backup} is not complete: it has {len(parts)} of {needed} shards. Use another backup.")
+    return parts
+
+
+def layout_of(part: Path) -> Layout | None:
+    """Return which of how many shards a backup is of; None if its store does not say. Raises BackupInvalid."""
+    path = part / FILE_NAME
+    try:
+        db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOMUTEX)
+        try:
+            columns = [name for _, name, *_ in db.execute("pragma table_info(layout)")]
+            wanted = [name for name in Layout._fields if name in columns]
+            if not wanted:
+                return None
+            row = next(iter(db.execute(f"select {', '.join(wanted)} from layout")), None)  # noqa: S608, our own names
+            return None if row is None else Layout(**dict(zip(wanted, row, strict=True)))
+        finally:
+            db.close()
+    except apsw.Error as error:
+        raise BackupInvalid(f"{path} cannot be read: {error}. Use another backup.") from error
+
+
 def take(directory: Path, target: Path, clock: Clock, tell: Progress, *, accept_loss: bool = False) -> Manifest:
     """Back up the store of a data directory into a new directory ``target``, while servers go on.
 
@@ -78,22 +168,13 @@ def take(directory: Path, target: Path, clock: Clock, tell: Progress, *, accept_
     if not path.exists() or not path.stat().st_size:
         raise ConfigInvalid(f"There is no store in {directory}. Name its directory with --data. Nothing was written.")
     files.check_file(path, directory / f"{FILE_NAME}-wal")
-    if not target.name or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
-        raise ConfigInvalid(f"{target} is there already. Name a new directory for each backup. Nothing was written.")
-    partial = target.with_name(f"{target.name}.partial")
-    if partial.exists():
-        raise ConfigInvalid(
-            f"{partial} is there already: another backup is being written, or one was interrupted. "
-            "If none is running, remove it. Nothing was written."
-        )
+    _check_target(target)
+    partial = _partial_of(target)
     try:
         partial.mkdir(parents=True, mode=0o700)
         try:
             manifest = _take(directory, partial, clock, tell, accept_loss=accept_loss)
-            if target.exists():
-                target.rmdir()
-            partial.rename(target)
-            sync_directory(target.parent)
+            _give_name(partial, target)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -102,6 +183,28 @@ def take(directory: Path, target: Path, clock: Clock, tell: Progress, *, accept_
             f"The backup of {directory} into {target} failed: {error}. Nothing was kept; try again."
         ) from error
     return manifest
+
+
+def _check_target(target: Path) -> None:
+    if not target.name or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
+        raise ConfigInvalid(f"{target} is there already. Name a new directory for each backup. Nothing was written.")
+    partial = _partial_of(target)
+    if partial.exists():
+        raise ConfigInvalid(
+            f"{partial} is there already: another backup is being written, or one was interrupted. "
+            "If none is running, remove it. Nothing was written."
+        )
+
+
+def _partial_of(target: Path) -> Path:
+    return target.with_name(f"{target.name}.partial")
+
+
+def _give_name(partial: Path, target: Path) -> None:
+    if target.exists():
+        target.rmdir()
+    partial.rename(target)
+    sync_directory(target.parent)
 
 
 def _take(directory: Path, partial: Path, clock: Clock, tell: Progress, *, accept_loss: bool) -> Manifest:

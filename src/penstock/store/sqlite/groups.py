@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.group_limits import ROOM_DEFAULT, GroupLimits
+from penstock.core.group_limits import NOT_LIMITED, ROOM_DEFAULT, GroupLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import apsw
+
+    from penstock.core.queue import QueueSettings
 
 #: Name and queue of a group.
 Group = tuple[int, str]
@@ -32,16 +34,20 @@ _NEXT = (
 _LOAD = f"select {_FIELDS} from groups where queue = ? and group_id = ?"  # noqa: S608
 _PAGE = f"select group_id, {_FIELDS} from groups where queue = ? and group_id > ? order by group_id limit ?"  # noqa: S608
 _SAVE = "insert or replace into groups values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_COUNT_SET = (
+    "select count(*) from groups where queue = ?"
+    " and (paused or concurrency is not null or rate_limit is not null or held_until is not null)"
+)
 _DUE = "select group_id from groups where queue = ? and reopens_at <= ? order by reopens_at limit ?"
 _NEXT_DUE = "select min(reopens_at) from groups where queue = ? and reopens_at > ?"
 
 
 class Groups:
-    """The groups that one transaction changes. ``limited`` tells whether groups of a queue are paused or limited."""
+    """The groups that one transaction changes. ``settings`` returns those of a queue."""
 
-    def __init__(self, db: apsw.Connection, limited: Callable[[int], bool]) -> None:
+    def __init__(self, db: apsw.Connection, settings: Callable[[int], QueueSettings]) -> None:
         self._db = db
-        self._limited = limited
+        self._settings = settings
         self._touched: set[Group] = set()
         self._claimed: dict[Group, int] = {}
 
@@ -51,18 +57,22 @@ class Groups:
 
     def claimed(self, queue: int, group: str) -> None:
         """A job of a group was claimed, which was noted by ``touch``, too."""
-        if self._limited(queue):
+        if self._settings(queue).limits_groups:
             self._claimed[queue, group] = self._claimed.get((queue, group), 0) + 1
 
     def put_right(self, steady_ms: int) -> None:
         """Unblock the first jobs of each touched group for which there is room, and no others."""
         for queue, group in self._touched:
             room = ROOM_DEFAULT
-            if self._limited(queue) and (stored := self.load(queue, group)) is not None:
-                limits = stored.at(steady_ms, self._claimed.get((queue, group), 0))
+            settings = self._settings(queue)
+            if settings.limits_groups:
+                defaults = settings.group_defaults
+                stored = self.load(queue, group) or NOT_LIMITED
+                limits = stored.at(steady_ms, self._claimed.get((queue, group), 0), defaults)
                 if limits is not stored:
                     self.save(queue, group, limits)
-                room = limits.room()
+                if limits is not NOT_LIMITED or defaults is not None:
+                    room = limits.room(defaults)
             active = self._db.execute(_COUNT_ACTIVE, (queue, group)).get if room.more else 0
             self._unblock(queue, group, max(0, min(room.at_once - active, room.more)))
         self._touched.clear()
@@ -85,8 +95,9 @@ class Groups:
 
     def save(self, queue: int, group: str, limits: GroupLimits) -> None:
         """Write what is set of a group."""
-        if limits.is_set:
-            self._db.execute(_SAVE, (queue, group, *(getattr(limits, name) for name in _NAMES), limits.reopens_at()))
+        if limits.is_kept:
+            reopens_at = limits.reopens_at(self._settings(queue).group_defaults)
+            self._db.execute(_SAVE, (queue, group, *(getattr(limits, name) for name in _NAMES), reopens_at))
         else:
             self._db.execute("delete from groups where queue = ? and group_id = ?", (queue, group))
 
@@ -96,7 +107,7 @@ class Groups:
 
     def count(self, queue: int) -> int:
         """Return how many groups of a queue are paused or limited."""
-        found: int = self._db.execute("select count(*) from groups where queue = ?", (queue,)).get
+        found: int = self._db.execute(_COUNT_SET, (queue,)).get
         return found
 
     def reopen(self, queue: int, steady_ms: int, limit: int) -> int | None:

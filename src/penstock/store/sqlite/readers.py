@@ -15,6 +15,7 @@ from penstock.core.errors import StorageFailed
 from penstock.core.flow import Need
 from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
+from penstock.core.slices import rest_in_thread
 from penstock.store.contract import FinishedMinutes, JournalBlock, LogEntry, Page, Parcel, Place, Selection
 from penstock.store.journal import PageReader
 from penstock.store.listing import ORDER, Listing
@@ -158,6 +159,8 @@ def page(db: apsw.Connection, wanted: Page) -> list[Delivery]:
         except rows.DamagedRow:
             continue
         found.add(Delivery(job, payload), job.size)
+        if wanted.shared and not len(found.items) % limits.share_read_rows:
+            rest_in_thread()
     return found.items
 
 

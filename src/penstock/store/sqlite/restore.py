@@ -93,7 +93,7 @@ def complete(directories: Sequence[Path], clock: Clock) -> list[Path | None]:
     with _locked(directories) as locks:
         plans = [restoreplan.read(directory) for directory in directories]
         known = [plan for plan in plans if plan is not None]
-        if not known:
+        if not known and not any(_fresh(directory).exists() for directory in directories):
             raise ConfigInvalid(f"No restore into {', '.join(map(str, directories))} was interrupted. Nothing was changed.")
         for number, plan in enumerate(plans):
             if plan is not None and (plan.shard, plan.shards, plan.restore) != (number, len(directories), known[0].restore):

@@ -16,7 +16,17 @@ from penstock.core.events import EventKind
 from penstock.core.flow import NeedCount
 from penstock.core.job import Job, Payload
 from penstock.core.lifecycle import STORED_STATES, State
-from penstock.core.queue import SETTLED, Counts, Move, Queue, QueueKey, QueueSettings, Standing, empties_bucket
+from penstock.core.queue import (
+    SETTINGS_DEFAULT,
+    SETTLED,
+    Counts,
+    Move,
+    Queue,
+    QueueKey,
+    QueueSettings,
+    Standing,
+    empties_bucket,
+)
 from penstock.store.catalog import as_counts, book, except_queues
 from penstock.store.contract import JournalBlock
 from penstock.store.sqlite import crons as cron_rows
@@ -123,7 +133,7 @@ class SqliteTransaction(Ledger, AcrossShards):
         self.wrote = False
         self.block: JournalBlock | None = None
         self._begun = False
-        self._groups = Groups(self._db, self._limits_groups)
+        self._groups = Groups(self._db, self._settings_of)
         self._recount = False
         self._new_crons = 0
 
@@ -310,9 +320,9 @@ class SqliteTransaction(Ledger, AcrossShards):
 
     # Limits of groups.
 
-    def _limits_groups(self, queue: int) -> bool:
+    def _settings_of(self, queue: int) -> QueueSettings:
         known = self._catalog.by_number.get(queue)
-        return known is not None and known.settings.limits_groups
+        return SETTINGS_DEFAULT if known is None else known.settings
 
     async def group_load(self, queue: Queue, group: str) -> GroupLimits | None:
         return self._groups.load(queue.number, group)

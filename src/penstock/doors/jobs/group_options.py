@@ -1,0 +1,37 @@
+"""What a worker asks for all groups of its queue when it pulls: ``group`` of bunqueue 2.9."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.core.group_limits import GroupDefaults
+from penstock.engine.group_limits import AskForGroups
+
+if TYPE_CHECKING:
+    from penstock.doors.http.body import Reader
+    from penstock.doors.jobs import wire
+    from penstock.doors.jobs.call import Call
+    from penstock.doors.jobs.jobs import JobHandlers
+
+
+class Pull(Protocol):
+    """The fields of a pull."""
+
+    group: wire.GroupOptions | None
+
+
+async def ask_for_groups(jobs: JobHandlers, call: Call, queue: str, reader: Reader[Any]) -> None:
+    """Before a pull: have the limits for all groups that the worker asks for. Nothing is written while they hold already."""
+    if "group" not in call.message:
+        return
+    pull: Pull = reader.parse(await call.body())
+    options = pull.group
+    if options is None or (options.concurrency is None and options.limit is None):
+        return
+    rate = () if options.limit is None else (options.limit.max, options.limit.duration)
+    asked = GroupDefaults(options.concurrency, *rate)
+    key = jobs.queue_key(call.request, queue)
+    found = jobs.store.queue_find(key)
+    held = None if found is None else found.settings.group_defaults
+    if held is None or held.joined(asked, jobs.engine.of(key).clock.now_ms()) != held:
+        await jobs.engine.run(AskForGroups(key, asked))
