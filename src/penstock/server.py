@@ -429,7 +429,7 @@ class Doors:
             error_body=error_body,
         )
         self._bodies.append(app.bodies)
-        self.monitor.add(app.under_way)
+        self.monitor.add(app)
         return app
 
 

@@ -123,15 +123,17 @@ connection_scan_ms: Final = SECOND_MS  # between two scans of all connections
 first_bytes: Final = 24  # a connection has to send within first_bytes_ms_max: as many as announce HTTP/2
 first_bytes_ms_max: Final = 10 * SECOND_MS
 crowded_quiet_ms: Final = SECOND_MS  # a connection without a request is closed after this while there are too many
+connection_holders: Final = 8  # a holder with at most this part of all connections loses none of them while they are in use
 answer_counted_bytes: Final = 4_096  # an answer above this size counts as unread until the client has taken it
 answer_small_bytes: Final = 65_536  # an answer up to this size never waits for other connections
 answers_connection_bytes_max: Final = 8 * MEBIBYTE  # unread, beyond one answer
 answers_client_bytes_max: Final = 32 * MEBIBYTE  # likewise, by one identity, or one address if there is none
 answers_bytes_max: Final = 96 * MEBIBYTE  # likewise, by all clients; and of answers that wait for being sent
-answers_waiting_max: Final = 1_000  # answers that wait for being sent, of all clients
+answers_waiting_max: Final = 1_000  # answers that wait for being sent, of all clients; one client has half of those left
 answer_look_ms: Final = 100  # between two looks how much clients have taken
 answer_stall_ms_max: Final = 30 * SECOND_MS  # a client that takes nothing of its answers for this long is cut off
-answer_stall_crowded_ms_max: Final = 5 * SECOND_MS  # likewise, while half of answers_bytes_max is unread
+answer_stall_crowded_ms_max: Final = 5 * SECOND_MS  # likewise, while half of answers_bytes_max is unread; and then ...
+answer_crowded_parts: Final = 32  # ... one that takes less than this part of what is unread in that time
 
 # What a connection of the Redis protocol may be.
 resp_connections_max: Final = 10_000

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.core import limits
 from penstock.core.clock import pause
 from penstock.core.errors import TooMany
+from penstock.core.shares import has_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
 class _Reader:
     """One connection that was sent large answers."""
 
-    __slots__ = ("before", "client", "ends", "moved_at", "sent", "taken", "unread")
+    __slots__ = ("before", "client", "due", "ends", "moved_at", "sent", "taken", "unread")
 
     def __init__(self, ends: str, client: str, before: int, now: int) -> None:
         self.ends = ends
         self.client = client  #: whose unread bytes these are
         self.before = before  #: bytes that the connection had acknowledged before
         self.sent = 0  #: bytes of large answers
-        self.taken = before
+        self.taken = before  #: bytes that it had acknowledged when it was last seen to take enough
+        self.due = 0  #: bytes that were unread then
         self.unread = 0
         self.moved_at = now  #: steady ms
 
@@ -49,6 +51,7 @@ class UnreadAnswers:
         self.unread = 0  #: bytes, of all connections
         self.waiting = 0  #: answers that wait for being handed over
         self._waiting_bytes = 0
+        self._waiting_of: dict[str, tuple[int, int]] = {}  #: of these, by client: answers and bytes
         self._by_ends: dict[str, _Reader] = {}
         self._by_client: dict[str, int] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -93,12 +96,13 @@ class UnreadAnswers:
         )
 
     async def _wait(self, ends: str, client: str, size: int) -> None:
-        crowded = self._waiting_bytes and self._waiting_bytes + size > limits.answers_bytes_max
-        if crowded or self.waiting >= limits.answers_waiting_max:
+        answers, held = self._waiting_of.get(client, (0, 0))
+        free = limits.answers_bytes_max - self._waiting_bytes
+        crowded = (self._waiting_bytes and size > free) or (held and held + size > free)
+        if crowded or not has_room(limits.answers_waiting_max, self.waiting, answers):
             raise TooMany("Too many answers wait for clients that do not read theirs. Retry in a moment.")
         until = self._clock.steady_ms() + limits.answer_stall_ms_max
-        self.waiting += 1
-        self._waiting_bytes += size
+        self._count_waiting(client, 1, size)
         try:
             while not self._fits(ends, client, size):
                 if self._clock.steady_ms() >= until:
@@ -107,8 +111,16 @@ class UnreadAnswers:
                     self._looked = asyncio.get_running_loop().create_future()
                 await asyncio.shield(self._looked)
         finally:
-            self.waiting -= 1
-            self._waiting_bytes -= size
+            self._count_waiting(client, -1, -size)
+
+    def _count_waiting(self, client: str, answers: int, size: int) -> None:
+        self.waiting += answers
+        self._waiting_bytes += size
+        before, held = self._waiting_of.get(client, (0, 0))
+        if before + answers:
+            self._waiting_of[client] = (before + answers, held + size)
+        else:
+            del self._waiting_of[client]
 
     def _count(self, reader: _Reader, change: int) -> None:
         reader.unread += change
@@ -143,14 +155,14 @@ class UnreadAnswers:
         if known is None or not known.look(now):  # the connection is gone
             self._forget(reader)
             return
-        if known.acked != reader.taken:
-            reader.taken, reader.moved_at = known.acked, now
+        crowded = self.unread > limits.answers_bytes_max // 2
         unread = max(0, reader.sent - (known.acked - reader.before))
         self._count(reader, unread - reader.unread)
         if not unread:
             self._forget(reader)
             return
-        crowded = self.unread > limits.answers_bytes_max // 2
+        if known.acked - reader.taken > (reader.due // limits.answer_crowded_parts if crowded else 0):
+            reader.taken, reader.due, reader.moved_at = known.acked, unread, now
         if now - reader.moved_at >= (limits.answer_stall_crowded_ms_max if crowded else limits.answer_stall_ms_max):
             self._forget(reader)
             self._cut(reader.ends)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core import limits
 from penstock.core.clock import pause
 from penstock.core.errors import TooMany
+from penstock.doors.listening import network_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,6 +124,7 @@ class Strangers:
 
     async def enter(self, address: str) -> None:
         """Return when there is room for one more. Raises TooMany after ``limits.auth_wait_ms_max``, or if too many wait."""
+        address = network_of(address)
         if not self._has_room(address):
             if self._waiting >= limits.strangers_waiting_max:
                 raise TooMany("Too many WebSocket connections without a token")
@@ -140,6 +142,7 @@ class Strangers:
 
     def leave(self, address: str) -> None:
         """Make room: one has shown its token, or is gone."""
+        address = network_of(address)
         self._total -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:

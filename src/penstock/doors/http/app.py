@@ -23,6 +23,7 @@ from penstock.doors.http.route import JSON, PLAIN, File, Plain, Route, Stream
 from penstock.doors.http.router import Router
 from penstock.doors.http.unknown import WARNING_HEADER
 from penstock.doors.links import ends_of
+from penstock.doors.listening import network_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -138,25 +139,25 @@ class HttpApp:
         asking, is_open = origins.allowed
         self._heads = (_heads(asking), _heads(is_open))  #: by whether the gate is open, which may change
         self._answers = answers
-        self.under_way: set[Scope] = set()  #: requests that are not over, WebSockets among them
+        self._under_way: dict[Scope, Request | None] = {}  #: requests that are not over; None for WebSockets
         self._share = share
-        self.bodies = Bodies(clock, self.client_of, share)
+        self.bodies = Bodies(clock, self._network_of, share)
         self._encode = msgspec.json.Encoder().encode
 
     async def __rsgi__(self, scope: Scope, proto: HTTPProtocol) -> None:
         """Answer one request."""
-        under_way = self.under_way
-        under_way.add(scope)
+        under_way = self._under_way
+        under_way[scope] = None
         try:
             if scope.proto == "http":
                 await self._answer(scope, proto)
             else:
                 await self._serve_websocket(scope, cast("RSGIWebsocketProtocol", proto))
         finally:
-            under_way.discard(scope)
+            del under_way[scope]
 
     async def _answer(self, scope: Scope, proto: HTTPProtocol) -> None:
-        request = Request(scope, proto, self.bodies, self._gate)
+        self._under_way[scope] = request = Request(scope, proto, self.bodies, self._gate)
         route: Route | None = None
         heads = self._heads[self._gate.is_open]
         try:
@@ -215,7 +216,10 @@ class HttpApp:
         """Return what a request has to wait for before it begins: its namespace may have begun enough for now."""
         if route is None or not (route.namespaced or "ns" in params):
             return None
-        request.tenant = tenant = params["ns"] if "ns" in params else request.header("x-namespace", DEFAULT_NAMESPACE)
+        tenant = params["ns"] if "ns" in params else request.header("x-namespace", DEFAULT_NAMESPACE)
+        if not self._gate.is_open:  # some handlers check rights later; no request may wait in the line of others
+            tenant = request.identity.tenant(tenant)
+        request.tenant = tenant
         place = self._share.begin(tenant)
         if place is None and self._share.shared:
             self._share.enter(tenant)
@@ -312,7 +316,26 @@ class HttpApp:
     def _who(self, scope: Scope, request: Request) -> str:
         """Name the client whose unread answers are counted: the identity, or the address if there is none."""
         subject = request.identity.subject
-        return f"identity {subject}" if subject else self.client_of(scope)
+        return f"identity {subject}" if subject else self._network_of(scope)
+
+    def in_use(self) -> dict[str, str]:
+        """Return the connections with a request under way, by their ends, and the holder of each.
+
+        A holder is the namespace of an identity, so that several keys of one namespace are one holder, or else an address.
+        """
+        return {ends_of(scope): self._holder(scope, request) for scope, request in self._under_way.items()}
+
+    def receiving(self) -> set[str]:
+        """Return the ends of connections over which the body of a request is expected."""
+        return {ends_of(scope) for scope in self.bodies.arriving.values()}
+
+    def _holder(self, scope: Scope, request: Request | None) -> str:
+        known = request is not None and request.identity.subject
+        return f"namespace {request.tenant}" if request is not None and known else self._network_of(scope)
+
+    def _network_of(self, scope: Scope) -> str:
+        """Return what all addresses of one client have in common: one with IPv6 has a whole network of them."""
+        return network_of(self.client_of(scope))
 
     def client_of(self, scope: Scope) -> str:
         """Return the address of the client itself, whoever stands between."""
