@@ -18,11 +18,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from penstock.core import limits, slices
-from penstock.core.clock import work_s
+from penstock.core.clock import call_after_work, work_s
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -83,17 +84,16 @@ class FairShare:
         namespace = self._holders.get(asyncio.current_task())
         if not self._is_waited_for(namespace):
             return
-        loop = asyncio.get_running_loop()
-        until = loop.time() + limits.share_wait_ms / 1_000
+        until = work_s() + limits.share_wait_ms / 1_000
         while self._is_waited_for(namespace):
-            place: Place = loop.create_future()
+            place: Place = asyncio.get_running_loop().create_future()
             self._give_way.append(place)
-            alarm = loop.call_at(until, _end, place)
+            alarm = call_after_work(until - work_s(), partial(_end, place))
             try:
                 await place
             finally:
                 alarm.cancel()
-            if loop.time() >= until:
+            if work_s() >= until:
                 return
 
     def _is_waited_for(self, namespace: str | None) -> bool:
