@@ -177,11 +177,16 @@ async def test_a_large_request_does_not_wait_for_what_waits_itself(
     may_end.set()
 
 
-async def test_a_large_request_goes_on_after_a_while(share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "share_wait_ms", 1)
+async def test_a_large_request_goes_on_after_a_while(
+    share: FairShare, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "share_small_ms", 60_000)
     may_end = await enter(share, "quiet")
-    await give_way(share)
+    large = asyncio.create_task(give_way(share))
+    await settle()
+    assert not large.done()
+    await clock.advance(limits.share_wait_ms)
+    await large
     may_end.set()
 
 

@@ -190,6 +190,11 @@ def work_s() -> float:
     return time.perf_counter()
 
 
+def rest_in_thread() -> None:
+    """Give the interpreter's lock to the event loop. For threads, which otherwise keep it for up to 5 ms at a time."""
+    time.sleep(limits.share_read_pause_ms / 1_000)
+
+
 async def pause(clock: Clock, ms: int) -> None:
     """Wait for a while by a clock; given up like anything else that is awaited."""
     rung: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -7,7 +7,6 @@ what decodes and checks large requests holds the interpreter's lock.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -47,11 +46,6 @@ def _turns_of(loop: asyncio.AbstractEventLoop) -> _Turns:
 def share_loop(give_way: Callable[[], Awaitable[None]] | None) -> None:
     """Have slices last ``limits.share_slice_ms``, and ``give_way`` be awaited between two of them. None: no longer."""
     _turns_of(asyncio.get_running_loop()).give_way = give_way
-
-
-def rest_in_thread() -> None:
-    """Give the interpreter's lock to the event loop. For threads, which otherwise keep it for up to 5 ms at a time."""
-    time.sleep(limits.share_read_pause_ms / 1_000)
 
 
 def at_once(steps: Steps[T]) -> T:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -84,16 +85,16 @@ class FairShare:
         if not self._is_waited_for(namespace):
             return
         loop = asyncio.get_running_loop()
-        until = loop.time() + limits.share_wait_ms / 1_000
+        until = self._clock.steady_ms() + limits.share_wait_ms
         while self._is_waited_for(namespace):
             place: Place = loop.create_future()
             self._give_way.append(place)
-            alarm = loop.call_at(until, _end, place)
+            alarm = self._clock.call_at(until, partial(_end, place))
             try:
                 await place
             finally:
                 alarm.cancel()
-            if loop.time() >= until:
+            if self._clock.steady_ms() >= until:
                 return
 
     def _is_waited_for(self, namespace: str | None) -> bool:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from penstock.core import ids, limits
+from penstock.core.clock import rest_in_thread
 from penstock.core.errors import StorageFailed
 from penstock.core.flow import Need
 from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
-from penstock.core.slices import rest_in_thread
 from penstock.store.contract import FinishedMinutes, JournalBlock, LogEntry, Page, Parcel, Place, Selection
 from penstock.store.journal import PageReader
 from penstock.store.listing import ORDER, Listing
