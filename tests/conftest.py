@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from penstock.core.clock import ManualClock
 from penstock.core.durability import Durability
@@ -16,6 +17,11 @@ from tests.support.server import ServerProcess
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("penstock", deadline=None)
+settings.load_profile("penstock")
 
 
 @pytest.fixture(scope="session")
