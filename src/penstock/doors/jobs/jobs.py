@@ -12,7 +12,7 @@ from penstock.core.errors import BodyTooLarge, InvalidInput, PayloadTooLarge
 from penstock.core.flow import Need
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
-from penstock.core.slices import at_once, in_slices
+from penstock.core.slices import in_slices
 from penstock.doors.http.body import Reader
 from penstock.doors.http.claiming import PullWaits, claim_for
 from penstock.doors.http.route import Route
@@ -87,6 +87,17 @@ _FEW_JOBS = 1_000
 _FEW_SHARED_JOBS = 100
 
 
+def _few_new_jobs(bodies: list[wire.PushBody]) -> list[NewJob]:
+    """Turn the jobs of a small body into what the engine pushes. Without steps, which cost a tenth of a bulk push."""
+    new = []
+    for index, each in enumerate(bodies):
+        try:
+            new.append(new_job(each))
+        except InvalidInput as error:
+            raise type(error)(f"jobs[{index}]: {error}") from None
+    return new
+
+
 def _new_jobs(bodies: list[wire.PushBody]) -> Steps[list[NewJob]]:
     new = []
     for index, each in enumerate(bodies):
@@ -133,13 +144,12 @@ class JobHandlers(JobsDoor):
         key = self.queue_key(req, queue)
         text = await req.body()
         body = await BULK_CHECK.read(req, text, BULK.steps)
-        steps = _new_jobs(body.jobs)
         few = _FEW_SHARED_JOBS if self.engine.share.shared else _FEW_JOBS
         if len(body.jobs) <= few and len(text) <= limits.small_body_bytes:
-            new = at_once(steps)
+            new = _few_new_jobs(body.jobs)
         else:
             await req.become_large()
-            new = await in_slices(steps)
+            new = await in_slices(_new_jobs(body.jobs))
             await self.engine.share.give_way()
         pushed = await self.engine.run(Push(key, new))
         return wire.IdsReply(ids=[job_name(job) for job in pushed])
