@@ -202,10 +202,10 @@ async def test_events_are_passed_on_in_shorter_slices_while_tenants_share_the_lo
         hub.want(reader, frozenset())
 
 
-async def test_a_bulk_push_waits_for_a_small_request_of_another_tenant(
+async def test_a_listing_waits_for_a_small_request_of_another_tenant(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A listing too: both ask before each slice."""
+    """It asks before each part."""
     monkeypatch.setattr(limits, "share_wait_ms", 60_000)
     monkeypatch.setattr(limits, "share_small_ms", 60_000)
     await engine.run(Push(FLOOD, some(10)))
