@@ -18,7 +18,7 @@ from penstock.core import limits
 from penstock.core.clock import SystemClock, pause
 from penstock.core.errors import PenstockError
 from penstock.core.events import EventKind
-from penstock.core.shares import Shares
+from penstock.core.pool_shares import Shares
 from penstock.dev_cert import with_dev_cert
 from penstock.doors.batches.door import BatchesDoor
 from penstock.doors.batches.tally import BatchesMetrics, Tally

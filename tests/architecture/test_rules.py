@@ -102,4 +102,4 @@ def test_every_command_of_the_command_line_is_found_by_its_name() -> None:
         command = main.get_command(context, name)
         assert command is not None
         assert command.name == name
-    assert main.get_command(context, "asking") is None, "a module, but no command"
+    assert main.get_command(context, "api") is None, "a module, but no command"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.bulkwork.stagework import pack
-from penstock.core import ledger, limits
+from penstock.core import bulk_records, limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def test_chunks_hold_all_rows_of_a_queue_in_order_and_no_more_than_they_may(
         expected[queue].append(value)
     found: dict[str, list[bytes]] = defaultdict(list)
     for chunk in packed:
-        data = [bytes(new.data) for new in ledger.unpack(chunk.body)[0]]
+        data = [bytes(new.data) for new in bulk_records.unpack(chunk.body)[0]]
         found[chunk.queue] += data
         assert chunk.rows == len(data) <= ROWS_MAX
         assert sum(map(len, data[:-1])) < BYTES_MAX

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core import limits
+from penstock.core.dependencies import Dependency, End, Need, Relay
 from penstock.core.errors import RowChanged
-from penstock.core.flow import Dependency, End, Need, Relay
-from penstock.core.names import Reservation
+from penstock.core.reservations import Reservation
 
 if TYPE_CHECKING:
     from tests.conformance.workbench import Workbench

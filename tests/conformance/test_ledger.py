@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.core.bulk_records import Chunk, Entry, EntryKind
 from penstock.core.errors import RowChanged
-from penstock.core.ledger import Chunk, Entry, EntryKind
 from penstock.core.lifecycle import State
 from penstock.store.contract import Search
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core import limits
+from penstock.core.dependencies import Dependency, End, Need, NeedCount
 from penstock.core.errors import InvalidInput
-from penstock.core.flow import Dependency, End, Need, NeedCount
 from penstock.core.lifecycle import State
 
 if TYPE_CHECKING:

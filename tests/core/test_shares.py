@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.clock import settle
 from penstock.core.errors import NamespaceLimit, TooMany
-from penstock.core.shares import Place, Pool, Shares, Slots, has_room
+from penstock.core.pool_shares import Place, Pool, Shares, Slots, has_room
 
 
 def fill(pool: Pool, namespace: str) -> int:

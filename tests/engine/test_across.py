@@ -11,8 +11,8 @@ import pytest
 
 from penstock.core import limits
 from penstock.core.clock import settle
+from penstock.core.dependencies import Need
 from penstock.core.errors import PenstockError, StorageFailed
-from penstock.core.flow import Need
 from penstock.core.job import JobFlag, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey

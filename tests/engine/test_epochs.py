@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core import limits
+from penstock.core.bulk_records import EntryKind, Epoch, SliceRef
 from penstock.core.clock import settle
 from penstock.core.errors import EpochOver, EpochUnknown, TooMany
 from penstock.core.job import JobFlag, NewJob
-from penstock.core.ledger import EntryKind, Epoch, SliceRef
 from penstock.core.queue import QueueKey
 from penstock.engine.claim import Claim
 from penstock.engine.epochs import Begin, Ending, Record, SettleSlice

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core import limits
 from penstock.core.clock import ManualClock, settle
-from penstock.core.slices import Steps, in_slices
+from penstock.core.time_slices import Steps, in_slices
 from penstock.engine.fair_share import FairShare
 
 pytestmark = pytest.mark.anyio

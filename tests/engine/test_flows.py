@@ -9,10 +9,10 @@ import pytest
 
 from penstock.core import limits
 from penstock.core.clock import settle
+from penstock.core.dependencies import Need
 from penstock.core.durability import Durability
 from penstock.core.errors import InvalidInput, JobNotFound
 from penstock.core.events import EventKind
-from penstock.core.flow import Need
 from penstock.core.ids import to_uuid
 from penstock.core.job import DeathReason, JobFlag, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.clock import ManualClock
-    from penstock.core.flow import Dependency
+    from penstock.core.dependencies import Dependency
     from penstock.core.job import Job
 
 pytestmark = pytest.mark.anyio

@@ -12,8 +12,8 @@ from penstock.core.clock import settle
 from penstock.core.errors import InvalidInput, NameContested, StorageFailed
 from penstock.core.ids import shard_of, to_uuid
 from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, NewJob
-from penstock.core.names import Permit, Reservation
 from penstock.core.queue import QueueKey
+from penstock.core.reservations import Permit, Reservation
 from penstock.core.sharding import home_of, shard_for
 from penstock.engine.names import ForgetNames, ListNames, PutNames, Registrar, Reserve, Wish
 from penstock.engine.produce import Push, PushAcross

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.core import ledger
+from penstock.core import bulk_records
 from penstock.core.job import IDEMPOTENCY_PREFIX, Dedup, NewJob
 from penstock.core.queue import QueueKey
 from penstock.engine.drafts import CommitStages
@@ -110,7 +110,7 @@ async def test_words_about_many_messages_are_looked_up_together(engine: Engine, 
 async def test_many_staged_writes_are_committed_together(engine: Engine, asked: Counter[str]) -> None:
     stages = Stages(engine)  # nobody publishes
     for number in range(MANY):
-        await stages.stage("default", f"t{number}", 0, [Rows("mail", 1, ledger.pack({"data": [b"%d" % number]}))])
+        await stages.stage("default", f"t{number}", 0, [Rows("mail", 1, bulk_records.pack({"data": [b"%d" % number]}))])
     asked.clear()
     commit, _ = await engine.run(CommitStages("default", "k", [f"t{number}" for number in range(MANY)]))
     assert commit.rows == MANY

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.core import ledger, limits
+from penstock.core import bulk_records, limits
+from penstock.core.bulk_records import EntryKind
 from penstock.core.clock import settle
 from penstock.core.durability import Durability
 from penstock.core.errors import CommitUnknown, InvalidInput, QuotaExceeded, StageUnknown, TooMany
-from penstock.core.ledger import EntryKind
 from penstock.core.queue import QueueKey
 from penstock.engine.engine import Engine
 from penstock.engine.stages import Rows, Stages
@@ -45,7 +45,7 @@ async def stages_of(engine: AnyEngine) -> AsyncIterator[Stages]:
 def rows(count: int, queue: str = "mail", chunk: int = 10, **columns: object) -> list[Rows]:
     data = [b"%d" % number for number in range(count)]
     return [
-        Rows(queue, len(some), ledger.pack({"data": some, **columns}))
+        Rows(queue, len(some), bulk_records.pack({"data": some, **columns}))
         for some in (data[at : at + chunk] for at in range(0, count, chunk))
     ]
 

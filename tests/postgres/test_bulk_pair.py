@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from penstock.core.ledger import EntryKind
+from penstock.core.bulk_records import EntryKind
 from penstock.engine.epochs import Ending, SettleSlice
 from penstock.engine.groups import Groups, Wish
 from penstock.store.contract import Search

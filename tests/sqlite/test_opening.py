@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
+from penstock.core.dependencies import Dependency, Need
 from penstock.core.durability import Durability
 from penstock.core.errors import ConfigInvalid, PenstockError, StorageFull, StoreIncompatible, StoreLocked
-from penstock.core.flow import Dependency, Need
 from penstock.core.lifecycle import State
 from penstock.core.queue import Counts
 from penstock.engine.engine import Engine

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from penstock.bulkwork.columns import MOMENT, moments, named, numbers, texts, uuids
-from penstock.core.opaque import unwrapped
+from penstock.core.binary_payload import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

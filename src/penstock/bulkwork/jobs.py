@@ -8,8 +8,8 @@ import msgspec
 import pyarrow as pa
 
 from penstock.bulkwork.columns import MOMENT, column, moments, named, numbers, texts, uuids
+from penstock.core.binary_payload import unwrapped
 from penstock.core.job import Details
-from penstock.core.opaque import unwrapped
 from penstock.store.bulk import HEAD
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from msgspec import Raw
 from penstock.bulkwork.arrowsize import check_sizes
 from penstock.bulkwork.trailer import trailer
 from penstock.core import ids, limits
+from penstock.core.binary_payload import wrap
+from penstock.core.bulk_records import pack as pack_columns
 from penstock.core.errors import InvalidInput
 from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag
-from penstock.core.ledger import pack as pack_columns
-from penstock.core.opaque import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,7 +16,7 @@ from penstock.bulkwork.epochwork import SCHEMA, epoch_batch
 from penstock.bulkwork.files import Part, Spooler
 from penstock.bulkwork.jobs import JOBS, jobs_batch
 from penstock.bulkwork.journal import EVENTS, Gathering
-from penstock.core import ledger
+from penstock.core import bulk_records
 from penstock.core.errors import EpochUnknown, InvalidInput, JournalGone, LakeUnavailable, SpoolFull, StorageFailed
 from penstock.core.lifecycle import State
 from penstock.store.bulk import JobsWanted
@@ -107,7 +107,7 @@ async def epoch(
             body = await (await at(shard)).slice(namespace, entry, number)
             if body is None:
                 raise EpochUnknown("The epoch was acknowledged or released meanwhile.")
-            jobs, tokens = ledger.decode_slice(body).leases()
+            jobs, tokens = bulk_records.decode_slice(body).leases()
             left = {job_id: (token, offset + row) for row, (job_id, token) in enumerate(zip(jobs, tokens, strict=True))}
             left = {job_id: left[job_id] for job_id in jobs[first:end]}
             seen: set[int] = set()

@@ -11,7 +11,7 @@ from penstock.config import readers
 from penstock.config.readers import Listener
 from penstock.core import limits
 from penstock.core.durability import Durability
-from penstock.core.shares import ALL, HALF
+from penstock.core.pool_shares import ALL, HALF
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.core import limits
 from penstock.core.clock import pause
 from penstock.core.errors import TooMany
-from penstock.core.shares import has_room
+from penstock.core.pool_shares import has_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from penstock.core import limits
 from penstock.core.errors import PenstockError, TooMany
-from penstock.core.shares import Place, Pool, Shares, has_room
+from penstock.core.pool_shares import Place, Pool, Shares, has_room
 
 if TYPE_CHECKING:
     import ssl

@@ -7,6 +7,6 @@ out byte for byte as it went in.
 
 from __future__ import annotations
 
-from penstock.core.opaque import unwrap, wrap, wrap_steps
+from penstock.core.binary_payload import unwrap, wrap, wrap_steps
 
 __all__ = ("unwrap", "wrap", "wrap_steps")

@@ -16,8 +16,8 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
+from penstock.core.dependencies import Afar, Dependency, End, Need, Relay, vanished
 from penstock.core.errors import PenstockError
-from penstock.core.flow import Afar, Dependency, End, Need, Relay, vanished
 from penstock.core.ids import shard_of, time_of
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import Arrow, State

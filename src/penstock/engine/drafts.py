@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core import ledger, limits
+from penstock.core import bulk_records, limits
+from penstock.core.bulk_records import Chunk, Commit, Entry, EntryKind, Stage
 from penstock.core.errors import StageUnknown
-from penstock.core.ledger import Chunk, Commit, Entry, EntryKind, Stage
 from penstock.engine.command import Command
 
 if TYPE_CHECKING:
@@ -153,9 +153,9 @@ async def save_stage(_engine: Engine, work: Work, commands: Sequence[SaveStage])
         name = (EntryKind.STAGE, command.namespace, command.txn, command.part)
         found = await work.tx.entry_load(*name)
         version = found[0].version if found else 0
-        entry = Entry(*name, work.now_ms, ledger.encode(command.stage), command.stage.bytes, version)
+        entry = Entry(*name, work.now_ms, bulk_records.encode(command.stage), command.stage.bytes, version)
         await work.tx.entry_save([entry])
-        work.answer(command, ledger.decode_stage(found[0].body) if found else None)
+        work.answer(command, bulk_records.decode_stage(found[0].body) if found else None)
 
 
 async def commit_stages(engine: Engine, work: Work, commands: Sequence[CommitStages]) -> None:
@@ -164,7 +164,7 @@ async def commit_stages(engine: Engine, work: Work, commands: Sequence[CommitSta
         namespace, key = command.namespace, command.key
         known = await work.tx.entry_load(EntryKind.COMMIT, namespace, key, 0)
         if known:
-            work.answer(command, (ledger.decode_commit(known[0].body), True))
+            work.answer(command, (bulk_records.decode_commit(known[0].body), True))
             continue
         txns = {txn: place for place, txn in enumerate(dict.fromkeys(command.txns))}
         staged = await work.tx.entry_load_all(EntryKind.STAGE, namespace, [(txn, None) for txn in txns])
@@ -180,12 +180,12 @@ async def commit_stages(engine: Engine, work: Work, commands: Sequence[CommitSta
                 ),
             )
             continue
-        stages = [ledger.decode_stage(each.body) for each in staged]
+        stages = [bulk_records.decode_stage(each.body) for each in staged]
         drafts = [(each.draft, shard) for each in stages for shard in each.shards]
         shard_here = engine.store.shard
         untold = sorted({shard for _, shard in drafts if shard != shard_here})
         commit = Commit(sum(each.rows for each in stages), drafts, untold, published=not drafts)
-        entries = [Entry(EntryKind.COMMIT, namespace, key, 0, work.now_ms, ledger.encode(commit))]
+        entries = [Entry(EntryKind.COMMIT, namespace, key, 0, work.now_ms, bulk_records.encode(commit))]
         if drafts:
             entries.append(Entry(EntryKind.OPEN, namespace, key, 0, work.now_ms))
         await work.tx.entry_save(entries)
@@ -230,13 +230,13 @@ async def told(_engine: Engine, work: Work, commands: Sequence[Told]) -> None:
         if not found:
             work.answer(command, True)
             continue
-        commit = ledger.decode_commit(found[0].body)
+        commit = bulk_records.decode_commit(found[0].body)
         commit.untold = [shard for shard in commit.untold if shard not in command.shards]
         if command.published and not commit.published and not commit.untold:
             commit.published = True
             commit.drafts = []
             await work.tx.entry_remove(await work.tx.entry_load(EntryKind.OPEN, command.namespace, command.key, 0))
-        await work.tx.entry_save([found[0]._replace(body=ledger.encode(commit))])
+        await work.tx.entry_save([found[0]._replace(body=bulk_records.encode(commit))])
         work.answer(command, commit.published)
 
 
@@ -247,7 +247,7 @@ async def abort_stage(_engine: Engine, work: Work, commands: Sequence[AbortStage
         if command.before_ms is not None:
             found = [each for each in found if each.at < command.before_ms]
         await work.tx.entry_remove(found)
-        work.answer(command, [ledger.decode_stage(each.body) for each in found])
+        work.answer(command, [bulk_records.decode_stage(each.body) for each in found])
 
 
 async def drop_draft(_engine: Engine, work: Work, commands: Sequence[DropDraft]) -> None:

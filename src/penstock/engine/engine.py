@@ -12,7 +12,7 @@ from penstock.core import limits
 from penstock.core.durability import Durability
 from penstock.core.errors import PenstockError
 from penstock.core.ids import IdSource, first_of
-from penstock.core.shares import Shares
+from penstock.core.pool_shares import Shares
 from penstock.engine import verbs
 from penstock.engine.batcher import Batcher
 from penstock.engine.claim import Claim, WaitingRoom

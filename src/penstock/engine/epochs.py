@@ -5,12 +5,12 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.core import ledger
+from penstock.core import bulk_records
+from penstock.core.bulk_records import Entry, EntryKind, Epoch, Group, Slice, SliceRef, slice_name
 from penstock.core.errors import (
     EpochOver,
 )
 from penstock.core.job import JobFlag
-from penstock.core.ledger import Entry, EntryKind, Epoch, Group, Slice, SliceRef, slice_name
 from penstock.core.lifecycle import Arrow
 from penstock.engine.command import Command
 from penstock.engine.repeat import repeat
@@ -155,7 +155,7 @@ class SliceNote:
         """Note jobs and their leases."""
         namespace, group, epoch = self._name
         number = work.serial()
-        body = ledger.encode(Slice.of([job.id for job in jobs], [job.token for job in jobs]))
+        body = bulk_records.encode(Slice.of([job.id for job in jobs], [job.token for job in jobs]))
         entry = Entry(EntryKind.SLICE, namespace, slice_name(group, epoch), number, work.now_ms, body, len(jobs))
         await work.tx.entry_save([entry])
         self.ref = SliceRef(engine.store.shard, number, len(jobs))
@@ -174,7 +174,7 @@ async def settle_slices(engine: Engine, work: Work, commands: Sequence[SettleSli
         if not entries:
             work.answer_early(command, None)
             continue
-        jobs, tokens = ledger.decode_slice(entries[0].body).leases()
+        jobs, tokens = bulk_records.decode_slice(entries[0].body).leases()
         await work.prefetch(jobs)
         held, others = work.held(jobs, tokens)
         if held:
@@ -187,7 +187,7 @@ async def settle_slices(engine: Engine, work: Work, commands: Sequence[SettleSli
         elif command.keeps_others:
             kept = others
         if kept:
-            body = ledger.encode(Slice.of(*zip(*kept, strict=True)))
+            body = bulk_records.encode(Slice.of(*zip(*kept, strict=True)))
             await work.tx.entry_save([entries[0]._replace(body=body, weight=len(kept))])
         elif kept is not None:
             await work.tx.entry_remove(entries)
@@ -224,18 +224,18 @@ async def record(_engine: Engine, work: Work, commands: Sequence[Record]) -> Non
     for command in commands:
         name = (command.namespace, command.group)
         group = await _group(work, *name, command.queues)
-        known = ledger.decode_group(group.body)
+        known = bulk_records.decode_group(group.body)
         epochs = await work.tx.entry_load(EntryKind.EPOCH, *name, command.number)
         if epochs:
-            work.answer(command, ledger.decode_epoch(epochs[0].body))
+            work.answer(command, bulk_records.decode_epoch(epochs[0].body))
             continue
         if command.number <= known.acked:
             work.refuse(command, over(command.number, known.acked))
             continue
         known.queues = list(command.queues)
-        entry = Entry(EntryKind.EPOCH, *name, command.number, work.now_ms, ledger.encode(command.epoch))
+        entry = Entry(EntryKind.EPOCH, *name, command.number, work.now_ms, bulk_records.encode(command.epoch))
         await work.tx.entry_save(
-            [group._replace(at=work.now_ms, body=ledger.encode(known)), entry._replace(weight=command.epoch.rows)]
+            [group._replace(at=work.now_ms, body=bulk_records.encode(known)), entry._replace(weight=command.epoch.rows)]
         )
         work.answer(command, command.epoch)
 
@@ -247,11 +247,11 @@ async def begin(_engine: Engine, work: Work, commands: Sequence[Begin]) -> None:
         changed: list[Entry] = []
         for entry in await work.tx.entry_load(EntryKind.EPOCH, command.namespace, command.group):
             if entry.number <= command.up_to:
-                epoch = ledger.decode_epoch(entry.body)
+                epoch = bulk_records.decode_epoch(entry.body)
                 found.append((entry.number, epoch))
                 if not epoch.acking:
                     marked = Epoch(epoch.slices, acking=True)
-                    changed.append(entry._replace(body=ledger.encode(marked)))
+                    changed.append(entry._replace(body=bulk_records.encode(marked)))
         if changed:
             await work.tx.entry_save(changed)
         work.answer(command, found)
@@ -264,9 +264,9 @@ async def end(_engine: Engine, work: Work, commands: Sequence[End]) -> None:
         for number in command.numbers:
             await work.tx.entry_remove(await work.tx.entry_load(EntryKind.EPOCH, *name, number))
         for group in await work.tx.entry_load(EntryKind.GROUP, *name, 0):
-            known = ledger.decode_group(group.body)
+            known = bulk_records.decode_group(group.body)
             known.acked = 0 if command.acked is None else max(known.acked, command.acked)
-            await work.tx.entry_save([group._replace(at=work.now_ms, body=ledger.encode(known))])
+            await work.tx.entry_save([group._replace(at=work.now_ms, body=bulk_records.encode(known))])
         work.answer(command, None)
 
 
@@ -278,9 +278,9 @@ async def seen(_engine: Engine, work: Work, commands: Sequence[Seen]) -> None:
             groups = await work.tx.entry_load(EntryKind.GROUP, *name, 0)
         else:
             group = await _group(work, *name, command.queues)
-            known = ledger.decode_group(group.body)
+            known = bulk_records.decode_group(group.body)
             known.queues = list(command.queues)
-            groups = [group._replace(body=ledger.encode(known))]
+            groups = [group._replace(body=bulk_records.encode(known))]
         await work.tx.entry_save([group._replace(at=work.now_ms) for group in groups])
         work.answer(command, None)
 
@@ -298,7 +298,7 @@ async def forget_groups(_engine: Engine, work: Work, commands: Sequence[ForgetGr
 async def _group(work: Work, namespace: str, group: str, queues: Sequence[str]) -> Entry:
     for found in await work.tx.entry_load(EntryKind.GROUP, namespace, group, 0):
         return found
-    return Entry(EntryKind.GROUP, namespace, group, 0, work.now_ms, ledger.encode(Group(list(queues))))
+    return Entry(EntryKind.GROUP, namespace, group, 0, work.now_ms, bulk_records.encode(Group(list(queues))))
 
 
 def over(number: int, acked: int) -> EpochOver:

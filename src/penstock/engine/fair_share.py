@@ -22,7 +22,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from penstock.core import limits, slices
+from penstock.core import limits, time_slices
 from penstock.core.clock import call_after_work, work_s
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class FairShare:
         self.shared = True
         self._seen = {self._only}
         self._only = ""
-        slices.share_loop(self.give_way)
+        time_slices.share_loop(self.give_way)
         self._look_later()
         return True
 
@@ -180,7 +180,7 @@ class FairShare:
             self._look_later()
             return
         self.shared = False
-        slices.share_loop(None)
+        time_slices.share_loop(None)
         self._small.clear()
         self._only = next(iter(self._seen), "")
         for namespace in list(self._lines):

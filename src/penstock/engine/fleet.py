@@ -19,6 +19,7 @@ import msgspec
 
 from penstock.core import limits
 from penstock.core.clock import pause
+from penstock.core.dependencies import Need
 from penstock.core.errors import (
     CronNotFound,
     InvalidInput,
@@ -31,7 +32,6 @@ from penstock.core.errors import (
     SubscriptionNotFound,
     WebhookNotFound,
 )
-from penstock.core.flow import Need
 from penstock.core.ids import SHARDS_MAX, from_uuid, shard_of, to_uuid
 from penstock.core.job import details_of
 from penstock.core.queue import QueueKey, Standing
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.job import Job
-    from penstock.core.shares import Shares
+    from penstock.core.pool_shares import Shares
     from penstock.core.webhook import Webhook
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.engine import Engine

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.job import Job, NewJob
-    from penstock.core.names import Permit
     from penstock.core.queue import QueueKey
+    from penstock.core.reservations import Permit
     from penstock.engine.engine import Engine
     from penstock.engine.fleet import Fleet
     from penstock.engine.pushing import Item

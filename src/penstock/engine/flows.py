@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
+from penstock.core.dependencies import Afar, Dependency, End, Need, after_failure, blame, end_of, standing
 from penstock.core.errors import JobNotFound, OwnAncestor
 from penstock.core.events import EventKind
-from penstock.core.flow import Afar, Dependency, End, Need, after_failure, blame, end_of, standing
 from penstock.core.job import DeathReason, JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
@@ -21,7 +21,7 @@ from penstock.engine.fast.commands import call_back
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.flow import NeedCount
+    from penstock.core.dependencies import NeedCount
     from penstock.core.job import Job
     from penstock.engine.engine import Engine
     from penstock.engine.work import JobRef, Work

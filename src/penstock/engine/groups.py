@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from penstock.core import ledger, limits
+from penstock.core import bulk_records, limits
+from penstock.core.bulk_records import Entry, EntryKind, Epoch, Group, SliceRef, slice_name
 from penstock.core.errors import (
     EpochUnknown,
     JobNotFound,
@@ -23,10 +24,9 @@ from penstock.core.errors import (
     TooMany,
     WrongState,
 )
-from penstock.core.ledger import Entry, EntryKind, Epoch, Group, SliceRef, slice_name
 from penstock.core.lifecycle import State
+from penstock.core.pool_shares import has_room, share_used
 from penstock.core.queue import QueueKey
-from penstock.core.shares import has_room, share_used
 from penstock.engine.claim import Claim, abandon
 from penstock.engine.epochs import (
     Begin,
@@ -273,7 +273,7 @@ class Groups(Keeper):
             epochs.setdefault((entry.namespace, entry.name), []).append(entry)
         found = []
         for entry in await store.entry_list(Search(EntryKind.GROUP, namespace)):
-            queues = ledger.decode_group(entry.body).queues
+            queues = bulk_records.decode_group(entry.body).queues
             mine = epochs.get((entry.namespace, entry.name), [])
             keys = [QueueKey(entry.namespace, queue) for queue in queues]
             known = [queue for key in keys if (queue := self._all.store.queue_find(key)) is not None]
@@ -290,7 +290,7 @@ class Groups(Keeper):
 
     async def _group(self, namespace: str, group: str) -> Group | None:
         found = await self._home.store.entry_list(Search(EntryKind.GROUP, namespace, group, limit=1))
-        return ledger.decode_group(found[0].body) if found else None
+        return bulk_records.decode_group(found[0].body) if found else None
 
     async def _make_room(self, namespace: str) -> None:
         """If there are as many groups as there may be, forget those that hold nothing and were not heard of for a while.
@@ -323,7 +323,7 @@ class Groups(Keeper):
 
     async def _epoch(self, namespace: str, group: str, number: int) -> Epoch:
         found = (await self._epochs(namespace, group, bodies=True)).get(number)
-        epoch = None if found is None else ledger.decode_epoch(found.body)
+        epoch = None if found is None else bulk_records.decode_epoch(found.body)
         if epoch is None or epoch.acking:
             raise EpochUnknown(f"The group has not claimed epoch {number}, or has acknowledged or released it.")
         return epoch
@@ -344,7 +344,7 @@ class Groups(Keeper):
 
     async def _open_epochs(self, namespace: str, group: str) -> dict[int, Epoch]:
         entries = await self._home.store.entry_list(Search(EntryKind.EPOCH, namespace, group))
-        epochs = {entry.number: ledger.decode_epoch(entry.body) for entry in entries}
+        epochs = {entry.number: bulk_records.decode_epoch(entry.body) for entry in entries}
         return {number: epoch for number, epoch in epochs.items() if not epoch.acking}
 
     async def _rest(self, slices: Sequence[SliceRef]) -> None:
@@ -481,7 +481,7 @@ class Groups(Keeper):
         for engine in self._all.engines[ref.shard : ref.shard + 1]:
             for entry in await engine.store.entry_list(search):
                 if entry.number == ref.number:
-                    return ledger.decode_slice(entry.body).leases()
+                    return bulk_records.decode_slice(entry.body).leases()
         return (), ()
 
     async def _fetch(self, jobs: Sequence[int]) -> dict[int, Job]:

@@ -1,4 +1,4 @@
-"""Names that are given once per namespace, over all shards: see ``core.names``.
+"""Names that are given once per namespace, over all shards: see ``core.reservations``.
 
 A push that gives a name first reserves it at the name's home, for the shard of its queue, in a transaction of its own. On that
 shard a name is given once anyway, so the ticket of the reservation is all that has to be right: the push shows it, and a
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
 from penstock.core.errors import QueueMoving
-from penstock.core.names import Reservation
+from penstock.core.reservations import Reservation
 from penstock.core.sharding import home_of
 from penstock.engine.command import Command
 from penstock.engine.keeper import Keeper

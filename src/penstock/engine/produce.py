@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import msgspec
 
 from penstock.core import limits
+from penstock.core.bulk_records import Entry, EntryKind
 from penstock.core.errors import InvalidInput, NameContested, NamespaceLimit, QueueFull, QueueMoving
 from penstock.core.events import EventKind
 from penstock.core.job import (
@@ -16,7 +17,6 @@ from penstock.core.job import (
     NewJob,
     Payload,
 )
-from penstock.core.ledger import Entry, EntryKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine import flows
 from penstock.engine.command import Command, IfUnknown, Lane
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
 
-    from penstock.core.names import Permit
     from penstock.core.queue import Queue, QueueKey
+    from penstock.core.reservations import Permit
     from penstock.engine.command import AnyCommand
     from penstock.engine.engine import Engine
     from penstock.engine.work import Work

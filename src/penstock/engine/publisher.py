@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
-from penstock.core import ledger, limits
+from penstock.core import bulk_records, limits
+from penstock.core.bulk_records import Chunk, ChunkDamaged, Entry, EntryKind
 from penstock.core.errors import NameContested, QueueMoving
-from penstock.core.ledger import Chunk, ChunkDamaged, Entry, EntryKind
 from penstock.core.queue import QueueKey
 from penstock.engine.drafts import Carry
 from penstock.engine.keeper import Keeper
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.core.job import Job
-    from penstock.core.names import Permit
+    from penstock.core.reservations import Permit
     from penstock.engine.engine import Engine
     from penstock.engine.fleet import AnyEngine, Fleet
     from penstock.engine.pushing import Item
@@ -134,7 +134,7 @@ class Publisher(Keeper):
 
 
 def _part(entry: Entry, chunk: Chunk) -> Part:
-    return Part(chunk.number, QueueKey(entry.namespace, chunk.queue), *ledger.unpack(chunk.body))
+    return Part(chunk.number, QueueKey(entry.namespace, chunk.queue), *bulk_records.unpack(chunk.body))
 
 
 def _slices(chunks: Sequence[Chunk]) -> list[list[Chunk]]:

@@ -26,7 +26,7 @@ from penstock.core.errors import (
 from penstock.core.ids import shard_of
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.names import Permit
+from penstock.core.reservations import Permit
 from penstock.core.sharding import home_of
 from penstock.engine.admin import Slice
 from penstock.engine.afar import Await
@@ -37,10 +37,10 @@ from penstock.engine.taken import MISSPELT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.flow import Afar
+    from penstock.core.dependencies import Afar
     from penstock.core.job import Job, NewJob
-    from penstock.core.names import Reservation
     from penstock.core.queue import QueueKey
+    from penstock.core.reservations import Reservation
     from penstock.engine.engine import Engine
     from penstock.engine.fleet import Fleet
     from penstock.engine.names import Held

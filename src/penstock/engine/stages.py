@@ -12,9 +12,9 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.core import ledger, limits
+from penstock.core import bulk_records, limits
+from penstock.core.bulk_records import Chunk, EntryKind, Stage
 from penstock.core.errors import CommitUnknown, PenstockError, TooMany
-from penstock.core.ledger import Chunk, EntryKind, Stage
 from penstock.core.queue import QueueKey
 from penstock.engine.drafts import AbortStage, AddChunks, CommitStages, Confirm, DropDraft, Forget, SaveStage, Told
 from penstock.engine.keeper import Keeper
@@ -136,12 +136,12 @@ class Stages(Keeper):
         found = await self._home.store.entry_list(Search(EntryKind.COMMIT, namespace, key, limit=1))
         if not found:
             raise CommitUnknown
-        commit = ledger.decode_commit(found[0].body)
+        commit = bulk_records.decode_commit(found[0].body)
         return Committed(commit.rows, commit.published, known=await self._known(namespace, key))
 
     async def _is_published(self, namespace: str, key: str) -> bool:
         found = await self._home.store.entry_list(Search(EntryKind.COMMIT, namespace, key, limit=1))
-        return bool(found) and ledger.decode_commit(found[0].body).published
+        return bool(found) and bulk_records.decode_commit(found[0].body).published
 
     async def _known(self, namespace: str, key: str) -> int:
         search = Search(EntryKind.KNOWN, namespace, key, bodies=False)
@@ -228,7 +228,7 @@ class Stages(Keeper):
         found = await self._home.store.entry_list(Search(EntryKind.COMMIT, namespace, key, limit=1))
         if not found:
             return
-        commit = ledger.decode_commit(found[0].body)
+        commit = bulk_records.decode_commit(found[0].body)
         if commit.untold:
             for shard in commit.untold:
                 drafts = [draft for draft, where in commit.drafts if where == shard]
@@ -259,7 +259,7 @@ class Stages(Keeper):
         count, _ = await store.entry_totals(EntryKind.COMMIT)
         kept_ms = limits.commit_kept_ms if count <= limits.commits_max else limits.HOUR_MS
         old = await store.entry_list(Search(EntryKind.COMMIT, before_ms=now_ms - kept_ms, limit=limits.slice_jobs_max))
-        done = [entry for entry in old if ledger.decode_commit(entry.body).published]
+        done = [entry for entry in old if bulk_records.decode_commit(entry.body).published]
         if done:
             await self._home.run(Forget(done))
         for engine in self._all.engines:
@@ -271,10 +271,10 @@ class Stages(Keeper):
     async def _wanted(self) -> set[int]:
         """Return the drafts that are staged, or committed without their shard knowing it yet."""
         store = self._home.store
-        wanted = {ledger.decode_stage(each.body).draft for each in await store.entry_list(Search(EntryKind.STAGE))}
+        wanted = {bulk_records.decode_stage(each.body).draft for each in await store.entry_list(Search(EntryKind.STAGE))}
         for entry in await store.entry_list(Search(EntryKind.OPEN)):
             for each in await store.entry_list(Search(EntryKind.COMMIT, entry.namespace, entry.name, limit=1)):
-                wanted |= {draft for draft, _ in ledger.decode_commit(each.body).drafts}
+                wanted |= {draft for draft, _ in bulk_records.decode_commit(each.body).drafts}
         return wanted
 
 

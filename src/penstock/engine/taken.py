@@ -15,7 +15,7 @@ from penstock.engine.making import moments_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.flow import Afar
+    from penstock.core.dependencies import Afar
     from penstock.core.job import Dedup, Job, NewJob
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.work import JobRef, Work

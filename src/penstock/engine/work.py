@@ -13,7 +13,7 @@ from penstock.core.lifecycle import DUE_ARROWS, Arrow, State
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.core.flow import Dependency, End
+    from penstock.core.dependencies import Dependency, End
     from penstock.core.ids import IdSource
     from penstock.core.job import Job
     from penstock.core.lifecycle import Moment

@@ -13,7 +13,7 @@ from penstock.core import limits
 from penstock.core.errors import TooMany
 from penstock.core.events import EventKind
 from penstock.core.ids import IdSource, to_uuid
-from penstock.core.shares import Shares
+from penstock.core.pool_shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput
-from penstock.core.shares import Slots
+from penstock.core.pool_shares import Slots
 from penstock.outbound.addresses import METADATA, why_forbidden
 
 if TYPE_CHECKING:

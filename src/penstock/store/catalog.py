@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from penstock.core import limits
 from penstock.core.errors import TooMany
 from penstock.core.lifecycle import STORED_STATES, State
+from penstock.core.pool_shares import Shares
 from penstock.core.queue import Counts, Queue, QueueKey, Standing
-from penstock.core.shares import Shares
 from penstock.store.contract import Horizon
 
 if TYPE_CHECKING:

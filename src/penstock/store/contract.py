@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from penstock.core.apikey import ApiKey
+    from penstock.core.bulk_records import Chunk, Entry
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
+    from penstock.core.dependencies import Dependency, End, Need, NeedCount, Relay
     from penstock.core.events import Event
-    from penstock.core.flow import Dependency, End, Need, NeedCount, Relay
     from penstock.core.group_limits import GroupLimits
     from penstock.core.history import History
     from penstock.core.job import Delivery, Job, Payload
-    from penstock.core.ledger import Chunk, Entry
     from penstock.core.lifecycle import State
-    from penstock.core.names import Reservation
+    from penstock.core.pool_shares import Shares
     from penstock.core.queue import Counts, Move, Queue, QueueKey, QueueSettings, Standing
+    from penstock.core.reservations import Reservation
     from penstock.core.sharding import Layout
-    from penstock.core.shares import Shares
     from penstock.core.webhook import Webhook
 
 
@@ -591,7 +591,7 @@ class Transaction(Protocol):
     async def journal_trim(self, before_ms: int, bytes_max: int, limit: int) -> int:
         """Drop up to ``limit`` of the oldest blocks that are too old or too much; return how many went."""
 
-    # The ledger: see core/ledger.py.
+    # The ledger: see core/bulk_records.py.
 
     async def entry_load(self, kind: int, namespace: str, name: str, number: int | None = None) -> list[Entry]:
         """Read entries, all numbers or one, in order of the numbers; held like ``job_load``."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.core.cron import Cron, CronKey
-    from penstock.core.flow import Dependency, Need
+    from penstock.core.dependencies import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.lifecycle import State
     from penstock.core.queue import Queue, QueueKey

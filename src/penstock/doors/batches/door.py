@@ -23,10 +23,10 @@ from penstock.core.errors import (
 )
 from penstock.core.ids import ID_MAX
 from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, NewJob, details_of
+from penstock.core.json_depth import depth_steps
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.nesting import depth_steps
 from penstock.core.queue import QueueKey
-from penstock.core.slices import in_slices
+from penstock.core.time_slices import in_slices
 from penstock.core.timestamps import from_rfc3339, to_rfc3339
 from penstock.doors.batches import wire
 from penstock.doors.batches.leases import Leases
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.core.job import Details, Job, Payload
-    from penstock.core.slices import Steps
+    from penstock.core.time_slices import Steps
     from penstock.doors.batches.tally import Tally
     from penstock.doors.http.request import Request
     from penstock.engine.fleet import AnyEngine

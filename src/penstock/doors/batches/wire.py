@@ -10,14 +10,14 @@ from msgspec import Meta, Raw
 from penstock.core import limits
 from penstock.core.errors import InvalidInput
 from penstock.core.ids import ID_MAX
-from penstock.core.slices import in_slices
+from penstock.core.time_slices import in_slices
 from penstock.doors.http.body import Reader, item_shape, sound_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import UnionType
 
-    from penstock.core.slices import Steps
+    from penstock.core.time_slices import Steps
     from penstock.doors.http.request import Request
 
 #: As a number, or as text: JavaScript rounds numbers beyond 2^53.

@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
+from penstock.core.bulk_records import slice_name
 from penstock.core.errors import InvalidInput
-from penstock.core.ledger import slice_name
 from penstock.core.queue import QueueKey
 from penstock.doors.bulk.door import BulkDoor, BulkOffice, check_history
 from penstock.doors.bulk.stages import TAG, check_name
@@ -27,7 +27,7 @@ from penstock.engine.groups import Wish
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from penstock.core.ledger import Epoch
+    from penstock.core.bulk_records import Epoch
     from penstock.doors.http.request import Request
     from penstock.engine.fleet import AnyEngine
     from penstock.engine.groups import Groups

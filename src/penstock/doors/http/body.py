@@ -19,13 +19,13 @@ from msgspec import inspect
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput
-from penstock.core.nesting import count_steps
-from penstock.core.slices import at_once, in_slices
+from penstock.core.json_depth import count_steps
+from penstock.core.time_slices import at_once, in_slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.core.slices import Steps
+    from penstock.core.time_slices import Steps
     from penstock.doors.http.request import Request
 
 T = TypeVar("T", bound=msgspec.Struct)

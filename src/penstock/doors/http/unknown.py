@@ -15,12 +15,12 @@ import msgspec
 from msgspec import inspect
 
 from penstock.core import limits
-from penstock.core.slices import in_slices
+from penstock.core.time_slices import in_slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from penstock.core.slices import Steps
+    from penstock.core.time_slices import Steps
     from penstock.doors.http.request import Request
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Raw
 
-from penstock.core.flow import Need
+from penstock.core.dependencies import Need
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.call import Entry
 from penstock.doors.jobs.commands import ID

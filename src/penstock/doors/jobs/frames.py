@@ -13,11 +13,11 @@ import msgspec
 
 from penstock.core import limits
 from penstock.core.errors import FrameTooLarge, InvalidInput
-from penstock.core.slices import at_once
+from penstock.core.time_slices import at_once
 from penstock.doors.jobs import jsonable
 
 if TYPE_CHECKING:
-    from penstock.core.slices import Steps
+    from penstock.core.time_slices import Steps
 
 HEADER_BYTES: Final = 4
 #: MessagePack decoders of JavaScript turn larger integers into BigInt, which mixes with nothing: such numbers travel as floats.

@@ -8,11 +8,11 @@ import msgspec
 from msgspec import Meta, Raw
 
 from penstock.core import ids, limits
+from penstock.core.dependencies import Need
 from penstock.core.errors import BodyTooLarge, InvalidInput, PayloadTooLarge
-from penstock.core.flow import Need
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
-from penstock.core.slices import in_slices
+from penstock.core.time_slices import in_slices
 from penstock.doors.http.body import Reader
 from penstock.doors.http.claiming import PullWaits, claim_for
 from penstock.doors.http.route import Route
@@ -37,7 +37,7 @@ from penstock.engine.settle import Ack, Fail, Progress, Release, Renew
 
 if TYPE_CHECKING:
     from penstock.core.job import Job, NewJob
-    from penstock.core.slices import Steps
+    from penstock.core.time_slices import Steps
     from penstock.doors.http.request import Request
     from penstock.engine.fleet import AnyEngine
 

@@ -15,10 +15,10 @@ from msgspec import Raw
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput
-from penstock.core.slices import at_once
+from penstock.core.time_slices import at_once
 
 if TYPE_CHECKING:
-    from penstock.core.slices import Steps
+    from penstock.core.time_slices import Steps
 
 #: Looked at in one step.
 _STEP_VALUES: Final = 4_096

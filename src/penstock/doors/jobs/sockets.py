@@ -17,7 +17,7 @@ from penstock.access.gate import SHOWN_IN, shown_in
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, RouteNotFound, Unauthorized
-from penstock.core.shares import Place, Pool
+from penstock.core.pool_shares import Place, Pool
 from penstock.doors.arriving import Strangers
 from penstock.doors.closing import Closing
 from penstock.doors.jobs import events
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.access.gate import Gate
     from penstock.access.identity import Identity
     from penstock.core.clock import Alarm, Clock
-    from penstock.core.shares import Shares
+    from penstock.core.pool_shares import Shares
     from penstock.doors.jobs.events import Told
     from penstock.doors.links import Links
     from penstock.store.contract import Store

@@ -14,7 +14,7 @@ from penstock.core import limits
 from penstock.core.clock import TimeSlice, pause
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.ids import IdSource, to_uuid
-from penstock.core.shares import Pool
+from penstock.core.pool_shares import Pool
 from penstock.doors.http import body
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Plain, Route, Stream

@@ -14,7 +14,7 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, TooMany, Unauthorized
-from penstock.core.slices import in_slices
+from penstock.core.time_slices import in_slices
 from penstock.doors.jobs import frames, jsonable
 from penstock.doors.jobs.queue_events import QueueEvents
 from penstock.doors.jobs.session import Session, refusal

@@ -10,8 +10,8 @@ from msgspec import Raw
 from penstock.core import ids, limits
 from penstock.core.errors import InvalidInput, PayloadTooLarge
 from penstock.core.job import Dedup, Details, Job, JobFlag, NewJob, details_of, encode_details
+from penstock.core.json_depth import SHALLOW_BYTES, check_depth, depth_steps, take_json
 from penstock.core.lifecycle import State
-from penstock.core.nesting import SHALLOW_BYTES, check_depth, depth_steps, take_json
 from penstock.core.repeat import Repeat
 from penstock.core.schedule import parse
 from penstock.doors.jobs.wire import (
@@ -28,7 +28,7 @@ from penstock.doors.jobs.wire import (
 
 if TYPE_CHECKING:
     from penstock.core.job import Payload
-    from penstock.core.slices import Steps
+    from penstock.core.time_slices import Steps
 
 #: How this door spells the states.
 STATE_NAMES: Final = {

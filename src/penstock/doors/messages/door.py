@@ -13,7 +13,7 @@ from penstock.core.errors import BodyTooLarge, InvalidInput
 from penstock.core.ids import ID_MAX, to_ulid
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.slices import in_slices
+from penstock.core.time_slices import in_slices
 from penstock.doors.http.body import Reader
 from penstock.doors.http.claiming import claim_for
 from penstock.doors.http.errors import ErrorReply
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey
-    from penstock.core.slices import Steps
+    from penstock.core.time_slices import Steps
     from penstock.doors.http.request import Request
     from penstock.doors.messages.places import Places, Rules
     from penstock.doors.messages.settling import Settling

@@ -21,7 +21,7 @@ from penstock.core import limits
 from penstock.core.clock import pause
 from penstock.core.errors import InvalidInput, PenstockError, ReceiptUnknown, RouteNotFound, Unauthorized
 from penstock.core.lifecycle import Arrow
-from penstock.core.shares import Pool
+from penstock.core.pool_shares import Pool
 from penstock.doors.closing import Closing
 from penstock.doors.http.errors import status_of
 from penstock.doors.messages import wire

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, MethodRefused, RateLimited, RouteNotFound, Unauthorized
-from penstock.core.slices import in_slices
+from penstock.core.time_slices import in_slices
 from penstock.doors.http.body import item_shape, sound_steps
 from penstock.doors.http.schemas import SENT_AS
 

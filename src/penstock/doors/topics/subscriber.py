@@ -16,7 +16,7 @@ from penstock.core import limits
 from penstock.core.errors import JobNotFound, PenstockError, TooMany
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
-from penstock.core.shares import Pool
+from penstock.core.pool_shares import Pool
 from penstock.doors.opaque import unwrap
 from penstock.engine.claim import Claim, Wait
 from penstock.engine.settle import Ack, Hold, PutBack, Renew

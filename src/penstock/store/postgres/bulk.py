@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core import limits
-from penstock.core.ledger import EntryKind
+from penstock.core.bulk_records import EntryKind
 from penstock.core.queue import Standing
 from penstock.store.bulk import HEAD, Block, Jobs, JobsWanted, Leased, Row
 from penstock.store.postgres.connect import connect

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.core import ids, limits
 from penstock.core.clock import settle
-from penstock.core.flow import Need
+from penstock.core.dependencies import Need
 from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey, Standing
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Connection
 
-    from penstock.core.flow import Dependency
+    from penstock.core.dependencies import Dependency
     from penstock.store.contract import JournalPage
 
 

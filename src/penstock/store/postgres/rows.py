@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.core.flow import Dependency, End, Need
+from penstock.core.dependencies import Dependency, End, Need
 from penstock.core.job import FIRST_LIVE_FIELD, Job, Payload
 from penstock.store.postgres.schema import LOCK_GROUP
 

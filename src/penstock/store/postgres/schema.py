@@ -448,7 +448,7 @@ create table api_key_changes (
 insert into api_key_changes (revision) values (0);
 """
 
-# What goes on in bulk: consumer groups with their epochs, staged writes and their commits. See core/ledger.py.
+# What goes on in bulk: consumer groups with their epochs, staged writes and their commits. See core/bulk_records.py.
 _LEDGER = """
 create table ledger (
   kind         smallint not null,        -- core.ledger.EntryKind

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import msgspec
 
 from penstock.core import limits
+from penstock.core.dependencies import NeedCount
 from penstock.core.errors import RowChanged, TooMany
-from penstock.core.flow import NeedCount
 from penstock.core.ids import first_of
 from penstock.core.job import Payload
 from penstock.core.lifecycle import STORED_STATES, State
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection
 
     from penstock.core.cron import Cron, CronKey
-    from penstock.core.flow import Dependency, End
+    from penstock.core.dependencies import Dependency, End
     from penstock.core.group_limits import GroupLimits
     from penstock.core.job import Job
     from penstock.core.sharding import Layout

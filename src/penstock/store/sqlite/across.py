@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
+from penstock.core.dependencies import Relay
 from penstock.core.errors import RowChanged
-from penstock.core.flow import Relay
-from penstock.core.names import Reservation
+from penstock.core.reservations import Reservation
 from penstock.store.draft import Draft
 from penstock.store.sqlite import rows
 from penstock.store.sqlite.catalog import Catalog
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from penstock.core.flow import End
+    from penstock.core.dependencies import End
 
 _ASK = (
     "insert into relays (needed, shard, asked_at, told, spared, serial, state, buries, frees, inherited)"

@@ -11,7 +11,7 @@ import apsw
 import msgspec
 
 from penstock.core import limits
-from penstock.core.ledger import EntryKind
+from penstock.core.bulk_records import EntryKind
 from penstock.core.queue import Standing
 from penstock.store.bulk import HEAD, Block, Jobs, JobsWanted, Leased, Row
 from penstock.store.sqlite import rows

@@ -1,12 +1,12 @@
-"""The ledger in the SQLite store: see core/ledger.py."""
+"""The ledger in the SQLite store: see core/bulk_records.py."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
+from penstock.core.bulk_records import Chunk, Entry
 from penstock.core.errors import RowChanged
-from penstock.core.ledger import Chunk, Entry
 from penstock.store.draft import Draft
 from penstock.store.sqlite.catalog import Catalog
 

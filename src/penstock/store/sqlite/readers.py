@@ -12,8 +12,8 @@ import msgspec
 
 from penstock.core import ids, limits
 from penstock.core.clock import rest_in_thread
+from penstock.core.dependencies import Need
 from penstock.core.errors import StorageFailed
-from penstock.core.flow import Need
 from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
 from penstock.store.contract import FinishedMinutes, JournalBlock, LogEntry, Page, Parcel, Place, Selection
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from penstock.core.flow import Dependency
+    from penstock.core.dependencies import Dependency
     from penstock.store.contract import JournalPage
 
 THREADS: Final = 2

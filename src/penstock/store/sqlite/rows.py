@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from xxhash import xxh3_64_intdigest as digest
 
-from penstock.core.flow import Dependency, End, Need
+from penstock.core.dependencies import Dependency, End, Need
 from penstock.core.job import FIRST_LIVE_FIELD, Job, Payload
 
 if TYPE_CHECKING:

@@ -259,7 +259,7 @@ create table api_keys (
 ) without rowid;
 """
 
-# What goes on in bulk: consumer groups with their epochs, staged writes and their commits. See core/ledger.py.
+# What goes on in bulk: consumer groups with their epochs, staged writes and their commits. See core/bulk_records.py.
 _LEDGER = """
 create table ledger (
   kind         integer not null,     -- core.ledger.EntryKind

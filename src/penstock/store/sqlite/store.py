@@ -69,11 +69,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.apikey import ApiKey
+    from penstock.core.bulk_records import Chunk, Entry
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
-    from penstock.core.flow import Dependency, Need
+    from penstock.core.dependencies import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
-    from penstock.core.ledger import Chunk, Entry
     from penstock.core.lifecycle import State
     from penstock.core.queue import Queue
     from penstock.core.webhook import Webhook

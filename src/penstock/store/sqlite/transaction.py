@@ -11,9 +11,9 @@ import msgspec
 import structlog
 
 from penstock.core import limits
+from penstock.core.dependencies import NeedCount
 from penstock.core.errors import RowChanged, TooMany
 from penstock.core.events import EventKind
-from penstock.core.flow import NeedCount
 from penstock.core.job import Job, Payload
 from penstock.core.lifecycle import STORED_STATES, State
 from penstock.core.queue import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
-    from penstock.core.flow import Dependency, End
+    from penstock.core.dependencies import Dependency, End
     from penstock.core.group_limits import GroupLimits
     from penstock.core.sharding import Layout
     from penstock.core.webhook import Webhook

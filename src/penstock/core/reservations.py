@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
-    from penstock.core.flow import Afar
+    from penstock.core.dependencies import Afar
 
 
 class Reservation(NamedTuple):

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput
-from penstock.core.slices import at_once
+from penstock.core.time_slices import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import msgspec
 
-    from penstock.core.slices import Steps
+    from penstock.core.time_slices import Steps
 
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b"[]{},"))

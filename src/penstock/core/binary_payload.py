@@ -11,12 +11,12 @@ import msgspec
 from msgspec import Raw
 
 from penstock.core.errors import InvalidInput
-from penstock.core.nesting import depth_steps
-from penstock.core.slices import at_once
+from penstock.core.json_depth import depth_steps
+from penstock.core.time_slices import at_once
 
 if TYPE_CHECKING:
     from penstock.core.job import Payload
-    from penstock.core.slices import Steps
+    from penstock.core.time_slices import Steps
 
 NOTHING: Final = Raw()
 
