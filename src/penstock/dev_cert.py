@@ -25,7 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from penstock.core import limits
 from penstock.core.errors import ConfigInvalid
 from penstock.core.timestamps import from_moment, to_moment, to_rfc3339
-from penstock.store.disk import prepare_directory, sync_directory
+from penstock.store.data_directory import prepare_directory, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

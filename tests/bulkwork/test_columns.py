@@ -13,7 +13,7 @@ from penstock.bulkwork.journal import EVENTS, Gathering
 from penstock.core import events, ids
 from penstock.core.events import EventKind
 from penstock.core.job import Job
-from penstock.store.bulk import Block
+from penstock.store.bulk_reader import Block
 from tests.bulkwork.blocks import body_of
 
 

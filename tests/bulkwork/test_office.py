@@ -27,7 +27,7 @@ from penstock.core.errors import (
     TooMany,
 )
 from penstock.doors.bulk.endpoints import BulkEndpoints
-from penstock.store.bulk import HEAD, JobsWanted
+from penstock.store.bulk_reader import HEAD, JobsWanted
 from penstock.store.postgres.bulk import _by_size
 from penstock.store.sqlite.bulk import SqliteBulk
 from tests.support.engines import push

@@ -9,7 +9,7 @@ import pytest
 from penstock.core import limits
 from penstock.core.events import EventKind, queue_event
 from penstock.core.queue import QueueKey
-from penstock.store.journal import FOREIGN
+from penstock.store.journal_pages import FOREIGN
 from tests.conformance.workbench import MAIL
 
 if TYPE_CHECKING:

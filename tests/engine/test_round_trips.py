@@ -16,7 +16,7 @@ from penstock.engine.drafts import CommitStages
 from penstock.engine.produce import Push, PushAcross
 from penstock.engine.receipt import AckById, NackById, Receipt
 from penstock.engine.stages import Rows, Stages
-from penstock.store.sqlite.ledger import Ledger
+from penstock.store.sqlite.bulk_records import Ledger
 from penstock.store.sqlite.transaction import SqliteTransaction
 from tests.support.engines import QUEUE, claim_all, push, push_many
 

@@ -23,9 +23,9 @@ from penstock.engine.engine import Engine
 from penstock.engine.fast.buffer import EnqueueBuffer
 from penstock.engine.fast.promises import Keep
 from penstock.engine.produce import Push, PushAcross
+from penstock.store.enqueue_log import Record, Wal
 from penstock.store.postgres import PostgresStore
 from penstock.store.redis import Buffers, RedisLink
-from penstock.store.wal import Record, Wal
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, push, push_many, state, stored
 from tests.support.server import ServerProcess
 

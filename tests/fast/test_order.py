@@ -119,9 +119,9 @@ async def test_order_holds_when_redis_is_flushed(
     """Slow: each server remembers how far a line is empty, as it does when dead rows make a look at all of it slow."""
     a, b = pair
     if slow:
-        monkeypatch.setattr("penstock.store.postgres.fronts.SLOW_MS", -1)
-        monkeypatch.setattr("penstock.store.postgres.fronts.YOUNG_MS", 0)
-        monkeypatch.setattr("penstock.store.postgres.fronts.WHOLE_EVERY_MS", 60_000)
+        monkeypatch.setattr("penstock.store.postgres.queue_heads.SLOW_MS", -1)
+        monkeypatch.setattr("penstock.store.postgres.queue_heads.YOUNG_MS", 0)
+        monkeypatch.setattr("penstock.store.postgres.queue_heads.WHOLE_EVERY_MS", 60_000)
     expected = await heat(a, 300)
     taken = await take_fast(a, 3)
     taken += await take_fast(b, 3)

@@ -18,11 +18,11 @@ from penstock.engine.claim import Claim
 from penstock.engine.engine import Engine
 from penstock.engine.produce import Push
 from penstock.engine.settle import Ack, Fail, Hold
-from penstock.store import markfile
-from penstock.store.markfile import MARK_NAME
+from penstock.store import sync_mark_file
 from penstock.store.sqlite import SqliteStore
-from penstock.store.sqlite.mark import MarkFile
 from penstock.store.sqlite.store import FILE_NAME
+from penstock.store.sqlite.sync_mark import MarkFile
+from penstock.store.sync_mark_file import MARK_NAME
 from tests.support.engines import QUEUE
 from tests.support.powercut import Event, Recorder, RecordingVfs
 
@@ -62,8 +62,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         real_sync(self)
         recorder.synced(MARK_NAME, began)
 
-    real_write = markfile.write_at
-    monkeypatch.setattr(markfile, "write_at", write_at)
+    real_write = sync_mark_file.write_at
+    monkeypatch.setattr(sync_mark_file, "write_at", write_at)
     monkeypatch.setattr(MarkFile, "_sync", sync)
     return recorder
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from penstock.cli import main
 from penstock.core.clock import ManualClock
 from penstock.core.errors import StorageFull
-from penstock.store.sqlite import restore, restoreplan, snapshot
+from penstock.store.sqlite import restore, restore_plan, snapshot
 from tests.doors.api import Api
 from tests.support.server import ServerProcess
 
@@ -79,7 +79,7 @@ class Set:
         return found
 
     def under_way(self) -> list[bool]:
-        return [restoreplan.read(shard) is not None for shard in self.shards]
+        return [restore_plan.read(shard) is not None for shard in self.shards]
 
 
 @pytest.fixture

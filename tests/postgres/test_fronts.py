@@ -10,8 +10,8 @@ import pytest
 
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import Arrow
-from penstock.store.postgres import fronts
-from penstock.store.postgres.fronts import Front, Stretch
+from penstock.store.postgres import queue_heads
+from penstock.store.postgres.queue_heads import Front, Stretch
 from tests.support.engines import ack, claim, claim_all, fail, move, push, push_many
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ LOW, HIGH = -(2**63 - 1), 2**63 - 1
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every look at a whole line counts as slow, and nobody looks at one again for long."""
-    monkeypatch.setattr(fronts, "SLOW_MS", -1.0)
-    monkeypatch.setattr(fronts, "WHOLE_EVERY_MS", 3_600_000)
+    monkeypatch.setattr(queue_heads, "SLOW_MS", -1.0)
+    monkeypatch.setattr(queue_heads, "WHOLE_EVERY_MS", 3_600_000)
 
 
 def test_stretches_are_the_line_without_what_is_known_to_be_empty() -> None:
@@ -67,7 +67,7 @@ async def test_jobs_come_in_order_whatever_their_priority_and_place(pair: Pair) 
 
 @pytest.mark.usefixtures("slow")
 async def test_a_job_that_has_its_old_place_back_is_found_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fronts, "YOUNG_MS", 0)
+    monkeypatch.setattr(queue_heads, "YOUNG_MS", 0)
     a, b = pair
     first, *others = await push_many(a, 10)
     claimed = await claim_all(a, 5)
@@ -82,7 +82,7 @@ async def test_a_job_that_has_its_old_place_back_is_found_at_once(pair: Pair, mo
 async def test_what_the_other_server_puts_at_an_old_place_is_found_when_it_has_told_so(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fronts, "YOUNG_MS", 0)
+    monkeypatch.setattr(queue_heads, "YOUNG_MS", 0)
     a, b = pair
     await push_many(a, 5)
     (first,) = await claim_all(a, 1)

@@ -19,7 +19,7 @@ from penstock.engine.produce import Push
 from penstock.engine.receipt import AckById, Receipt
 from penstock.store.postgres import PostgresStore
 from penstock.store.postgres.transaction import PostgresTransaction
-from penstock.store.postgres.turns import Turns
+from penstock.store.postgres.transaction_slots import Turns
 from tests.postgres.conftest import engine_on
 from tests.support.engines import QUEUE, claim_all, claim_job, push, push_many
 

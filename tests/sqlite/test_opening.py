@@ -19,9 +19,9 @@ from penstock.core.errors import ConfigInvalid, PenstockError, StorageFull, Stor
 from penstock.core.lifecycle import State
 from penstock.core.queue import Counts
 from penstock.engine.engine import Engine
-from penstock.store.markfile import MARK_NAME
-from penstock.store.sqlite import SqliteStore, schema, snapshot, waltail
+from penstock.store.sqlite import SqliteStore, schema, snapshot, wal_check
 from penstock.store.sqlite.store import FILE_NAME
+from penstock.store.sync_mark_file import MARK_NAME
 from tests.conformance.workbench import Workbench
 from tests.support.engines import push_many
 from tests.support.server import serve_command
@@ -275,9 +275,9 @@ async def test_most_flipped_bits_in_a_log_are_noticed(crashed: CrashedStore, clo
 
 def test_no_log_means_nothing_lost(tmp_path: Path) -> None:
     db = apsw.Connection(":memory:")
-    assert waltail.lost_commits(db, tmp_path / FILE_NAME) == 0
+    assert wal_check.lost_commits(db, tmp_path / FILE_NAME) == 0
     (tmp_path / f"{FILE_NAME}-wal").write_bytes(struct.pack(">8I", *[0] * 8))
-    assert waltail.lost_commits(db, tmp_path / FILE_NAME) == 0
+    assert wal_check.lost_commits(db, tmp_path / FILE_NAME) == 0
 
 
 async def test_another_program_may_read_the_file_meanwhile(tmp_path: Path, clock: ManualClock) -> None:

@@ -12,7 +12,7 @@ from penstock.core.binary_payload import unwrapped
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.store.bulk import Leased
+    from penstock.store.bulk_reader import Leased
 
 SCHEMA: Final = pa.schema(
     [

@@ -10,12 +10,12 @@ import pyarrow as pa
 from penstock.bulkwork.columns import MOMENT, column, moments, named, numbers, texts, uuids
 from penstock.core.binary_payload import unwrapped
 from penstock.core.job import Details
-from penstock.store.bulk import HEAD
+from penstock.store.bulk_reader import HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.store.bulk import Row
+    from penstock.store.bulk_reader import Row
 
 JOBS: Final = pa.schema(
     [

@@ -18,7 +18,7 @@ from penstock.core.events import FIELDS, PAYLOAD_KINDS, EventKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.store.bulk import Block
+    from penstock.store.bulk_reader import Block
 
 EVENTS: Final = pa.schema(
     [

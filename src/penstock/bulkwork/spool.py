@@ -23,7 +23,7 @@ import structlog
 
 from penstock.core.errors import ConfigInvalid, SpoolFull, StorageFailed
 from penstock.core.ids import random_name
-from penstock.store.disk import why_not_private
+from penstock.store.data_directory import why_not_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,14 +19,14 @@ from penstock.bulkwork.journal import EVENTS, Gathering
 from penstock.core import bulk_records
 from penstock.core.errors import EpochUnknown, InvalidInput, JournalGone, LakeUnavailable, SpoolFull, StorageFailed
 from penstock.core.lifecycle import State
-from penstock.store.bulk import JobsWanted
+from penstock.store.bulk_reader import JobsWanted
 from penstock.store.postgres.bulk import PostgresBulk
 from penstock.store.sqlite.bulk import SqliteBulk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.store.bulk import BulkReader
+    from penstock.store.bulk_reader import BulkReader
 
 Doing = Callable[..., Coroutine[Any, Any, Any]]
 

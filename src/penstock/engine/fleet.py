@@ -53,7 +53,7 @@ from penstock.engine.rebalance import Rebalancer
 from penstock.engine.receipt import AckById, NackById, RenewById
 from penstock.engine.settle import Ack, Renew, Settlement
 from penstock.engine.subscribe import RemoveSubscription
-from penstock.store.shards import ShardedStore
+from penstock.store.sharded import ShardedStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

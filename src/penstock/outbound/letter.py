@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.core.webhook import Webhook
     from penstock.store.contract import JournalBlock, Store
-    from penstock.store.shards import ShardedStore
+    from penstock.store.sharded import ShardedStore
 
 #: Where the fields of an event begin.
 _FIRST_FIELD = 4

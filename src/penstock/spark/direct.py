@@ -26,7 +26,7 @@ from penstock.spark import schemas
 from penstock.spark.journal import EventsLost, Range, lost
 from penstock.spark.options import OptionInvalid, Options
 from penstock.spark.wire import Wire, queues_of
-from penstock.store.bulk import Block
+from penstock.store.bulk_reader import Block
 from penstock.store.postgres import columns
 
 if TYPE_CHECKING:

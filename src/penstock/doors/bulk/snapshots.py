@@ -18,7 +18,7 @@ from penstock.doors.http.body import Reader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import JSON, File, Plain, Route
 from penstock.doors.jobs.views import STATE_NAMES, STATES_BY_NAME
-from penstock.store.bulk import JobsWanted
+from penstock.store.bulk_reader import JobsWanted
 
 if TYPE_CHECKING:
     from pathlib import Path

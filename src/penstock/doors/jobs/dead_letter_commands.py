@@ -19,8 +19,8 @@ from penstock.doors.jobs.commands import QUEUE, DataReply
 from penstock.doors.jobs.views import job_ref
 from penstock.engine import admin
 from penstock.engine.change import MoveJob
+from penstock.store.bounded_list import Listing
 from penstock.store.contract import Place, Selection
-from penstock.store.listing import Listing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

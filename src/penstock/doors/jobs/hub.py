@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.engine.fair_share import FairShare
     from penstock.engine.feed import Feed
     from penstock.store.contract import Store
-    from penstock.store.shards import ShardedStore
+    from penstock.store.sharded import ShardedStore
 
 
 #: What is about the server and tells nothing of what is on it.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.doors.jobs.hub import Hub
     from penstock.doors.jobs.session import Session
     from penstock.store.contract import Store
-    from penstock.store.shards import ShardedStore
+    from penstock.store.sharded import ShardedStore
 
 log = structlog.get_logger("penstock.tcp")
 _decode: Final = msgspec.json.Decoder().decode

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.doors.jobs.events import Told
     from penstock.doors.links import Links
     from penstock.store.contract import Store
-    from penstock.store.shards import ShardedStore
+    from penstock.store.sharded import ShardedStore
 
 log = structlog.get_logger("penstock.sockets")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.doors.messages.places import Places
     from penstock.doors.ops.health import Uptime
     from penstock.store.contract import Store
-    from penstock.store.shards import ShardedStore
+    from penstock.store.sharded import ShardedStore
 
 PAGE_DEFAULT: Final = 50
 PAGE_MAX: Final = 200

@@ -31,7 +31,7 @@ from penstock.engine.fast.promises import Keep, KeepHere, Promise, decode, encod
 from penstock.engine.keeper import Keeper
 from penstock.engine.making import build
 from penstock.engine.produce import Push, PushAcross, any_special
-from penstock.store.wal import Record, Wal
+from penstock.store.enqueue_log import Record, Wal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.engine.command import Command
     from penstock.engine.engine import Engine
-    from penstock.store.redis.buffers import Buffers
+    from penstock.store.redis.buffer_copies import Buffers
 
 log = structlog.get_logger("penstock.buffer")
 

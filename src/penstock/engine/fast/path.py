@@ -18,7 +18,7 @@ from penstock.engine.fast.commands import Abandon, Look, TakeBack, may_be_hot
 from penstock.engine.fast.lease_daemon import LeaseDaemon
 from penstock.engine.fast.line import Line
 from penstock.engine.fast.recovery import Recovery
-from penstock.store.redis.lists import place_of
+from penstock.store.redis.ready_lists import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.engine.engine import Engine
     from penstock.engine.work import Work
     from penstock.store.contract import FastTransaction
-    from penstock.store.redis.lists import ReadyLists
+    from penstock.store.redis.ready_lists import ReadyLists
 
 log = structlog.get_logger("penstock.fast")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.engine.engine import Engine
     from penstock.engine.work import Work
     from penstock.store.contract import FastTransaction
-    from penstock.store.wal import Record
+    from penstock.store.enqueue_log import Record
 
 
 class Promise(msgspec.Struct, array_like=True, gc=False):

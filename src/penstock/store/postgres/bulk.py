@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.core import limits
 from penstock.core.bulk_records import EntryKind
 from penstock.core.queue import Standing
-from penstock.store.bulk import HEAD, Block, Jobs, JobsWanted, Leased, Row
+from penstock.store.bulk_reader import HEAD, Block, Jobs, JobsWanted, Leased, Row
 from penstock.store.postgres.connect import connect
 from penstock.store.postgres.reads import ZERO
 

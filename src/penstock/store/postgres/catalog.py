@@ -18,7 +18,7 @@ from penstock.store import catalog
 from penstock.store.catalog import empty_tally
 from penstock.store.contract import Horizon
 from penstock.store.postgres import webhooks
-from penstock.store.postgres.news import News, bring_forward
+from penstock.store.postgres.commit_notice import News, bring_forward
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.queue import Standing
-from penstock.store.bulk import HEAD
+from penstock.store.bulk_reader import HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ import structlog
 
 from penstock.core.lifecycle import State
 from penstock.store.contract import JournalBlock
-from penstock.store.postgres import news
+from penstock.store.postgres import commit_notice
 from penstock.store.postgres.reads import decode_body
 from penstock.store.postgres.schema import CHANNEL
 
@@ -126,7 +126,7 @@ class Follower:
                 if block.events:
                     blocks.append(block)
                 continue
-            heard = news.decode(told)
+            heard = commit_notice.decode(told)
             if heard.queues or heard.webhooks or any(queue not in self._store.catalog.by_number for queue in heard.tallies):
                 await self._store.refresh(db)  # the counts of a new queue begin with this very block
             self.known = number  # not before: a commit of ours that comes meanwhile must not be told first

@@ -12,9 +12,9 @@ from penstock.core.dependencies import Need
 from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey, Standing
+from penstock.store.bounded_list import ORDER, Listing
 from penstock.store.contract import FinishedMinutes, JournalBlock, LogEntry, Page, Parcel, Place, Selection, Whereabouts
-from penstock.store.journal import PageReader
-from penstock.store.listing import ORDER, Listing
+from penstock.store.journal_pages import PageReader
 from penstock.store.postgres import rows
 
 if TYPE_CHECKING:

@@ -25,16 +25,16 @@ from penstock.core.ids import NODES_MAX, random_name
 from penstock.core.sharding import ALONE, Layout
 from penstock.store.catalog import CatalogReads
 from penstock.store.contract import Capabilities, Horizon, StoreStatus
-from penstock.store.postgres import crons, history, keys, ledger, migrate, reads
+from penstock.store.postgres import api_keys, bulk_records, crons, history, migrate, reads
 from penstock.store.postgres.catalog import LAYOUT, Catalog
 from penstock.store.postgres.clock import STEP_MS, UNSEEN_MS, Reading, ShardClock
 from penstock.store.postgres.connect import ANSWER_MS, answered, connect
 from penstock.store.postgres.errors import as_lost, is_lost, reason_of, translate
 from penstock.store.postgres.follower import Follower
-from penstock.store.postgres.fronts import Fronts
+from penstock.store.postgres.queue_heads import Fronts
 from penstock.store.postgres.quotas import QuotaCounter
 from penstock.store.postgres.transaction import Finished, PostgresTransaction
-from penstock.store.postgres.turns import Turns
+from penstock.store.postgres.transaction_slots import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -319,7 +319,7 @@ class PostgresStore(CatalogReads[Catalog]):
     async def _look_further(self) -> None:
         """Look for what falls due earlier than we know: a server may have died that was about to do it.
 
-        Dead rows that cannot be vacuumed make this slow, see fronts.py; then it is done less often.
+        Dead rows that cannot be vacuumed make this slow, see queue_heads.py; then it is done less often.
         """
         began = self.clock.stopwatch()
         if began >= self._look_further_at:
@@ -362,11 +362,11 @@ class PostgresStore(CatalogReads[Catalog]):
 
     async def key_add(self, key: ApiKey, most: int) -> None:
         self.check_writable(grows=True)
-        await self._change_keys(lambda db: keys.add(db, key, most))
+        await self._change_keys(lambda db: api_keys.add(db, key, most))
 
     async def key_revoke(self, key_id: str) -> bool:
         self.check_writable(grows=False)
-        known: bool = await self._change_keys(lambda db: keys.revoke(db, key_id, self.clock.now_ms()))
+        known: bool = await self._change_keys(lambda db: api_keys.revoke(db, key_id, self.clock.now_ms()))
         return known
 
     async def _change_keys(self, change: Callable[[Connection], Awaitable[Any]]) -> Any:
@@ -387,10 +387,10 @@ class PostgresStore(CatalogReads[Catalog]):
             db.terminate()
 
     async def key_list(self) -> tuple[int, list[ApiKey]]:
-        return await self._read(keys.read)  # type: ignore[no-any-return]
+        return await self._read(api_keys.read)  # type: ignore[no-any-return]
 
     async def key_revision(self) -> int:
-        revision: int = await self._ask(lambda db: db.fetchval(keys.REVISION))
+        revision: int = await self._ask(lambda db: db.fetchval(api_keys.REVISION))
         return revision
 
     # Transactions and durability.
@@ -633,13 +633,13 @@ class PostgresStore(CatalogReads[Catalog]):
         return await self._read(lambda db: reads.heads(db, ids))  # type: ignore[no-any-return]
 
     async def entry_list(self, search: Search) -> list[Entry]:
-        return await self._read(lambda db: ledger.entries(db, search))  # type: ignore[no-any-return]
+        return await self._read(lambda db: bulk_records.entries(db, search))  # type: ignore[no-any-return]
 
     async def entry_totals(self, kind: int) -> tuple[int, int]:
-        return await self._read(lambda db: ledger.totals(db, kind))  # type: ignore[no-any-return]
+        return await self._read(lambda db: bulk_records.totals(db, kind))  # type: ignore[no-any-return]
 
     async def chunk_read(self, owner: int, after: int, limit: int) -> list[Chunk]:
-        return await self._read(lambda db: ledger.chunks(db, owner, after, limit))  # type: ignore[no-any-return]
+        return await self._read(lambda db: bulk_records.chunks(db, owner, after, limit))  # type: ignore[no-any-return]
 
     async def cron_get(self, key: CronKey) -> Cron | None:
         found = crons.read(await self._read(lambda db: db.fetch(crons.FIND, *key)))

@@ -25,16 +25,16 @@ from penstock.core.queue import (
 )
 from penstock.store.catalog import as_counts, book, except_queues
 from penstock.store.contract import Horizon, JournalBlock
+from penstock.store.postgres import commit_notice, reads, rows, webhooks
 from penstock.store.postgres import crons as cron_rows
-from penstock.store.postgres import news, reads, rows, webhooks
-from penstock.store.postgres.across import AcrossShards
+from penstock.store.postgres.bulk_records import Ledger
 from penstock.store.postgres.catalog import encode_settings
 from penstock.store.postgres.clock import Reading
+from penstock.store.postgres.commit_notice import News, bring_forward
 from penstock.store.postgres.errors import as_lost
-from penstock.store.postgres.groups import Groups
-from penstock.store.postgres.ledger import Ledger
-from penstock.store.postgres.news import News, bring_forward
+from penstock.store.postgres.job_groups import Groups
 from penstock.store.postgres.schema import LOCK_QUEUE
+from penstock.store.postgres.sharding import AcrossShards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -162,7 +162,7 @@ class PostgresTransaction(Ledger, AcrossShards):
         queues = self._mentioned()
         body = _encode((queues, self._events))
         booked = self._booked
-        told = news.News(
+        told = commit_notice.News(
             {number: delta for number, delta in self._deltas.items() if any(delta)},
             (booked.due_ms, booked.expiry_ms, booked.lapse_ms, booked.cron_ms),
             self._new_crons,
@@ -174,7 +174,7 @@ class PostgresTransaction(Ledger, AcrossShards):
         touched = [number for number in self._deltas if number not in self._emptied]
         block, seq, total, xid, self.heated, self.lists_generation = await self._db.fetchrow(
             _FINISH, touched, self._known, list(self._emptied), len(self._events), self.now_ms, self._id_mark(),
-            self._store.server, news.encode(told), body,
+            self._store.server, commit_notice.encode(told), body,
         )  # fmt: skip
         if not self._unlisted.isdisjoint(set(self.heated) - self._announced):
             raise RowChanged("A queue has got a ready list meanwhile.")
@@ -422,19 +422,19 @@ class PostgresTransaction(Ledger, AcrossShards):
     async def job_due(self, now_ms: int, limit: int) -> list[Job]:
         with self._catalog.looking() as meanwhile:
             found, next_ms = await self._overdue(rows.DUE, rows.NEXT_DUE, now_ms, limit)
-        self._catalog.horizon.due_ms = news.earlier(next_ms, meanwhile.due_ms)
+        self._catalog.horizon.due_ms = commit_notice.earlier(next_ms, meanwhile.due_ms)
         return found
 
     async def job_lapsed(self, steady_ms: int, limit: int) -> list[Job]:
         with self._catalog.looking() as meanwhile:
             found, next_ms = await self._overdue(rows.LAPSED, rows.NEXT_LAPSE, steady_ms, limit)
-        self._catalog.horizon.lapse_ms = news.earlier(next_ms, meanwhile.lapse_ms)
+        self._catalog.horizon.lapse_ms = commit_notice.earlier(next_ms, meanwhile.lapse_ms)
         return found
 
     async def job_expired(self, now_ms: int, limit: int) -> list[Job]:
         with self._catalog.looking() as meanwhile:
             found, next_ms = await self._overdue(rows.EXPIRED, rows.NEXT_EXPIRY, now_ms, limit)
-        self._catalog.horizon.expiry_ms = news.earlier(next_ms, meanwhile.expiry_ms)
+        self._catalog.horizon.expiry_ms = commit_notice.earlier(next_ms, meanwhile.expiry_ms)
         return found
 
     async def job_save(self, jobs: Sequence[Changed]) -> None:
@@ -622,7 +622,7 @@ class PostgresTransaction(Ledger, AcrossShards):
         with self._catalog.looking() as meanwhile:
             found = cron_rows.read(await self._db.fetch(cron_rows.DUE, now_ms, limit))
             next_ms = now_ms if len(found) >= limit else await self._db.fetchval(cron_rows.NEXT, now_ms)
-        self._catalog.horizon.cron_ms = news.earlier(next_ms, meanwhile.cron_ms)
+        self._catalog.horizon.cron_ms = commit_notice.earlier(next_ms, meanwhile.cron_ms)
         return found
 
     async def cron_insert(self, crons: Sequence[tuple[Cron, bytes]]) -> None:

@@ -27,8 +27,8 @@ from penstock import __version__
 from penstock.core.errors import BackupInvalid, ConfigInvalid, StorageFailed
 from penstock.core.limits import MEBIBYTE
 from penstock.core.sharding import Layout
-from penstock.store.disk import sync_directory
-from penstock.store.sqlite import files, mark, restoreplan, rows, schema, snapshot, waltail
+from penstock.store.data_directory import sync_directory
+from penstock.store.sqlite import files, restore_plan, rows, schema, snapshot, sync_mark, wal_check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -163,7 +163,7 @@ def take(directory: Path, target: Path, clock: Clock, tell: Progress, *, accept_
     Raises ConfigInvalid (no store there, or a target that is in use), StoreIncompatible (not ours, newer, or behind its mark
     unless ``accept_loss``), StorageFull (no room), BackupInvalid (what was copied is damaged), StorageFailed.
     """
-    restoreplan.check_none(directory)
+    restore_plan.check_none(directory)
     path = directory / FILE_NAME
     if not path.exists() or not path.stat().st_size:
         raise ConfigInvalid(f"There is no store in {directory}. Name its directory with --data. Nothing was written.")
@@ -252,16 +252,16 @@ def _check_mark(db: apsw.Connection, directory: Path, *, accept_loss: bool) -> N
     """Refuse a store that has lost something. The mark is read first: whatever it says was committed by then."""
     log_path = directory / f"{FILE_NAME}-wal"
     for _ in range(_LOOKS):
-        before = mark.read(directory)
+        before = sync_mark.read(directory)
         size = log_path.stat().st_size if log_path.exists() else None
-        salts = mark.salts_of(log_path)
+        salts = sync_mark.salts_of(log_path)
         list(db.execute("select count(*) from sqlite_schema"))  # makes SQLite look at the log
-        found = mark.look(db, size, salts, waltail.replayed_frames(db))
-        if mark.what_is_missing(before, found) is None:
+        found = sync_mark.look(db, size, salts, wal_check.replayed_frames(db))
+        if sync_mark.what_is_missing(before, found) is None:
             return
-        if mark.read(directory) == before and mark.salts_of(log_path) == salts:
+        if sync_mark.read(directory) == before and sync_mark.salts_of(log_path) == salts:
             break
-    mark.check(directory, before, found, accept_loss=accept_loss)
+    sync_mark.check(directory, before, found, accept_loss=accept_loss)
 
 
 def verify(backup: Path, tell: Progress) -> Manifest:
@@ -311,7 +311,7 @@ def look(path: Path, tell: Progress) -> Contents:
             raise files.not_ours(path)
         tables = {name for (name,) in db.execute("select name from sqlite_schema where type = 'table'")}
         counts = {name: int(db.execute(f"select count(*) from {name}").get) for name in _COUNTED if name in tables}  # noqa: S608
-        found = mark.look(db, None, mark.NO_SALTS, 0)
+        found = sync_mark.look(db, None, sync_mark.NO_SALTS, 0)
         epoch = int(db.execute("select epoch from history").get) if "history" in tables else 0
         version = int(db.pragma("user_version"))
         damaged = _damaged(db, counts["jobs"], tell) if version == schema.SCHEMA_VERSION else 0

@@ -13,7 +13,7 @@ import msgspec
 from penstock.core import limits
 from penstock.core.bulk_records import EntryKind
 from penstock.core.queue import Standing
-from penstock.store.bulk import HEAD, Block, Jobs, JobsWanted, Leased, Row
+from penstock.store.bulk_reader import HEAD, Block, Jobs, JobsWanted, Leased, Row
 from penstock.store.sqlite import rows
 
 if TYPE_CHECKING:

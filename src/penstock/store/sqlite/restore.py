@@ -12,11 +12,11 @@ import msgspec
 
 from penstock.core.errors import BackupInvalid, ConfigInvalid, RestoreUnfinished, StorageFailed
 from penstock.core.timestamps import to_moment
-from penstock.store.disk import DirectoryLock, prepare_directory, sync_directory
-from penstock.store.markfile import MARK_NAME
-from penstock.store.sqlite import backup, files, history, restoreplan, snapshot
-from penstock.store.sqlite.mark import MarkFile, Position
-from penstock.store.sqlite.restoreplan import Plan
+from penstock.store.data_directory import DirectoryLock, prepare_directory, sync_directory
+from penstock.store.sqlite import backup, files, history, restore_plan, snapshot
+from penstock.store.sqlite.restore_plan import Plan
+from penstock.store.sqlite.sync_mark import MarkFile, Position
+from penstock.store.sync_mark_file import MARK_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -64,7 +64,7 @@ def restore(
     """
     with _locked(directories) as locks:
         for directory in directories:
-            restoreplan.check_none(directory)
+            restore_plan.check_none(directory)
             _check_free(directory, replace=replace)
         ready: list[_Ready] = []
         try:
@@ -91,7 +91,7 @@ def complete(directories: Sequence[Path], clock: Clock) -> list[Path | None]:
     Raises ConfigInvalid (no restore is under way, or it was one into other directories), StoreLocked, StorageFailed.
     """
     with _locked(directories) as locks:
-        plans = [restoreplan.read(directory) for directory in directories]
+        plans = [restore_plan.read(directory) for directory in directories]
         known = [plan for plan in plans if plan is not None]
         if not known and not any(_fresh(directory).exists() for directory in directories):
             raise ConfigInvalid(f"No restore into {', '.join(map(str, directories))} was interrupted. Nothing was changed.")
@@ -180,7 +180,7 @@ def _plan(ready: Sequence[_Ready], clock: Clock) -> list[Plan]:
             )
             contents = each.manifest.contents
             plan = Plan(restore_id, number, len(ready), replaced, contents.identity, contents.journal_next)
-            restoreplan.write(each.directory, plan)
+            restore_plan.write(each.directory, plan)
             plans.append(plan)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -192,11 +192,11 @@ def _plan(ready: Sequence[_Ready], clock: Clock) -> list[Plan]:
 def _undo(directories: Sequence[Path]) -> None:
     """Remove what was prepared. All plans go first: what may be left then is a file that nothing reads."""
     for directory in directories:
-        plan = restoreplan.read(directory)
+        plan = restore_plan.read(directory)
         if plan is not None:
             with contextlib.suppress(OSError):
                 (directory / plan.replaced).rmdir()
-            restoreplan.remove(directory)
+            restore_plan.remove(directory)
     for directory in directories:
         _fresh(directory).unlink(missing_ok=True)
 
@@ -208,9 +208,9 @@ def _switch(directories: Sequence[Path], plans: Sequence[Plan | None], clock: Cl
         for directory, plan in left:
             _put(directory, plan, clock)
         for directory, _ in left:
-            restoreplan.remove(directory)
+            restore_plan.remove(directory)
     except OSError as error:
-        raise RestoreUnfinished(f"{error}. {restoreplan.unfinished(*left[-1])}") from error
+        raise RestoreUnfinished(f"{error}. {restore_plan.unfinished(*left[-1])}") from error
 
 
 def _put(directory: Path, plan: Plan, clock: Clock) -> None:

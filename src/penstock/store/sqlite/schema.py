@@ -293,7 +293,7 @@ create table history (
 insert into history values (1, lower(hex(randomblob(16))), 0);
 """
 
-# Whether the file is complete without its log, see mark.py.
+# Whether the file is complete without its log, see sync_mark.py.
 _SHUTDOWN = """
 create table shutdown (
   one          integer primary key check (one = 1),
@@ -302,7 +302,7 @@ create table shutdown (
 insert into shutdown values (1, 1);
 """
 
-# The count of time that leases go by: see leaseclock.py. In a file of an earlier version they go by the wall clock.
+# The count of time that leases go by: see lease_clock.py. In a file of an earlier version they go by the wall clock.
 _LEASE_CLOCK = """
 create table lease_clock (
   one      integer primary key check (one = 1),

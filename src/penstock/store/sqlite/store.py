@@ -35,7 +35,7 @@ from penstock.store.contract import (
     Take,
     Whereabouts,
 )
-from penstock.store.disk import (
+from penstock.store.data_directory import (
     BALLAST_BYTES_MAX,
     Ballast,
     DirectoryLock,
@@ -44,24 +44,24 @@ from penstock.store.disk import (
     sync_directory,
 )
 from penstock.store.sqlite import (
+    api_keys,
+    bulk_records,
     crons,
     files,
     history,
-    keys,
-    leaseclock,
-    ledger,
-    mark,
-    readers,
-    restoreplan,
+    lease_clock,
+    reads,
+    restore_plan,
     rows,
+    sync_mark,
     upgrade,
-    waltail,
+    wal_check,
 )
 from penstock.store.sqlite.catalog import Catalog
 from penstock.store.sqlite.checkpoint import Checkpointer
-from penstock.store.sqlite.logsync import LogSync
-from penstock.store.sqlite.room import Room
+from penstock.store.sqlite.disk_space import Room
 from penstock.store.sqlite.transaction import SqliteTransaction
+from penstock.store.sqlite.wal_sync import LogSync
 from penstock.store.sqlite.webhooks import Webhooks
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class SqliteStore(CatalogReads[Catalog]):
         store._log_sync.waits = not tells_early
         store._take_lock()
         try:
-            restoreplan.check_none(directory)
+            restore_plan.check_none(directory)
             store._check_files(accept_loss=accept_loss)
             store._has_lost = store._has_lost or (tells_early and store._lock.previous.fell)
             store._room.ballast.find()
@@ -208,7 +208,7 @@ class SqliteStore(CatalogReads[Catalog]):
         clean = self._status.error is None
         if clean:
             try:
-                leaseclock.save_mark(self.db, self.clock.steady_ms())
+                lease_clock.save_mark(self.db, self.clock.steady_ms())
                 await self.sync()
             except (OutcomeUnknown, apsw.Error):
                 clean = False
@@ -247,7 +247,7 @@ class SqliteStore(CatalogReads[Catalog]):
                     history.raise_epoch(self._db)
                 self._load()
                 if not healing:
-                    self.clock = leaseclock.resume(self._db, self.clock)
+                    self.clock = lease_clock.resume(self._db, self.clock)
                 # What was changed here is on disk before it is used, and before numbers are given again.
                 self._log_sync.begin(self._db, self.history.identity, self.journal_next)
                 self._has_lost = False
@@ -261,7 +261,7 @@ class SqliteStore(CatalogReads[Catalog]):
                 "another directory with --data. Nothing was changed."
             ) from error
         sync_directory(self._directory)
-        self.readers = readers.Readers(lambda: self._connect(READER_CACHE_KIB, read_only=True), inline=self._read_inline)
+        self.readers = reads.Readers(lambda: self._connect(READER_CACHE_KIB, read_only=True), inline=self._read_inline)
         self.checkpointer = Checkpointer(lambda: self._connect(READER_CACHE_KIB), self._checkpoint_thread, CHECKPOINT_PAGES)
         self.checkpointer.when_done = self._log_sync.log_may_restart
         self._db.set_wal_hook(self._log_grew)  # replaces SQLite's own checkpoints inside of commits
@@ -329,7 +329,7 @@ class SqliteStore(CatalogReads[Catalog]):
         """Refuse to begin anew where there was data before. Raises StoreIncompatible."""
         files.check_file(self._path, self._log_path)
         previous = self._lock.previous
-        has_mark = mark.read(self._directory) is not None  # it knows whether a log that is gone is missed
+        has_mark = sync_mark.read(self._directory) is not None  # it knows whether a log that is gone is missed
         log_expected = previous.used and not previous.clean and not has_mark
         missing = [
             path.name
@@ -351,16 +351,18 @@ class SqliteStore(CatalogReads[Catalog]):
         ``healing``: a sync has failed in this process, so commits that were never synced may be gone, but no others.
         """
         list(self._db.execute("select count(*) from sqlite_schema"))  # makes SQLite replay the log
-        lost = waltail.lost_commits(self._db, self._path)
+        lost = wal_check.lost_commits(self._db, self._path)
         same_boot = self._lock.previous.boot_id == boot_id() != ""
         if lost and same_boot and not accept_loss and not healing:
             raise StoreIncompatible(
                 f"{self._path}-wal is damaged: at least {lost} commits behind the damage would be lost. Restore a backup with: "
                 "penstock restore, or start with --accept-loss to go on without them. Nothing was changed."
             )
-        salts, frames = mark.salts_of(self._log_path), waltail.replayed_frames(self._db)
-        found = mark.look(self._db, self._log_bytes, salts, frames, same_boot=same_boot)
-        accepted = mark.check(self._directory, mark.read(self._directory), found, accept_loss=accept_loss and not healing)
+        salts, frames = sync_mark.salts_of(self._log_path), wal_check.replayed_frames(self._db)
+        found = sync_mark.look(self._db, self._log_bytes, salts, frames, same_boot=same_boot)
+        accepted = sync_mark.check(
+            self._directory, sync_mark.read(self._directory), found, accept_loss=accept_loss and not healing
+        )
         if lost and same_boot and not healing:
             log.warning("started with --accept-loss: commits behind the damage of the log are dropped", commits=lost)
         elif lost:
@@ -438,7 +440,7 @@ class SqliteStore(CatalogReads[Catalog]):
     async def key_add(self, key: ApiKey, most: int) -> None:
         self.check_writable(grows=True)
         try:
-            keys.add(self.db, key, most)
+            api_keys.add(self.db, key, most)
         except apsw.Error as error:
             raise self.failed(error) from error
         self._key_changes += 1
@@ -448,7 +450,7 @@ class SqliteStore(CatalogReads[Catalog]):
         self.check_writable(grows=False)
         while True:
             try:
-                known = keys.revoke(self.db, key_id, self.clock.now_ms())
+                known = api_keys.revoke(self.db, key_id, self.clock.now_ms())
             except apsw.Error as error:
                 ours = self.failed(error)
                 if not (isinstance(ours, StorageFull) and ours.room_made):
@@ -460,7 +462,7 @@ class SqliteStore(CatalogReads[Catalog]):
         return known
 
     async def key_list(self) -> tuple[int, list[ApiKey]]:
-        return self._key_changes, keys.read(self.db)
+        return self._key_changes, api_keys.read(self.db)
 
     async def key_revision(self) -> int:
         return self._key_changes
@@ -602,32 +604,32 @@ class SqliteStore(CatalogReads[Catalog]):
         return dict(found)
 
     async def job_export(self, ids: Sequence[int]) -> list[Parcel]:
-        return await self.readers.run(lambda db: readers.export(db, ids))
+        return await self.readers.run(lambda db: reads.export(db, ids))
 
     async def job_places(self, ids: Sequence[int]) -> dict[int, Whereabouts]:
         found = self.db.executemany(_PLACES, [(job_id,) for job_id in ids])
         return {job_id: Whereabouts(Standing(standing), QueueKey(*key)) for job_id, standing, *key in found}
 
     async def job_select(self, selection: Selection) -> list[Place]:
-        return await self.readers.run(lambda db: readers.select(db, selection))
+        return await self.readers.run(lambda db: reads.select(db, selection))
 
     async def job_page(self, page: Page) -> list[Delivery]:
-        return await self.readers.run(lambda db: readers.page(db, page))
+        return await self.readers.run(lambda db: reads.page(db, page))
 
     async def priority_counts(self, queue: Queue) -> dict[int, int]:
-        return await self.readers.run(lambda db: readers.priority_counts(db, queue.number))
+        return await self.readers.run(lambda db: reads.priority_counts(db, queue.number))
 
     async def prioritized_count(self, queue: Queue) -> int:
-        return await self.readers.run(lambda db: readers.prioritized_count(db, queue.number))
+        return await self.readers.run(lambda db: reads.prioritized_count(db, queue.number))
 
     async def group_count(self, queue: Queue, state: State, group: str | None) -> int:
-        return await self.readers.run(lambda db: readers.group_count(db, queue.number, state, group))
+        return await self.readers.run(lambda db: reads.group_count(db, queue.number, state, group))
 
     async def finished_minutes(self, queue: Queue, state: State) -> FinishedMinutes:
-        return await self.readers.run(lambda db: readers.finished_minutes(db, queue.number, state))
+        return await self.readers.run(lambda db: reads.finished_minutes(db, queue.number, state))
 
     async def result_list(self, ids: Sequence[int]) -> dict[int, bytes]:
-        return await self.readers.run(lambda db: readers.results(db, ids))
+        return await self.readers.run(lambda db: reads.results(db, ids))
 
     async def result_get(self, job_id: int) -> bytes | None:
         return rows.read_result(self.db, job_id)
@@ -635,25 +637,25 @@ class SqliteStore(CatalogReads[Catalog]):
     async def need_list(
         self, job_id: int, states: Sequence[Need] | None = None, limit: int = limits.list_jobs_max, offset: int = 0
     ) -> list[Dependency]:
-        return await self.readers.run(lambda db: readers.needs(db, job_id, states, limit, offset))
+        return await self.readers.run(lambda db: reads.needs(db, job_id, states, limit, offset))
 
     async def log_get(self, job_id: int) -> list[LogEntry]:
-        return readers.logs(self.db, job_id)
+        return reads.logs(self.db, job_id)
 
     async def job_fetch(self, ids: Sequence[int]) -> list[Delivery]:
-        return await self.readers.run(lambda db: readers.fetch(db, ids))
+        return await self.readers.run(lambda db: reads.fetch(db, ids))
 
     async def head_list(self, ids: Sequence[int]) -> list[Job]:
-        return await self.readers.run(lambda db: readers.heads(db, ids))
+        return await self.readers.run(lambda db: reads.heads(db, ids))
 
     async def entry_list(self, search: Search) -> list[Entry]:
-        return await self.readers.run(lambda db: ledger.entries(db, search))
+        return await self.readers.run(lambda db: bulk_records.entries(db, search))
 
     async def entry_totals(self, kind: int) -> tuple[int, int]:
-        return await self.readers.run(lambda db: ledger.totals(db, kind))
+        return await self.readers.run(lambda db: bulk_records.totals(db, kind))
 
     async def chunk_read(self, owner: int, after: int, limit: int) -> list[Chunk]:
-        return await self.readers.run(lambda db: ledger.chunks(db, owner, after, limit))
+        return await self.readers.run(lambda db: bulk_records.chunks(db, owner, after, limit))
 
     async def cron_get(self, key: CronKey) -> Cron | None:
         return next(iter(crons.read(self.db, crons.FIND, tuple(key))), None)
@@ -671,10 +673,10 @@ class SqliteStore(CatalogReads[Catalog]):
         return self.journal_next
 
     async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
-        return await self.readers.run(lambda db: readers.journal(db, seq, limit))
+        return await self.readers.run(lambda db: reads.journal(db, seq, limit))
 
     async def journal_first(self) -> int | None:
-        return await self.readers.run(readers.journal_first)
+        return await self.readers.run(reads.journal_first)
 
     async def journal_page(self, seq: int, namespace: str, bytes_max: int) -> JournalPage:
-        return await self.readers.run(lambda db: readers.journal_page(db, seq, namespace, bytes_max))
+        return await self.readers.run(lambda db: reads.journal_page(db, seq, namespace, bytes_max))

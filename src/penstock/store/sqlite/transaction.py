@@ -30,11 +30,11 @@ from penstock.core.queue import (
 from penstock.store.catalog import as_counts, book, except_queues
 from penstock.store.contract import JournalBlock
 from penstock.store.sqlite import crons as cron_rows
-from penstock.store.sqlite import leaseclock, rows
-from penstock.store.sqlite.across import AcrossShards
+from penstock.store.sqlite import lease_clock, rows
+from penstock.store.sqlite.bulk_records import Ledger
 from penstock.store.sqlite.catalog import encode_settings
-from penstock.store.sqlite.groups import Groups
-from penstock.store.sqlite.ledger import Ledger
+from penstock.store.sqlite.job_groups import Groups
+from penstock.store.sqlite.sharding import AcrossShards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -188,7 +188,7 @@ class SqliteTransaction(Ledger, AcrossShards):
 
     async def clock_mark(self) -> None:
         self._begin()
-        leaseclock.save_mark(self._db, self.steady_ms)
+        lease_clock.save_mark(self._db, self.steady_ms)
 
     # Queues.
 

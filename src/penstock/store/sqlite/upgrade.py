@@ -10,7 +10,7 @@ import structlog
 
 from penstock.core.errors import StorageFull, StoreIncompatible
 from penstock.core.limits import DAY_MS
-from penstock.store.disk import sync_directory
+from penstock.store.data_directory import sync_directory
 from penstock.store.sqlite import files, schema, snapshot
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import structlog
 
-from penstock.store.disk import sync_directory
+from penstock.store.data_directory import sync_directory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""The groups that one transaction changes, see ``store/sqlite/groups.py`` for how claims pass over blocked jobs.
+"""The groups that one transaction changes, see ``store/sqlite/job_groups.py`` for how claims pass over blocked jobs.
 
 What is set of a group is read and written under the lock of the group, which a transaction holds until it ends: no two servers
 go by the same room. A queue whose settings say that no group is limited costs no look at the table.

@@ -27,7 +27,7 @@ class News(msgspec.Struct, array_like=True, omit_defaults=True):
     unfollowed: bool = False
     """Whether there are ends that others have to be told of."""
     fronts: list[int] = []
-    """Queues in which a job got to a place that others may take for empty; see fronts.py."""
+    """Queues in which a job got to a place that others may take for empty; see queue_heads.py."""
     queues: list[int] = []
     """Queues that were made, removed, or got other settings: who waits at one that was paused may get a job now."""
 

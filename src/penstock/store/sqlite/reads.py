@@ -16,9 +16,9 @@ from penstock.core.dependencies import Need
 from penstock.core.errors import StorageFailed
 from penstock.core.job import Delivery, Job, Payload
 from penstock.core.lifecycle import State
+from penstock.store.bounded_list import ORDER, Listing
 from penstock.store.contract import FinishedMinutes, JournalBlock, LogEntry, Page, Parcel, Place, Selection
-from penstock.store.journal import PageReader
-from penstock.store.listing import ORDER, Listing
+from penstock.store.journal_pages import PageReader
 from penstock.store.sqlite import rows
 
 if TYPE_CHECKING:

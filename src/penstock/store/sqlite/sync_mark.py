@@ -24,7 +24,7 @@ import structlog
 
 from penstock.core.errors import StoreIncompatible
 from penstock.core.timestamps import to_rfc3339
-from penstock.store.markfile import MARK_NAME, NoteFile, read_note
+from penstock.store.sync_mark_file import MARK_NAME, NoteFile, read_note
 
 if TYPE_CHECKING:
     from pathlib import Path

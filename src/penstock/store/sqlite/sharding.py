@@ -8,9 +8,9 @@ from penstock.core import limits
 from penstock.core.dependencies import Relay
 from penstock.core.errors import RowChanged
 from penstock.core.reservations import Reservation
-from penstock.store.draft import Draft
 from penstock.store.sqlite import rows
 from penstock.store.sqlite.catalog import Catalog
+from penstock.store.transaction_base import Draft
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

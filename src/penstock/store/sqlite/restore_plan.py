@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.core.errors import RestoreUnfinished
-from penstock.store.disk import sync_directory
+from penstock.store.data_directory import sync_directory
 
 if TYPE_CHECKING:
     from pathlib import Path

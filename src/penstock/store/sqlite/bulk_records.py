@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from penstock.core import limits
 from penstock.core.bulk_records import Chunk, Entry
 from penstock.core.errors import RowChanged
-from penstock.store.draft import Draft
 from penstock.store.sqlite.catalog import Catalog
+from penstock.store.transaction_base import Draft
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

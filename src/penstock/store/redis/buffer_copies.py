@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.store.wal import Record
+from penstock.store.enqueue_log import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

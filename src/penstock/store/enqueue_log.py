@@ -4,8 +4,8 @@ Records are numbered from 1 without gaps and written one after the other into fi
 its future is done: many that arrive together share one fsync. What is stored elsewhere is forgotten, a whole file at a time;
 who reads the log after a crash must know from elsewhere up to which number that was (see ``wals`` in the database).
 
-The end of the last file may be torn by a crash: what is cut off there was never answered. A mark beside the log (``walmark``)
-tells that from a log that was cut short, which stops the start. So does damage anywhere else.
+The end of the last file may be torn by a crash: what is cut off there was never answered. A mark beside the log
+(``enqueue_log_mark``) tells that from a log that was cut short, which stops the start. So does damage anywhere else.
 
 ::
 
@@ -29,8 +29,8 @@ import structlog
 from penstock.core import limits
 from penstock.core.errors import OutcomeUnknown, StorageFailed, StorageFull, StoreIncompatible
 from penstock.core.ids import random_name
-from penstock.store import walmark
-from penstock.store.disk import DirectoryLock, free_bytes, sync_directory
+from penstock.store import enqueue_log_mark
+from penstock.store.data_directory import DirectoryLock, free_bytes, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,8 +77,8 @@ class Wal:
         self._writing: asyncio.Task[None] | None = None
         self.failure: str | None = None
         self._is_sound = False  #: it failed for want of room only, and holds nothing but what is durable
-        self.mark: walmark.LogMark | None = None  #: what the mark said when the log was opened
-        self._mark_file: walmark.LogMarkFile | None = None
+        self.mark: enqueue_log_mark.LogMark | None = None  #: what the mark said when the log was opened
+        self._mark_file: enqueue_log_mark.LogMarkFile | None = None
         self._mark_synced = 0  #: the record that the mark on disk tells of
         self._needs_mark = False  #: there are files of a version that keeps a mark
         self._torn: tuple[Path, int] | None = None  #: the last file with records, and where its good part ends
@@ -94,7 +94,7 @@ class Wal:
         wal = cls(directory, identity, clock)
         wal._lock.acquire()
         try:
-            wal.mark = walmark.read(directory)
+            wal.mark = enqueue_log_mark.read(directory)
             records = list(wal._read())
         except BaseException:
             wal._lock.release()
@@ -155,14 +155,14 @@ class Wal:
         ``stored``: up to which number the database has the log that the mark is of.
         """
         has = self.last if self.mark is not None and self.mark.log == self.number else 0
-        return walmark.what_is_missing(self.mark, self._identity, has, stored, needs_mark=self._needs_mark)
+        return enqueue_log_mark.what_is_missing(self.mark, self._identity, has, stored, needs_mark=self._needs_mark)
 
     def check(self, stored: int, *, accept_loss: bool = False) -> bool:
         """Compare the log with its mark. True if something is missing and ``accept_loss`` allows that; it is logged.
 
         Raises StoreIncompatible if something is missing.
         """
-        return walmark.check(self._directory, self.missing(stored), accept_loss=accept_loss)
+        return enqueue_log_mark.check(self._directory, self.missing(stored), accept_loss=accept_loss)
 
     def begin(self) -> None:
         """Take records from now on. Raises OSError. On a full disk it takes none, but what is in it can be stored."""
@@ -189,13 +189,13 @@ class Wal:
     def _begin_file(self) -> None:
         mark = self._mark_at(self.durable)
         if self._mark_file is None:
-            self._mark_file = walmark.LogMarkFile.open(self._directory, mark)
+            self._mark_file = enqueue_log_mark.LogMarkFile.open(self._directory, mark)
         else:
             self._mark_file.write(mark)
         self._use_file(*self._make_file())
 
-    def _mark_at(self, synced: int) -> walmark.LogMark:
-        return walmark.LogMark(self._identity, self.number, synced, self._clock.now_ms())
+    def _mark_at(self, synced: int) -> enqueue_log_mark.LogMark:
+        return enqueue_log_mark.LogMark(self._identity, self.number, synced, self._clock.now_ms())
 
     def sync_mark(self) -> None:
         """Make the mark survive a power cut, if it has changed. To be called about once a second."""

@@ -1,4 +1,4 @@
-"""The open write-ahead log: makes it durable, and notes in the mark how far that was. See ``mark``."""
+"""The open write-ahead log: makes it durable, and notes in the mark how far that was. See ``sync_mark``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import apsw
 import structlog
 
-from penstock.store.markfile import SYNC_EVERY_MS
-from penstock.store.sqlite import mark, waltail
-from penstock.store.sqlite.mark import MarkFile, Position
+from penstock.store.sqlite import sync_mark, wal_check
+from penstock.store.sqlite.sync_mark import MarkFile, Position
+from penstock.store.sync_mark_file import SYNC_EVERY_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ class LogSync:
             position = self._moved(db, journal_next)
         except apsw.FullError:
             log.warning("the disk is full: the log cannot be moved into penstock.db, and is used as it is")
-            position = self._not_moved(journal_next, waltail.replayed_frames(db))
+            position = self._not_moved(journal_next, wal_check.replayed_frames(db))
         try:
             self._mark = MarkFile.open(self._directory, identity, position)
         except OSError as error:
@@ -66,7 +66,7 @@ class LogSync:
                 log.info("another program reads the file: its log is emptied later")
             finally:
                 db.set_busy_timeout(5_000)
-        self._frames, self._salts = waltail.replayed_frames(db), None
+        self._frames, self._salts = wal_check.replayed_frames(db), None
         self._journal_next, self._journaled = journal_next, False
 
     def end(self, db: apsw.Connection, journal_next: int) -> bool:
@@ -98,7 +98,7 @@ class LogSync:
     def position(self, journal_next: int) -> Position:
         """Return how far the store is. A sync that begins now covers that."""
         if self._salts is None:
-            self._salts = mark.read_salts(self._fd)
+            self._salts = sync_mark.read_salts(self._fd)
         return Position(journal_next, self._clock.now_ms(), self._salts, self._frames, self.waits and self._journaled)
 
     def log_has(self, frames: int, journal_next: int) -> None:

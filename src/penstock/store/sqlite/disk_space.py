@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.store.contract import StoreStatus
-    from penstock.store.disk import Ballast
+    from penstock.store.data_directory import Ballast
 
 log = structlog.get_logger("penstock.store")
 

@@ -8,10 +8,10 @@ from penstock.core import limits
 from penstock.core.dependencies import Relay
 from penstock.core.errors import RowChanged
 from penstock.core.reservations import Reservation
-from penstock.store.draft import Draft
 from penstock.store.postgres import rows
 from penstock.store.postgres.catalog import Catalog
 from penstock.store.postgres.schema import LOCK_TICKETS
+from penstock.store.transaction_base import Draft
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
