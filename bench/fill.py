@@ -16,7 +16,7 @@ from penstock.core.job import JobFlag, NewJob
 from penstock.core.queue import QueueKey
 from penstock.doors.opaque import wrap
 from penstock.engine.engine import Engine
-from penstock.engine.produce import Push
+from penstock.engine.jobs.push import Push
 from penstock.store.sqlite.store import SqliteStore
 
 BATCH: Final = 5_000

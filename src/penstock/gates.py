@@ -14,8 +14,8 @@ from penstock.access.identity import WORDS
 from penstock.access.quotas import Counter, Quotas
 from penstock.core import limits
 from penstock.core.errors import ConfigInvalid, InvalidInput
-from penstock.engine.meter import Admission
-from penstock.engine.produce import Push
+from penstock.engine.jobs.push import Push
+from penstock.engine.quota_check import Admission
 from penstock.outbound.fetch import Fetcher
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from penstock.access.keys import Key
     from penstock.config import Config
     from penstock.core.clock import Clock
-    from penstock.engine.fleet import AnyEngine
-    from penstock.engine.produce import PushAcross
+    from penstock.engine.jobs.push import PushAcross
+    from penstock.engine.sharding.engine import AnyEngine
     from penstock.outbound.guard import Guard
     from penstock.store.contract import Store
 

@@ -81,8 +81,8 @@ from penstock.doors.rights import with_rights
 from penstock.doors.topics.door import TopicsDoor
 from penstock.doors.topics.resp.listener import RespListener
 from penstock.doors.topics.subscriber import Subscribers
-from penstock.engine.groups import Groups
-from penstock.engine.stages import Stages
+from penstock.engine.bulk.consumer_groups import Groups
+from penstock.engine.bulk.staged_writes import Stages
 from penstock.gates import gate_of, keys_for, meter
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.doors.http.request import Bodies
     from penstock.doors.http.route import Handler, Route
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 log = structlog.get_logger("penstock")
 

@@ -15,12 +15,12 @@ from penstock.core.durability import Durability
 from penstock.core.errors import StorageFailed, StoreIncompatible
 from penstock.core.sharding import Layout, check_together
 from penstock.engine.engine import Engine
+from penstock.engine.event_feed import Feed
 from penstock.engine.fair_share import FairShare
-from penstock.engine.feed import Feed
-from penstock.engine.fleet import Fleet, ShardFeed
-from penstock.engine.keeper import Retention
+from penstock.engine.maintenance.service import Retention
+from penstock.engine.sharding.engine import Fleet, ShardFeed
 from penstock.engine.stats import Stats
-from penstock.engine.workers import Workers
+from penstock.engine.worker_registry import Workers
 from penstock.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.config import Config
     from penstock.core.clock import Clock
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
     from penstock.store.contract import Store
     from penstock.store.redis import RedisLink
 
@@ -136,8 +136,8 @@ async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> list[Redi
     if not config.redis:
         await _store_logs(config, engine)
         return []
-    from penstock.engine.fast.buffer import EnqueueBuffer  # noqa: PLC0415, see above
-    from penstock.engine.fast.path import FastPath  # noqa: PLC0415
+    from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer  # noqa: PLC0415, see above
+    from penstock.engine.prefetch.ready_cache import FastPath  # noqa: PLC0415
     from penstock.store.postgres import PostgresStore  # noqa: PLC0415
     from penstock.store.redis import Buffers, ReadyLists, RedisLink  # noqa: PLC0415
 
@@ -172,7 +172,7 @@ async def _store_logs(config: Config, engine: AnyEngine) -> None:
     left = [each for each in engine.engines if _log_of(config, each.store).is_dir()]
     if not left:
         return
-    from penstock.engine.fast.buffer import EnqueueBuffer  # noqa: PLC0415, see above
+    from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer  # noqa: PLC0415, see above
     from penstock.store.postgres import PostgresStore  # noqa: PLC0415
 
     for each in left:

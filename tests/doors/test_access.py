@@ -22,7 +22,7 @@ from penstock.doors.closing import Closing
 from penstock.doors.jobs.hub import Hub
 from penstock.doors.jobs.session import Session
 from penstock.doors.jobs.tcp import TcpListener
-from penstock.engine.produce import Push
+from penstock.engine.jobs.push import Push
 from penstock.gates import meter
 from penstock.outbound.fetch import Fetcher, NotFetched
 from penstock.outbound.guard import Guard

@@ -11,7 +11,7 @@ from penstock.core.queue import QueueKey
 from penstock.doors.batches.leases import Leases
 
 if TYPE_CHECKING:
-    from penstock.engine.receipt import Receipt
+    from penstock.engine.jobs.settle_by_id import Receipt
 
 TOPIC = QueueKey("default", "leads")
 LEASE_MS = 30_000

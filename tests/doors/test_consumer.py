@@ -21,8 +21,8 @@ from penstock.doors.messages.places import Places, Rules
 from penstock.doors.messages.requests import RouteCount
 from penstock.doors.messages.sockets import Consumers
 from penstock.doors.messages.tally import MessageTally
-from penstock.engine.claim import Claim
-from penstock.engine.settle import Ack, PutBack
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.settle import Ack, PutBack
 from tests.support.engines import QUEUE, claim, push, state
 
 if TYPE_CHECKING:

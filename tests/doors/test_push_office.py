@@ -20,10 +20,10 @@ from penstock.core.queue import QueueKey
 from penstock.doors.messages.places import Places, Rules
 from penstock.doors.messages.push import PushOffice, PushRules
 from penstock.doors.messages.tally import MessageTally
-from penstock.engine import admin
 from penstock.engine.engine import Engine
-from penstock.engine.produce import Push
-from penstock.engine.subscribe import AddSubscription, RemoveSubscription
+from penstock.engine.jobs.push import Push
+from penstock.engine.queues import admin
+from penstock.engine.queues.push_subscriptions import AddSubscription, RemoveSubscription
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import NotDelivered, Sender
 from penstock.store.sqlite import SqliteStore

@@ -13,7 +13,7 @@ from penstock.core import limits
 from penstock.core.job import NewJob
 from penstock.doors.jobs.hub import Hub
 from penstock.doors.jobs.tcp import TcpListener
-from penstock.engine.produce import Push
+from penstock.engine.jobs.push import Push
 from tests.support.engines import QUEUE
 from tests.support.tcp import TcpClient, all_commands, frame
 

@@ -18,7 +18,7 @@ from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
 from penstock.doors.topics.resp.listener import RespListener
 from penstock.doors.topics.subscriber import Subscribers
-from penstock.engine.produce import Push
+from penstock.engine.jobs.push import Push
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.resp import CORPUS, WORDS
 from tests.support.engines import QUEUE, push, state

@@ -14,9 +14,9 @@ from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
 from penstock.doors.topics.subscriber import Message, NextFailed, NothingHeld, Occupied, Subscribers, Word
 from penstock.doors.topics.topic import new_message
-from penstock.engine import admin
-from penstock.engine.claim import Claim
-from penstock.engine.produce import Push
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.push import Push
+from penstock.engine.queues import admin
 from tests.support.engines import claim, state
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
 from penstock.doors.jobs.session import Session
 from penstock.doors.jobs.tcp import TcpListener
-from penstock.engine.produce import Push
+from penstock.engine.jobs.push import Push
 from tests.support.engines import QUEUE, state
 from tests.support.receiver import until
 from tests.support.server import ServerProcess

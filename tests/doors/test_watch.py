@@ -14,7 +14,7 @@ from penstock.doors.jobs.events import PATTERNS, PAYLOADS
 from penstock.doors.jobs.hub import Hub, Reader
 from penstock.doors.jobs.watch import Thresholds, Watch
 from penstock.doors.ops.health import Uptime
-from penstock.engine.workers import Workers
+from penstock.engine.worker_registry import Workers
 from tests.support.engines import ack, claim_job, move, push, push_many
 
 if TYPE_CHECKING:

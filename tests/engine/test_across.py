@@ -17,9 +17,9 @@ from penstock.core.job import JobFlag, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import shard_for
-from penstock.engine.afar import Auditor, Await, DueRelays, DueShards, HearEnds, NoteTold
-from penstock.engine.flows import Adopt, CancelChildren, Unneed
-from penstock.engine.produce import Push
+from penstock.engine.jobs.dependencies import Adopt, CancelChildren, Unneed
+from penstock.engine.jobs.push import Push
+from penstock.engine.sharding.remote_dependencies import Auditor, Await, DueRelays, DueShards, HearEnds, NoteTold
 from tests.support.engines import ack, claim, claim_job, fail, move, push, state, stored
 from tests.support.fleets import Settled, fleet_on
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import ManualClock
     from penstock.core.job import Job
-    from penstock.engine.fleet import Fleet
+    from penstock.engine.sharding.engine import Fleet
 
 pytestmark = pytest.mark.anyio
 

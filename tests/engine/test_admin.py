@@ -13,8 +13,8 @@ from penstock.core.errors import PartlyDone, StorageFailed
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import Counts, QueueKey
-from penstock.engine import admin
-from penstock.engine.settle import Ack, Fail, Hold
+from penstock.engine.jobs.settle import Ack, Fail, Hold
+from penstock.engine.queues import admin
 from penstock.store.sqlite import SqliteStore
 from tests.support.engines import QUEUE, ack, claim_all, claim_job, fail, push, push_many, state
 

@@ -16,7 +16,7 @@ from penstock.core.job import JobFlag, NewJob
 from penstock.core.lifecycle import State
 from penstock.core.queue import Counts, QueueKey
 from penstock.engine.engine import Engine
-from penstock.engine.produce import Push
+from penstock.engine.jobs.push import Push
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.transaction import SqliteTransaction
 from tests.support.engines import QUEUE, ack, claim_all, claim_job, push, push_many, state
@@ -156,7 +156,7 @@ async def test_one_bad_command_of_a_batch_fails_alone(engine: Engine, monkeypatc
 
 
 async def test_waiting_callers_survive_a_batch_that_fails(engine: Engine) -> None:
-    from penstock.engine.claim import Claim
+    from penstock.engine.jobs.claim import Claim
 
     waiting = engine.run(Claim(QUEUE, wait_ms=60_000))
     await settle()

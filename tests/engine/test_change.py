@@ -9,7 +9,7 @@ import pytest
 from penstock.core.errors import JobNotFound, WrongState
 from penstock.core.job import DeathReason, details_of
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.change import AddLog, ClearLog, EditData, MoveJob
+from penstock.engine.jobs.update import AddLog, ClearLog, EditData, MoveJob
 from tests.support.engines import ack, claim, claim_all, claim_job, fail, move, push, renew, state, stored
 
 if TYPE_CHECKING:

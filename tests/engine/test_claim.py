@@ -13,9 +13,9 @@ from penstock.core.clock import settle
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
-from penstock.engine.admin import Configure
-from penstock.engine.claim import Claim, abandon
-from penstock.engine.limit_status import AskLimits
+from penstock.engine.jobs.claim import Claim, abandon
+from penstock.engine.queues.admin import Configure
+from penstock.engine.queues.limit_status import AskLimits
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, push_many, state
 
 if TYPE_CHECKING:

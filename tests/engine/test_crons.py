@@ -17,10 +17,10 @@ from penstock.core.events import EventKind
 from penstock.core.job import Dedup, Details, JobFlag, encode_details
 from penstock.core.lifecycle import Arrow
 from penstock.core.schedule import Schedule, parse
-from penstock.engine import admin
-from penstock.engine.crons import RemoveCron, SaveCron
 from penstock.engine.engine import Engine
-from penstock.engine.sweep import Tick
+from penstock.engine.queues import admin
+from penstock.engine.queues.crons import RemoveCron, SaveCron
+from penstock.engine.timers import Tick
 from penstock.store.sqlite.transaction import SqliteTransaction
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push
 

@@ -13,10 +13,10 @@ from penstock.core.clock import settle
 from penstock.core.errors import EpochOver, EpochUnknown, TooMany
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.queue import QueueKey
-from penstock.engine.claim import Claim
-from penstock.engine.epochs import Begin, Ending, Record, SettleSlice
-from penstock.engine.groups import Groups, Wish, _Claimed
-from penstock.engine.produce import Push
+from penstock.engine.bulk.consumer_groups import Groups, Wish, _Claimed
+from penstock.engine.bulk.epoch_commands import Begin, Ending, Record, SettleSlice
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.push import Push
 from penstock.store.contract import Search
 from tests.support.fleets import fleet_on
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import ManualClock
     from penstock.engine.engine import Engine
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
     from penstock.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ import pytest
 from penstock.core import limits
 from penstock.core.events import EventKind
 from penstock.core.job import JobFlag
-from penstock.engine.feed import UNNUMBERED, RemovedResults
+from penstock.engine.event_feed import UNNUMBERED, RemovedResults
 from tests.support.engines import ack, claim_job, push
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from penstock.core.ids import shard_of
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
-from penstock.engine.flow_push import PushFlow
+from penstock.engine.jobs.flow_push import PushFlow
 from tests.support.engines import ack, claim_job, push
 from tests.support.fleets import fleet_on
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
     from penstock.core.job import Job
     from penstock.engine.engine import Engine
-    from penstock.engine.fleet import AnyEngine, Fleet
+    from penstock.engine.sharding.engine import AnyEngine, Fleet
 
 pytestmark = pytest.mark.anyio
 

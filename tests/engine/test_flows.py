@@ -18,12 +18,13 @@ from penstock.core.job import DeathReason, JobFlag, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import Counts, QueueKey
 from penstock.core.sharding import shard_for
-from penstock.engine import admin, sweep
-from penstock.engine.admin import Slice
+from penstock.engine import timers
 from penstock.engine.engine import Engine
-from penstock.engine.flows import Adopt, CancelChildren, Unneed
-from penstock.engine.produce import Push
-from penstock.engine.settle import Ack, Hold
+from penstock.engine.jobs.dependencies import Adopt, CancelChildren, Unneed
+from penstock.engine.jobs.push import Push
+from penstock.engine.jobs.settle import Ack, Hold
+from penstock.engine.queues import admin
+from penstock.engine.queues.admin import Slice
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.transaction import SqliteTransaction
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, push_many, state, stored
@@ -287,7 +288,7 @@ async def test_a_child_that_a_claim_finds_expired_lets_its_parent_go(
     async def too_much_to_do(_engine: object, work: Any) -> None:
         await work.flush()
 
-    monkeypatch.setattr(sweep, "sweep", too_much_to_do)
+    monkeypatch.setattr(timers, "sweep", too_much_to_do)
     await clock.advance(1_000)
     assert await claim(engine, queue=CHILDREN) is None
     assert await state(engine, needed) is State.NOWHERE

@@ -13,8 +13,8 @@ from penstock.core.clock import settle
 from penstock.core.errors import TooMany
 from penstock.core.group_limits import GroupDefaults, GroupLimits
 from penstock.core.queue import QueueKey
-from penstock.engine.claim import Claim
-from penstock.engine.group_limits import AskForGroups, AskGroup, ConfigureGroup
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.queues.group_limits import AskForGroups, AskGroup, ConfigureGroup
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, push, push_many
 
 if TYPE_CHECKING:

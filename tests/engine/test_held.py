@@ -11,8 +11,8 @@ from penstock.core import limits
 from penstock.core.errors import JobNotFound, StaleLease, TooMany, WrongState
 from penstock.core.lifecycle import Arrow
 from penstock.doors.jobs.held import HeldHandlers
-from penstock.engine.held import AskHeld, LossAlert
-from penstock.engine.settle import Hold, Release
+from penstock.engine.jobs.lease_waiters import AskHeld, LossAlert
+from penstock.engine.jobs.settle import Hold, Release
 from tests.support.engines import ack, claim_job, fail, move, push, renew
 
 if TYPE_CHECKING:

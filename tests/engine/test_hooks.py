@@ -10,7 +10,7 @@ from penstock.core import ids, limits
 from penstock.core.errors import InvalidInput, TooMany, WebhookNotFound
 from penstock.core.events import EventKind
 from penstock.core.webhook import KINDS, Progress, check_events
-from penstock.engine.hooks import AddWebhook, EnableWebhook, NoteDeliveries, RemoveWebhook
+from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, NoteDeliveries, RemoveWebhook
 from tests.support.engines import push, push_many
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from penstock.core.events import FIELDS, EventKind
 from penstock.core.job import Dedup
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
-from penstock.engine import admin
-from penstock.engine.settle import Fail, Hold, Progress, PutBack, Release
+from penstock.engine.jobs.settle import Fail, Hold, Progress, PutBack, Release
+from penstock.engine.queues import admin
 from tests.support.engines import QUEUE, ack, claim_job, fail, move, push
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from penstock.core.durability import Durability
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import Counts, DlqConfig
-from penstock.engine.admin import Configure
 from penstock.engine.engine import Engine
-from penstock.engine.keeper import Archivist, Retention, Undertaker
-from penstock.engine.settle import Ack, Fail, Hold
+from penstock.engine.jobs.settle import Ack, Fail, Hold
+from penstock.engine.maintenance.service import Archivist, Retention, Undertaker
+from penstock.engine.queues.admin import Configure
 from tests.support.engines import QUEUE, ack, claim_all, fail, move, push, push_many, state
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.core import limits
 from penstock.core.errors import TooMany
 from penstock.engine.command import Command, Lane
-from penstock.engine.lines import Lines
+from penstock.engine.fair_queue import Lines
 
 if TYPE_CHECKING:
     from penstock.engine.command import AnyCommand

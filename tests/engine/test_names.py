@@ -15,8 +15,8 @@ from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, NewJob
 from penstock.core.queue import QueueKey
 from penstock.core.reservations import Permit, Reservation
 from penstock.core.sharding import home_of, shard_for
-from penstock.engine.names import ForgetNames, ListNames, PutNames, Registrar, Reserve, Wish
-from penstock.engine.produce import Push, PushAcross
+from penstock.engine.jobs.push import Push, PushAcross
+from penstock.engine.sharding.name_registry import ForgetNames, ListNames, PutNames, Registrar, Reserve, Wish
 from tests.support.engines import ack, claim_job, push
 from tests.support.fleets import fleet_on
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import ManualClock
     from penstock.core.job import Job
-    from penstock.engine.fleet import Fleet
+    from penstock.engine.sharding.engine import Fleet
 
 pytestmark = pytest.mark.anyio
 

@@ -13,10 +13,10 @@ from penstock.core.events import EventKind
 from penstock.core.job import BackoffType, Dedup, Details, JobFlag, NewJob, details_of, encode_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import Counts, StallConfig
-from penstock.engine.admin import Configure
-from penstock.engine.change import AddLog, EditData
-from penstock.engine.produce import Push
-from penstock.engine.settle import Fail, Hold
+from penstock.engine.jobs.push import Push
+from penstock.engine.jobs.settle import Fail, Hold
+from penstock.engine.jobs.update import AddLog, EditData
+from penstock.engine.queues.admin import Configure
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, state, stored
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from penstock.core.job import IDEMPOTENCY_PREFIX, NewJob
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import shard_for
 from penstock.doors.batches.door import told_apart
-from penstock.engine.claim import Claim
-from penstock.engine.produce import PushAcross
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.push import PushAcross
 from tests.support.fleets import fleet_on
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.clock import ManualClock
-    from penstock.engine.fleet import Fleet
+    from penstock.engine.sharding.engine import Fleet
 
 pytestmark = pytest.mark.anyio
 

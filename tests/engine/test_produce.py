@@ -11,7 +11,7 @@ from penstock.core.errors import InvalidInput
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import Counts, QueueKey
-from penstock.engine.produce import Push
+from penstock.engine.jobs.push import Push
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, push_many, state
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from penstock.core.errors import JobNotFound, StaleLease
 from penstock.core.job import JobFlag, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import StallConfig
-from penstock.engine.settle import Hold, PutBack
+from penstock.engine.jobs.settle import Hold, PutBack
 from tests.support.engines import QUEUE, claim_all, claim_job, push, push_many, state, stored
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
     from penstock.core.job import Job
     from penstock.engine.engine import Engine
-    from penstock.engine.settle import ItemOutcome
+    from penstock.engine.jobs.settle import ItemOutcome
 
 pytestmark = pytest.mark.anyio
 

@@ -28,23 +28,23 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import Counts, Move, QueueKey, QueueSettings, Standing
 from penstock.core.schedule import Schedule
 from penstock.core.sharding import Layout, check_together, shard_for
-from penstock.engine.admin import Configure, drain, obliterate
-from penstock.engine.change import AddLog, MoveJob
-from penstock.engine.claim import Claim, abandon
-from penstock.engine.crons import RemoveCron, SaveCron
-from penstock.engine.dead import SettleDead
 from penstock.engine.engine import Engine
-from penstock.engine.feed import Feed
-from penstock.engine.fleet import Fleet, ShardFeed
-from penstock.engine.group_limits import AskGroup, ConfigureGroup
-from penstock.engine.hooks import AddWebhook
-from penstock.engine.moving import Arrive, Clear, CountJobs, Depart, Leave, Open, Retarget, Stay, Unload
-from penstock.engine.produce import Push, PushAcross
-from penstock.engine.receipt import AckById, Receipt
-from penstock.engine.settle import Ack, Fail, Hold, Renew
+from penstock.engine.event_feed import Feed
+from penstock.engine.jobs.claim import Claim, abandon
+from penstock.engine.jobs.dead_letters import SettleDead
+from penstock.engine.jobs.push import Push, PushAcross
+from penstock.engine.jobs.settle import Ack, Fail, Hold, Renew
+from penstock.engine.jobs.settle_by_id import AckById, Receipt
+from penstock.engine.jobs.update import AddLog, MoveJob
+from penstock.engine.queues.admin import Configure, drain, obliterate
+from penstock.engine.queues.crons import RemoveCron, SaveCron
+from penstock.engine.queues.group_limits import AskGroup, ConfigureGroup
+from penstock.engine.queues.push_subscriptions import AddSubscription, RemoveSubscription
+from penstock.engine.queues.webhooks import AddWebhook
+from penstock.engine.sharding.engine import Fleet, ShardFeed
+from penstock.engine.sharding.queue_move import Arrive, Clear, CountJobs, Depart, Leave, Open, Retarget, Stay, Unload
 from penstock.engine.stats import Stats
-from penstock.engine.subscribe import AddSubscription, RemoveSubscription
-from penstock.engine.workers import Workers
+from penstock.engine.worker_registry import Workers
 from penstock.shards import agree
 from penstock.store.contract import Selection
 from penstock.store.postgres import PostgresStore

@@ -11,17 +11,17 @@ from penstock.core.errors import JobNotFound
 from penstock.core.ids import shard_of
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
-from penstock.engine.flows import CancelChildren
-from penstock.engine.produce import Push, PushAcross
-from penstock.engine.receipt import AckById, NackById, Receipt
-from penstock.engine.settle import Ack, Hold
+from penstock.engine.jobs.dependencies import CancelChildren
+from penstock.engine.jobs.push import Push, PushAcross
+from penstock.engine.jobs.settle import Ack, Hold
+from penstock.engine.jobs.settle_by_id import AckById, NackById, Receipt
 from tests.engine.test_rebalance import MOVES, STAYS, fleet_on, named, places, push, rebalance, within
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey
-    from penstock.engine.fleet import Fleet
+    from penstock.engine.sharding.engine import Fleet
 
 pytestmark = pytest.mark.anyio
 __all__ = ["places"]
@@ -30,7 +30,7 @@ BACK = named(1, 2)
 
 
 async def take(fleet: Fleet, key: QueueKey) -> Job:
-    from penstock.engine.claim import Claim
+    from penstock.engine.jobs.claim import Claim
 
     ((job, _),) = await fleet.run(Claim(key))
     return job

@@ -10,8 +10,8 @@ from penstock.core.errors import InvalidInput, JobNotFound, WrongState
 from penstock.core.job import IDEMPOTENCY_PREFIX, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
-from penstock.engine.produce import PushAcross
-from penstock.engine.receipt import AckById, NackById, Receipt, RenewById
+from penstock.engine.jobs.push import PushAcross
+from penstock.engine.jobs.settle_by_id import AckById, NackById, Receipt, RenewById
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, state, stored
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from penstock.core.job import Dedup, Details, Job, JobFlag, details_of, encode_d
 from penstock.core.lifecycle import State
 from penstock.core.repeat import Repeat
 from penstock.core.schedule import parse
-from penstock.engine.settle import Ack, Hold
+from penstock.engine.jobs.settle import Ack, Hold
 from tests.support.engines import ack, claim, claim_job, fail, push, state, stored
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import pytest
 from penstock.core import bulk_records
 from penstock.core.job import IDEMPOTENCY_PREFIX, Dedup, NewJob
 from penstock.core.queue import QueueKey
-from penstock.engine.drafts import CommitStages
-from penstock.engine.produce import Push, PushAcross
-from penstock.engine.receipt import AckById, NackById, Receipt
-from penstock.engine.stages import Rows, Stages
+from penstock.engine.bulk.stage_commands import CommitStages
+from penstock.engine.bulk.staged_writes import Rows, Stages
+from penstock.engine.jobs.push import Push, PushAcross
+from penstock.engine.jobs.settle_by_id import AckById, NackById, Receipt
 from penstock.store.sqlite.bulk_records import Ledger
 from penstock.store.sqlite.transaction import SqliteTransaction
 from tests.support.engines import QUEUE, claim_all, push, push_many

@@ -13,9 +13,9 @@ from penstock.core.events import EventKind
 from penstock.core.job import DeathReason, JobFlag, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import Counts, StallConfig
-from penstock.engine.admin import Configure
-from penstock.engine.change import MoveJob
-from penstock.engine.settle import Ack, Fail, Hold, Progress, Release
+from penstock.engine.jobs.settle import Ack, Fail, Hold, Progress, Release
+from penstock.engine.jobs.update import MoveJob
+from penstock.engine.queues.admin import Configure
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, push_many, renew, state, stored
 
 if TYPE_CHECKING:

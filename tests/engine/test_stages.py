@@ -15,8 +15,8 @@ from penstock.core.clock import settle
 from penstock.core.durability import Durability
 from penstock.core.errors import CommitUnknown, InvalidInput, QuotaExceeded, StageUnknown, TooMany
 from penstock.core.queue import QueueKey
+from penstock.engine.bulk.staged_writes import Rows, Stages
 from penstock.engine.engine import Engine
-from penstock.engine.stages import Rows, Stages
 from penstock.gates import meter
 from penstock.store.contract import Search
 from penstock.store.sqlite import SqliteStore
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.clock import ManualClock
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -232,7 +232,7 @@ async def test_rows_follow_a_queue_to_another_shard(tmp_path: Path, clock: Manua
         publisher._stopping = False
         assert await publisher._carried(entry, chunks[:2]) == []
         # Had it crashed before it knew of that, it would carry the same once more.
-        from penstock.engine.drafts import Carry
+        from penstock.engine.bulk.stage_commands import Carry
 
         await other.run(Carry(entry, chunks[:2]))
         carried = await other.store.chunk_read(entry.number, -1, 10)

@@ -10,8 +10,8 @@ from penstock.core import limits
 from penstock.core.errors import SubscriptionNotFound, TooMany
 from penstock.core.events import EventKind
 from penstock.core.queue import QueueKey
-from penstock.engine import admin
-from penstock.engine.subscribe import AddSubscription, RemoveSubscription
+from penstock.engine.queues import admin
+from penstock.engine.queues.push_subscriptions import AddSubscription, RemoveSubscription
 from tests.support.engines import QUEUE, push
 
 if TYPE_CHECKING:

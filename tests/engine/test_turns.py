@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock.core.clock import settle
-from penstock.engine.turns import FairTurns
+from penstock.engine.fair_turns import FairTurns
 
 pytestmark = pytest.mark.anyio
 

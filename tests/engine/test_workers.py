@@ -9,7 +9,7 @@ import pytest
 from penstock.core import limits
 from penstock.core.errors import TooMany
 from penstock.core.events import EventKind
-from penstock.engine.workers import Workers
+from penstock.engine.worker_registry import Workers
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.engine.engine import Engine
-from penstock.engine.fast.path import FastPath
+from penstock.engine.prefetch.ready_cache import FastPath
 from penstock.store.postgres import PostgresStore
 from penstock.store.redis import ReadyLists, RedisLink
 from tests.support import postgres

@@ -18,11 +18,11 @@ from penstock.core.errors import QueueFull, StorageFailed, StoreIncompatible, St
 from penstock.core.events import EventKind
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
-from penstock.engine.admin import Configure
+from penstock.engine.buffer.commands import Keep
+from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
 from penstock.engine.engine import Engine
-from penstock.engine.fast.buffer import EnqueueBuffer
-from penstock.engine.fast.promises import Keep
-from penstock.engine.produce import Push, PushAcross
+from penstock.engine.jobs.push import Push, PushAcross
+from penstock.engine.queues.admin import Configure
 from penstock.store.enqueue_log import Record, Wal
 from penstock.store.postgres import PostgresStore
 from penstock.store.redis import Buffers, RedisLink

@@ -12,13 +12,13 @@ from penstock.core.errors import WrongState
 from penstock.core.events import EventKind
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine import admin
-from penstock.engine.change import EditData
-from penstock.engine.claim import Claim
-from penstock.engine.group_limits import ConfigureGroup
-from penstock.engine.produce import PushAcross
-from penstock.engine.receipt import AckById, NackById, Receipt
-from penstock.engine.settle import Ack, Hold
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.push import PushAcross
+from penstock.engine.jobs.settle import Ack, Hold
+from penstock.engine.jobs.settle_by_id import AckById, NackById, Receipt
+from penstock.engine.jobs.update import EditData
+from penstock.engine.queues import admin
+from penstock.engine.queues.group_limits import ConfigureGroup
 from tests.fast.conftest import HOT_JOBS, engine_on
 from tests.support.engines import QUEUE, ack, claim, claim_all, fail, move, push, push_many, renew, state, stored
 from tests.support.receiver import until
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.queue import QueueSettings
     from penstock.engine.engine import Engine
-    from penstock.engine.fast.path import FastPath
+    from penstock.engine.prefetch.ready_cache import FastPath
 
     Pair = tuple[Engine, Engine]
 

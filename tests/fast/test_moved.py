@@ -12,12 +12,12 @@ from penstock.core.events import EventKind
 from penstock.core.ids import shard_of
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
-from penstock.engine.admin import Configure
-from penstock.engine.claim import Claim
-from penstock.engine.fast.buffer import EnqueueBuffer
-from penstock.engine.fast.path import FastPath
-from penstock.engine.produce import Push
-from penstock.engine.settle import Ack, Hold
+from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.push import Push
+from penstock.engine.jobs.settle import Ack, Hold
+from penstock.engine.prefetch.ready_cache import FastPath
+from penstock.engine.queues.admin import Configure
 from penstock.store.redis import Buffers, ReadyLists, RedisLink
 from tests.engine.test_rebalance import MOVES, fleet_on, rebalance, within
 from tests.support import postgres
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import ManualClock
     from penstock.core.job import Job
-    from penstock.engine.fleet import Fleet
+    from penstock.engine.sharding.engine import Fleet
     from tests.support.redis import OwnRedis
 
 pytestmark = pytest.mark.anyio

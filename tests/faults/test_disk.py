@@ -17,7 +17,7 @@ from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
 from penstock.core.limits import MEBIBYTE
 from penstock.engine.engine import Engine
-from penstock.engine.produce import Push
+from penstock.engine.jobs.push import Push
 from penstock.store.sqlite import SqliteStore
 from tests.doors.api import Api
 from tests.support.engines import QUEUE, ack, claim_all, push, push_many, state

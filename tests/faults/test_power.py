@@ -13,11 +13,11 @@ from penstock.core.durability import Durability
 from penstock.core.errors import StoreIncompatible
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.change import MoveJob
-from penstock.engine.claim import Claim
 from penstock.engine.engine import Engine
-from penstock.engine.produce import Push
-from penstock.engine.settle import Ack, Fail, Hold
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.push import Push
+from penstock.engine.jobs.settle import Ack, Fail, Hold
+from penstock.engine.jobs.update import MoveJob
 from penstock.store import sync_mark_file
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.store import FILE_NAME

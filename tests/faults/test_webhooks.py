@@ -13,8 +13,8 @@ from penstock.core.clock import settle
 from penstock.core.durability import Durability
 from penstock.core.errors import OutcomeUnknown
 from penstock.engine.engine import Engine
-from penstock.engine.hooks import AddWebhook
-from penstock.engine.keeper import Healer
+from penstock.engine.maintenance.service import Healer
+from penstock.engine.queues.webhooks import AddWebhook
 from penstock.outbound.webhooks import PostOffice
 from penstock.store.sqlite import SqliteStore
 from tests.support.engines import push

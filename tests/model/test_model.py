@@ -19,13 +19,13 @@ from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.events import EventKind
 from penstock.core.job import Dedup, JobFlag, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine import admin
-from penstock.engine.admin import Configure
-from penstock.engine.change import EditData, MoveJob
-from penstock.engine.claim import Claim
 from penstock.engine.engine import Engine
-from penstock.engine.produce import Push
-from penstock.engine.settle import Ack, Fail, Hold, Progress, PutBack, Release, Renew
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.push import Push
+from penstock.engine.jobs.settle import Ack, Fail, Hold, Progress, PutBack, Release, Renew
+from penstock.engine.jobs.update import EditData, MoveJob
+from penstock.engine.queues import admin
+from penstock.engine.queues.admin import Configure
 from penstock.store.contract import Page
 from penstock.store.sqlite import SqliteStore
 from tests.model.lifecycle_model import Model, ModelJob, Need

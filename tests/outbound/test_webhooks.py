@@ -17,9 +17,9 @@ from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow
 from penstock.core.queue import QueueKey
 from penstock.engine.engine import Engine
-from penstock.engine.hooks import AddWebhook, EnableWebhook, RemoveWebhook
-from penstock.engine.keeper import Retention, TrimJournal
-from penstock.engine.settle import Hold, Progress
+from penstock.engine.jobs.settle import Hold, Progress
+from penstock.engine.maintenance.service import Retention, TrimJournal
+from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWebhook
 from penstock.outbound.courier import Policy
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import NotDelivered, Sender

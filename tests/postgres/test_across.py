@@ -18,14 +18,14 @@ from penstock.core.errors import InvalidInput, NameContested
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import Layout, home_of, shard_for
-from penstock.engine.claim import Claim
 from penstock.engine.engine import Engine
-from penstock.engine.feed import Feed
-from penstock.engine.fleet import Fleet
-from penstock.engine.produce import Push
-from penstock.engine.settle import Ack, Hold
+from penstock.engine.event_feed import Feed
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.push import Push
+from penstock.engine.jobs.settle import Ack, Hold
+from penstock.engine.sharding.engine import Fleet
 from penstock.engine.stats import Stats
-from penstock.engine.workers import Workers
+from penstock.engine.worker_registry import Workers
 from penstock.store.postgres import PostgresStore
 from tests.doors.api import Api
 from tests.support.shards import run, server_on, set_down

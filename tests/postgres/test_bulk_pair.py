@@ -9,8 +9,8 @@ import httpx2
 import pytest
 
 from penstock.core.bulk_records import EntryKind
-from penstock.engine.epochs import Ending, SettleSlice
-from penstock.engine.groups import Groups, Wish
+from penstock.engine.bulk.consumer_groups import Groups, Wish
+from penstock.engine.bulk.epoch_commands import Ending, SettleSlice
 from penstock.store.contract import Search
 from tests.support.arrow import rows_of, values
 from tests.support.engines import push_many

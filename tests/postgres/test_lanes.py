@@ -12,11 +12,11 @@ from penstock.core.clock import ManualClock, settle
 from penstock.core.events import EventKind
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.queue import Counts, QueueKey
-from penstock.engine import admin
-from penstock.engine.claim import Claim
 from penstock.engine.engine import Engine
-from penstock.engine.produce import Push
-from penstock.engine.receipt import AckById, Receipt
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.push import Push
+from penstock.engine.jobs.settle_by_id import AckById, Receipt
+from penstock.engine.queues import admin
 from penstock.store.postgres import PostgresStore
 from penstock.store.postgres.transaction import PostgresTransaction
 from penstock.store.postgres.transaction_slots import Turns

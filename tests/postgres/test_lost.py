@@ -13,8 +13,8 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import OutcomeUnknown, StorageFailed, TooMany
 from penstock.core.ids import NODES_MAX
 from penstock.core.webhook import Progress
-from penstock.engine.hooks import AddWebhook, NoteDeliveries, RemoveWebhook
-from penstock.engine.keeper import Healer
+from penstock.engine.maintenance.service import Healer
+from penstock.engine.queues.webhooks import AddWebhook, NoteDeliveries, RemoveWebhook
 from penstock.store.contract import JournalBlock
 from penstock.store.postgres import PostgresStore
 from penstock.store.postgres.transaction import Finished

@@ -16,12 +16,12 @@ from penstock.core.group_limits import GroupDefaults, GroupLimits
 from penstock.core.lifecycle import State
 from penstock.core.queue import Counts, QueueKey
 from penstock.core.schedule import parse
-from penstock.engine import admin
-from penstock.engine.claim import Claim, abandon
-from penstock.engine.crons import SaveCron
-from penstock.engine.group_limits import AskForGroups, ConfigureGroup
-from penstock.engine.keeper import Neighbour
-from penstock.engine.subscribe import AddSubscription, RemoveSubscription
+from penstock.engine.jobs.claim import Claim, abandon
+from penstock.engine.maintenance.service import Neighbour
+from penstock.engine.queues import admin
+from penstock.engine.queues.crons import SaveCron
+from penstock.engine.queues.group_limits import AskForGroups, ConfigureGroup
+from penstock.engine.queues.push_subscriptions import AddSubscription, RemoveSubscription
 from penstock.store.postgres.transaction import PostgresTransaction
 from tests.postgres.conftest import engine_on
 from tests.support.engines import QUEUE, ack, claim, claim_all, fail, push, push_many, state

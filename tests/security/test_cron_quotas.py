@@ -13,8 +13,8 @@ from penstock.core.events import EventKind
 from penstock.core.job import NewJob
 from penstock.core.queue import QueueKey
 from penstock.core.schedule import parse
-from penstock.engine.crons import SaveCron
-from penstock.engine.produce import Push
+from penstock.engine.jobs.push import Push
+from penstock.engine.queues.crons import SaveCron
 from penstock.gates import meter
 from tests.support.engines import claim_all
 from tests.support.server import ServerProcess

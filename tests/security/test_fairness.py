@@ -18,10 +18,10 @@ from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
 from penstock.doors.jobs.door import JobsDoor
 from penstock.doors.jobs.hub import Hub, Reader
-from penstock.engine.claim import Claim
 from penstock.engine.engine import Engine
-from penstock.engine.produce import Push
-from penstock.engine.settle import Hold, Renew
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.push import Push
+from penstock.engine.jobs.settle import Hold, Renew
 from penstock.store.contract import Page
 from penstock.store.postgres import PostgresStore
 from tests.support import postgres
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from penstock.engine.command import AnyCommand
-    from penstock.engine.work import Work
+    from penstock.engine.unit_of_work import Work
     from tests.support.server import ServerProcess
 
 pytestmark = pytest.mark.anyio

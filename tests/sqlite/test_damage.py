@@ -15,11 +15,11 @@ from penstock.core.errors import JobQuarantined
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import State
 from penstock.core.queue import Counts
-from penstock.engine.admin import Configure
-from penstock.engine.change import EditData
-from penstock.engine.claim import Claim
 from penstock.engine.engine import Engine
-from penstock.engine.settle import Ack, Hold
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.settle import Ack, Hold
+from penstock.engine.jobs.update import EditData
+from penstock.engine.queues.admin import Configure
 from penstock.store.contract import Page
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.store import FILE_NAME

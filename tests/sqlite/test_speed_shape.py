@@ -10,9 +10,9 @@ import pytest
 
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
-from penstock.engine import admin
-from penstock.engine.keeper import Retention, TrimJournal
-from penstock.engine.settle import Ack, Hold
+from penstock.engine.jobs.settle import Ack, Hold
+from penstock.engine.maintenance.service import Retention, TrimJournal
+from penstock.engine.queues import admin
 from penstock.store.contract import Page
 from penstock.store.sqlite.store import FILE_NAME
 from tests.support.engines import QUEUE, ack, claim_all, claim_job, fail, move, push, push_many

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
-from penstock.engine.change import MoveJob
-from penstock.engine.claim import Claim
-from penstock.engine.produce import Push
-from penstock.engine.settle import Ack, Fail, Hold, Renew
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.push import Push
+from penstock.engine.jobs.settle import Ack, Fail, Hold, Renew
+from penstock.engine.jobs.update import MoveJob
 
 if TYPE_CHECKING:
     from penstock.core.job import Delivery, Job
-    from penstock.engine.fleet import AnyEngine
-    from penstock.engine.settle import ItemOutcome
+    from penstock.engine.jobs.settle import ItemOutcome
+    from penstock.engine.sharding.engine import AnyEngine
 
 QUEUE = QueueKey("default", "mail")
 

@@ -10,10 +10,10 @@ from penstock.core.clock import settle
 from penstock.core.durability import Durability
 from penstock.core.sharding import Layout
 from penstock.engine.engine import Engine
-from penstock.engine.feed import Feed
-from penstock.engine.fleet import Fleet, ShardFeed
+from penstock.engine.event_feed import Feed
+from penstock.engine.sharding.engine import Fleet, ShardFeed
 from penstock.engine.stats import Stats
-from penstock.engine.workers import Workers
+from penstock.engine.worker_registry import Workers
 from penstock.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:

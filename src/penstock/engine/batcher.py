@@ -22,8 +22,8 @@ from penstock.core.clock import settle
 from penstock.core.durability import Durability
 from penstock.core.errors import OutcomeUnknown, PenstockError, QueueMoving, RowChanged, ShuttingDown, StorageFull
 from penstock.engine.command import Lane
-from penstock.engine.lines import Lines
-from penstock.engine.work import Work
+from penstock.engine.fair_queue import Lines
+from penstock.engine.unit_of_work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

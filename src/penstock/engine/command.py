@@ -38,7 +38,7 @@ class Command(Generic[Outcome]):
     """Base of all verbs. A door makes one and awaits ``engine.run(command)``.
 
     A verb is a subclass of this with its arguments, and one ``apply`` function that decides a whole list of such commands
-    inside a transaction; ``verbs.py`` lists them all.
+    inside a transaction; ``dispatch.py`` lists them all.
     """
 
     __slots__ = ("bounced_ms", "future")

@@ -13,21 +13,21 @@ from penstock.core.durability import Durability
 from penstock.core.errors import PenstockError
 from penstock.core.ids import IdSource, first_of
 from penstock.core.pool_shares import Shares
-from penstock.engine import verbs
+from penstock.engine import dispatch
 from penstock.engine.batcher import Batcher
-from penstock.engine.claim import Claim, WaitingRoom
-from penstock.engine.completions import Completions
+from penstock.engine.event_feed import Feed
 from penstock.engine.fair_share import FairShare
-from penstock.engine.fast.handed import HandedOut
-from penstock.engine.feed import Feed
-from penstock.engine.held import HeldJobs
-from penstock.engine.keeper import Archivist, Healer, Keeper, Neighbour, Retention, Timekeeper, Undertaker
-from penstock.engine.meter import metered
+from penstock.engine.fair_turns import FairTurns
+from penstock.engine.jobs.claim import Claim, WaitingRoom
+from penstock.engine.jobs.lease_waiters import HeldJobs
+from penstock.engine.jobs.queue_limits import Throttle
+from penstock.engine.jobs.result_waiters import Completions
+from penstock.engine.maintenance.service import Archivist, Healer, Keeper, Neighbour, Retention, Timekeeper, Undertaker
+from penstock.engine.prefetch.unconfirmed_leases import HandedOut
+from penstock.engine.quota_check import metered
 from penstock.engine.stats import Stats
-from penstock.engine.sweep import Timer
-from penstock.engine.throttle import Throttle
-from penstock.engine.turns import FairTurns
-from penstock.engine.workers import Workers
+from penstock.engine.timers import Timer
+from penstock.engine.worker_registry import Workers
 
 if TYPE_CHECKING:
     import asyncio
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Alarm, Clock
     from penstock.core.queue import Queue, QueueKey
+    from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
     from penstock.engine.command import AnyCommand, Command
-    from penstock.engine.completions import Ending
-    from penstock.engine.fast.buffer import EnqueueBuffer
-    from penstock.engine.fast.path import FastPath
-    from penstock.engine.meter import Admit, Quotas
-    from penstock.engine.work import JobRef, Work
+    from penstock.engine.jobs.result_waiters import Ending
+    from penstock.engine.prefetch.ready_cache import FastPath
+    from penstock.engine.quota_check import Admit, Quotas
+    from penstock.engine.unit_of_work import JobRef, Work
     from penstock.store.contract import JournalBlock, Store
 
 log = structlog.get_logger("penstock.engine")
@@ -113,9 +113,9 @@ class Engine:
             store,
             clock,
             self.ids,
-            partial(verbs.apply, self),
+            partial(dispatch.apply, self),
             self.stats,
-            apply_beside=partial(verbs.apply_beside, self),
+            apply_beside=partial(dispatch.apply_beside, self),
             wants_alone=self.timer.wants_to_judge,
             weigh=self._weigh,
             share=self.share,

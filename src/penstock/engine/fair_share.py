@@ -1,7 +1,7 @@
 """Shares the event loop among namespaces: decides when a request may begin.
 
-The batcher shares transactions (``lines.py``). This module shares what comes before and after them: parsing, rendering, reads,
-events. Every listener asks it once for each request, before the body is read; event streams ask before they send.
+The batcher shares transactions (``fair_queue.py``). This module shares what comes before and after them: parsing, rendering,
+reads, events. Every listener asks it once for each request, before the body is read; event streams ask before they send.
 
 While requests of one namespace only arrive, nothing waits and nothing is counted. When a second namespace is active, each one
 may begin ``limits.share_turn_requests`` requests in one turn of the event loop, and may have ``limits.share_large_requests``

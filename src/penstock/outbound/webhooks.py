@@ -13,9 +13,9 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.errors import PenstockError
-from penstock.engine.feed import UNNUMBERED
-from penstock.engine.hooks import NoteDeliveries
-from penstock.engine.keeper import Keeper
+from penstock.engine.event_feed import UNNUMBERED
+from penstock.engine.maintenance.service import Keeper
+from penstock.engine.queues.webhooks import NoteDeliveries
 from penstock.outbound.courier import Courier, Policy, subjects_of
 
 if TYPE_CHECKING:

@@ -616,7 +616,7 @@ class Transaction(Protocol):
 
 
 class FastTransaction(Transaction, Protocol):
-    """What the fast path needs besides, of a store that has one: see ``engine.fast``."""
+    """What the fast path needs besides, of a store that has one: see ``engine.prefetch``."""
 
     async def hot_lock(self) -> bool:
         """Keep other transactions from announcing ready lists until this one ends; tell whether the shard has any list.

@@ -34,10 +34,10 @@ from penstock.doors.http.body import Reader
 from penstock.doors.http.route import Plain, Route
 from penstock.doors.http.unknown import FieldCheck
 from penstock.doors.opaque import unwrap, wrap_steps
-from penstock.engine.admin import Slice
-from penstock.engine.claim import Claim
-from penstock.engine.produce import PushAcross
-from penstock.engine.receipt import AckById, NackById, Receipt, RenewById
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.push import PushAcross
+from penstock.engine.jobs.settle_by_id import AckById, NackById, Receipt, RenewById
+from penstock.engine.queues.admin import Slice
 from penstock.store.contract import Selection
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from penstock.core.time_slices import Steps
     from penstock.doors.batches.tally import Tally
     from penstock.doors.http.request import Request
-    from penstock.engine.fleet import AnyEngine
-    from penstock.engine.settle import ItemOutcome
+    from penstock.engine.jobs.settle import ItemOutcome
+    from penstock.engine.sharding.engine import AnyEngine
 
 #: Before the first retry; doubled for the next.
 BACKOFF_MS: Final = 2_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.engine.receipt import Receipt
+from penstock.engine.jobs.settle_by_id import Receipt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

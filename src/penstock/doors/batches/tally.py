@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from penstock.core.queue import QueueKey
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 _LABELS: Final = ("namespace", "topic")
 

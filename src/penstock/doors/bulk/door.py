@@ -13,7 +13,7 @@ from penstock.core import limits
 from penstock.core.errors import HistoryReplaced, InvalidInput, StorageFailed
 from penstock.core.history import History
 from penstock.doors.namespaces import namespace_in
-from penstock.engine.stages import Rows
+from penstock.engine.bulk.staged_writes import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.config import Config
     from penstock.doors.http.request import Request
     from penstock.engine.engine import Engine
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
     from penstock.store.contract import Store
 
 

@@ -11,7 +11,7 @@ from penstock.doors.bulk.snapshots import SnapshotHandlers
 if TYPE_CHECKING:
     from penstock.config import Config
     from penstock.doors.http.route import Route
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 
 class BulkEndpoints:

@@ -22,15 +22,15 @@ from penstock.doors.http.route import File, Route
 from penstock.doors.jobs.door import check_queue_name
 from penstock.doors.namespaces import namespace_in
 from penstock.doors.permission import Permission
-from penstock.engine.groups import Wish
+from penstock.engine.bulk.consumer_groups import Wish
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from penstock.core.bulk_records import Epoch
     from penstock.doors.http.request import Request
-    from penstock.engine.fleet import AnyEngine
-    from penstock.engine.groups import Groups
+    from penstock.engine.bulk.consumer_groups import Groups
+    from penstock.engine.sharding.engine import AnyEngine
 
 EpochNumber = Annotated[int, Meta(ge=1, le=limits.epoch_max)]
 Lease = Annotated[int, Meta(ge=1, le=limits.lease_ms_max)]

@@ -17,7 +17,7 @@ from penstock.doors.http.route import File, Route
 if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.engine.engine import Engine
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
     from penstock.store.contract import Store
 
 _QUERY: Final = Reader(wire.JournalQuery)

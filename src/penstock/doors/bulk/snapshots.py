@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Alarm
     from penstock.doors.http.request import Request
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 log = structlog.get_logger("penstock.bulk")
 

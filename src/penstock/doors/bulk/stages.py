@@ -21,8 +21,8 @@ from penstock.doors.namespaces import namespace_in
 if TYPE_CHECKING:
     from penstock.doors.bulk.door import BulkOffice
     from penstock.doors.http.request import Request
-    from penstock.engine.fleet import AnyEngine
-    from penstock.engine.stages import Stages
+    from penstock.engine.bulk.staged_writes import Stages
+    from penstock.engine.sharding.engine import AnyEngine
 
 TAG: Final = "Bulk"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:@=+~-]+\Z")

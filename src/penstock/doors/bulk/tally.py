@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from penstock.core.clock import Clock
-    from penstock.engine.groups import Groups, Standing
+    from penstock.engine.bulk.consumer_groups import Groups, Standing
 
 #: How long a look at the groups is good for: whoever scrapes more often gets the same figures.
 LOOK_MS: Final = 1_000

@@ -6,15 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.doors.permission import Permission
-from penstock.engine.claim import Wait
+from penstock.engine.jobs.claim import Wait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.job import Delivery
     from penstock.doors.http.request import Request
-    from penstock.engine.claim import Claim
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.jobs.claim import Claim
+    from penstock.engine.sharding.engine import AnyEngine
 
 
 class PullWaits:

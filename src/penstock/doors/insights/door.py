@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from penstock.doors.bulk.door import BulkOffice
     from penstock.doors.http.request import Request
-    from penstock.engine.fleet import AnyEngine
-    from penstock.engine.groups import Groups
+    from penstock.engine.bulk.consumer_groups import Groups
+    from penstock.engine.sharding.engine import AnyEngine
 
 _UNITS: Final = {"m": limits.MINUTE_MS, "h": limits.HOUR_MS, "d": limits.DAY_MS}
 _WINDOW: Final = Reader(wire.WindowQuery)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.doors.http.route import Handler
     from penstock.doors.jobs.session import Session
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode

@@ -16,8 +16,8 @@ from penstock.doors.jobs.client_views import (
 from penstock.doors.jobs.commands import ID, QUEUE, DataReply
 from penstock.doors.jobs.listings import choose
 from penstock.doors.jobs.views import job_name, job_ref
-from penstock.engine.limit_status import AskLimits
-from penstock.engine.unique import UniqueKey
+from penstock.engine.jobs.unique_keys import UniqueKey
+from penstock.engine.queues.limit_status import AskLimits
 from penstock.store.contract import Page
 
 if TYPE_CHECKING:

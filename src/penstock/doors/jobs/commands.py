@@ -23,8 +23,8 @@ from penstock.doors.jobs.group_options import ask_for_groups
 from penstock.doors.jobs.jsonable import Unfit
 from penstock.doors.jobs.views import STATE_NAMES, job_ref
 from penstock.doors.namespaces import check_namespace
-from penstock.engine.change import ClearLog
-from penstock.engine.settle import Release
+from penstock.engine.jobs.settle import Release
+from penstock.engine.jobs.update import ClearLog
 
 if TYPE_CHECKING:
     from penstock.doors.jobs.call import Call

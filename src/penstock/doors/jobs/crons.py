@@ -15,12 +15,12 @@ from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.door import JobsDoor, check_queue_name
 from penstock.doors.jobs.views import base_delay, cron_rules, dedup_of, take_payload
-from penstock.engine.crons import RemoveCron, SaveCron
+from penstock.engine.queues.crons import RemoveCron, SaveCron
 
 if TYPE_CHECKING:
     from penstock.core.cron import Cron
     from penstock.doors.http.request import Request
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 CRON = Reader(wire.CronBody)
 

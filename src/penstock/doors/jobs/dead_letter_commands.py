@@ -17,8 +17,8 @@ from penstock.doors.jobs.call import Entry
 from penstock.doors.jobs.client_views import REASONS, client_reason, dead_entry, full_dead_view, next_retry_at
 from penstock.doors.jobs.commands import QUEUE, DataReply
 from penstock.doors.jobs.views import job_ref
-from penstock.engine import admin
-from penstock.engine.change import MoveJob
+from penstock.engine.jobs.update import MoveJob
+from penstock.engine.queues import admin
 from penstock.store.bounded_list import Listing
 from penstock.store.contract import Place, Selection
 

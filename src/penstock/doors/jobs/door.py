@@ -24,8 +24,8 @@ from penstock.doors.jobs.views import job_ref, token_value
 from penstock.doors.jobs.wire import ItemError
 from penstock.doors.namespaces import NAME, check_namespace, namespace_in
 from penstock.doors.permission import Permission
-from penstock.engine.change import MoveJob
-from penstock.engine.settle import Hold
+from penstock.engine.jobs.settle import Hold
+from penstock.engine.jobs.update import MoveJob
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.doors.http.request import Request
     from penstock.doors.http.route import Route
-    from penstock.engine.fleet import AnyEngine
-    from penstock.engine.settle import Settlement
+    from penstock.engine.jobs.settle import Settlement
+    from penstock.engine.sharding.engine import AnyEngine
     from penstock.store.contract import Page
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from penstock.doors.jobs.commands import ID
 from penstock.doors.jobs.door import hold, in_other_words
 from penstock.doors.jobs.jobs import CHILDREN, TOKEN
 from penstock.doors.jobs.views import job_ref
-from penstock.engine.flows import Adopt, CancelChildren, Unneed
-from penstock.engine.park import Park
+from penstock.engine.jobs.dependencies import Adopt, CancelChildren, Unneed
+from penstock.engine.jobs.park import Park
 
 if TYPE_CHECKING:
     from penstock.doors.jobs.call import Call

@@ -19,8 +19,8 @@ from penstock.doors.jobs.commands import ID
 from penstock.doors.jobs.door import check_queue_name, in_other_words
 from penstock.doors.jobs.jobs import CANNOT_UPDATE, DATA
 from penstock.doors.jobs.views import job_ref, job_view, new_job, take_payload
-from penstock.engine.change import EditData
-from penstock.engine.flow_push import PushFlow
+from penstock.engine.jobs.flow_push import PushFlow
+from penstock.engine.jobs.update import EditData
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,8 +16,8 @@ from penstock.doors.http.body import Reader
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.call import Entry
 from penstock.doors.jobs.commands import QUEUE, DataReply
-from penstock.engine.group_limits import AskGroup, ConfigureGroup
-from penstock.engine.limit_status import NO_RATE_LIMIT
+from penstock.engine.queues.group_limits import AskGroup, ConfigureGroup
+from penstock.engine.queues.limit_status import NO_RATE_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core.group_limits import GroupDefaults
-from penstock.engine.group_limits import AskForGroups
+from penstock.engine.queues.group_limits import AskForGroups
 
 if TYPE_CHECKING:
     from penstock.doors.http.body import Reader

@@ -9,13 +9,13 @@ from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.door import ABOUT_THE_JOB, JobsDoor, holds, in_words
 from penstock.doors.jobs.jobs import NOT_ALIVE
-from penstock.engine.held import AskHeld, LossAlert
+from penstock.engine.jobs.lease_waiters import AskHeld, LossAlert
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.doors.http.request import Request
-    from penstock.engine.settle import Hold
+    from penstock.engine.jobs.settle import Hold
 
 HELD_BATCH = Reader(wire.HeldBatchBody)
 

@@ -14,7 +14,7 @@ from penstock.core import limits
 from penstock.core.events import EventKind, queue_event
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.jobs.events import Told
-from penstock.engine.feed import UNNUMBERED
+from penstock.engine.event_feed import UNNUMBERED
 from penstock.outbound.letter import data_of
 from penstock.store.contract import JournalBlock
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.core.clock import Clock
+    from penstock.engine.event_feed import Feed
     from penstock.engine.fair_share import FairShare
-    from penstock.engine.feed import Feed
     from penstock.store.contract import Store
     from penstock.store.sharded import ShardedStore
 

@@ -30,16 +30,16 @@ from penstock.doors.jobs.views import (
     take_result,
     value_steps,
 )
-from penstock.engine.change import AddLog, ClearLog, EditData
-from penstock.engine.claim import Claim
-from penstock.engine.produce import Push
-from penstock.engine.settle import Ack, Fail, Progress, Release, Renew
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.push import Push
+from penstock.engine.jobs.settle import Ack, Fail, Progress, Release, Renew
+from penstock.engine.jobs.update import AddLog, ClearLog, EditData
 
 if TYPE_CHECKING:
     from penstock.core.job import Job, NewJob
     from penstock.core.time_slices import Steps
     from penstock.doors.http.request import Request
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 
 class ChildrenPage(wire.In):

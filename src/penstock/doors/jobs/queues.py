@@ -18,9 +18,9 @@ from penstock.doors.jobs import wire
 from penstock.doors.jobs.door import JobsDoor
 from penstock.doors.jobs.listings import choose, counted_apart, counts_view
 from penstock.doors.jobs.views import STATES_BY_NAME, dead_job_view, job_name, job_ref, job_view
-from penstock.engine import admin
-from penstock.engine.admin import Configure
-from penstock.engine.change import MoveJob
+from penstock.engine.jobs.update import MoveJob
+from penstock.engine.queues import admin
+from penstock.engine.queues.admin import Configure
 from penstock.store.contract import Page
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.call import Call
 from penstock.doors.jobs.views import job_ref, token_value
-from penstock.engine.settle import Hold, Release
+from penstock.engine.jobs.settle import Hold, Release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

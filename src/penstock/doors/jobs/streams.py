@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.doors.http.route import StreamTransport
     from penstock.doors.jobs.events import Told
     from penstock.engine.engine import Engine
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
     from penstock.store.contract import JournalBlock, JournalPage, Store
 
 EVENTS: Final = body.Reader(EventsQuery)

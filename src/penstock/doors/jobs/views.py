@@ -58,7 +58,7 @@ class Options(msgspec.Struct, omit_defaults=True):
     dedup: Dedup | None = None
     debounce_id: str | None = None
     debounce_ttl: int | None = None
-    name: str | None = None  #: engine/crons.py writes it, too
+    name: str | None = None  #: engine/queues/crons.py writes it, too
 
 
 _NO_OPTIONS = Options()

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.doors.jobs.hub import Hub
     from penstock.doors.ops.health import Uptime
-    from penstock.engine.fleet import AnyEngine
-    from penstock.engine.workers import Workers
+    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.worker_registry import Workers
     from penstock.store.contract import JournalBlock
 
 #: Counts are told at most this often; less often where many readers follow many queues, so that telling them never takes over.

@@ -11,12 +11,12 @@ from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire_webhooks as wire
 from penstock.doors.jobs.door import JobsDoor, check_queue_name
 from penstock.doors.jobs.wire import Ok
-from penstock.engine.hooks import AddWebhook, EnableWebhook, RemoveWebhook
+from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWebhook
 
 if TYPE_CHECKING:
     from penstock.core.webhook import Webhook
     from penstock.doors.http.request import Request
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
     from penstock.outbound.guard import Guard
 
 ADD = Reader(wire.WebhookBody)

@@ -18,9 +18,9 @@ from penstock.doors.jobs.wire import In, Key, Out
 
 if TYPE_CHECKING:
     from penstock.doors.http.request import Request
-    from penstock.engine.fleet import AnyEngine
-    from penstock.engine.groups import Groups
-    from penstock.engine.workers import Worker, Workers
+    from penstock.engine.bulk.consumer_groups import Groups
+    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.worker_registry import Worker, Workers
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
 

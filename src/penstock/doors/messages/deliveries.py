@@ -19,7 +19,7 @@ from penstock.core.lifecycle import State
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
     from penstock.store.contract import JournalBlock
 
 log = structlog.get_logger("penstock.push")

@@ -21,10 +21,10 @@ from penstock.doors.http.route import Plain, Route
 from penstock.doors.messages import wire
 from penstock.doors.messages.view import view_of
 from penstock.doors.opaque import wrap_steps
-from penstock.engine import admin
-from penstock.engine.claim import Claim
-from penstock.engine.dead import Inspect
-from penstock.engine.produce import Push
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.dead_letters import Inspect
+from penstock.engine.jobs.push import Push
+from penstock.engine.queues import admin
 from penstock.store.contract import Place, Selection
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.doors.messages.places import Places, Rules
     from penstock.doors.messages.settling import Settling
     from penstock.doors.messages.tally import MessageTally
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 #: An idempotency key of this door is kept as its job's own id, behind this and its queue.
 KEY_PREFIX: Final = "message:"

@@ -15,12 +15,12 @@ from penstock.core.events import EventKind
 from penstock.core.queue import MessageRules, QueueKey, QueueSettings
 from penstock.doors.messages import wire
 from penstock.doors.namespaces import NAME
-from penstock.engine import admin
-from penstock.engine.admin import Configure, Forget
+from penstock.engine.queues import admin
+from penstock.engine.queues.admin import Configure, Forget
 
 if TYPE_CHECKING:
     from penstock.core.queue import Queue
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 
 class Rules(NamedTuple):

@@ -22,7 +22,7 @@ from penstock.core.ids import to_ulid
 from penstock.core.lifecycle import Arrow
 from penstock.doors.messages.taker import Taker
 from penstock.doors.messages.view import view_of
-from penstock.engine.settle import Ack, Fail, Hold, PutBack, Renew
+from penstock.engine.jobs.settle import Ack, Fail, Hold, PutBack, Renew
 from penstock.outbound.letter import sign
 from penstock.outbound.sender import NotDelivered
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from penstock.core.queue import QueueKey, Subscription
     from penstock.doors.messages.places import Places
     from penstock.doors.messages.tally import MessageTally
-    from penstock.engine.fleet import AnyEngine
-    from penstock.engine.settle import Settlement
+    from penstock.engine.jobs.settle import Settlement
+    from penstock.engine.sharding.engine import AnyEngine
     from penstock.outbound.courier import Post
 
 log = structlog.get_logger("penstock.push")

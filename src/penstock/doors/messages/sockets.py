@@ -31,7 +31,7 @@ from penstock.doors.messages.settling import Settling
 from penstock.doors.messages.taker import Taker
 from penstock.doors.messages.view import view_of
 from penstock.doors.websocket import Connections, WebSocket
-from penstock.engine.settle import Hold, PutBack
+from penstock.engine.jobs.settle import Hold, PutBack
 
 if TYPE_CHECKING:
     from granian._granian import RSGIWebsocketProtocol
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from penstock.doors.messages.places import Places
     from penstock.doors.messages.requests import RouteCount
     from penstock.doors.messages.tally import MessageTally
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 log = structlog.get_logger("penstock.push")
 

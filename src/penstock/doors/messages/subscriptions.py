@@ -12,12 +12,12 @@ from penstock.core.errors import InvalidInput, SubscriptionNotFound
 from penstock.core.ids import from_ulid, to_ulid
 from penstock.doors.http.route import JSON, Plain, Route
 from penstock.doors.messages import wire
-from penstock.engine.subscribe import AddSubscription, RemoveSubscription
+from penstock.engine.queues.push_subscriptions import AddSubscription, RemoveSubscription
 
 if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.doors.messages.places import Places
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
     from penstock.outbound.guard import Guard
 
 SUBSCRIPTION: Final[wire.Body[wire.SubscriptionBody]] = wire.Body(wire.SubscriptionBody)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.engine.claim import Claim, Wait
+from penstock.engine.jobs.claim import Claim, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 
 class Taker:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.queue import Counts
     from penstock.doors.http.request import Request
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
     from penstock.engine.stats import Histogram
 
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from penstock.doors.jobs.hub import Hub
     from penstock.doors.ops.health import Uptime
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
     from penstock.engine.stats import Histogram
-    from penstock.engine.workers import Workers
+    from penstock.engine.worker_registry import Workers
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: Queues beyond this number get no metrics of their own; how many were left out is a metric itself.

@@ -10,12 +10,12 @@ from penstock.core.errors import RebalanceRefused
 from penstock.doors.http.body import Reader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Route
-from penstock.engine.fleet import Fleet
+from penstock.engine.sharding.engine import Fleet
 
 if TYPE_CHECKING:
     from penstock.doors.http.request import Request
-    from penstock.engine.fleet import AnyEngine
-    from penstock.engine.rebalance import Overview
+    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.sharding.rebalancer import Overview
 
 
 class _Out(msgspec.Struct, rename="camel"):

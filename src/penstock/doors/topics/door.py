@@ -14,15 +14,15 @@ from penstock.doors.topics.flow import Flows
 from penstock.doors.topics.stream import SubscriptionStream
 from penstock.doors.topics.topic import check_topic, new_message
 from penstock.doors.topics.unsure import publish_unsure
-from penstock.engine import admin
-from penstock.engine.produce import Push
+from penstock.engine.jobs.push import Push
+from penstock.engine.queues import admin
 
 if TYPE_CHECKING:
     from penstock.access.rate_limit import ClientAddress, SlidingWindow
     from penstock.doors.http.request import Request
     from penstock.doors.links import Links
     from penstock.doors.topics.subscriber import Subscribers
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 BYTES: Final = "application/octet-stream"
 LINES: Final = "application/x-ndjson"

@@ -18,8 +18,8 @@ from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
 from penstock.core.pool_shares import Pool
 from penstock.doors.opaque import unwrap
-from penstock.engine.claim import Claim, Wait
-from penstock.engine.settle import Ack, Hold, PutBack, Renew
+from penstock.engine.jobs.claim import Claim, Wait
+from penstock.engine.jobs.settle import Ack, Hold, PutBack, Renew
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey
     from penstock.engine.engine import Engine
-    from penstock.engine.fleet import AnyEngine
-    from penstock.engine.settle import Settlement
+    from penstock.engine.jobs.settle import Settlement
+    from penstock.engine.sharding.engine import AnyEngine
 
 log = structlog.get_logger("penstock.topics")
 

@@ -17,14 +17,14 @@ from penstock.core.clock import pause
 from penstock.core.errors import JobNotFound, PenstockError, WrongState
 from penstock.core.lifecycle import Arrow
 from penstock.doors.http.route import PLAIN, Stream
-from penstock.engine.change import MoveJob
-from penstock.engine.produce import Push
+from penstock.engine.jobs.push import Push
+from penstock.engine.jobs.update import MoveJob
 
 if TYPE_CHECKING:
     from penstock.core.job import NewJob
     from penstock.core.queue import QueueKey
     from penstock.doors.http.route import StreamTransport
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 log = structlog.get_logger("penstock.topics")
 

@@ -5,7 +5,7 @@ gets ready later and stands before one in the list is *offered*: from then on no
 fetched it from the database.
 
 Everything here belongs to a generation, a number that the database gives. Should Redis lose anything, or somebody no longer be
-sure what it has, the generation is given up, and nobody looks at it again: see ``engine.fast``.
+sure what it has, the generation is given up, and nobody looks at it again: see ``engine.prefetch``.
 
 Whoever fetches jobs for a list, or takes them back, holds its lock; one whose lock ran out is refused.
 """

@@ -9,7 +9,7 @@ from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.engine.command import Command
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 T = TypeVar("T")
 

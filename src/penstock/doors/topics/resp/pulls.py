@@ -13,8 +13,8 @@ from penstock.doors.opaque import unwrap
 from penstock.doors.topics.resp import words
 from penstock.doors.topics.resp.asking import ask
 from penstock.doors.topics.resp.replies import array, bulk, refusal
-from penstock.engine.claim import Claim
-from penstock.engine.settle import Hold, Release
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.settle import Hold, Release
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 _OPTIONS = (b"COUNT", b"WAIT")
 _FLAGS = (b"DETACH",)

@@ -12,14 +12,14 @@ from penstock.doors.opaque import wrap
 from penstock.doors.topics.resp import words
 from penstock.doors.topics.resp.asking import ask
 from penstock.doors.topics.resp.replies import OK, bulk, error, refusal
-from penstock.engine.produce import Push
+from penstock.engine.jobs.push import Push
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 _OPTIONS = (b"PRIORITY", b"DELAY", b"ID")
 

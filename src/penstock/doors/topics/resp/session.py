@@ -28,7 +28,7 @@ from penstock.doors.topics.resp.subscription import Subscription
 from penstock.doors.topics.resp.table import COMMANDS, Kind
 from penstock.doors.topics.resp.works import Works, new_settling
 from penstock.doors.topics.topic import check_topic, new_message
-from penstock.engine.claim import Claim, Wait
+from penstock.engine.jobs.claim import Claim, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.doors.topics.resp.pulls import Pull
     from penstock.doors.topics.resp.table import Entry
     from penstock.doors.topics.subscriber import Subscribers
-    from penstock.engine.fleet import AnyEngine
+    from penstock.engine.sharding.engine import AnyEngine
 
 log = structlog.get_logger("penstock.resp")
 

@@ -13,7 +13,7 @@ from penstock.doors.topics.resp import words
 from penstock.doors.topics.resp.asking import ask
 from penstock.doors.topics.resp.pulls import Pulls
 from penstock.doors.topics.resp.replies import OK, code_of, error
-from penstock.engine.settle import Ack, Fail, Hold
+from penstock.engine.jobs.settle import Ack, Fail, Hold
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from penstock.core.queue import QueueKey
     from penstock.doors.topics.resp.pulls import Held, Pull
-    from penstock.engine.fleet import AnyEngine
-    from penstock.engine.settle import ItemOutcome
+    from penstock.engine.jobs.settle import ItemOutcome
+    from penstock.engine.sharding.engine import AnyEngine
 
 
 class Settling(NamedTuple):

@@ -1,0 +1,73 @@
+"""Capacity limits of queues in ``buffered`` mode: jobs that are answered and not stored yet count as well.
+
+A push that fits by what this server knows is answered early. For any other push the database decides, after it has stored
+everything that was promised before: so a queue is neither filled beyond its limit nor refuses a push that has room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.queue import QueueKey
+    from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
+    from penstock.engine.command import Command
+    from penstock.engine.jobs.push import Push
+    from penstock.store.contract import Store
+
+
+class BufferCapacity:
+    """Of one enqueue buffer."""
+
+    def __init__(self, buffer: EnqueueBuffer, store: Store) -> None:
+        self._buffer = buffer
+        self._store = store
+        self._undecided: dict[QueueKey, int] = {}  #: jobs of pushes that the database decides on right now
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  #: who waits for a record of the log to be stored
+
+    def has_room(self, push: Push) -> bool:
+        """Tell whether a push fits for sure, whatever becomes of the others."""
+        queue = self._store.queue_find(push.queue)
+        if queue is None or push.room is None:
+            return push.room is None
+        counts = self._store.counts(queue)
+        promised = self._buffer.depth(push.queue) + self._undecided.get(push.queue, 0)
+        return counts.waiting + counts.active + promised + len(push.jobs) <= push.room
+
+    async def ask_database(self, push: Push, run: Callable[[Command[Any]], asyncio.Future[Any]]) -> Any:
+        """Have the database decide on a push. Raises what it says, and StorageFailed if it cannot be asked."""
+        key, count = push.queue, len(push.jobs)
+        self._undecided[key] = self._undecided.get(key, 0) + count
+        try:
+            if self._buffer.depth(key):
+                await self._stored(self._buffer.last_number)
+            return await run(push)
+        finally:
+            self._undecided[key] -= count
+            if not self._undecided[key]:
+                del self._undecided[key]
+
+    async def _stored(self, number: int) -> None:
+        """Wait until a record of the log is stored, and all in front of it."""
+        self._store.check_writable(grows=True)
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((number, waiting))
+        self._buffer.flush()
+        await waiting
+
+    def advanced(self, number: int) -> None:
+        """Let those go on who wait for a record up to this number."""
+        for needed, waiting in self._waiting:
+            if needed <= number and not waiting.done():
+                waiting.set_result(None)
+        self._waiting = [each for each in self._waiting if not each[1].done()]
+
+    def failed(self, error: Exception) -> None:
+        """Let those go on who wait: nothing can be stored now."""
+        for _, waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_exception(error)
+        self._waiting = []

@@ -1,0 +1,128 @@
+"""What is in the log of an enqueue buffer, and the verbs that store it: each record once, whoever stores it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
+
+from penstock.core.errors import QueueMoving
+from penstock.core.events import EventKind
+from penstock.core.job import NewJob
+from penstock.core.queue import QueueKey
+from penstock.engine.command import Command
+from penstock.engine.jobs.build import build, start_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import Work
+    from penstock.store.contract import FastTransaction
+    from penstock.store.enqueue_log import Record
+
+
+class Promise(msgspec.Struct, array_like=True, gc=False):
+    """One record of the log: jobs for one queue, with the ids they were answered with."""
+
+    namespace: str
+    queue: str
+    at: int  #: wall clock, ms
+    ids: list[int]
+    jobs: list[NewJob]
+
+
+encode: Final = msgspec.msgpack.Encoder().encode
+decode: Final = msgspec.msgpack.Decoder(list[Promise]).decode
+
+
+class Keep(Command[int]):
+    """Store records of a log, those that are not stored yet; answers up to which number it is stored now.
+
+    ``is_all``: everything in front of the first of them was stored once, as its owner knows. Should the database know less,
+    because it is one that was restored, there is nothing to wait for.
+    """
+
+    __slots__ = ("is_all", "records", "wal")
+
+    grows = True
+
+    def __init__(self, wal: int, records: Sequence[Record], *, is_all: bool = False) -> None:
+        self.wal = wal
+        self.records = records
+        self.is_all = is_all
+
+
+class KeepHere(Command[None]):
+    """Store the part of a record of another shard's log whose queues have moved here, unless it is stored already.
+
+    Who stores a log does it in order, so the number of the last record that concerned this shard says it all.
+    """
+
+    __slots__ = ("number", "promises", "wal")
+
+    grows = True
+
+    def __init__(self, wal: int, number: int, promises: Sequence[Promise]) -> None:
+        self.wal = wal
+        self.number = number
+        self.promises = promises
+
+
+async def keep_here(_engine: Engine, work: Work, commands: Sequence[KeepHere]) -> None:
+    """Apply a batch of records of other shards."""
+    tx = cast("FastTransaction", work.tx)
+    for command in commands:
+        if _any_away(work, command.promises):
+            work.refuse(command, QueueMoving())
+            continue
+        before = await tx.wal_stored(command.wal)
+        if command.number > before:
+            for promise in command.promises:
+                await _keep_promise(work, promise)
+            await work.flush()
+            await tx.wal_advance(command.wal, before, command.number)
+        work.answer(command, None)
+
+
+def _any_away(work: Work, promises: Sequence[Promise]) -> bool:
+    """Tell whether a promise is about a queue that another shard has."""
+    keys = {QueueKey(promise.namespace, promise.queue) for promise in promises}
+    return any(
+        work.tx.queue_away(key) is not None or (work.tx.queue_find(key) is None and work.is_strange(key)) for key in keys
+    )
+
+
+async def keep(_engine: Engine, work: Work, commands: Sequence[Keep]) -> None:
+    """Apply a batch of records."""
+    tx = cast("FastTransaction", work.tx)
+    for command in commands:
+        if work.tx.away and any(_any_away(work, decode(record.body)) for record in command.records):
+            work.refuse(command, QueueMoving())
+            continue
+        stored = before = await tx.wal_stored(command.wal)
+        if command.is_all and command.records:
+            stored = max(stored, command.records[0].number - 1)
+        for number, body in command.records:
+            if number != stored + 1:
+                if number <= stored:
+                    continue
+                break  # something is missing in between: that is for who has it
+            for promise in decode(body):
+                await _keep_promise(work, promise)
+            stored = number
+        if stored > before:
+            await work.flush()
+            await tx.wal_advance(command.wal, before, stored)
+        work.answer(command, stored)
+
+
+async def _keep_promise(work: Work, promise: Promise) -> None:
+    key = QueueKey(promise.namespace, promise.queue)
+    queue = work.tx.queue_find(key) or await work.tx.queue_open(key, must=True)
+    if queue.created_at is None:
+        await work.tx.queue_save(queue, queue.settings, work.now_ms)
+        work.tell(EventKind.QUEUE_CREATED, queue)
+    made = build(queue, promise.ids, promise.jobs, promise.at)
+    start_apart(work, made, promise.jobs)
+    work.pushed += len(made)

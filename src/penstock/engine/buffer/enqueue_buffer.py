@@ -1,0 +1,410 @@
+"""The enqueue buffer: pushes to queues in ``buffered`` mode are answered as soon as they are in this server's log on disk.
+
+A flusher stores them in the database, as fast as it takes them, in order. Behind a circuit breaker: while the database is in
+trouble they wait in the log, as many as there is room for. With each batch the database notes up to which number the log is
+stored, in the same transaction: whatever crashes, a record is stored once, and what was acknowledged since stays so.
+
+A copy of the log is in Redis. If a server does not come back, another one stores from there what the database lacks, as far as
+it is complete; what is not waits for the server's return. Only plain jobs are buffered: what has a name, or needs others, is
+stored directly, because its answer depends on what is stored.
+
+A server without Redis that finds a log from an earlier life stores what is in it, and takes nothing new into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from penstock.core import limits
+from penstock.core.breaker import Breaker
+from penstock.core.errors import FastPathFailed, PenstockError, ShuttingDown, StorageFailed, StorageFull, TooMany
+from penstock.core.job import JobFlag, NewJob
+from penstock.core.queue import QueueKey
+from penstock.engine.buffer.capacity import BufferCapacity
+from penstock.engine.buffer.commands import Keep, KeepHere, Promise, decode, encode
+from penstock.engine.jobs.build import build
+from penstock.engine.jobs.push import Push, PushAcross, any_special
+from penstock.engine.maintenance.service import Keeper
+from penstock.store.enqueue_log import Record, Wal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from penstock.core.queue import Queue
+    from penstock.engine.command import Command
+    from penstock.engine.engine import Engine
+    from penstock.store.redis.buffer_copies import Buffers
+
+log = structlog.get_logger("penstock.buffer")
+
+#: Failures in a row after which the flusher rests, and how long (ms).
+FAILURES: Final = 3
+REST_MS: Final = 1_000
+#: A server that has not reached the database for this long may have lost the number its ids are made with (ms).
+OUT_OF_REACH_MS: Final = 40_000
+
+
+class EnqueueBuffer:
+    """Of one engine. ``directory``: where its log is; ``identity``: of the shard, once that is known.
+
+    ``buffers``: the copies in Redis; None: there is no Redis, so nothing new is promised and only the log is stored.
+    ``accept_loss``: go on without records that were answered and are missing in the log.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        directory: Path,
+        identity: Callable[[], str],
+        buffers: Buffers | None,
+        *,
+        accept_loss: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._directory = directory
+        self._identity = identity
+        self._accept_loss = accept_loss
+        self.wal: Wal | None = None  #: the log, once it is open
+        self.buffers = buffers
+        self.route: Callable[[QueueKey], Engine] = lambda _queue: engine  #: which engine has a queue now
+        self._unstored: deque[tuple[Record, dict[QueueKey, int]]] = deque()
+        self._bytes = 0
+        self._depths: dict[QueueKey, int] = {}
+        self.jobs = 0  #: promised and not stored
+        self._capacity = BufferCapacity(self, engine.store)
+        self.breaker = Breaker(engine.clock, failures=FAILURES, rest_ms=REST_MS)
+        self.flusher = Flusher(self, engine)
+        self._flushing: asyncio.Task[None] | None = None
+        self._uncopied: list[Record] = []
+        self._copying: asyncio.Task[None] | None = None
+        self._stored_up_to = 0
+        self._warned = False
+        self._opened: tuple[Wal, list[Record]] | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        """Open the log, and begin to store what is in it from an earlier life.
+
+        Raises StoreLocked, StoreIncompatible (it is damaged, or behind what was answered).
+
+        Nothing happens as long as the shard cannot be asked how far that is stored already; then it is tried again.
+        """
+        if self.wal is not None or not self._identity():
+            return
+        try:
+            if self._opened is None:
+                self._opened = await asyncio.to_thread(Wal.open, self._directory, self._identity(), self._engine.clock)
+            wal, left = self._opened
+            await self._check_mark(wal)
+            stored = await self._engine.run(Keep(wal.number, []))
+            if stored > wal.last:  # this is an old copy of the log, and its next numbers were used already
+                log.warning("the log of the enqueue buffer is older than what is stored of it: a new one is begun")
+                await asyncio.to_thread(wal.begin_anew)
+            else:
+                await asyncio.to_thread(wal.begin)
+        except (OSError, StorageFailed) as error:
+            if not self._warned:
+                self._warned = True
+                log.warning("there is no enqueue buffer for now: pushes are stored directly", error=str(error))
+            return
+        for record in left:
+            if record.number > stored:
+                counts: dict[QueueKey, int] = {}
+                for promise in decode(record.body):
+                    self._count(counts, QueueKey(promise.namespace, promise.queue), len(promise.jobs))
+                self._bytes += len(record.body)
+                self._unstored.append((record, counts))
+        self.wal = wal
+        self.flush()
+
+    async def _check_mark(self, wal: Wal) -> None:
+        """Compare the log with its mark. What it lacks is stored from the copy in Redis, if that has it."""
+        number, synced = (0, 0) if wal.mark is None else (wal.mark.log, wal.mark.synced)
+        stored = await self._engine.run(Keep(number, []))
+        if self.buffers is not None and stored < synced and wal.missing(stored) is not None:
+            with contextlib.suppress(PenstockError):
+                await self.adopt(number)
+            stored = await self._engine.run(Keep(number, []))
+        if wal.check(stored, accept_loss=self._accept_loss) and self.buffers is not None:
+            with contextlib.suppress(FastPathFailed):
+                await self.buffers.forget(number, synced)  # their numbers are given to others now
+
+    @property
+    def last_number(self) -> int:
+        """Number of the newest record of the log; 0 if there is none."""
+        return 0 if self.wal is None else self.wal.last
+
+    def depth(self, queue: QueueKey) -> int:
+        """Return how many jobs of a queue are promised and not stored."""
+        return self._depths.get(queue, 0)
+
+    # Taking.
+
+    def wrap(self, run: Callable[[Command[Any]], asyncio.Future[Any]]) -> Callable[[Command[Any]], asyncio.Future[Any]]:
+        """Return a way of running commands in which pushes to buffered queues are answered early."""
+
+        def buffered(command: Command[Any]) -> asyncio.Future[Any]:
+            parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]
+            if type(command) is Push:
+                if command.room is not None and self._may_hold(command.queue):
+                    return asyncio.ensure_future(self._push_within_room(command, run))
+                parts = ((command.queue, command.jobs),)
+            elif type(command) is PushAcross:
+                parts = command.parts
+            else:
+                return run(command)
+            if not self.takes(parts):
+                return run(command)
+            return asyncio.ensure_future(self._promise_or_store(command, parts, run))
+
+        return buffered
+
+    async def _promise_or_store(
+        self,
+        command: Push | PushAcross,
+        parts: Sequence[tuple[QueueKey, Sequence[NewJob]]],
+        run: Callable[[Command[Any]], asyncio.Future[Any]],
+    ) -> Any:
+        """Promise a push; store it directly if the disk of the log turns out to be full."""
+        try:
+            return await self._promise(parts, across=type(command) is PushAcross)
+        except StorageFull:
+            if self.takes(parts):  # it was the database that is full
+                raise
+        return await run(command)
+
+    def _may_hold(self, key: QueueKey) -> bool:
+        """Tell whether jobs of a queue may be promised here."""
+        queue = self._engine.store.queue_find(key)
+        return key in self._depths or (queue is not None and queue.settings.buffered)
+
+    async def _push_within_room(self, push: Push, run: Callable[[Command[Any]], asyncio.Future[Any]]) -> Any:
+        parts = ((push.queue, push.jobs),)
+        if self.takes(parts) and self._capacity.has_room(push):
+            return await self._promise_or_store(push, parts, run)  # which counts it before anything else happens
+        return await self._capacity.ask_database(push, run)
+
+    def takes(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]) -> bool:
+        """Tell whether pushes may be answered early: all of them are to buffered queues, and plain."""
+        if self.buffers is None:
+            return False
+        for key, jobs in parts:
+            queue = self._engine.store.queue_find(key)
+            if queue is None or not queue.settings.buffered or any_special(jobs) or not jobs:
+                return False
+            if any(new.flags & JobFlag.DURABLE for new in jobs):
+                return False
+        return self.wal is not None and self.wal.failure is None and not self._closed
+
+    async def _promise(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]], *, across: bool) -> Any:
+        engine = self._engine
+        count = sum(len(jobs) for _, jobs in parts)
+        self._check_room(count)
+        queues = [self._queue(key) for key, _ in parts]  # before anything is promised: afterwards it is
+        now = engine.clock.now_ms()
+        promises = [Promise(*key, now, engine.ids.take(len(jobs), now), list(jobs)) for key, jobs in parts]
+        body = encode(promises)
+        if len(body) > limits.buffer_record_bytes_max:
+            raise TooMany("The batch is too large for the enqueue buffer. Send it in smaller pieces.")
+        assert self.wal is not None  # see takes
+        number, durable = self.wal.append(body)
+        counts: dict[QueueKey, int] = {}
+        for key, jobs in parts:
+            self._count(counts, key, len(jobs))
+        self._bytes += len(body)
+        self._unstored.append((Record(number, body), counts))
+        durable.add_done_callback(partial(self._logged, Record(number, body)))
+        await asyncio.shield(durable)  # whoever hangs up now does not undo it
+        answers = [build(queue, each.ids, each.jobs, each.at) for queue, each in zip(queues, promises, strict=True)]
+        return answers if across else answers[0]
+
+    def _count(self, counts: dict[QueueKey, int], key: QueueKey, jobs: int) -> None:
+        counts[key] = counts.get(key, 0) + jobs
+        self._depths[key] = self._depths.get(key, 0) + jobs
+        self.jobs += jobs
+
+    def _logged(self, record: Record, durable: asyncio.Future[None]) -> None:
+        if durable.exception() is not None:  # whether it is there is found out at the next start
+            for each in self._unstored:
+                if each[0].number == record.number:
+                    self._unstored.remove(each)
+                    self._settle(each[1], len(record.body))
+                    break
+            self._capacity.failed(StorageFailed("The log of the enqueue buffer failed: nothing was stored."))
+        else:
+            self.flush()
+            self._uncopied.append(record)
+            if self._copying is None:
+                self._copying = asyncio.get_running_loop().create_task(self._copy(), name="penstock-buffer-copy")
+
+    def _check_room(self, count: int) -> None:
+        if self.jobs + count > limits.buffer_jobs_max or self._bytes > limits.buffer_bytes_max:
+            raise TooMany(
+                f"The enqueue buffer is full ({self.jobs} jobs wait to be stored, {limits.buffer_jobs_max} may). Retry later."
+            )
+        status, clock = self._engine.store.status(), self._engine.clock
+        if status.full:
+            self._engine.store.check_writable(grows=True)
+        if status.since_ms is not None and clock.now_ms() - status.since_ms > OUT_OF_REACH_MS:
+            raise StorageFailed(
+                f"Storage failed ({status.error}) too long ago to promise more. The server retries by itself."
+            )
+
+    def _queue(self, key: QueueKey) -> Queue:
+        queue = self._engine.store.queue_find(key)
+        if queue is None:
+            raise StorageFailed("The queue was removed meanwhile, or its shard is about to be lost: nothing was stored.")
+        return queue
+
+    # Storing.
+
+    def flush(self) -> None:
+        """Begin to store what is in the log."""
+        if self._flushing is None and self._next() and self.breaker.allows():
+            self._flushing = asyncio.get_running_loop().create_task(self._flush(), name="penstock-flusher")
+
+    async def _flush(self) -> None:
+        try:
+            while self.wal is not None and (some := self._next()) and self.breaker.allows():
+                try:
+                    records = [record for record, _ in some]
+                    stored = await self._store(self.wal.number, records, is_all=True)
+                    if stored < records[0].number:
+                        raise StorageFailed("nothing of it was stored")
+                except PenstockError as error:
+                    self.breaker.failed()
+                    self._capacity.failed(error)
+                    log.warning("the enqueue buffer could not be stored; it is tried again", error=str(error))
+                    continue
+                self.breaker.worked()
+                await self._stored(self.wal, stored)
+        finally:
+            self._flushing = None
+
+    async def _store(self, wal: int, records: Sequence[Record], *, is_all: bool = False) -> int:
+        """Store records, those of queues that have moved since on the shards they are on; return up to which number."""
+        layout = self._engine.store.layout
+        if layout is None or not layout.has_moved:
+            return await self._engine.run(Keep(wal, records, is_all=is_all))
+        stored = 0
+        for number, body in records:  # seldom, so one by one
+            elsewhere: dict[Engine, list[Promise]] = {}
+            for promise in decode(body):
+                elsewhere.setdefault(self.route(QueueKey(promise.namespace, promise.queue)), []).append(promise)
+            here = elsewhere.pop(self._engine, [])
+            for engine, promises in elsewhere.items():
+                await engine.run(KeepHere(wal, number, promises))
+            stored = await self._engine.run(Keep(wal, [Record(number, encode(here))], is_all=is_all))
+            if stored < number:
+                break
+        return stored
+
+    def _next(self) -> list[tuple[Record, dict[QueueKey, int]]]:
+        some: list[tuple[Record, dict[QueueKey, int]]] = []
+        size = 0
+        for each in self._unstored:
+            if self.wal is None or each[0].number > self.wal.durable:
+                break
+            if some and (size + len(each[0].body) > limits.buffer_flush_bytes or len(some) >= limits.buffer_flush_records):
+                break
+            some.append(each)
+            size += len(each[0].body)
+        return some
+
+    async def _stored(self, wal: Wal, number: int) -> None:
+        while self._unstored and self._unstored[0][0].number <= number:
+            record, counts = self._unstored.popleft()
+            self._settle(counts, len(record.body))
+        self._stored_up_to = number
+        self._capacity.advanced(number)
+        wal.forget(number)
+        if self.buffers is not None:
+            with contextlib.suppress(FastPathFailed):
+                await self.buffers.forget(wal.number, number)
+
+    def _settle(self, counts: dict[QueueKey, int], size: int) -> None:
+        self._bytes -= size
+        for key, count in counts.items():
+            self.jobs -= count
+            self._depths[key] -= count
+            if not self._depths[key]:
+                del self._depths[key]
+
+    async def _copy(self) -> None:
+        """Keep copies in Redis, should this server not come back. Where that fails, the log is copy enough."""
+        try:
+            while self._uncopied and self.wal is not None and self.buffers is not None:
+                some, self._uncopied = self._uncopied, []
+                with contextlib.suppress(FastPathFailed):
+                    await self.buffers.keep(self.wal.number, some)
+        finally:
+            self._copying = None
+
+    async def show_life(self) -> None:
+        """Tell the others that this server looks after its log itself."""
+        if self.wal is not None and self.buffers is not None:
+            await self.buffers.keep(self.wal.number, [])
+            await self.buffers.forget(self.wal.number, self._stored_up_to)  # copies may have come after what they are of
+
+    async def adopt(self, wal: int) -> None:
+        """Store what another server has promised and did not live to store."""
+        buffers = self.buffers
+        if buffers is None:
+            return
+        while records := await buffers.read(wal, limits.buffer_flush_records):
+            stored = await self._store(wal, records)
+            await buffers.forget(wal, stored)
+            if stored < records[-1].number:
+                log.warning("a part of the log of a server that is gone waits for its return", log=wal, stored=stored)
+                return
+            log.info("stored what another server had promised", log=wal, up_to=stored)
+        await buffers.forget(wal, 0)
+
+    async def close(self) -> None:
+        """Store what is promised, if that is possible now; what is not is in the log."""
+        self._closed = True
+        await self.flusher.stop()
+        under_way = [task for task in (self._flushing, self._copying) if task is not None]
+        await asyncio.gather(*under_way, return_exceptions=True)
+        self._capacity.failed(ShuttingDown())
+        if self._opened is not None:
+            wal = self._opened[0]
+            await wal.close(is_stored=self.wal is wal and not self._unstored and wal.failure is None)
+
+
+class Flusher(Keeper):
+    """Tries again what could not be stored, shows that this server lives, and looks after those that do not."""
+
+    every_ms = 1_000
+
+    def __init__(self, buffer: EnqueueBuffer, engine: Engine) -> None:
+        super().__init__(engine)
+        self._buffer = buffer
+
+    async def run_once(self) -> None:
+        """Do one round."""
+        buffer = self._buffer
+        await buffer.open()
+        if buffer.wal is None:
+            return
+        if buffer.wal.failure is not None:
+            await asyncio.to_thread(buffer.wal.revive)
+        await asyncio.to_thread(buffer.wal.sync_mark)
+        buffer.flush()
+        if buffer.buffers is None:
+            return
+        try:
+            await buffer.show_life()
+            if self._engine.leads and self._engine.store.status().error is None:
+                for wal in await buffer.buffers.orphans():
+                    if wal != buffer.wal.number:
+                        await buffer.adopt(wal)
+        except FastPathFailed:
+            pass  # without Redis, each server stores its own

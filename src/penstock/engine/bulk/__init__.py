@@ -1,0 +1,1 @@
+"""Consumer groups with their epochs, and staged writes."""

@@ -1,0 +1,562 @@
+"""Consumer groups: jobs that are claimed many at a time, under numbers that the consumer gives, so that asking twice is safe.
+
+What a group holds is an ordinary lease of each job. Jobs are claimed in slices; the transaction that claims a slice also notes
+its jobs and their lease tokens, on their shard. Once there are enough, one write on the first shard notes the slices as the
+epoch. Whoever asks for the same epoch again gets what is noted; if the server died in between, the slices that are there are
+taken into the epoch by whoever asks for it next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from penstock.core import bulk_records, limits
+from penstock.core.bulk_records import Entry, EntryKind, Epoch, Group, SliceRef, slice_name
+from penstock.core.errors import (
+    EpochUnknown,
+    JobNotFound,
+    LeasesLost,
+    PenstockError,
+    StaleLease,
+    TooMany,
+    WrongState,
+)
+from penstock.core.lifecycle import State
+from penstock.core.pool_shares import has_room, share_used
+from penstock.core.queue import QueueKey
+from penstock.engine.bulk.epoch_commands import (
+    Begin,
+    End,
+    Ending,
+    Examine,
+    ForgetGroups,
+    Record,
+    Rest,
+    Seen,
+    SettleSlice,
+    SliceNote,
+    over,
+)
+from penstock.engine.jobs.claim import Claim, abandon
+from penstock.engine.jobs.settle import Ack, Hold, Release, Renew
+from penstock.engine.maintenance.service import Keeper
+from penstock.store.contract import Search
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.job import Job
+    from penstock.engine.bulk.epoch_commands import EpochName
+    from penstock.engine.jobs.settle import Settlement
+    from penstock.engine.sharding.engine import AnyEngine
+
+
+log = structlog.get_logger("penstock.groups")
+
+
+class Wish(NamedTuple):
+    """What a group wants: up to ``most`` jobs of some queues, waiting up to ``wait_ms`` for the first."""
+
+    queues: Sequence[str]
+    most: int
+    lease_ms: int
+    wait_ms: int = 0
+
+
+class Standing(NamedTuple):
+    """How it stands with a group."""
+
+    namespace: str
+    group: str
+    queues: list[str]
+    epochs: list[int]
+    in_flight: int
+    lag: int
+    last_seen: int  #: wall clock, ms
+
+
+class Wanted(NamedTuple):
+    """Some rows of a slice that are to be read."""
+
+    ref: SliceRef
+    offset: int  #: of the slice's first row in its epoch
+    first: int
+    end: int
+
+
+_TurnKey = tuple[str, str, str]
+
+
+class _Claimed:
+    """Slices of an epoch that are not noted as one."""
+
+    def __init__(self, namespace: str, group: str, number: int) -> None:
+        self.namespace = namespace
+        self.group = group
+        self.number = number
+        self.slices: list[SliceRef] = []
+
+    @property
+    def name(self) -> EpochName:
+        """Whose it is, and its number."""
+        return self.namespace, self.group, self.number
+
+    @property
+    def rows(self) -> int:
+        """How many jobs there are."""
+        return sum(each.rows for each in self.slices)
+
+
+class Groups(Keeper):
+    """Consumer groups of a whole server; a keeper of the first shard, which forgets those that are gone.
+
+    A group's claims come one after the other, and so do its acknowledgements: nothing is asked for twice at the same time. They
+    do not wait for each other, as a claim may wait for jobs.
+    """
+
+    every_ms = 10 * limits.MINUTE_MS
+
+    def __init__(self, engine: AnyEngine) -> None:
+        super().__init__(engine.engines[0])
+        self._all = engine
+        self._home = engine.engines[0]
+        self._turns: dict[_TurnKey, tuple[asyncio.Lock, int]] = {}
+        self._seen: dict[tuple[str, str], int] = {}  #: steady ms when a sign of life was last written down
+        self._renewed: dict[EpochName, int] = {}  #: steady ms before which the leases of an epoch do not run out
+
+    # Asking.
+
+    async def claim(self, namespace: str, group: str, number: int, wish: Wish) -> Epoch:
+        """Claim jobs as an epoch. The same epoch again gives the same jobs; nothing is noted of an empty one.
+
+        Raises EpochOver, TooMany.
+        """
+        async with self._turn(namespace, group, "claim"):
+            known = await self._epochs(namespace, group, bodies=False)
+            if number in known:
+                return await self._epoch(namespace, group, number)
+            state = await self._group(namespace, group)
+            if state is not None and number <= state.acked:
+                raise over(number, state.acked)
+            if len(known) >= limits.epochs_max:
+                raise TooMany(f"The group has {len(known)} epochs that it did not acknowledge. Acknowledge or release some.")
+            if state is None:
+                await self._make_room(namespace)
+            got = _Claimed(namespace, group, number)
+            try:
+                await self._claim(got, wish)
+                if not got.slices:
+                    await self._note(namespace, group, wish.queues)
+                    return Epoch([])
+                await self._rest(got.slices)
+                noted = await self._home.run(Record(namespace, group, number, wish.queues, Epoch(got.slices)))
+            except PenstockError:
+                await self._give_back(got, got.slices)
+                raise
+            except BaseException:
+                # Whoever asked is gone. Another server may have taken it over, if there are several; else it is given back.
+                if got.slices and not self._home.store.capabilities.is_shared:
+                    await asyncio.shield(self._give_back(got, got.slices))
+                raise
+            self._renewed[namespace, group, number] = self._home.clock.steady_ms() + wish.lease_ms
+            # If another server was first, some of it may be in what is noted, without jobs that were lost by then.
+            kept = {each[:2] for each in noted.slices}
+            await self._give_back(got, [each for each in got.slices if each[:2] not in kept])
+            return noted
+
+    async def read(self, namespace: str, group: str, number: int, split: int, splits: int) -> list[Wanted]:
+        """Return which rows of an epoch a split has. Raises EpochUnknown."""
+        epoch = await self._epoch(namespace, group, number)
+        rows = epoch.rows
+        first, end = rows * split // splits, rows * (split + 1) // splits
+        found: list[Wanted] = []
+        offset = 0
+        for each in epoch.slices:
+            low, high = max(first, offset), min(end, offset + each.rows)
+            if low < high:
+                found.append(Wanted(each, offset, low - offset, high - offset))
+            offset += each.rows
+        return found
+
+    async def lost(self, namespace: str, group: str, number: int) -> LeasesLost:
+        """Count the jobs of an epoch that are not the group's any more, and return that as an error."""
+        lost = gone = 0
+        for each in (await self._epoch(namespace, group, number)).slices:
+            jobs, tokens = await self._leases(namespace, group, number, each)
+            found = await self._fetch(jobs)
+            lost += (
+                each.rows
+                - len(jobs)
+                + sum(not _is_held(found.get(job_id), token) for job_id, token in zip(jobs, tokens, strict=True))
+            )
+            gone += len(jobs) - len(found)
+        return LeasesLost(number, lost, gone)
+
+    async def examine(self, jobs: Sequence[int]) -> None:
+        """Put aside those that are damaged of jobs that could not be read."""
+        for at in range(0, len(jobs), limits.epoch_slice_jobs):
+            some = jobs[at : at + limits.epoch_slice_jobs]
+            await asyncio.gather(*(engine.run(Examine(some)) for engine in self._all.engines))
+
+    async def ack(self, namespace: str, group: str, up_to: int, *, only_whole: bool = False) -> tuple[int, int]:
+        """Acknowledge all epochs up to a number; return how many jobs were, and how many were not the group's any more.
+
+        ``only_whole``: raises LeasesLost, and changes nothing, if leases of theirs have run out.
+        """
+        acked = lost = 0
+        async with self._turn(namespace, group, "settle"):
+            if only_whole:
+                await self._check_whole(namespace, group, up_to)
+            begun = await self._home.run(Begin(namespace, group, up_to))
+            for number, epoch in begun:
+                for each in epoch.slices:
+                    gone = await self._settle((namespace, group, number), each, Ending.ACK)
+                    acked += each.rows - gone
+                    lost += gone
+            await self._end(namespace, group, begun, up_to)
+        return acked, lost
+
+    async def _check_whole(self, namespace: str, group: str, up_to: int) -> None:
+        """Look whether a group still has all jobs of its epochs, unless this server knows that their leases go on."""
+        for number in sorted(await self._open_epochs(namespace, group)):
+            if number <= up_to and self._renewed.get((namespace, group, number), 0) <= self._home.clock.steady_ms():
+                error = await self.lost(namespace, group, number)
+                if error.lost:
+                    raise error
+
+    async def release(self, namespace: str, group: str) -> int:
+        """Give everything back that a group holds; return how many jobs. Its epochs may begin anew."""
+        released = 0
+        async with self._turn(namespace, group, "settle"):
+            begun = await self._home.run(Begin(namespace, group, limits.epoch_max))
+            for number, epoch in begun:
+                released += await self._give_back(_Claimed(namespace, group, number), epoch.slices)
+            if not self._is_claiming(namespace, group):
+                # Another server may be claiming for it right now.
+                shared = self._home.store.capabilities.is_shared
+                before_ms = self._home.clock.now_ms() - limits.slice_stray_ms if shared else None
+                for stray in await self._strays(namespace, group, before_ms):
+                    if stray.number not in dict(begun):
+                        released += await self._give_back(stray, stray.slices)
+            await self._end(namespace, group, begun, None)
+        return released
+
+    async def heartbeat(self, namespace: str, group: str, lease_ms: int) -> tuple[list[int], int]:
+        """Renew all leases of a group; return its epochs, and how many of their jobs are not the group's any more.
+
+        Leases that this server knows to have more than half of ``lease_ms`` left are not written.
+        """
+        lost: dict[int, int] = {}
+        for number, epoch in (await self._open_epochs(namespace, group)).items():
+            lost[number] = 0
+            steady_ms, name = self._home.clock.steady_ms(), (namespace, group, number)
+            if self._renewed.get(name, 0) - steady_ms > lease_ms // 2:
+                continue
+            for each in epoch.slices:
+                lost[number] += await self._settle(name, each, Ending.RENEW, lease_ms)
+            if not lost[number]:
+                self._remember(name, steady_ms + lease_ms)
+        await self._home.run(Seen(namespace, group))
+        if any(lost.values()):  # nothing is lost of what was acknowledged or released meanwhile
+            left = await self._open_epochs(namespace, group)
+            lost = {number: count for number, count in lost.items() if number in left}
+        return sorted(lost), sum(lost.values())
+
+    async def standings(self, namespace: str | None) -> list[Standing]:
+        """Tell of all groups of a namespace (None: of all): what they hold, and how much waits for them."""
+        store = self._home.store
+        epochs: dict[tuple[str, str], list[Entry]] = {}
+        for entry in await store.entry_list(Search(EntryKind.EPOCH, namespace, bodies=False)):
+            epochs.setdefault((entry.namespace, entry.name), []).append(entry)
+        found = []
+        for entry in await store.entry_list(Search(EntryKind.GROUP, namespace)):
+            queues = bulk_records.decode_group(entry.body).queues
+            mine = epochs.get((entry.namespace, entry.name), [])
+            keys = [QueueKey(entry.namespace, queue) for queue in queues]
+            known = [queue for key in keys if (queue := self._all.store.queue_find(key)) is not None]
+            lag = sum(self._all.store.counts(queue).waiting for queue in known)
+            numbers = sorted(each.number for each in mine)
+            in_flight = sum(each.weight for each in mine)
+            found.append(Standing(entry.namespace, entry.name, queues, numbers, in_flight, lag, entry.at))
+        return sorted(found)
+
+    # How it is done.
+
+    def _turn(self, namespace: str, group: str, what: str) -> _Turn:
+        return _Turn(self._turns, (namespace, group, what))
+
+    async def _group(self, namespace: str, group: str) -> Group | None:
+        found = await self._home.store.entry_list(Search(EntryKind.GROUP, namespace, group, limit=1))
+        return bulk_records.decode_group(found[0].body) if found else None
+
+    async def _make_room(self, namespace: str) -> None:
+        """If there are as many groups as there may be, forget those that hold nothing and were not heard of for a while.
+
+        If it is the share of a namespace that is used up, only groups of that namespace are forgotten. Each stream of Spark
+        with a new checkpoint is a new group. Raises TooMany, or NamespaceLimit.
+        """
+        store, most = self._home.store, limits.groups_max
+        taken = (await store.entry_totals(EntryKind.GROUP))[0]
+        of_namespace = Search(EntryKind.GROUP, namespace, limit=most, bodies=False)
+        held = len(await store.entry_list(of_namespace))
+        if has_room(most, taken, held, self._home.shares.percent):
+            return
+        before = self._home.clock.now_ms() - limits.group_idle_ms
+        holding = {(each.namespace, each.name) for each in await store.entry_list(Search(EntryKind.EPOCH, bodies=False))}
+        everywhere = Search(EntryKind.GROUP, before_ms=before, limit=most, bodies=False)
+        found = await store.entry_list(everywhere if taken >= most else of_namespace._replace(before_ms=before))
+        idle = [name for each in found if (name := (each.namespace, each.name)) not in holding]
+        if not idle and taken < most:
+            raise share_used("consumer groups", namespace, most=most, held=held)
+        if not idle:
+            raise TooMany(
+                f"There are {limits.groups_max} consumer groups in use. Those that hold nothing are forgotten after an hour."
+            )
+        await self._home.run(ForgetGroups(idle, before))
+
+    async def _epochs(self, namespace: str, group: str, *, bodies: bool) -> dict[int, Entry]:
+        found = await self._home.store.entry_list(Search(EntryKind.EPOCH, namespace, group, bodies=bodies))
+        return {entry.number: entry for entry in found}
+
+    async def _epoch(self, namespace: str, group: str, number: int) -> Epoch:
+        found = (await self._epochs(namespace, group, bodies=True)).get(number)
+        epoch = None if found is None else bulk_records.decode_epoch(found.body)
+        if epoch is None or epoch.acking:
+            raise EpochUnknown(f"The group has not claimed epoch {number}, or has acknowledged or released it.")
+        return epoch
+
+    async def _note(self, namespace: str, group: str, queues: Sequence[str]) -> None:
+        """Note that a group lives though there is nothing for it, not more often than anybody would see."""
+        steady_ms = self._home.clock.steady_ms()
+        if steady_ms - self._seen.get((namespace, group), -limits.MINUTE_MS) >= 10 * limits.SECOND_MS:
+            if len(self._seen) >= limits.groups_max:
+                self._seen.clear()
+            self._seen[namespace, group] = steady_ms
+            await self._home.run(Seen(namespace, group, queues))
+
+    def _remember(self, name: EpochName, until_ms: int) -> None:
+        if len(self._renewed) >= limits.groups_max * limits.epochs_max:
+            self._renewed.clear()
+        self._renewed[name] = until_ms
+
+    async def _open_epochs(self, namespace: str, group: str) -> dict[int, Epoch]:
+        entries = await self._home.store.entry_list(Search(EntryKind.EPOCH, namespace, group))
+        epochs = {entry.number: bulk_records.decode_epoch(entry.body) for entry in entries}
+        return {number: epoch for number, epoch in epochs.items() if not epoch.acking}
+
+    async def _rest(self, slices: Sequence[SliceRef]) -> None:
+        """Wait until what was written on other shards is on disk. What is written on the first one next waits for it."""
+        shards = {each.shard for each in slices}
+        engines = [engine for engine in self._all.engines if engine is not self._home and engine.store.shard in shards]
+        await asyncio.gather(*(engine.run(Rest()) for engine in engines))
+
+    async def _end(self, namespace: str, group: str, begun: Sequence[tuple[int, Epoch]], acked: int | None) -> None:
+        await self._rest([each for _, epoch in begun for each in epoch.slices])
+        numbers = [number for number, _ in begun]
+        await self._home.run(End(namespace, group, numbers, acked))
+        for number in numbers:
+            self._renewed.pop((namespace, group, number), None)
+
+    async def _claim(self, got: _Claimed, wish: Wish) -> None:
+        """Claim jobs in slices, from all queues in turn, after what was left over by a server that died."""
+        keys = [QueueKey(got.namespace, queue) for queue in wish.queues]
+        await self._adopt(got, wish)
+        await self._claim_ready(got, keys, wish)
+        if not got.slices and wish.wait_ms > 0:
+            await self._claim_waiting(got, keys, wish)
+            if got.slices:
+                await self._claim_ready(got, keys, wish)
+
+    async def _adopt(self, got: _Claimed, wish: Wish) -> None:
+        """Take over slices that were claimed for the epoch without having been noted as one."""
+        for engine in self._all.engines:
+            search = Search(EntryKind.SLICE, got.namespace, slice_name(got.group, got.number), bodies=False)
+            for entry in sorted(await engine.store.entry_list(search), key=lambda each: each.number):
+                settled = await engine.run(SettleSlice(got.name, entry.number, Ending.ADOPT, wish.lease_ms))
+                if settled is not None and settled.held:
+                    got.slices.append(SliceRef(engine.store.shard, entry.number, settled.held))
+
+    async def _claim_ready(self, got: _Claimed, keys: Sequence[QueueKey], wish: Wish) -> None:
+        keys = list(keys)
+        while keys and got.rows < wish.most:
+            for key in list(keys):
+                want = min(limits.epoch_slice_jobs, wish.most - got.rows)
+                if want <= 0:
+                    return
+                claim, note = _claim_of(got, key, want, wish.lease_ms)
+                future = self._all.run(claim)
+                try:
+                    claimed = await asyncio.shield(future)
+                except asyncio.CancelledError:
+                    abandon(self._all.of(key), claim)
+                    raise
+                if claimed and note.ref is not None:
+                    got.slices.append(note.ref)
+                if not claimed or note.ref is None or note.ref.rows < want:  # nothing is left
+                    keys.remove(key)
+
+    async def _claim_waiting(self, got: _Claimed, keys: Sequence[QueueKey], wish: Wish) -> None:
+        """Wait at all queues for the first job."""
+        share = max(1, min(limits.epoch_slice_jobs, wish.most) // len(keys))
+        claims = [_claim_of(got, key, share, wish.lease_ms, wish.wait_ms) for key in keys[: wish.most]]
+        notes = {asyncio.ensure_future(self._all.run(claim)): note for claim, note in claims}
+        try:
+            waiting = set(notes)
+            while waiting and not got.slices:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for future in done:
+                    ref = notes[future].ref
+                    if future.result() and ref is not None:
+                        got.slices.append(ref)
+        finally:
+            for (claim, _), future in zip(claims, notes, strict=True):
+                if not future.done():
+                    abandon(self._all.of(claim.queue), claim)
+
+    async def _settle(self, name: EpochName, ref: SliceRef, ending: Ending, lease_ms: int = 0) -> int:
+        """Settle a slice; return how many of its jobs were not the group's any more.
+
+        What was done before does not count again: the slice is gone then.
+        """
+        several = len(self._all.engines) > 1
+        if ref.shard >= len(self._all.engines):  # there are fewer shards now, and its note went with its shard
+            return ref.rows
+        engine = self._all.engines[ref.shard]
+        settled = await engine.run(SettleSlice(name, ref.number, ending, lease_ms, keeps_others=several))
+        if settled is None:
+            return ref.rows if ending is Ending.RENEW else 0
+        if not several or not settled.others:
+            return len(settled.others)
+        # Some may have moved to another shard with their queue.
+        gone = await self._settle_elsewhere(name[0], settled.others, ending, lease_ms)
+        if ending is not Ending.RENEW:
+            await engine.run(SettleSlice(name, ref.number, ending, lease_ms))
+        return gone
+
+    async def _settle_elsewhere(
+        self, namespace: str, others: Sequence[tuple[int, int]], ending: Ending, lease_ms: int
+    ) -> int:
+        holds = [Hold(job_id, token) for job_id, token in others]
+        settlement: Settlement
+        if ending is Ending.ACK:
+            settlement = Ack(namespace, holds, [None] * len(holds))
+        elif ending is Ending.RELEASE:
+            settlement = Release(namespace, holds)
+        else:
+            settlement = Renew(namespace, holds, [lease_ms] * len(holds))
+        outcomes = await self._all.run(settlement)
+        for outcome in outcomes:
+            if outcome is not None and not isinstance(outcome, (JobNotFound, WrongState, StaleLease)):
+                raise outcome
+        return len(outcomes) - outcomes.count(None)
+
+    async def _give_back(self, got: _Claimed, slices: Sequence[SliceRef]) -> int:
+        """Give slices back; return how many jobs are ready again."""
+        released = 0
+        for each in slices:
+            released += each.rows - await self._settle(got.name, each, Ending.RELEASE)
+        return released
+
+    async def _strays(self, namespace: str | None, group: str | None = None, before_ms: int | None = None) -> list[_Claimed]:
+        """Return slices, by epoch, whether these are noted or not."""
+        found: dict[EpochName, _Claimed] = {}
+        for engine in self._all.engines:
+            for entry in await engine.store.entry_list(
+                Search(EntryKind.SLICE, namespace, before_ms=before_ms, limit=limits.slices_max, bodies=False)
+            ):
+                name, _, number = entry.name.rpartition(" ")
+                if group is None or name == group:
+                    key = (entry.namespace, name, int(number))
+                    ref = SliceRef(engine.store.shard, entry.number, entry.weight)
+                    found.setdefault(key, _Claimed(*key)).slices.append(ref)
+        return list(found.values())
+
+    async def _leases(
+        self, namespace: str, group: str, number: int, ref: SliceRef
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        search = Search(EntryKind.SLICE, namespace, slice_name(group, number))
+        for engine in self._all.engines[ref.shard : ref.shard + 1]:
+            for entry in await engine.store.entry_list(search):
+                if entry.number == ref.number:
+                    return bulk_records.decode_slice(entry.body).leases()
+        return (), ()
+
+    async def _fetch(self, jobs: Sequence[int]) -> dict[int, Job]:
+        """Read jobs by id, wherever they are."""
+        found: dict[int, Job] = {}
+        for engine in self._all.engines:
+            left = [job_id for job_id in jobs if job_id not in found]
+            while left:
+                some = await engine.store.job_fetch(left)
+                found.update((each.job.id, each.job) for each in some)
+                if sum(delivery.job.size for delivery in some) < limits.claim_batch_bytes_max:
+                    break
+                left = [job_id for job_id in left if job_id not in found]
+        return found
+
+    async def run_once(self) -> None:
+        """Forget groups that nobody has heard of for long."""
+        if not self._home.leads:
+            return
+        before = self._home.clock.now_ms() - limits.group_kept_ms
+        old = await self._home.store.entry_list(Search(EntryKind.GROUP, before_ms=before, limit=limits.groups_max))
+        if old:
+            await self._home.run(ForgetGroups([(entry.namespace, entry.name) for entry in old], before))
+        await self._give_back_strays()
+
+    async def _give_back_strays(self) -> None:
+        """Give back what was claimed for epochs that nobody asks for any more."""
+        strays = await self._strays(None, before_ms=self._home.clock.now_ms() - limits.slice_stray_ms)
+        for stray in strays:
+            if self._is_claiming(stray.namespace, stray.group):
+                continue
+            if stray.number not in await self._epochs(stray.namespace, stray.group, bodies=False):
+                log.warning("jobs of an epoch that was not finished are given back", group=stray.group, epoch=stray.number)
+                await self._give_back(stray, stray.slices)
+
+    def _is_claiming(self, namespace: str, group: str) -> bool:
+        return (namespace, group, "claim") in self._turns
+
+
+class _Turn:
+    """What is done for a group is done by one after the other. Nothing is kept of groups that nobody does anything for."""
+
+    def __init__(self, turns: dict[_TurnKey, tuple[asyncio.Lock, int]], key: _TurnKey) -> None:
+        self._turns = turns
+        self._key = key
+
+    async def __aenter__(self) -> None:
+        lock, users = self._turns.get(self._key) or (asyncio.Lock(), 0)
+        self._turns[self._key] = lock, users + 1
+        try:
+            await lock.acquire()
+        except BaseException:
+            self._leave(lock)
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        lock, _users = self._turns[self._key]
+        lock.release()
+        self._leave(lock)
+
+    def _leave(self, lock: asyncio.Lock) -> None:
+        users = self._turns[self._key][1] - 1
+        if users:
+            self._turns[self._key] = lock, users
+        else:
+            del self._turns[self._key]
+
+
+def _is_held(job: Job | None, token: int) -> bool:
+    """Tell whether a job has the lease that a group got."""
+    return job is not None and job.token == token and job.state == State.ACTIVE.value
+
+
+def _claim_of(got: _Claimed, queue: QueueKey, count: int, lease_ms: int, wait_ms: int = 0) -> tuple[Claim, SliceNote]:
+    claim = Claim(queue, count, wait_ms=wait_ms, lease_ms=lease_ms)
+    claim.direct = True  # jobs that a ready list hands out are not known to the store as taken at once
+    note = claim.note = SliceNote(*got.name)
+    return claim, note

@@ -1,0 +1,309 @@
+"""What is written of consumer groups and their epochs: slices of leases, and which of them are an epoch. See groups.py."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core import bulk_records
+from penstock.core.bulk_records import Entry, EntryKind, Epoch, Group, Slice, SliceRef, slice_name
+from penstock.core.errors import (
+    EpochOver,
+)
+from penstock.core.job import JobFlag
+from penstock.core.lifecycle import Arrow
+from penstock.engine.command import Command
+from penstock.engine.jobs.repeat import repeat
+from penstock.engine.jobs.settle import complete_all
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.job import Job
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import Work
+
+
+#: Namespace, group, and the epoch's number.
+EpochName = tuple[str, str, int]
+
+
+class Ending(Enum):
+    """What becomes of a slice."""
+
+    ACK = "ack"  #: its jobs are done
+    RELEASE = "release"  #: they are ready again, at their old places
+    RENEW = "renew"  #: it goes on
+    ADOPT = "adopt"  #: it goes on, without the jobs that are not the group's any more
+
+
+class Settled(NamedTuple):
+    """What became of a slice: how many jobs were the group's, and which were not, by id and token."""
+
+    held: int
+    others: list[tuple[int, int]]
+
+
+class SettleSlice(Command["Settled | None"]):
+    """Settle the jobs of a slice; answers None if there is no such slice any more, because that was done before.
+
+    Once it is acknowledged or released, the slice is gone, unless there are others and ``keeps_others``: they are kept.
+    """
+
+    __slots__ = ("ending", "keeps_others", "lease_ms", "name", "number")
+
+    def __init__(
+        self, name: EpochName, number: int, ending: Ending, lease_ms: int = 0, *, keeps_others: bool = False
+    ) -> None:
+        self.name = name
+        self.number = number
+        self.ending = ending
+        self.lease_ms = lease_ms
+        self.keeps_others = keeps_others
+
+
+class Rest(Command[None]):
+    """Answered when everything before it is on disk, whatever the durability."""
+
+    __slots__ = ()
+
+    durable = True
+
+
+class Examine(Command[None]):
+    """Have a look at jobs and their payloads: what is damaged is put aside. A claim for an epoch does not look at payloads."""
+
+    __slots__ = ("jobs",)
+
+    def __init__(self, jobs: Sequence[int]) -> None:
+        self.jobs = jobs
+
+
+class Record(Command[Epoch]):
+    """Note what was claimed as an epoch; answers what is noted, which may be what another claim has got.
+
+    Refused with EpochOver, or TooMany.
+    """
+
+    __slots__ = ("epoch", "group", "namespace", "number", "queues")
+
+    grows = True
+    durable = True
+
+    def __init__(self, namespace: str, group: str, number: int, queues: Sequence[str], epoch: Epoch) -> None:
+        self.namespace = namespace
+        self.group = group
+        self.number = number
+        self.queues = queues
+        self.epoch = epoch
+
+
+class Begin(Command[list[tuple[int, Epoch]]]):
+    """Begin to settle the epochs of a group up to a number: nobody may read them any more. Answers them as they were."""
+
+    __slots__ = ("group", "namespace", "up_to")
+
+    def __init__(self, namespace: str, group: str, up_to: int) -> None:
+        self.namespace = namespace
+        self.group = group
+        self.up_to = up_to
+
+
+class End(Command[None]):
+    """Forget epochs that are settled. ``acked``: all up to it were acknowledged; None: the group begins anew."""
+
+    __slots__ = ("acked", "group", "namespace", "numbers")
+
+    durable = True
+
+    def __init__(self, namespace: str, group: str, numbers: Sequence[int], acked: int | None) -> None:
+        self.namespace = namespace
+        self.group = group
+        self.numbers = numbers
+        self.acked = acked
+
+
+class Seen(Command[None]):
+    """Note that a group lives. One that is unknown stays so."""
+
+    __slots__ = ("group", "namespace", "queues")
+
+    def __init__(self, namespace: str, group: str, queues: Sequence[str] | None = None) -> None:
+        self.namespace = namespace
+        self.group = group
+        self.queues = queues  #: that it claims from, which make it known
+
+
+class ForgetGroups(Command[None]):
+    """Forget groups that nobody has heard of for long."""
+
+    __slots__ = ("before_ms", "groups")
+
+    def __init__(self, groups: Sequence[tuple[str, str]], before_ms: int) -> None:
+        self.groups = groups
+        self.before_ms = before_ms
+
+
+class SliceNote:
+    """Notes what is claimed for an epoch, by the transaction that claims it."""
+
+    def __init__(self, namespace: str, group: str, epoch: int) -> None:
+        self._name = (namespace, group, epoch)
+        self.ref: SliceRef | None = None  #: once something was claimed
+
+    async def write(self, engine: Engine, work: Work, jobs: Sequence[Job]) -> None:
+        """Note jobs and their leases."""
+        namespace, group, epoch = self._name
+        number = work.serial()
+        body = bulk_records.encode(Slice.of([job.id for job in jobs], [job.token for job in jobs]))
+        entry = Entry(EntryKind.SLICE, namespace, slice_name(group, epoch), number, work.now_ms, body, len(jobs))
+        await work.tx.entry_save([entry])
+        self.ref = SliceRef(engine.store.shard, number, len(jobs))
+
+    def taken_back(self) -> SettleSlice:
+        """Return what gives the jobs back."""
+        assert self.ref is not None
+        return SettleSlice(self._name, self.ref.number, Ending.RELEASE)
+
+
+async def settle_slices(engine: Engine, work: Work, commands: Sequence[SettleSlice]) -> None:
+    """Apply a batch of slices to be settled: jobs and the note of them in one transaction."""
+    for command in commands:
+        namespace, group, epoch = command.name
+        entries = await work.tx.entry_load(EntryKind.SLICE, namespace, slice_name(group, epoch), command.number)
+        if not entries:
+            work.answer_early(command, None)
+            continue
+        jobs, tokens = bulk_records.decode_slice(entries[0].body).leases()
+        await work.prefetch(jobs)
+        held, others = work.held(jobs, tokens)
+        if held:
+            await _settle_held(engine, work, command, held)
+        kept: list[tuple[int, int]] | None = []  #: None: it stays as it is
+        if command.ending is Ending.RENEW:
+            kept = None
+        elif command.ending is Ending.ADOPT:
+            kept = [(job.id, job.token) for job in held]
+        elif command.keeps_others:
+            kept = others
+        if kept:
+            body = bulk_records.encode(Slice.of(*zip(*kept, strict=True)))
+            await work.tx.entry_save([entries[0]._replace(body=body, weight=len(kept))])
+        elif kept is not None:
+            await work.tx.entry_remove(entries)
+        work.answer_early(command, Settled(len(held), others))
+
+
+async def _settle_held(engine: Engine, work: Work, command: SettleSlice, held: list[Job]) -> None:
+    if command.ending is Ending.RELEASE:
+        work.move_all(held, Arrow.RELEASE)
+    elif command.ending is not Ending.ACK:
+        work.move_all(held, Arrow.RENEW, command.lease_ms)
+    else:
+        complete_all(work, held)
+        repeating = [job for job in held if job.flags & JobFlag.REPEATS]
+        if repeating:
+            await repeat(engine, work, repeating)
+
+
+async def rest(_engine: Engine, work: Work, commands: Sequence[Rest]) -> None:
+    """Answer those who want to know that all is on disk."""
+    for command in commands:
+        work.answer(command, None)
+
+
+async def examine(_engine: Engine, work: Work, commands: Sequence[Examine]) -> None:
+    """Apply a batch of looks."""
+    for command in commands:
+        await work.tx.payload_load(command.jobs)
+        work.answer(command, None)
+
+
+async def record(_engine: Engine, work: Work, commands: Sequence[Record]) -> None:
+    """Apply a batch of claims."""
+    for command in commands:
+        name = (command.namespace, command.group)
+        group = await _group(work, *name, command.queues)
+        known = bulk_records.decode_group(group.body)
+        epochs = await work.tx.entry_load(EntryKind.EPOCH, *name, command.number)
+        if epochs:
+            work.answer(command, bulk_records.decode_epoch(epochs[0].body))
+            continue
+        if command.number <= known.acked:
+            work.refuse(command, over(command.number, known.acked))
+            continue
+        known.queues = list(command.queues)
+        entry = Entry(EntryKind.EPOCH, *name, command.number, work.now_ms, bulk_records.encode(command.epoch))
+        await work.tx.entry_save(
+            [group._replace(at=work.now_ms, body=bulk_records.encode(known)), entry._replace(weight=command.epoch.rows)]
+        )
+        work.answer(command, command.epoch)
+
+
+async def begin(_engine: Engine, work: Work, commands: Sequence[Begin]) -> None:
+    """Apply a batch of beginnings."""
+    for command in commands:
+        found: list[tuple[int, Epoch]] = []
+        changed: list[Entry] = []
+        for entry in await work.tx.entry_load(EntryKind.EPOCH, command.namespace, command.group):
+            if entry.number <= command.up_to:
+                epoch = bulk_records.decode_epoch(entry.body)
+                found.append((entry.number, epoch))
+                if not epoch.acking:
+                    marked = Epoch(epoch.slices, acking=True)
+                    changed.append(entry._replace(body=bulk_records.encode(marked)))
+        if changed:
+            await work.tx.entry_save(changed)
+        work.answer(command, found)
+
+
+async def end(_engine: Engine, work: Work, commands: Sequence[End]) -> None:
+    """Apply a batch of ends."""
+    for command in commands:
+        name = (command.namespace, command.group)
+        for number in command.numbers:
+            await work.tx.entry_remove(await work.tx.entry_load(EntryKind.EPOCH, *name, number))
+        for group in await work.tx.entry_load(EntryKind.GROUP, *name, 0):
+            known = bulk_records.decode_group(group.body)
+            known.acked = 0 if command.acked is None else max(known.acked, command.acked)
+            await work.tx.entry_save([group._replace(at=work.now_ms, body=bulk_records.encode(known))])
+        work.answer(command, None)
+
+
+async def seen(_engine: Engine, work: Work, commands: Sequence[Seen]) -> None:
+    """Apply a batch of signs of life."""
+    for command in commands:
+        name = (command.namespace, command.group)
+        if command.queues is None:
+            groups = await work.tx.entry_load(EntryKind.GROUP, *name, 0)
+        else:
+            group = await _group(work, *name, command.queues)
+            known = bulk_records.decode_group(group.body)
+            known.queues = list(command.queues)
+            groups = [group._replace(body=bulk_records.encode(known))]
+        await work.tx.entry_save([group._replace(at=work.now_ms) for group in groups])
+        work.answer(command, None)
+
+
+async def forget_groups(_engine: Engine, work: Work, commands: Sequence[ForgetGroups]) -> None:
+    """Apply a batch of groups to be forgotten, with epochs whose leases have run out long ago."""
+    for command in commands:
+        for name in command.groups:
+            groups = await work.tx.entry_load(EntryKind.GROUP, *name, 0)
+            if groups and groups[0].at < command.before_ms:
+                await work.tx.entry_remove([*groups, *await work.tx.entry_load(EntryKind.EPOCH, *name)])
+        work.answer(command, None)
+
+
+async def _group(work: Work, namespace: str, group: str, queues: Sequence[str]) -> Entry:
+    for found in await work.tx.entry_load(EntryKind.GROUP, namespace, group, 0):
+        return found
+    return Entry(EntryKind.GROUP, namespace, group, 0, work.now_ms, bulk_records.encode(Group(list(queues))))
+
+
+def over(number: int, acked: int) -> EpochOver:
+    """Return why an epoch cannot be claimed any more: all up to ``acked`` are acknowledged."""
+    return EpochOver(
+        f"The group has acknowledged everything up to epoch {acked}, so epoch {number} cannot be claimed any more. Go on with "
+        f"epoch {acked + 1}, or release the group to begin anew."
+    )

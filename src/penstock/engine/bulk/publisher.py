@@ -1,0 +1,150 @@
+"""Makes jobs of staged rows that were committed: each shard its own, a bounded slice at a time. See stages.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, cast
+
+import structlog
+
+from penstock.core import bulk_records, limits
+from penstock.core.bulk_records import Chunk, ChunkDamaged, Entry, EntryKind
+from penstock.core.errors import NameContested, QueueMoving
+from penstock.core.queue import QueueKey
+from penstock.engine.bulk.stage_commands import Carry
+from penstock.engine.jobs.push import Part, Publish
+from penstock.engine.maintenance.service import Keeper
+from penstock.engine.sharding.push import Pushing
+from penstock.store.contract import Search
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.core.job import Job
+    from penstock.core.reservations import Permit
+    from penstock.engine.engine import Engine
+    from penstock.engine.sharding.engine import AnyEngine, Fleet
+    from penstock.engine.sharding.push import Item
+
+log = structlog.get_logger("penstock.stages")
+
+#: Transactions of publishing under way: while one is being made durable, the next is being written.
+_UNDER_WAY: Final = 2
+
+
+class Naming(Pushing):
+    """Publishes a chunk whose jobs have names, which are looked after over all shards."""
+
+    def __init__(self, fleet: Fleet, entry: Entry, part: Part) -> None:
+        super().__init__(fleet, [(part.queue, part.jobs)], None)
+        self._entry = entry
+        self._part = part
+
+    async def _push(self, shard: int, items: Sequence[Item], permit: Permit) -> None:
+        allowed = permit if permit.tickets or permit.afar else None
+        some = self._part._replace(jobs=[item.new for item in items])
+        await self._engines[shard].run(Publish(self._entry, [some], allowed, rows=len(self._part.jobs)))
+        nobody = cast("Job", None)  # nobody wants to know which jobs they became
+        self._answers.update((item.place, nobody) for item in items)
+
+
+class Publisher(Keeper):
+    """Makes jobs of what is due on one shard, draft by draft, a bounded slice at a time: others get their turn in between.
+
+    ``done`` is called after each draft.
+    """
+
+    every_ms = 1_000
+
+    def __init__(self, engine: Engine, all_: AnyEngine, done: Callable[[], None]) -> None:
+        super().__init__(engine)
+        self._all = all_
+        self._fleet = None if len(all_.engines) == 1 else cast("Fleet", all_)
+        self._done = done
+        self._damaged: set[int] = set()  #: drafts
+
+    async def run_once(self) -> None:
+        """Publish all that is due."""
+        while self._engine.leads and self.goes_on():
+            self._woken = False
+            # Damaged drafts are left where they are, and hold up nobody.
+            limit = limits.publish_ahead_chunks + len(self._damaged)
+            found = await self._engine.store.entry_list(Search(EntryKind.DUE, limit=limit))
+            due = [entry for entry in found if entry.number not in self._damaged]
+            stuck = 0
+            for entry in due:
+                stuck += not await self._publish(entry)
+                self._done()
+            if not self._woken and (not due or stuck == len(due)):
+                break
+
+    async def _publish(self, entry: Entry) -> bool:
+        """Publish a draft; False if it has to wait."""
+        engine, after = self._engine, -1
+        under_way: deque[asyncio.Future[int]] = deque()
+        try:
+            while self.goes_on():
+                chunks = await engine.store.chunk_read(entry.number, after, limits.publish_ahead_chunks)
+                if not chunks:
+                    break
+                after = chunks[-1].number
+                if self._fleet is not None:
+                    chunks = await self._carried(entry, chunks)
+                for some in _slices(chunks):
+                    parts = [_part(entry, each) for each in some]
+                    if self._fleet is not None and any("job_id" in part.fields for part in parts):
+                        await self._publish_named(self._fleet, entry, parts)
+                        continue
+                    if len(under_way) >= _UNDER_WAY:
+                        await under_way.popleft()
+                    under_way.append(engine.run(Publish(entry, parts)))
+            while under_way:
+                await under_way.popleft()
+            if not self.goes_on():
+                return False
+            await engine.run(Publish(entry, (), last=True))
+        except ChunkDamaged:
+            log.error("staged rows are damaged and are not published", draft=entry.number, commit=entry.name)
+            self._damaged.add(entry.number)
+            return False
+        except (QueueMoving, NameContested):  # in the next round
+            return False
+        finally:
+            await asyncio.gather(*under_way, return_exceptions=True)
+        return True
+
+    async def _carried(self, entry: Entry, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """Hand over what belongs to queues that have moved to other shards; return the rest."""
+        stays: list[Chunk] = []
+        for each in chunks:
+            home = self._all.of(QueueKey(entry.namespace, each.queue))
+            if home is self._engine:
+                stays.append(each)
+            else:
+                await home.run(Carry(entry, [each]))
+                await self._engine.run(Publish(entry, [Part(each.number, QueueKey(entry.namespace, each.queue))]))
+        return stays
+
+    async def _publish_named(self, fleet: Fleet, entry: Entry, parts: Sequence[Part]) -> None:
+        for part in parts:
+            await Naming(fleet, entry, part).run()
+            # Where all names are taken on other shards, nothing was left to be pushed here.
+            await self._engine.run(Publish(entry, [part._replace(jobs=())], rows=len(part.jobs)))
+
+
+def _part(entry: Entry, chunk: Chunk) -> Part:
+    return Part(chunk.number, QueueKey(entry.namespace, chunk.queue), *bulk_records.unpack(chunk.body))
+
+
+def _slices(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
+    """Put small chunks together, up to what is written in one transaction."""
+    slices: list[list[Chunk]] = []
+    rows = size = 0
+    for each in chunks:
+        rows, size = rows + each.rows, size + len(each.body)
+        if not slices or rows > limits.slice_jobs_max or size > limits.chunk_bytes:
+            slices.append([])
+            rows, size = each.rows, len(each.body)
+        slices[-1].append(each)
+    return slices

@@ -1,0 +1,270 @@
+"""What is written of staged writes: chunks and drafts, parts, commits, and who was told of them. See stages.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core import bulk_records, limits
+from penstock.core.bulk_records import Chunk, Commit, Entry, EntryKind, Stage
+from penstock.core.errors import StageUnknown
+from penstock.engine.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import Work
+
+
+class AddChunks(Command[None]):
+    """Store some rows of a draft. ``begins``: these are the first of it on this shard."""
+
+    __slots__ = ("begins", "chunks", "draft", "durable", "namespace")
+
+    grows = True
+
+    def __init__(self, namespace: str, draft: int, chunks: Sequence[Chunk], *, begins: bool, durable: bool) -> None:
+        self.namespace = namespace
+        self.begins = begins
+        self.draft = draft
+        self.chunks = chunks
+        self.durable = durable
+
+
+class SaveStage(Command[Stage | None]):
+    """Note that a part is staged, in place of an earlier try: answers that, for its chunks to be dropped."""
+
+    __slots__ = ("namespace", "part", "stage", "txn")
+
+    grows = True
+    durable = True
+
+    def __init__(self, namespace: str, txn: str, part: int, stage: Stage) -> None:
+        self.namespace = namespace
+        self.txn = txn
+        self.part = part
+        self.stage = stage
+
+
+class CommitStages(Command[tuple[Commit, bool]]):
+    """Commit staged writes under a key; answers the commit of that key, and whether it was there already.
+
+    Refused with StageUnknown if nothing is staged under one of the names.
+    """
+
+    __slots__ = ("key", "namespace", "txns")
+
+    grows = True
+    durable = True
+
+    def __init__(self, namespace: str, key: str, txns: Sequence[str]) -> None:
+        self.namespace = namespace
+        self.key = key
+        self.txns = txns
+
+
+class Confirm(Command[None]):
+    """Hear on a shard that drafts were committed: they are due. Hearing it twice is fine."""
+
+    __slots__ = ("drafts", "key", "namespace")
+
+    durable = True
+
+    def __init__(self, namespace: str, key: str, drafts: Sequence[int]) -> None:
+        self.namespace = namespace
+        self.key = key
+        self.drafts = drafts
+
+
+class Carry(Command[None]):
+    """Take over chunks of a draft that is due from the shard that their queue has left. Taking them over twice is fine."""
+
+    __slots__ = ("chunks", "entry")
+
+    grows = True
+    durable = True
+
+    def __init__(self, entry: Entry, chunks: Sequence[Chunk]) -> None:
+        self.entry = entry
+        self.chunks = chunks
+
+
+class Told(Command[bool]):
+    """Note on the first shard which shards have heard of a commit, or that all is published; answers the latter."""
+
+    __slots__ = ("key", "namespace", "published", "shards")
+
+    def __init__(self, namespace: str, key: str, shards: Sequence[int], *, published: bool) -> None:
+        self.namespace = namespace
+        self.key = key
+        self.shards = shards
+        self.published = published
+
+
+class AbortStage(Command[list[Stage]]):
+    """Forget what is staged under a name and was not committed; answers it, for its chunks to be dropped."""
+
+    __slots__ = ("before_ms", "namespace", "txn")
+
+    def __init__(self, namespace: str, txn: str, before_ms: int | None = None) -> None:
+        self.namespace = namespace
+        self.txn = txn
+        self.before_ms = before_ms
+
+
+class DropDraft(Command[bool]):
+    """Delete a slice of a draft that is of no use any more; answers whether there is more of it."""
+
+    __slots__ = ("draft", "namespace")
+
+    def __init__(self, namespace: str, draft: int) -> None:
+        self.namespace = namespace
+        self.draft = draft
+
+
+class Forget(Command[None]):
+    """Forget entries that were kept for long enough."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = entries
+
+
+async def add_chunks(_engine: Engine, work: Work, commands: Sequence[AddChunks]) -> None:
+    """Apply a batch of rows to be staged."""
+    for command in commands:
+        drafts = await work.tx.entry_load(EntryKind.DRAFT, command.namespace, "", command.draft)
+        if not drafts and not command.begins:  # it took so long that it was dropped
+            work.refuse(command, StageUnknown("The draft has expired. Stage the part again."))
+            continue
+        draft = drafts[0] if drafts else Entry(EntryKind.DRAFT, command.namespace, "", command.draft, 0)
+        await work.tx.entry_save([draft._replace(at=work.now_ms)])
+        await work.tx.chunk_add(command.chunks)
+        if command.durable:
+            work.answer(command, None)
+        else:  # what is noted about the part in the end waits for the disk
+            work.answer_early(command, None)
+
+
+async def save_stage(_engine: Engine, work: Work, commands: Sequence[SaveStage]) -> None:
+    """Apply a batch of parts that are staged."""
+    for command in commands:
+        name = (EntryKind.STAGE, command.namespace, command.txn, command.part)
+        found = await work.tx.entry_load(*name)
+        version = found[0].version if found else 0
+        entry = Entry(*name, work.now_ms, bulk_records.encode(command.stage), command.stage.bytes, version)
+        await work.tx.entry_save([entry])
+        work.answer(command, bulk_records.decode_stage(found[0].body) if found else None)
+
+
+async def commit_stages(engine: Engine, work: Work, commands: Sequence[CommitStages]) -> None:
+    """Apply a batch of commits."""
+    for command in commands:
+        namespace, key = command.namespace, command.key
+        known = await work.tx.entry_load(EntryKind.COMMIT, namespace, key, 0)
+        if known:
+            work.answer(command, (bulk_records.decode_commit(known[0].body), True))
+            continue
+        txns = {txn: place for place, txn in enumerate(dict.fromkeys(command.txns))}
+        staged = await work.tx.entry_load_all(EntryKind.STAGE, namespace, [(txn, None) for txn in txns])
+        staged.sort(key=lambda entry: txns[entry.name])  # in the order in which they were named
+        here = {entry.name for entry in staged}
+        missing = next((txn for txn in txns if txn not in here), None)
+        if missing is not None:
+            work.refuse(
+                command,
+                StageUnknown(
+                    f"Nothing is staged under {missing!r}: it has expired, was aborted or was committed under another key. "
+                    "Stage it again."
+                ),
+            )
+            continue
+        stages = [bulk_records.decode_stage(each.body) for each in staged]
+        drafts = [(each.draft, shard) for each in stages for shard in each.shards]
+        shard_here = engine.store.shard
+        untold = sorted({shard for _, shard in drafts if shard != shard_here})
+        commit = Commit(sum(each.rows for each in stages), drafts, untold, published=not drafts)
+        entries = [Entry(EntryKind.COMMIT, namespace, key, 0, work.now_ms, bulk_records.encode(commit))]
+        if drafts:
+            entries.append(Entry(EntryKind.OPEN, namespace, key, 0, work.now_ms))
+        await work.tx.entry_save(entries)
+        await work.tx.entry_remove(staged)
+        await _confirm(work, namespace, key, [draft for draft, shard in drafts if shard == shard_here])
+        work.answer(command, (commit, False))
+
+
+async def confirm(_engine: Engine, work: Work, commands: Sequence[Confirm]) -> None:
+    """Apply a batch of news of commits."""
+    for command in commands:
+        await _confirm(work, command.namespace, command.key, command.drafts)
+        work.answer(command, None)
+
+
+async def _confirm(work: Work, namespace: str, key: str, drafts: Sequence[int]) -> None:
+    # One that is not found is due already, or published.
+    found = await work.tx.entry_load_all(EntryKind.DRAFT, namespace, [("", draft) for draft in dict.fromkeys(drafts)])
+    await work.tx.entry_remove(found)
+    await work.tx.entry_save([Entry(EntryKind.DUE, namespace, key, each.number, work.now_ms) for each in found])
+
+
+async def carry(_engine: Engine, work: Work, commands: Sequence[Carry]) -> None:
+    """Apply a batch of chunks from other shards. What came before is noted, as it may be published and gone already."""
+    for command in commands:
+        namespace, name = command.entry.namespace, str(command.entry.number)
+        known = {each.number for each in await work.tx.entry_load(EntryKind.CARRIED, namespace, name)}
+        new = [each for each in command.chunks if each.number not in known]
+        if new:
+            await work.tx.chunk_add(new)
+            entries = [Entry(EntryKind.CARRIED, namespace, name, each.number, work.now_ms) for each in new]
+            if not await work.tx.entry_load(*command.entry[:4]):
+                entries.append(command.entry._replace(at=work.now_ms, version=0))
+            await work.tx.entry_save(entries)
+        work.answer(command, None)
+
+
+async def told(_engine: Engine, work: Work, commands: Sequence[Told]) -> None:
+    """Apply a batch of notes on commits."""
+    for command in commands:
+        found = await work.tx.entry_load(EntryKind.COMMIT, command.namespace, command.key, 0)
+        if not found:
+            work.answer(command, True)
+            continue
+        commit = bulk_records.decode_commit(found[0].body)
+        commit.untold = [shard for shard in commit.untold if shard not in command.shards]
+        if command.published and not commit.published and not commit.untold:
+            commit.published = True
+            commit.drafts = []
+            await work.tx.entry_remove(await work.tx.entry_load(EntryKind.OPEN, command.namespace, command.key, 0))
+        await work.tx.entry_save([found[0]._replace(body=bulk_records.encode(commit))])
+        work.answer(command, commit.published)
+
+
+async def abort_stage(_engine: Engine, work: Work, commands: Sequence[AbortStage]) -> None:
+    """Apply a batch of aborts."""
+    for command in commands:
+        found = await work.tx.entry_load(EntryKind.STAGE, command.namespace, command.txn)
+        if command.before_ms is not None:
+            found = [each for each in found if each.at < command.before_ms]
+        await work.tx.entry_remove(found)
+        work.answer(command, [bulk_records.decode_stage(each.body) for each in found])
+
+
+async def drop_draft(_engine: Engine, work: Work, commands: Sequence[DropDraft]) -> None:
+    """Apply a batch of drafts that are of no use. One that is due by now is left alone."""
+    for command in commands:
+        found = await work.tx.entry_load(EntryKind.DRAFT, command.namespace, "", command.draft)
+        more = False
+        if found:
+            limit = limits.slice_jobs_max // 10  # each has many rows
+            more = await work.tx.chunk_drop(command.draft, limit) == limit
+            if not more:
+                await work.tx.entry_remove(found)
+        work.answer(command, more)
+
+
+async def forget(_engine: Engine, work: Work, commands: Sequence[Forget]) -> None:
+    """Apply a batch of entries to be forgotten."""
+    for command in commands:
+        await work.tx.entry_remove(command.entries)
+        work.answer(command, None)

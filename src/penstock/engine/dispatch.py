@@ -1,0 +1,206 @@
+"""All verbs, in the order in which a batch applies them.
+
+The order is a promise: what producers bring is there before workers are heard, workers are heard before time is told to pass,
+and claims come last, so that they see all of it. To add a verb, write its command and its function, and give it a line here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.errors import QueueMoving
+from penstock.core.queue import QueueKey
+from penstock.engine import timers
+from penstock.engine.buffer import commands
+from penstock.engine.bulk import epoch_commands, stage_commands
+from penstock.engine.jobs import (
+    claim,
+    dead_letters,
+    dependencies,
+    flow_push,
+    lease_waiters,
+    park,
+    push,
+    settle,
+    settle_by_id,
+    unique_keys,
+    update,
+)
+from penstock.engine.maintenance import service
+from penstock.engine.prefetch import commands as fast
+from penstock.engine.queues import admin, crons, group_limits, limit_status, push_subscriptions, webhooks
+from penstock.engine.sharding import name_registry, queue_move, remote_dependencies
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from penstock.engine.command import AnyCommand
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import Work
+
+    Apply = Callable[[Engine, Work, Sequence[Any]], Awaitable[None]]
+
+BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
+    push.Push: push.push,
+    push.PushAcross: push.push_across,
+    flow_push.PushFlow: flow_push.push_flow,
+    push.PushAgain: push.push_again,
+    push.Publish: push.publish,
+    stage_commands.AddChunks: stage_commands.add_chunks,
+    stage_commands.SaveStage: stage_commands.save_stage,
+    stage_commands.CommitStages: stage_commands.commit_stages,
+    stage_commands.Confirm: stage_commands.confirm,
+    stage_commands.AbortStage: stage_commands.abort_stage,
+    stage_commands.DropDraft: stage_commands.drop_draft,
+    stage_commands.Carry: stage_commands.carry,
+    stage_commands.Told: stage_commands.told,
+    stage_commands.Forget: stage_commands.forget,
+    epoch_commands.Record: epoch_commands.record,
+    epoch_commands.Begin: epoch_commands.begin,
+    epoch_commands.End: epoch_commands.end,
+    epoch_commands.Seen: epoch_commands.seen,
+    epoch_commands.ForgetGroups: epoch_commands.forget_groups,
+    epoch_commands.Rest: epoch_commands.rest,
+    epoch_commands.Examine: epoch_commands.examine,
+    epoch_commands.SettleSlice: epoch_commands.settle_slices,
+    name_registry.Reserve: name_registry.reserve,
+    name_registry.Withdraw: name_registry.withdraw,
+    name_registry.ForgetNames: name_registry.forget_names,
+    name_registry.ListNames: name_registry.list_names,
+    name_registry.PutNames: name_registry.put_names,
+    settle.Renew: settle.renew,
+    settle_by_id.RenewById: settle_by_id.renew_by_id,
+    settle.Progress: settle.progress,
+    settle.Ack: settle.ack,
+    settle.Fail: settle.fail,
+    settle.Release: settle.release,
+    lease_waiters.AskHeld: lease_waiters.ask_held,
+    settle.PutBack: settle.put_back,
+    park.Park: park.park,
+    settle_by_id.AckById: settle_by_id.ack_by_id,
+    settle_by_id.NackById: settle_by_id.nack_by_id,
+    update.MoveJob: update.move_job,
+    update.EditData: update.edit_data,
+    update.AddLog: update.add_log,
+    update.ClearLog: update.clear_log,
+    dead_letters.Inspect: dead_letters.inspect,
+    dead_letters.SettleDead: dead_letters.settle_dead,
+    unique_keys.UniqueKey: unique_keys.unique_key,
+    admin.Configure: admin.configure,
+    limit_status.AskLimits: limit_status.ask_limits,
+    group_limits.ConfigureGroup: group_limits.configure_group,
+    group_limits.AskGroup: group_limits.ask_group,
+    group_limits.AskForGroups: group_limits.ask_for_groups,
+    admin.Slice: admin.slice_,
+    admin.Announce: admin.announce,
+    admin.Forget: admin.forget,
+    crons.SaveCron: crons.save_cron,
+    crons.RemoveCron: crons.remove_cron,
+    webhooks.AddWebhook: webhooks.add_webhook,
+    webhooks.RemoveWebhook: webhooks.remove_webhook,
+    webhooks.EnableWebhook: webhooks.enable_webhook,
+    webhooks.NoteDeliveries: webhooks.note_deliveries,
+    push_subscriptions.AddSubscription: push_subscriptions.add_subscription,
+    push_subscriptions.RemoveSubscription: push_subscriptions.remove_subscription,
+    commands.Keep: commands.keep,
+    commands.KeepHere: commands.keep_here,
+    fast.Begin: fast.begin,
+    fast.TakeBack: fast.take_back,
+    fast.Abandon: fast.abandon,
+    fast.Reclaim: fast.reclaim,
+    fast.Noted: fast.noted,
+    fast.Look: fast.look,
+    service.TrimJournal: service.trim_journal,
+    service.MarkClock: service.mark_clock,
+    service.AutoRevive: service.auto_revive,
+    dependencies.Adopt: dependencies.adopt,
+    dependencies.Unneed: dependencies.unneed,
+    dependencies.CancelChildren: dependencies.cancel_children,
+    remote_dependencies.Await: remote_dependencies.wait_for,
+    remote_dependencies.Audit: remote_dependencies.audit,
+    remote_dependencies.CancelIdle: remote_dependencies.cancel_idle,
+    remote_dependencies.DueShards: remote_dependencies.due_shards,
+    remote_dependencies.DueRelays: remote_dependencies.due_relays,
+    remote_dependencies.HearEnds: remote_dependencies.hear_ends,
+    remote_dependencies.NoteTold: remote_dependencies.note_told,
+    remote_dependencies.OpenNeeds: remote_dependencies.open_needs,
+    queue_move.PackCrons: queue_move.pack_crons,
+    queue_move.Arrive: queue_move.arrive,
+    queue_move.Unload: queue_move.unload,
+    queue_move.UnloadCrons: queue_move.unload_crons,
+    queue_move.PackGroups: queue_move.pack_groups,
+    queue_move.UnloadGroups: queue_move.unload_groups,
+    queue_move.CountJobs: queue_move.count_jobs,
+    queue_move.Examine: queue_move.examine,
+    queue_move.Clear: queue_move.clear,
+    queue_move.Retarget: queue_move.retarget,
+    claim.Nudge: claim.nudge,
+    timers.Tick: timers.tick,
+    # Last, so that everything of the batch that is about the queue is done before it stops, and after it goes on.
+    queue_move.Leave: queue_move.leave,
+    queue_move.Depart: queue_move.depart,
+    queue_move.Open: queue_move.open_,
+    queue_move.Stay: queue_move.stay,
+    queue_move.Flip: queue_move.flip,
+}
+
+
+async def apply(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None:
+    """Apply a batch, verb by verb."""
+    if work.tx.away:
+        batch = _without_away(work, batch)
+    by_verb = _by_verb(batch)
+    claims = by_verb.pop(claim.Claim, [])
+    if by_verb:
+        await _before_sweep(engine, work, by_verb)
+    await timers.sweep(engine, work)
+    await dependencies.follow_up(engine, work)
+    prefetches = by_verb.get(fast.Prefetch)
+    if prefetches:
+        await fast.prefetch(engine, work, prefetches)
+    if claims or engine.room.size:
+        await claim.claim(engine, work, claims)
+        if work.followed < len(work.ended):  # a claim may have met a job whose time-to-live is over
+            await dependencies.follow_up(engine, work)
+
+
+async def apply_beside(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None:
+    """Apply a batch next to another one, which looks after time and those who wait: they hear of it after the commit."""
+    if work.tx.away:
+        batch = _without_away(work, batch)
+    await _before_sweep(engine, work, _by_verb(batch))
+    await work.flush()
+    await dependencies.follow_up(engine, work)
+    if engine.room.size:
+        work.after_commit.append(partial(engine.room.nudge_ready, work))
+
+
+def _by_verb(batch: Sequence[AnyCommand]) -> dict[type[AnyCommand], list[Any]]:
+    by_verb: dict[type[AnyCommand], list[Any]] = {}
+    for command in batch:
+        by_verb.setdefault(type(command), []).append(command)
+    return by_verb
+
+
+async def _before_sweep(engine: Engine, work: Work, by_verb: dict[type[AnyCommand], list[Any]]) -> None:
+    for verb, function in BEFORE_SWEEP.items():
+        commands = by_verb.get(verb)
+        if commands:
+            await function(engine, work, commands)
+
+
+def _without_away(work: Work, batch: Sequence[AnyCommand]) -> list[AnyCommand]:
+    """Refuse what is about a queue that is on its way to another shard, and return the rest."""
+    rest: list[AnyCommand] = []
+    for command in batch:
+        if isinstance(command, push.PushAcross):
+            keys = [key for key, _ in command.parts]
+        else:
+            queue = getattr(command, "queue", None)
+            keys = [queue] if isinstance(queue, QueueKey) else []
+        if any(work.tx.queue_away(key) is not None for key in keys):
+            work.refuse(command, QueueMoving())
+        else:
+            rest.append(command)
+    return rest

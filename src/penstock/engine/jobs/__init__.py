@@ -1,0 +1,1 @@
+"""Commands about single jobs: push, claim, settle, update, and what waits for them."""

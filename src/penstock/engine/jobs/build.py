@@ -1,0 +1,114 @@
+"""Jobs from what producers say: built, and brought to life."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from penstock.core.job import Job, JobFlag, NewJob, details_of, put_details
+from penstock.core.lifecycle import Arrow, State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.queue import Queue
+    from penstock.engine.unit_of_work import Work
+
+_NOWHERE = State.NOWHERE.value
+
+
+class Moments(NamedTuple):
+    """When a job was made, when it is ready, and when its time-to-live and its hold on its unique key end. Wall clock, ms."""
+
+    created_at: int
+    run_at: int
+    expires_at: int | None
+    unique_until: int | None
+
+
+def moments_of(new: NewJob, now_ms: int) -> Moments:
+    """Return the moments of a new job that is pushed now."""
+    made = now_ms if new.timestamp is None else new.timestamp
+    due_at = new.due_at
+    if due_at is None:
+        due_at = made + new.delay if new.delay else now_ms
+    return Moments(
+        made,
+        max(now_ms, due_at),
+        None if new.ttl is None else made + new.ttl,
+        None if new.dedup is None or new.dedup.ttl is None else now_ms + new.dedup.ttl,
+    )
+
+
+def build_one(work: Work, queue: Queue, new: NewJob) -> Job:
+    """Turn what a producer asked for into a job that may have been made at another time, or hold its key for some time only."""
+    (job,) = _build(work, queue, (new,))
+    if new.timestamp is None and new.dedup is None:
+        return job
+    made, ready, ends, unique_until = moments_of(new, work.now_ms)
+    job = msgspec.structs.replace(job, created_at=made, run_at=ready, expires_at=ends)
+    if unique_until is not None:
+        details = details_of(job)
+        details.unique_until = unique_until
+        put_details(job, details)
+    return job
+
+
+def _build(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
+    """Turn what a producer asked for into jobs that are nowhere yet."""
+    return build(queue, work.serials(len(jobs)), jobs, work.now_ms)
+
+
+def build(queue: Queue, serials: Sequence[int], jobs: Sequence[NewJob], now: int) -> list[Job]:
+    """Turn what a producer asked for at a moment into jobs that are nowhere yet, with these ids."""
+    namespace, number = queue.namespace_number, queue.number
+    return [
+        Job(
+            serial,
+            namespace,
+            number,
+            now,
+            new.max_attempts,
+            new.backoff,
+            new.timeout,
+            new.group_id,
+            new.unique_key,
+            new.job_id,
+            None if new.ttl is None else now + new.ttl,
+            new.flags,
+            _NOWHERE,
+            new.priority,
+            serial,
+            now + new.delay if new.due_at is None else max(now, new.due_at),
+            size=len(new.data),
+            details=new.details,
+        )
+        for serial, new in zip(serials, jobs, strict=True)
+    ]
+
+
+def make(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
+    """Make jobs and bring them to life."""
+    made = _build(work, queue, jobs)
+    for new in jobs:
+        if new.delay or new.due_at is not None or new.flags & JobFlag.LIFO:
+            start_apart(work, made, jobs)
+            break
+    else:
+        work.create(made, jobs, Arrow.ENQUEUE)
+    work.pushed += len(made)
+    return made
+
+
+def start_apart(work: Work, made: list[Job], jobs: Sequence[NewJob]) -> None:
+    """Bring jobs to life that do not all begin in the same way."""
+    apart: dict[Arrow, tuple[list[Job], list[NewJob]]] = {}
+    for job, new in zip(made, jobs, strict=True):
+        at_once = Arrow.ENQUEUE_FRONT if new.flags & JobFlag.LIFO else Arrow.ENQUEUE
+        arrow = Arrow.SCHEDULE if job.run_at > work.now_ms else at_once
+        of_arrow = apart.setdefault(arrow, ([], []))
+        of_arrow[0].append(job)
+        of_arrow[1].append(new)
+    for arrow, (some, payloads) in apart.items():
+        work.create(some, payloads, arrow)

@@ -1,0 +1,87 @@
+"""Dead jobs in somebody's hands: looked at one by one, each by one at a time, then removed or put down again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import JobNotFound, PenstockError, StaleLease, WrongState
+from penstock.core.job import Delivery
+from penstock.core.lifecycle import Arrow, State
+from penstock.engine.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.core.job import Job
+    from penstock.core.queue import QueueKey
+    from penstock.engine.engine import Engine
+    from penstock.engine.jobs.settle import Hold
+    from penstock.engine.unit_of_work import Work
+
+
+class Inspect(Command[list[Delivery]]):
+    """Take those of some dead jobs of a queue that nobody else looks at, ``count`` at most, for ``lease_ms``."""
+
+    __slots__ = ("count", "ids", "lease_ms", "queue")
+
+    def __init__(self, queue: QueueKey, ids: Sequence[int], count: int, lease_ms: int) -> None:
+        self.queue = queue
+        self.ids = ids
+        self.count = count
+        self.lease_ms = lease_ms
+
+
+class SettleDead(Command[PenstockError | None]):
+    """Whoever looked at a dead job is done with it: it is removed (PURGE), or nobody's any more (PUT_DOWN).
+
+    ``may``: whether jobs of a queue may be touched; what may not be is as good as unknown.
+    """
+
+    __slots__ = ("arrow", "hold", "may")
+
+    def __init__(self, hold: Hold, arrow: Arrow, may: Callable[[QueueKey], bool]) -> None:
+        self.hold = hold
+        self.arrow = arrow
+        self.may = may
+
+
+async def inspect(_engine: Engine, work: Work, commands: Sequence[Inspect]) -> None:
+    """Apply a batch of inspections."""
+    for command in commands:
+        queue = work.tx.queue_find(command.queue)
+        free: list[Job] = []
+        if queue is not None:
+            await work.prefetch(command.ids)
+            for job_id in command.ids:
+                job = work.at_hand(job_id)
+                if job is not None and job.queue == queue.number and job.state == State.DEAD and is_free(work, job):
+                    free.append(job)
+                if len(free) == command.count:
+                    break
+        payloads = await work.tx.payload_load([job.id for job in free]) if free else {}
+        for job in free:
+            if job.id in payloads:
+                work.move(job, Arrow.INSPECT, command.lease_ms)
+        work.answer(command, [Delivery(job, payloads[job.id]) for job in free if job.id in payloads])
+
+
+async def settle_dead(_engine: Engine, work: Work, commands: Sequence[SettleDead]) -> None:
+    """Apply a batch of words about dead jobs."""
+    await work.prefetch([command.hold.ref for command in commands])
+    for command in commands:
+        ref, token = command.hold
+        job = await work.known(ref, command.may) if isinstance(ref, int) else None
+        if job is None:
+            work.answer(command, JobNotFound())
+        elif job.token != token or is_free(work, job):
+            work.answer(command, StaleLease())
+        elif job.state != State.DEAD:
+            work.answer(command, WrongState(State(job.state).label))
+        else:
+            work.move(job, command.arrow)
+            work.answer(command, None)
+
+
+def is_free(work: Work, job: Job) -> bool:
+    """Tell whether nobody looks at a dead job."""
+    return job.lease_until is None or job.lease_until <= work.steady_ms

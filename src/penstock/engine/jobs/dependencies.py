@@ -1,0 +1,367 @@
+"""Flows: jobs that wait for other jobs, and what happens when those end.
+
+It happens in the transaction of the end itself, as far as a batch may do: see the limits that begin with ``flow_``. What does
+not fit is written down in that transaction as an ``End``, and the next batches go on with it at once, in order. So a crash
+loses nothing, and whoever opens the store next finds what is left to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+from penstock.core.dependencies import Afar, Dependency, End, Need, after_failure, blame, end_of, standing
+from penstock.core.errors import JobNotFound, OwnAncestor
+from penstock.core.events import EventKind
+from penstock.core.job import DeathReason, JobFlag, details_of, put_details
+from penstock.core.lifecycle import Arrow, State
+from penstock.engine.command import Command
+from penstock.engine.prefetch.commands import call_back
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.dependencies import NeedCount
+    from penstock.core.job import Job
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import JobRef, Work
+
+
+class Adopt(Command[None]):
+    """Note on a job which job it is a child of. Refused if that would make a job its own ancestor.
+
+    ``known_as``: the name of the parent, if all that has been looked into already, because they live on several shards.
+    """
+
+    __slots__ = ("child", "known_as", "namespace", "parent")
+
+    def __init__(self, namespace: str, child: JobRef, parent: JobRef, known_as: str | None = None) -> None:
+        self.namespace = namespace
+        self.child = child
+        self.parent = parent
+        self.known_as = known_as
+
+
+class Unneed(Command[bool]):
+    """Let all jobs that need a job go on without it; answers whether there were any. The needed job may be gone."""
+
+    __slots__ = ("namespace", "needed")
+
+    def __init__(self, namespace: str, needed: JobRef) -> None:
+        self.namespace = namespace
+        self.needed = needed
+
+
+class CancelChildren(Command[int]):
+    """Cancel the jobs that a job needs and nobody works on yet, and let it go on without them; answers how many.
+
+    Those that are gone count too: they will not be worked on any more. ``afar``: jobs of other shards, which are looked after
+    there. ``gone``: those of them that are gone.
+    """
+
+    __slots__ = ("afar", "gone", "namespace", "ref")
+
+    def __init__(
+        self, namespace: str, ref: JobRef, afar: frozenset[int] = frozenset(), gone: frozenset[int] = frozenset()
+    ) -> None:
+        self.namespace = namespace
+        self.ref = ref
+        self.afar = afar
+        self.gone = gone
+
+
+async def book_needs(work: Work, job: Job, needed: Sequence[Job | Afar]) -> bool:
+    """Book that a new job needs others; tell whether one of them keeps it waiting.
+
+    Those that have completed count at once, and so do those that have failed.
+    """
+    found: dict[int, Dependency] = {}
+    free = False
+    for each in needed:
+        name, end = each if isinstance(each, Afar) else await look_at(work, each)
+        free = free or end.frees
+        found[end.job] = Dependency(job.id, end.job, end.state, name, end.result, end.error)
+        if end.state.is_open and not isinstance(each, Afar):
+            await_(work, each)
+    work.need(found.values())
+    return not free and any(each.state.is_open for each in found.values())
+
+
+async def look_at(work: Work, needed: Job) -> Afar:
+    """Say how a job stands that somebody begins to need."""
+    result = await work.result_of(needed) if needed.state == State.COMPLETED else None
+    return Afar(work.name_of(needed), standing(needed, result))
+
+
+def await_(work: Work, needed: Job, flags: int = JobFlag.AWAITED) -> None:
+    """Note on a job that others need it."""
+    if needed.flags & flags != flags:
+        needed.flags |= flags
+        work.touch(needed)
+
+
+def is_hopeless(needed: Job | Afar) -> bool:
+    """Tell whether a job that needs this one would be dead from the start."""
+    if isinstance(needed, Afar):
+        return needed.end.buries
+    return needed.state == State.DEAD and after_failure(needed).buries
+
+
+# Following up.
+
+
+class _Room:
+    """How much more of following up a batch may do."""
+
+    def __init__(self) -> None:
+        self.needs = limits.flow_needs_batch_max
+        self.bytes = limits.flow_bytes_batch_max
+        self.levels = limits.flow_levels_batch_max
+
+    @property
+    def is_full(self) -> bool:
+        return self.needs <= 0 or self.bytes <= 0 or self.levels <= 0
+
+
+async def follow_up(engine: Engine, work: Work) -> None:
+    """See what the jobs that have ended so far in this batch mean for those that need them, and so on along the chain."""
+    room = _Room()
+    while ends := await _fresh(engine, work):
+        later: set[int] = set()
+        # The ends of one job are told in order. What other servers have left to tell may not be known here yet.
+        if engine.store.horizon.unfollowed or engine.store.capabilities.is_shared:
+            later = await work.tx.end_pending([end.job for end in ends])
+        left = await _tell(work, [end for end in ends if end.job not in later], room)
+        left += [end for end in ends if end.job in later]
+        if left:
+            await work.tx.end_add(left)
+    if work.given_up:  # last: one may have completed and be gone in the same batch
+        await work.tx.relay_forget(work.given_up)
+        work.given_up = []
+
+
+async def catch_up(work: Work) -> None:
+    """Go on with what earlier batches had no room for."""
+    ends: dict[int, End] = {}
+    for end in await work.tx.end_list(limits.flow_needs_batch_max):
+        if end.job in ends:  # of one job, one end at a time
+            break
+        ends[end.job] = end
+    left = {end.serial: end for end in await _tell(work, list(ends.values()), _Room())}
+    await work.tx.end_remove([end.serial for end in ends.values() if end.serial not in left])
+    for end in ends.values():
+        reached = left.get(end.serial, end)
+        if reached.after != end.after:
+            await work.tx.end_advance(reached)
+
+
+async def _fresh(engine: Engine, work: Work) -> list[End]:
+    """Take the ends that nobody has looked into yet, one per job. Those that other shards wait for are put down for them."""
+    ends: dict[int, End] = {}
+    afar: list[tuple[End, int]] = []
+    for job, arrow in work.ended[work.followed :]:
+        if job.flags & JobFlag.AWAITED and job.id not in ends:
+            ends[job.id] = end_of(job, arrow, engine.end_serial(work), work.results.get(job.id))
+            if job.has(JobFlag.AWAITED_AFAR):
+                afar.append((ends[job.id], work.spared.get(job.id, 0)))
+    if afar:
+        await work.tx.relay_end(afar)
+        work.after_commit.append(engine.wake_relays)
+    for end in work.ends:
+        ends.setdefault(end.job, end)
+    work.followed = len(work.ended)
+    work.ends = []
+    return list(ends.values())
+
+
+async def _tell(work: Work, ends: Sequence[End], room: _Room) -> list[End]:
+    """Tell jobs about the ends of those they need, as far as there is room; return what is left to tell, in order."""
+    if room.is_full or not ends:
+        return list(ends)
+    room.levels -= 1
+    now, left = ends[: room.needs], ends[room.needs :]
+    by_job = {end.job: end for end in now}
+    found = await work.tx.need_open(now, room.needs + 1)
+    reached: Dependency | None = None
+    told: list[tuple[Dependency, End]] = []
+    for index, each in enumerate(found):
+        if room.needs <= 0 or room.bytes <= 0:
+            reached = found[index - 1]
+            break
+        end = by_job[each.needs]
+        room.needs -= 1
+        room.bytes -= end.weight
+        if not (end.failed and each.state is Need.FAILED):  # that was told before
+            told.append((each._replace(state=end.state, result=end.result, error=end.error), end))
+    await _settle(work, told)
+    if reached is None:
+        return list(left)
+    last = by_job[reached.needs]
+    return [last._replace(after=reached.job), *now[now.index(last) + 1 :], *left]
+
+
+async def _settle(work: Work, told: Sequence[tuple[Dependency, End]]) -> None:
+    """Write down where dependencies stand now, and let their jobs go on, or not."""
+    if not told:
+        return
+    by_job: dict[int, list[tuple[Dependency, End]]] = {}
+    for each in told:
+        by_job.setdefault(each[0].job, []).append(each)
+    await work.prefetch(by_job)  # first: it holds them, so that two servers that end two children count one after the other
+    await work.tx.need_save([dependency for dependency, _ in told])
+    jobs = [job for job_id in by_job if (job := await work.known(job_id)) is not None]
+    counts = await work.tx.need_count([job.id for job in jobs if job.state == State.WAITING_CHILDREN])
+    for job in jobs:
+        for dependency, end in by_job[job.id]:
+            _hear(work, job, dependency, end)
+        if job.state == State.WAITING_CHILDREN and not counts[job.id].open:
+            _go_on(work, job, counts[job.id])
+
+
+def _hear(work: Work, job: Job, dependency: Dependency, end: End) -> None:
+    """Let a job hear that one it needs has ended."""
+    if end.failed:
+        queue = work.queue_of(job)
+        payload = {
+            "parentJobId": work.name_of(job),
+            "failedChildId": dependency.name,
+            "queue": queue.key.name,
+            "error": end.error,
+        }
+        work.tell(EventKind.FLOW_FAILED, queue, payload)
+    if job.state != State.WAITING_CHILDREN:
+        return
+    if end.frees:
+        _go_on(work, job)
+    elif end.buries:
+        details = details_of(job)
+        details.error, details.reason = blame(end, dependency.name), DeathReason.CHILD_FAILED
+        put_details(job, details)
+        arrow = Arrow.CHILD_REMOVE if job.has(JobFlag.REMOVE_ON_FAIL) else Arrow.CHILD_BURY
+        work.move(job, arrow, error=details.error, note=DeathReason.CHILD_FAILED)
+        work.failed += 1
+
+
+def _go_on(work: Work, job: Job, count: NeedCount | None = None) -> None:
+    """Nothing keeps a job waiting any more. ``count``: of what it needs, if it needs none of them any more."""
+    if count is not None and count.done == count.total:
+        queue = work.queue_of(job)
+        payload = {"parentJobId": work.name_of(job), "queue": queue.key.name, "childrenCount": count.total}
+        work.tell(EventKind.FLOW_COMPLETED, queue, payload)
+    if job.run_at > work.now_ms:
+        work.move(job, Arrow.UNBLOCK_LATER, job.run_at)
+    else:
+        work.move(job, Arrow.UNBLOCK)
+
+
+# What users ask for.
+
+
+async def adopt(_engine: Engine, work: Work, commands: Sequence[Adopt]) -> None:
+    """Apply a batch of adoptions."""
+    for command in commands:
+        child = await work.find(command.namespace, command.child)
+        known_as = command.known_as
+        if known_as is None:
+            parent = await work.find(command.namespace, command.parent)
+            if parent is not None and child is not None and await _descends(work, command.namespace, parent, child):
+                work.refuse(command, OwnAncestor())
+                continue
+            known_as = None if parent is None else work.name_of(parent)
+        if child is None or known_as is None:
+            work.refuse(command, JobNotFound())
+            continue
+        details = details_of(child)
+        details.parent = known_as
+        put_details(child, details)
+        work.touch(child)
+        work.answer(command, None)
+
+
+async def _descends(work: Work, namespace: str, job: Job | None, ancestor: Job) -> bool:
+    """Tell whether a job is another, or a child of its child, and so on, up to a bounded height."""
+    for _ in range(limits.flow_depth_max):
+        if job is None:
+            return False
+        if job.id == ancestor.id:
+            return True
+        parent = details_of(job).parent
+        job = None if parent is None else await work.find(namespace, work.ref_of(parent))
+    return True
+
+
+async def unneed(engine: Engine, work: Work, commands: Sequence[Unneed]) -> None:
+    """Apply a batch of dropped dependencies."""
+    for command in commands:
+        needed = await work.find(command.namespace, command.needed)
+        dropped = await _still_needed(engine, work, command)
+        if needed is None and not dropped:
+            work.refuse(command, JobNotFound())
+            continue
+        work.ends += dropped
+        work.answer(command, bool(dropped))
+
+
+async def _still_needed(engine: Engine, work: Work, command: Unneed) -> list[End]:
+    """Return ends, by which the dependency is dropped, of the jobs that a name stands for and that somebody needs.
+
+    There may be several: one that lives, and others that had the same name of their own and are gone.
+    """
+    namespace = work.tx.namespace_number(command.namespace)
+    if namespace is None:
+        return []
+    ids: list[int] = []
+    if isinstance(command.needed, int):
+        ids.append(command.needed)
+    else:
+        living = await work.find(command.namespace, command.needed)
+        ids += [] if living is None else [living.id]
+        ids += [job_id for job_id in await work.tx.need_find(namespace, command.needed) if job_id not in ids]
+    ends = [End(engine.end_serial(work), job_id, Need.DROPPED) for job_id in ids]
+    return [end for end in ends if await _is_needed_in(work, namespace, end)]
+
+
+async def _is_needed_in(work: Work, namespace: int, end: End) -> bool:
+    for each in await work.tx.need_open([end], 1):
+        job = await work.known(each.job)
+        return job is not None and job.namespace == namespace
+    return False
+
+
+async def drop_needs(work: Work, job_id: int, needed: int) -> None:
+    """Let a job go on without one that it needs."""
+    dropped = [
+        (each._replace(state=Need.DROPPED), End(0, needed, Need.DROPPED))
+        for each in await work.tx.need_of(job_id)
+        if each.needs == needed
+    ]
+    await _settle(work, dropped)
+
+
+async def cancel_children(engine: Engine, work: Work, commands: Sequence[CancelChildren]) -> None:
+    """Apply a batch of cancelled children."""
+    for command in commands:
+        job = await work.find(command.namespace, command.ref)
+        if job is None:
+            work.refuse(command, JobNotFound())
+            continue
+        needs = [
+            each for each in await work.tx.need_of(job.id) if each.needs not in command.afar or each.needs in command.gone
+        ]
+        await work.prefetch([each.needs for each in needs])
+        children = {each.needs: await work.known(each.needs) for each in needs}
+        await call_back(engine, work, children.values())
+        # One that is gone has ended, and that may be about to be told: then it is not too late for its result.
+        ending = await work.tx.end_pending([each for each, child in children.items() if child is None])
+        dropped: list[tuple[Dependency, End]] = []
+        for each in needs:
+            child = children[each.needs]
+            idle = each.needs not in ending if child is None else child.state in (State.WAITING, State.DELAYED)
+            if idle:
+                dropped.append((each._replace(state=Need.DROPPED), End(0, each.needs, Need.DROPPED)))
+        await _settle(work, dropped)
+        for each, _ in dropped:
+            child = children[each.needs]
+            if child is not None:
+                work.move(child, Arrow.CANCEL, note=str(Arrow.CANCEL))
+        work.answer(command, len(dropped))

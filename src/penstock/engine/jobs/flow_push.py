@@ -1,0 +1,167 @@
+"""Pushing a whole flow: jobs of several queues that need each other, all of them or none."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, NamespaceLimit, OutcomeUnknown, PartlyDone, PenstockError
+from penstock.core.events import EventKind
+from penstock.core.lifecycle import Arrow, State
+from penstock.engine.jobs.push import PushAcross, make_one, permitted
+from penstock.engine.jobs.uniqueness import Names
+from penstock.engine.queues.admin import Slice
+from penstock.engine.sharding.push import Pushing, check_shard, why
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.job import Job, NewJob
+    from penstock.core.queue import QueueKey
+    from penstock.core.reservations import Permit
+    from penstock.engine.engine import Engine
+    from penstock.engine.sharding.engine import Fleet
+    from penstock.engine.sharding.push import Item
+    from penstock.engine.unit_of_work import Work
+
+
+#: States of jobs that no worker has or had.
+_NOT_BEGUN: Final = (State.WAITING, State.DELAYED, State.WAITING_CHILDREN)
+
+
+class PushFlow(PushAcross):
+    """Put jobs on several queues in one transaction. A job comes after those that it needs. Answers one job per part.
+
+    Each part is one job, with a ``job_id``. Refused if a ``job_id`` is taken.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, jobs: Sequence[tuple[QueueKey, NewJob]], permit: Permit | None = None) -> None:
+        super().__init__([(queue, (new,)) for queue, new in jobs], 0, permit)
+
+
+def _taken(name: str | None) -> InvalidInput:
+    return InvalidInput(f"Flow job {name} already exists")
+
+
+async def push_flow(engine: Engine, work: Work, commands: Sequence[PushFlow]) -> None:
+    """Apply a batch of flows."""
+    commands = await permitted(work, commands)
+    names = Names(work)
+    await names.prefetch([(key, new) for command in commands for key, jobs in command.parts for new in jobs])
+    for command in commands:
+        names.afar = {} if command.permit is None else command.permit.afar
+        try:
+            await _check(work, names, command)
+        except (InvalidInput, NamespaceLimit) as error:
+            work.refuse(command, error)
+            continue
+        pushed: list[list[Job]] = []
+        for key, jobs in command.parts:
+            queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
+            if queue.created_at is None:
+                await work.tx.queue_save(queue, queue.settings, work.now_ms)
+                work.tell(EventKind.QUEUE_CREATED, queue)
+            pushed.append([names.keep(await make_one(work, queue, new, names)) for new in jobs])
+        work.answer(command, pushed)
+    await work.flush()
+    work.timings.append((engine.stats.push_time, len(commands)))
+
+
+async def _check(work: Work, names: Names, command: PushFlow) -> None:
+    """Refuse a flow before any of it is made."""
+    earlier: set[str] = set()
+    for key, jobs in command.parts:
+        queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
+        await names.check(queue, jobs, earlier)
+        for new in jobs:
+            found, _ = await names.find(queue, new)
+            if found is not None:
+                raise _taken(new.job_id)
+
+
+# On several shards.
+
+
+class _FlowPushing(Pushing):
+    """A part of a flow that is on one shard, on its way."""
+
+    async def _push(self, shard: int, items: Sequence[Item], permit: Permit) -> None:
+        allowed = permit if permit.tickets or permit.afar else None
+        answers = await self._engines[shard].run(PushFlow([(item.queue, item.new) for item in items], allowed))
+        self._answers.update((item.place, job) for item, (job,) in zip(items, answers, strict=True))
+
+    async def _again(self, items: Sequence[tuple[Item, int]]) -> None:
+        for item, _ in items:
+            raise _taken(item.new.job_id)
+
+
+async def push_flow_on_shards(fleet: Fleet, command: PushFlow) -> list[list[Job]]:
+    """Push a flow whose queues may be on several shards: in one transaction for each run of jobs on one shard, in order.
+
+    If one is refused, those before it are cancelled, unless a worker has them already: then PartlyDone says which are stored.
+    If it is not known whether one was stored, nothing is cancelled, because a parent that is stored needs its children.
+    """
+    runs = [(shard, list(run)) for shard, run in groupby(command.parts, lambda part: fleet.store.place_of(part[0]))]
+    _check_shards(fleet, {shard for shard, _ in runs})
+    pushed: list[list[Job]] = []
+    for _, parts in runs:
+        try:
+            pushed += await _FlowPushing(fleet, parts, None).run()
+        except OutcomeUnknown as error:
+            if len(runs) == 1:
+                raise
+            raise _unknown(command, len(pushed), len(parts)) from error
+        except PenstockError as error:
+            left = await _cancel(fleet, command, pushed)
+            if not left:
+                raise
+            text = (
+                f"{len(left)} of {len(command.parts)} jobs of the flow are stored and could not be cancelled: {_list(left)}."
+            )
+            raise PartlyDone(
+                f"{text} The others are not stored: {why(error)} Cancel these, or push the others with PUSH."
+            ) from error
+    return pushed
+
+
+def _check_shards(fleet: Fleet, shards: set[int]) -> None:
+    """Raise StorageFailed or StorageFull if one of several shards takes no writes: so nothing is stored on the others."""
+    if len(shards) > 1:
+        for shard in sorted(shards):
+            check_shard(fleet.engines[shard], shard)
+
+
+async def _cancel(fleet: Fleet, command: PushFlow, pushed: Sequence[Sequence[Job]]) -> list[str]:
+    """Cancel jobs of a flow, those that need others first; return the ids of those that are still there."""
+    left = []
+    for (queue, (new,)), (job,) in zip(reversed(command.parts[: len(pushed)]), reversed(pushed), strict=True):
+        cancelled: list[Job] = []
+        with contextlib.suppress(PenstockError):
+            cancelled = await fleet.run(Slice(queue, Arrow.CANCEL, _NOT_BEGUN, [job.id]))
+        if not cancelled:
+            left.append(str(new.job_id))
+    return left[::-1]
+
+
+def _unknown(command: PushFlow, stored: int, asked: int) -> OutcomeUnknown:
+    """Say which jobs of a flow are stored, which may be, and which are not."""
+    names = [str(new.job_id) for _, (new,) in command.parts]
+    groups = {
+        "are stored": names[:stored],
+        "may be stored": names[stored : stored + asked],
+        "are not stored": names[stored + asked :],
+    }
+    said = "; ".join(f"{len(some)} {what} ({_list(some)})" for what, some in groups.items() if some)
+    return OutcomeUnknown(
+        f"A shard was lost while it stored a part of the flow. Of {len(names)} jobs, {said}. Nothing was cancelled. Ask for "
+        "the jobs by their ids once the shard is back, then push what is missing with PUSH, or cancel what is stored."
+    )
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = ", ".join(names[: limits.names_told_max])
+    return shown if len(names) <= limits.names_told_max else f"{shown}, ..."

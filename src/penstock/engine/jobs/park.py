@@ -1,0 +1,49 @@
+"""A worker parks its job until the jobs that it needs have ended."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import NothingToAwait, QueueMoving
+from penstock.core.lifecycle import Arrow
+from penstock.engine.jobs.settle import Settlement, find_held, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.job import Job
+    from penstock.engine.engine import Engine
+    from penstock.engine.jobs.settle import ItemOutcome
+    from penstock.engine.unit_of_work import Work
+
+
+class Park(Settlement):
+    """Park jobs until the jobs that they need have ended. One that needs none of them any more stays with its worker."""
+
+    __slots__ = ()
+
+
+async def park(engine: Engine, work: Work, commands: Sequence[Park]) -> None:
+    """Apply a batch of parked jobs. The transaction holds them, so an end of a needed job counts before this or after it."""
+    await work.prefetch([hold.ref for command in commands for hold in command.holds])
+    found = {job.id for command in commands for job in await _jobs(work, command)}
+    counts = await work.tx.need_count(sorted(found)) if found else {}
+
+    def put(_command: Park, _index: int, job: Job) -> ItemOutcome:
+        if job.id not in counts or not counts[job.id].open:
+            return NothingToAwait()
+        work.move(job, Arrow.PARK)
+        return None
+
+    await settle(engine, work, commands, put)
+
+
+async def _jobs(work: Work, command: Park) -> list[Job]:
+    """Return the jobs that a command is about, as far as they are here."""
+    found: list[Job] = []
+    for hold in command.holds:
+        with contextlib.suppress(QueueMoving):
+            job = await find_held(work, command, hold)
+            found += [] if job is None else [job]
+    return found

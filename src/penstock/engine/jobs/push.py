@@ -1,0 +1,468 @@
+"""Pushing jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from penstock.core import limits
+from penstock.core.bulk_records import Entry, EntryKind
+from penstock.core.errors import InvalidInput, NameContested, NamespaceLimit, QueueFull, QueueMoving
+from penstock.core.events import EventKind
+from penstock.core.job import (
+    NEVER_LEASED,
+    Job,
+    JobFlag,
+    NewJob,
+    Payload,
+)
+from penstock.core.lifecycle import Arrow, State
+from penstock.engine.command import Command, IfUnknown, Lane
+from penstock.engine.jobs import dependencies
+from penstock.engine.jobs.build import build, build_one, make, start_apart
+from penstock.engine.jobs.uniqueness import Names
+from penstock.engine.prefetch.commands import call_back
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
+
+    from penstock.core.queue import Queue, QueueKey
+    from penstock.core.reservations import Permit
+    from penstock.engine.command import AnyCommand
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import Work
+
+#: Fields by which a new job has a name, needs others, is due or was made at another time, or enters elsewhere.
+_SPECIAL: Final = frozenset({"job_id", "unique_key", "needs", "timestamp", "delay", "due_at", "flags"})
+
+
+def _weight_of(jobs: Sequence[NewJob]) -> int:
+    size = 0
+    for job in jobs:
+        size += len(job.data)
+    return len(jobs) + size // limits.weight_bytes
+
+
+class Push(Command[list[Job]]):
+    """Put jobs on a queue: all of them or, if one is refused, none.
+
+    Answers one job per item, in order. A ``job_id`` or ``unique_key`` that is taken answers with the job that has it, and
+    nothing new is stored for that item, unless its ``dedup`` says that it takes the other's place. ``permit``: what was found
+    out on other shards; without any there is nothing to be found out. ``room``: how many jobs may wait or be active in the
+    queue, these included; refused with QueueFull. Others may be pushing at the same moment at other servers.
+    """
+
+    __slots__ = ("durable", "jobs", "permit", "queue", "room")
+
+    lane = Lane.PUSHES
+    grows = True
+    if_unknown = IfUnknown.PUSH
+
+    def __init__(
+        self, queue: QueueKey, jobs: Sequence[NewJob], permit: Permit | None = None, room: int | None = None
+    ) -> None:
+        self.queue = queue
+        self.jobs = jobs
+        self.permit = permit
+        self.room = room
+        for job in jobs:
+            if job.flags & JobFlag.DURABLE:
+                self.durable = True
+                return
+        self.durable = False
+
+    def tenant(self) -> str | None:
+        """Return its namespace."""
+        return self.queue.namespace
+
+    def weight(self) -> int:
+        """Return what its jobs weigh."""
+        return _weight_of(self.jobs)
+
+
+class PushAcross(Command[list[list[Job]]]):
+    """Put jobs on several queues: all of them or, if one is refused, none. Answers the jobs of each part, in order.
+
+    A ``job_id`` that is taken answers with the job that has it. As long as that job was handed to nobody, it takes over what
+    the new one says (payload, priority, when it is due); afterwards it stays as it is. This is the one way to push a job whose
+    ``job_id`` begins with IDEMPOTENCY_PREFIX. ``asked_ms``: the wall-clock time that the delays are counted from, so that
+    asking twice for the same moment is asking for the same. ``permit``: as for Push.
+    """
+
+    __slots__ = ("asked_ms", "parts", "permit")
+
+    lane = Lane.PUSHES
+    grows = True
+    if_unknown = IfUnknown.PUSH
+
+    def __init__(
+        self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]], asked_ms: int, permit: Permit | None = None
+    ) -> None:
+        self.parts = parts
+        self.asked_ms = asked_ms
+        self.permit = permit
+
+    def tenant(self) -> str | None:
+        """Return the namespace of its first queue."""
+        return self.parts[0][0].namespace if self.parts else None
+
+    def weight(self) -> int:
+        """Return what its jobs weigh."""
+        return sum(_weight_of(jobs) for _, jobs in self.parts)
+
+
+class Part(NamedTuple):
+    """A chunk of a staged write, whose jobs were checked when they were staged."""
+
+    number: int
+    queue: QueueKey
+    jobs: Sequence[NewJob] = ()
+    fields: AbstractSet[str] = frozenset()  #: what the jobs say; the rest is as it is by default
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether its jobs can be taken at once, one after the other, and have no names. Nobody need look at each."""
+        return self.fields.isdisjoint(_SPECIAL)
+
+
+class Publish(Command[int]):
+    """Make jobs of chunks of a staged write, those that are still there; answers how many are new.
+
+    ``permit``: as for Push. ``last``: there are no more chunks; only then the answer waits for the disk. ``rows``: of the only
+    chunk, if some of its jobs are left out here because their names are taken.
+    """
+
+    __slots__ = ("entry", "last", "parts", "permit", "rows")
+
+    lane = Lane.PUSHES
+    grows = True
+
+    def __init__(
+        self,
+        entry: Entry,
+        parts: Sequence[Part],
+        permit: Permit | None = None,
+        *,
+        last: bool = False,
+        rows: int | None = None,
+    ) -> None:
+        self.rows = rows
+        self.entry = entry  #: the draft, which is due
+        self.parts = parts
+        self.permit = permit
+        self.last = last
+
+
+class PushAgain(Command[list[Job | None]]):
+    """Push jobs whose names another queue's jobs have on this shard: answers those, as a push does; None where there is none.
+
+    ``asked_ms``: as for PushAcross; None: as for Push.
+    """
+
+    __slots__ = ("asked_ms", "jobs", "namespace")
+
+    grows = True
+    if_unknown = IfUnknown.PUSH
+
+    def __init__(self, namespace: str, jobs: Sequence[NewJob], asked_ms: int | None) -> None:
+        self.namespace = namespace
+        self.jobs = jobs
+        self.asked_ms = asked_ms
+
+    def tenant(self) -> str | None:
+        """Return its namespace."""
+        return self.namespace
+
+    def weight(self) -> int:
+        """Return what its jobs weigh."""
+        return _weight_of(self.jobs)
+
+
+async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
+    """Apply a batch of pushes."""
+    commands = await permitted(work, commands)
+    names = Names(work)
+    special = {command: None for command in commands if any_special(command.jobs)}
+    if special:
+        await names.prefetch([(command.queue, new) for command in special for new in command.jobs])
+    for command in commands:
+        if not command.jobs:
+            work.answer(command, [])
+            continue
+        queue = work.tx.queue_find(command.queue) or await open_queues(work, command, (command.queue,))
+        if queue is None:
+            continue
+        named = command in special
+        if named:
+            try:
+                names.afar = {} if command.permit is None else command.permit.afar
+                await names.check(queue, command.jobs)
+            except InvalidInput as error:
+                work.refuse(command, error)
+                continue
+        if command.room is not None and not await _has_room(work, queue, command, command.room, names):
+            work.refuse(command, QueueFull(queue.key, command.room))
+            continue
+        if queue.created_at is None:
+            await work.tx.queue_save(queue, queue.settings, work.now_ms)
+            work.tell(EventKind.QUEUE_CREATED, queue)
+        if named:
+            # Whoever has a name already is answered instead of a new job.
+            jobs = []
+            for new in command.jobs:
+                found, _ = await names.find_or_tell(queue, new)
+                jobs.append(found or names.keep(await make_one(work, queue, new, names)))
+        else:
+            jobs = make(work, queue, command.jobs)
+        work.answer(command, jobs)
+    await work.flush()
+    work.timings.append((engine.stats.push_time, len(commands)))
+
+
+async def open_queues(work: Work, command: AnyCommand, keys: Sequence[QueueKey]) -> Queue | None:
+    """Make the queues of a push that are new, before anything else is done for it, and return the last.
+
+    None: the command was refused, alone, because its namespace has as many queues as it may.
+    """
+    queue: Queue | None = None
+    try:
+        for key in keys:
+            queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
+    except NamespaceLimit as error:
+        work.refuse(command, error)
+        return None
+    return queue
+
+
+async def _has_room(work: Work, queue: Queue, command: Push, room: int, names: Names) -> bool:
+    """Tell whether a queue may take what is ready at once of a push: delayed jobs do not count, nor those that are there."""
+    ready = [new for new in command.jobs if not new.delay and new.due_at is None]
+    counts = work.tx.counts(queue)
+    if counts.waiting + counts.active + work.unwritten + len(ready) <= room:  # there is plenty, whatever is new in it
+        return True
+    await work.flush()  # so that what came before it in this batch is counted
+    counts = work.tx.counts(queue)
+    new = [each for each in ready if each.job_id is None or await names.resolve(queue, each.job_id) is None]
+    return not new or counts.waiting + counts.active + len(new) <= room
+
+
+async def push_across(engine: Engine, work: Work, commands: Sequence[PushAcross]) -> None:
+    """Apply a batch of pushes to several queues each."""
+    commands = await permitted(work, commands)
+    names = Names(work)
+    await names.prefetch([(key, new) for command in commands for key, jobs in command.parts for new in jobs])
+    repeats: list[tuple[Job, NewJob]] = []
+    for command in commands:
+        late_ms = work.now_ms - command.asked_ms
+        pushed: list[list[Job]] = []
+        if await open_queues(work, command, [key for key, _ in command.parts]) is None and command.parts:
+            continue
+        for key, jobs in command.parts:
+            queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
+            if queue.created_at is None:
+                await work.tx.queue_save(queue, queue.settings, work.now_ms)
+                work.tell(EventKind.QUEUE_CREATED, queue)
+            due = [_counted_from(new, late_ms) for new in jobs]
+            if not any_special(due):
+                pushed.append(make(work, queue, due))
+                continue
+            made: list[Job] = []
+            for new in due:
+                found, _ = await names.find_or_tell(queue, new)
+                if found is None:
+                    found = names.keep(make(work, queue, (new,))[0])
+                else:
+                    repeats.append((found, new))
+                made.append(found)
+            pushed.append(made)
+        work.answer(command, pushed)
+    if repeats:
+        await _renew(engine, work, repeats)
+    await work.flush()
+    work.timings.append((engine.stats.push_time, len(commands)))
+
+
+async def push_again(engine: Engine, work: Work, commands: Sequence[PushAgain]) -> None:
+    """Apply a batch of pushes under names that are taken."""
+    repeats: list[tuple[Job, NewJob]] = []
+    for command in commands:
+        number = work.tx.namespace_number(command.namespace)
+        refs = [work.ref_of(new.job_id or "") for new in command.jobs]
+        if number is not None:
+            await work.prefetch(refs)
+            await work.prefetch_named([(number, ref) for ref in refs if isinstance(ref, str)])
+        found = [await work.find(command.namespace, ref) for ref in refs]
+        if command.asked_ms is not None:
+            late_ms = work.now_ms - command.asked_ms
+            repeats += [
+                (job, _counted_from(new, late_ms)) for job, new in zip(found, command.jobs, strict=True) if job is not None
+            ]
+        work.answer(command, found)
+    if repeats:
+        await _renew(engine, work, repeats)
+
+
+_Permitted = TypeVar("_Permitted", bound=Push | PushAcross | Publish)
+
+
+async def permitted(work: Work, commands: Sequence[_Permitted]) -> Sequence[_Permitted]:
+    """Refuse the commands whose names were given to another shard meanwhile, or that have taken too long; return the others."""
+    permits = [command.permit for command in commands if command.permit is not None]
+    if not permits:
+        return commands
+    tickets = [ticket for permit in permits for ticket in permit.tickets]
+    withdrawn = frozenset(await work.tx.ticket_hold(tickets) if tickets else ())
+    allowed: list[_Permitted] = []
+    for command in commands:
+        permit = command.permit
+        lost = frozenset[int]() if permit is None else withdrawn.intersection(permit.tickets)
+        if permit is not None and (lost or permit.is_over):  # its time is looked at now that nobody can withdraw anything
+            work.refuse(command, NameContested(withdrawn=lost))
+        else:
+            allowed.append(command)
+    return allowed
+
+
+def _counted_from(new: NewJob, late_ms: int) -> NewJob:
+    """Let the delay of a new job have begun so long ago."""
+    return msgspec.structs.replace(new, delay=max(0, new.delay - late_ms)) if new.delay else new
+
+
+async def _renew(engine: Engine, work: Work, repeats: Sequence[tuple[Job, NewJob]]) -> None:
+    """Let jobs that were handed to nobody yet take over what the pushes say that named them again, in order."""
+    await work.flush_and_meet()  # some may have been made in this very batch
+    await call_back(engine, work, [job for job, _ in repeats])
+    some: list[tuple[Job, NewJob]] = []
+    size = 0
+    for job, new in repeats:
+        untouched = job.token == NEVER_LEASED or (job.started_at is None and not job.attempts and not job.stalls)
+        if not untouched or job.state not in (State.WAITING, State.DELAYED):
+            continue
+        some.append((job, new))
+        size += job.size
+        if size >= limits.claim_batch_bytes_max:  # not all payloads at once
+            await _take_over(work, some)
+            some, size = [], 0
+    if some:
+        await _take_over(work, some)
+
+
+async def _take_over(work: Work, repeats: Sequence[tuple[Job, NewJob]]) -> None:
+    payloads = await work.tx.payload_load({job.id for job, _ in repeats})
+    changed: dict[int, tuple[Job, Payload]] = {}
+    for job, new in repeats:
+        old = payloads.get(job.id)
+        if old is None:  # damaged, and put aside just now
+            continue
+        if (old.data, old.options) != (new.data, new.options):
+            work.move(job, Arrow.EDIT, len(new.data))
+            payloads[job.id] = Payload(new.data, new.options)
+            changed[job.id] = (job, payloads[job.id])
+        if job.priority != new.priority:
+            work.move(job, Arrow.REPRIORITIZE, new.priority)
+        run_at = work.now_ms + new.delay
+        if job.state == State.DELAYED and not new.delay:
+            work.move(job, Arrow.PROMOTE)
+        elif job.state == State.DELAYED and job.run_at != run_at:
+            work.move(job, Arrow.RESCHEDULE, run_at)
+    if changed:
+        await work.tx.payload_save(list(changed.values()))
+
+
+async def publish(_engine: Engine, work: Work, commands: Sequence[Publish]) -> None:
+    """Apply a batch of chunks. Each is deleted by the transaction that makes jobs of it, so that it is made so once."""
+    for command in await permitted(work, commands):
+        if work.tx.away and any(work.tx.queue_away(part.queue) is not None for part in command.parts):
+            work.refuse(command, QueueMoving())
+            continue
+        count, draft = 0, command.entry
+        if command.parts:
+            taken = await work.tx.chunk_take(draft.number, [part.number for part in command.parts])
+            here = [part for part in command.parts if part.number in taken]
+            count = await _push_staged(work, [part for part in here if part.jobs])
+            rows = command.rows if here and command.rows is not None else sum(len(part.jobs) for part in here)
+            if rows > count:
+                await _note_known(work, draft, rows - count)
+        if command.last:
+            due = await work.tx.entry_load(EntryKind.DUE, draft.namespace, draft.name, draft.number)
+            await work.tx.entry_remove(due)
+            work.answer(command, count)
+        else:
+            work.answer_early(command, count)
+    await work.flush()
+
+
+async def _note_known(work: Work, draft: Entry, count: int) -> None:
+    """Note how many rows of a draft made no new jobs, as their names were taken: whoever wrote them may want to know."""
+    found = await work.tx.entry_load(EntryKind.KNOWN, draft.namespace, draft.name, draft.number)
+    known = found[0] if found else Entry(EntryKind.KNOWN, draft.namespace, draft.name, draft.number, 0)
+    await work.tx.entry_save([known._replace(at=work.now_ms, weight=known.weight + count)])
+
+
+async def _push_staged(work: Work, parts: Sequence[Part]) -> int:
+    """Push jobs; return how many are new. A name that is taken stays whose it is."""
+    pushed = work.pushed
+    names = Names(work)
+    named = [part for part in parts if not part.is_plain and any_special(part.jobs)]
+    if named:
+        await work.flush()  # so that names given earlier in this batch are seen
+        await names.prefetch([(part.queue, new) for part in named for new in part.jobs])
+    for part in parts:
+        queue = work.tx.queue_find(part.queue) or await work.tx.queue_open(part.queue)
+        if queue.created_at is None:
+            await work.tx.queue_save(queue, queue.settings, work.now_ms)
+            work.tell(EventKind.QUEUE_CREATED, queue)
+        if part.is_plain:
+            work.create(build(queue, work.serials(len(part.jobs)), part.jobs, work.now_ms), part.jobs, Arrow.ENQUEUE)
+            work.pushed += len(part.jobs)
+        elif part not in named:
+            make(work, queue, part.jobs)
+        else:
+            for new in part.jobs:
+                found, _ = await names.find_or_tell(queue, new)
+                if found is None:
+                    names.keep(await make_one(work, queue, new, names))
+    return work.pushed - pushed
+
+
+async def push_inside(work: Work, pushes: Sequence[tuple[Queue, NewJob]]) -> list[Job | None]:
+    """Push jobs that the server itself has to push; None for one whose name is taken. What was decided before is flushed.
+
+    One that takes the place of the job that has its name is answered with that job.
+    """
+    names = Names(work)
+    await names.prefetch([(queue.key, new) for queue, new in pushes])
+    jobs: list[Job | None] = []
+    for queue, new in pushes:
+        if queue.created_at is None:
+            await work.tx.queue_save(queue, queue.settings, work.now_ms)
+            work.tell(EventKind.QUEUE_CREATED, queue)
+        found, replaced = await names.find_or_tell(queue, new)
+        if found is None:
+            jobs.append(names.keep(await make_one(work, queue, new, names)))
+        else:
+            jobs.append(found if replaced else None)
+    await work.flush()
+    return jobs
+
+
+def any_special(jobs: Sequence[NewJob]) -> bool:
+    """Tell whether one of the jobs has a name, needs others, or was made at another time."""
+    for new in jobs:  # noqa: SIM110 - any() with a generator takes three times as long
+        if new.job_id is not None or new.unique_key is not None or new.needs or new.timestamp is not None:
+            return True
+    return False
+
+
+async def make_one(work: Work, queue: Queue, new: NewJob, names: Names) -> Job:
+    """Make a job that may have to wait for others."""
+    job = build_one(work, queue, new)
+    needed = [found for ref in new.needs if (found := await names.resolve_any(queue, ref)) is not None]
+    if needed and await dependencies.book_needs(work, job, needed):
+        work.create([job], (new,), Arrow.AWAIT)
+    else:
+        start_apart(work, [job], (new,))
+    work.pushed += 1
+    return job

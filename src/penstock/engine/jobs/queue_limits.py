@@ -1,0 +1,126 @@
+"""How many jobs of a queue may be claimed right now: pause, concurrency and rate limit.
+
+What a rate limit has left is kept by the store, so that it holds for all servers that share it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core import limits
+
+if TYPE_CHECKING:
+    from penstock.core.queue import Queue, QueueKey
+    from penstock.engine.unit_of_work import Work
+
+
+class TokenBucket:
+    """Lets ``limit`` things through each ``window_ms``, and as many at once after a quiet window.
+
+    ``tokens``: how many may pass at the steady moment ``at_ms``. ``ends_ms``: the steady moment from which there is no limit.
+    """
+
+    __slots__ = ("at_ms", "ends_ms", "limit", "tokens", "window_ms")
+
+    def __init__(
+        self,
+        limit: int,
+        steady_ms: int,
+        tokens: float | None = None,
+        window_ms: int = limits.SECOND_MS,
+        ends_ms: int | None = None,
+    ) -> None:
+        self.limit = limit
+        self.window_ms = window_ms
+        self.tokens = float(limit) if tokens is None else tokens
+        self.at_ms = steady_ms
+        self.ends_ms = ends_ms
+
+    def available(self, steady_ms: int) -> int:
+        """Return how many may pass now."""
+        passed_ms = max(0, steady_ms - self.at_ms)
+        self.tokens = min(float(self.limit), self.tokens + passed_ms * self.limit / self.window_ms)
+        self.at_ms = max(self.at_ms, steady_ms)
+        return int(self.tokens)
+
+    def take(self, count: int) -> None:
+        """Let that many through."""
+        self.tokens -= count
+
+    def next_ms(self, steady_ms: int) -> int:
+        """Return the steady moment at which at least one may pass."""
+        missing = max(0.0, 1.0 - self.tokens)
+        at_ms = steady_ms + int(missing * self.window_ms / self.limit) + 1
+        return at_ms if self.ends_ms is None else min(at_ms, self.ends_ms)
+
+
+class Allowance(NamedTuple):
+    """How many jobs may be claimed from a queue within a transaction, and the bucket to take them from, if there is one."""
+
+    jobs: int
+    bucket: TokenBucket | None = None
+
+    def again_at(self, steady_ms: int) -> int | None:
+        """Return the steady moment from which the rate limit allows more; None if it is not what holds the queue back."""
+        if self.bucket is None or self.bucket.available(steady_ms) > 0:
+            return None
+        return self.bucket.next_ms(steady_ms)
+
+
+_NOTHING = Allowance(0)
+
+
+async def load_bucket(work: Work, queue: Queue) -> TokenBucket | None:
+    """Return what the rate limit of a queue has left; None if it has no rate limit, or that has ended."""
+    settings = queue.settings
+    if settings.rate_limit is None:
+        return None
+    ends_ms = None
+    if settings.rate_limit_until is not None:
+        left_ms = settings.rate_limit_until - work.now_ms
+        if left_ms <= 0:
+            return None
+        ends_ms = work.steady_ms + left_ms
+    tokens, at_ms = await work.tx.bucket_load(queue) or (None, work.steady_ms)
+    return TokenBucket(settings.rate_limit, at_ms, tokens, settings.rate_window_ms, ends_ms)
+
+
+class Throttle:
+    """Asks what a queue may give."""
+
+    def __init__(self) -> None:
+        self._hit_told_ms: dict[QueueKey, int] = {}  #: of queues with a rate limit: when it was last told that it is empty
+
+    async def allowance(self, work: Work, queue: Queue) -> Allowance:
+        """Return what may be claimed from a queue within this transaction."""
+        settings = queue.settings
+        if settings.paused:
+            return _NOTHING
+        allowed = limits.claim_batch_jobs_max
+        if settings.concurrency is not None:
+            allowed = min(allowed, settings.concurrency - await work.tx.count_active(queue))
+        bucket = None if settings.rate_limit is None else await load_bucket(work, queue)
+        if bucket is None:
+            return Allowance(max(0, allowed))
+        return Allowance(max(0, min(allowed, bucket.available(work.steady_ms))), bucket)
+
+    @staticmethod
+    async def claimed(work: Work, queue: Queue, allowance: Allowance, count: int) -> None:
+        """Count jobs that were claimed."""
+        if allowance.bucket is not None and count:
+            allowance.bucket.take(count)
+            await work.tx.bucket_save(queue, allowance.bucket.tokens, allowance.bucket.at_ms)
+
+    def forget(self, queue: QueueKey) -> None:
+        """Forget a queue that is gone."""
+        self._hit_told_ms.pop(queue, None)
+
+    def tells_hit(self, work: Work, queue: Queue, allowance: Allowance) -> bool:
+        """Tell whether the rate limit holds a queue back and this should be told: at most once a second."""
+        if allowance.again_at(work.steady_ms) is None:
+            return False
+        told = self._hit_told_ms.get(queue.key)
+        if told is not None and work.steady_ms - told < limits.SECOND_MS:
+            return False
+        self._hit_told_ms[queue.key] = work.steady_ms
+        return True

@@ -1,0 +1,62 @@
+"""Pushing jobs again that repeat, in the transaction in which they were done."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.core import limits
+from penstock.core.errors import InvalidInput
+from penstock.core.repeat import successor
+from penstock.engine.jobs.push import push_inside
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.job import Job, NewJob, Payload
+    from penstock.core.queue import Queue
+    from penstock.engine.engine import Engine
+    from penstock.engine.quota_check import Quotas
+    from penstock.engine.unit_of_work import Work
+
+
+async def repeat(engine: Engine, work: Work, done: Sequence[Job]) -> None:
+    """Push the successors of jobs that were just done. One whose unique key somebody else took meanwhile has none."""
+    # The payloads first: those that are removed when done are gone with the flush. Then the flush, which frees unique keys.
+    payloads = await work.tx.payload_load([job.id for job in done])
+    await work.flush()
+    pushes: list[tuple[Queue, NewJob]] = []
+    for job in done:
+        payload = payloads.get(job.id)
+        new = None if payload is None else _successor(work, job, payload)
+        if new is not None:
+            pushes.append((engine.store.queue_by_number(job.queue), new))
+    if engine.quotas is not None and pushes:
+        pushes = await _paced(engine.quotas, pushes)
+    await push_inside(work, pushes)
+
+
+async def _paced(quotas: Quotas, pushes: Sequence[tuple[Queue, NewJob]]) -> list[tuple[Queue, NewJob]]:
+    """Count jobs for their namespaces, and put off those that a quota has no room for: left out, nothing would follow them."""
+    counts = Counter(queue.key.namespace for queue, _ in pushes)
+    late = {namespace: list(delays) for namespace, delays in (await quotas.charge(counts)).items()}
+    paced: list[tuple[Queue, NewJob]] = []
+    for queue, new in reversed(pushes):  # the last ones are put off
+        delays = late.get(queue.key.namespace)
+        paced.append((queue, _put_off(new, delays.pop()) if delays else new))
+    return paced[::-1]
+
+
+def _put_off(new: NewJob, ms: int) -> NewJob:
+    delay = min(max(new.delay, ms), limits.delay_ms_max)
+    ttl = None if new.ttl is None else new.ttl + delay - new.delay
+    return msgspec.structs.replace(new, delay=delay, ttl=ttl)
+
+
+def _successor(work: Work, job: Job, payload: Payload) -> NewJob | None:
+    try:
+        return successor(job, payload, work.now_ms)
+    except (InvalidInput, msgspec.DecodeError):  # a rule that nobody understands any more must not undo the ack
+        return None

@@ -1,0 +1,152 @@
+"""Waiting for a job to end, without asking again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core import limits
+from penstock.core.errors import JobNotFound, PenstockError, QueueMoving, TooMany
+from penstock.core.events import EventKind
+from penstock.core.lifecycle import Arrow, State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.job import Job
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import JobRef, Work
+    from penstock.store.contract import JournalBlock
+
+#: Events after which a job may have ended.
+_ENDS = frozenset(
+    kind.value
+    for kind in (
+        EventKind.JOB_COMPLETED,
+        EventKind.JOB_FAILED,
+        EventKind.JOB_REMOVED,
+        EventKind.JOB_DISCARDED,
+        EventKind.JOB_EXPIRED,
+        EventKind.DLQ_ADDED,
+    )
+)
+
+
+class Ending(NamedTuple):
+    """How a job ended: completed, with what its worker answered, or dead or removed."""
+
+    completed: bool
+    result: bytes | None = None
+
+
+class Completions:
+    """Who waits for which job. Told when the end of the job is as durable as an answer promises."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._waiting: dict[int, list[asyncio.Future[Ending | None]]] = {}
+        self._namespaces: dict[int, str] = {}
+        self._held: dict[str, int] = {}  #: how many wait of each namespace
+        self._looks: set[asyncio.Task[None]] = set()
+        self.size = 0
+
+    async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> Ending | None:
+        """Return how a job ended, at once if it has ended already, or None if it did not within the time given."""
+        found = await self._engine.store.job_get(namespace, ref)
+        if found is None:
+            raise JobNotFound
+        job = found[0]
+        if (ending := await self._ending(job)) is not None:
+            return ending
+        if self.size >= limits.waiters_max:
+            raise TooMany("Too many callers wait for jobs to end. Ask for the job's state instead.")
+        held, most = self._held.get(namespace, 0), limits.waiters_max
+        self._engine.shares.check("callers that wait for jobs to end", namespace, most=most, taken=self.size, held=held)
+        future: asyncio.Future[Ending | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(job.id, []).append(future)
+        self._namespaces[job.id] = namespace
+        self.size += 1
+        self._held[namespace] = held + 1
+        clock = self._engine.clock
+        alarm = clock.call_at(clock.steady_ms() + timeout_ms, lambda: _give_up(future))
+        try:
+            if self._engine.store.capabilities.is_shared:
+                await self._look(job.id)  # it may have ended between that reading and now; a file is read without suspending
+            return await future
+        finally:
+            alarm.cancel()
+            self._forget(job.id, future)
+
+    def answered(self, work: Work) -> None:
+        """Tell those who wait what a batch has ended."""
+        if not self._waiting:
+            return
+        for job, arrow in work.ended:
+            for future in self._waiting.get(job.id, ()):
+                if not future.done():
+                    completed = arrow in (Arrow.COMPLETE, Arrow.COMPLETE_REMOVE)
+                    future.set_result(Ending(completed, work.results.get(job.id)))
+
+    def heard(self, blocks: Sequence[JournalBlock]) -> None:
+        """Look into the jobs that somebody waits for and another server may have ended."""
+        if self._waiting:
+            for job_id in {event[2] for block in blocks for event in block.events if event[0] in _ENDS}:
+                if job_id in self._waiting:
+                    self._start_look(job_id)
+
+    def look_at_all(self) -> None:
+        """Look into every job that somebody waits for: its end may not have been told."""
+        for job_id in self._waiting:
+            self._start_look(job_id)
+
+    def _start_look(self, job_id: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._look_unasked(job_id), name="penstock-completion")
+        self._looks.add(task)
+        task.add_done_callback(self._looks.discard)
+
+    async def _look_unasked(self, job_id: int) -> None:
+        with contextlib.suppress(PenstockError):  # the store is lost; all are looked at when it works again
+            await self._look(job_id)
+
+    async def _look(self, job_id: int) -> None:
+        """Read what has become of a job, and tell those who wait if it has ended."""
+        namespace = self._namespaces.get(job_id)
+        store = self._engine.store
+        found = None if namespace is None else await store.job_get(namespace, job_id)
+        if found is None and store.layout is not None and store.layout.may_be_elsewhere:
+            for future in self._waiting.get(job_id, ()):
+                if not future.done():
+                    future.set_exception(QueueMoving())  # or it is gone; the fleet finds out
+            return
+        ending = Ending(completed=False) if found is None else await self._ending(found[0])
+        for future in self._waiting.get(job_id, ()):
+            if ending is not None and not future.done():
+                future.set_result(ending)
+
+    async def _ending(self, job: Job) -> Ending | None:
+        if job.state == State.COMPLETED:
+            return Ending(completed=True, result=await self._engine.store.result_get(job.id))
+        return Ending(completed=False) if job.state == State.DEAD else None
+
+    def send_everybody_home(self) -> None:
+        """Let everybody's time run out, because the server is closing."""
+        for futures in self._waiting.values():
+            for future in futures:
+                _give_up(future)
+
+    def _forget(self, job_id: int, future: asyncio.Future[Ending | None]) -> None:
+        futures = self._waiting[job_id]
+        futures.remove(future)
+        self.size -= 1
+        namespace = self._namespaces[job_id]
+        held = self._held.pop(namespace) - 1
+        if held:
+            self._held[namespace] = held
+        if not futures:
+            del self._waiting[job_id], self._namespaces[job_id]
+
+
+def _give_up(future: asyncio.Future[Ending | None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,374 @@
+"""What a worker says about a job it holds: done, failed, still at it, take it back.
+
+Every one of these proves that the worker still holds the job: the job is active and, where a token is given, the token is the
+latest. Who comes too late changes nothing and is told so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from penstock.core import limits
+from penstock.core.errors import JobNotFound, PenstockError, QueueMoving, StaleLease, WrongState
+from penstock.core.job import DeathReason, Job, JobFlag, details_of, put_details
+from penstock.core.lifecycle import Arrow, State
+from penstock.core.retry import after_failure
+from penstock.engine.command import Command, IfUnknown, Lane
+from penstock.engine.jobs.repeat import repeat
+from penstock.engine.prefetch.commands import call_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.core.queue import QueueKey
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import JobRef, Work
+
+#: What became of one item of a batch: None if it was done, or why not.
+ItemOutcome = PenstockError | None
+
+
+class Hold(NamedTuple):
+    """A worker's claim to a job. Without a token it is believed as long as the job is active."""
+
+    ref: JobRef
+    token: int | None = None
+
+
+class Settlement(Command[list[ItemOutcome]]):
+    """Base of the verbs by which workers speak about the jobs they hold. Answers one outcome per hold, in order.
+
+    ``namespace``: where the jobs are; None: wherever, as long as ``may`` says so of their queues. What it does not is as
+    good as unknown.
+    """
+
+    __slots__ = ("holds", "may", "namespace")
+
+    if_unknown = IfUnknown.SETTLE
+
+    def __init__(self, namespace: str | None, holds: Sequence[Hold], may: Callable[[QueueKey], bool] | None = None) -> None:
+        self.namespace = namespace
+        self.holds = holds
+        self.may = may
+
+    def weight(self) -> int:
+        """Return how many jobs it is about."""
+        return len(self.holds)
+
+
+S = TypeVar("S", bound=Settlement)
+
+
+class Ack(Settlement):
+    """Jobs are done. ``results`` (one per hold) are kept, byte for byte, as long as the completed jobs are.
+
+    ``removes`` (one per hold): the job is removed, whatever its own options say; None: as each one's options say.
+    """
+
+    __slots__ = ("removes", "results")
+
+    lane = Lane.ACKS
+
+    def __init__(
+        self,
+        namespace: str | None,
+        holds: Sequence[Hold],
+        results: Sequence[bytes | None],
+        may: Callable[[QueueKey], bool] | None = None,
+        *,
+        removes: Sequence[bool] | None = None,
+    ) -> None:
+        super().__init__(namespace, holds, may)
+        self.results = results
+        self.removes = removes
+
+
+class Fail(Settlement):
+    """Jobs failed: each is retried after its backoff, or dead if it has no attempts left.
+
+    ``final``: trying again is no use, so each is dead whatever attempts it has left. ``stack``: where it failed, line by line;
+    of each job the first lines are kept. ``delay_ms``: how long to wait before the retry, in place of each one's backoff.
+    ``plan_ms``: see ``after_failure``. ``remove``: one that would be dead is removed, whatever its own options say.
+    """
+
+    __slots__ = ("delay_ms", "error", "final", "plan_ms", "remove", "stack")
+
+    def __init__(
+        self,
+        namespace: str | None,
+        holds: Sequence[Hold],
+        error: str | None,
+        *,
+        final: bool = False,
+        stack: Sequence[str] | None = None,
+        delay_ms: int | None = None,
+        plan_ms: Sequence[int] | None = None,
+        remove: bool = False,
+        may: Callable[[QueueKey], bool] | None = None,
+    ) -> None:
+        super().__init__(namespace, holds, may)
+        self.delay_ms = delay_ms
+        self.remove = remove
+        self.plan_ms = plan_ms
+        self.error = error
+        self.final = final
+        self.stack = stack
+
+
+class Renew(Settlement):
+    """Workers are still at it: each lease ends its number of ms from now.
+
+    None: the lease's own length from now, or when it would have ended anyway, if that is later.
+    """
+
+    __slots__ = ("leases_ms",)
+
+    def __init__(self, namespace: str, holds: Sequence[Hold], leases_ms: Sequence[int | None]) -> None:
+        super().__init__(namespace, holds)
+        self.leases_ms = leases_ms
+
+
+class Release(Settlement):
+    """Take jobs back untouched: they are ready again at once, at their old place, and no attempt is counted.
+
+    ``delay_ms``: they are ready so much later, at the back, because this worker cannot do them and another one may. Since when
+    that is so is noted.
+    """
+
+    __slots__ = ("delay_ms",)
+
+    def __init__(
+        self,
+        namespace: str | None,
+        holds: Sequence[Hold],
+        may: Callable[[QueueKey], bool] | None = None,
+        *,
+        delay_ms: int = 0,
+    ) -> None:
+        super().__init__(namespace, holds, may)
+        self.delay_ms = delay_ms
+
+
+class PutBack(Settlement):
+    """Subscribers give jobs back, and say where to: no attempt is counted.
+
+    ``arrow`` is RETURN (to the front), SEND_BACK (to the back) or SNOOZE (to the front, ``delay_ms`` from now, and that is
+    counted).
+    """
+
+    __slots__ = ("arrow", "delay_ms")
+
+    def __init__(self, namespace: str, holds: Sequence[Hold], arrow: Arrow, delay_ms: int = 0) -> None:
+        super().__init__(namespace, holds)
+        self.arrow = arrow
+        self.delay_ms = delay_ms
+
+
+class Progress(Settlement):
+    """How far a worker is, from 0 to 100. Whoever reports progress is alive, so this renews the lease too."""
+
+    __slots__ = ("message", "progress")
+
+    def __init__(self, namespace: str, holds: Sequence[Hold], progress: int, message: str | None) -> None:
+        super().__init__(namespace, holds)
+        self.progress = progress
+        self.message = message
+
+
+async def ack(engine: Engine, work: Work, commands: Sequence[Ack]) -> None:
+    """Apply a batch of acknowledgements."""
+    repeating: list[Job] = []
+
+    def finish(command: Ack, index: int, job: Job) -> None:
+        result = command.results[index]
+        complete(work, job, remove=command.removes is not None and command.removes[index])
+        if result is not None:
+            work.keep_result(job, result)
+        if job.flags & JobFlag.REPEATS:
+            repeating.append(job)
+
+    await settle(engine, work, commands, finish)
+    if repeating:
+        await repeat(engine, work, repeating)
+    work.timings.append((engine.stats.ack_time, len(commands)))
+
+
+def complete(work: Work, job: Job, *, remove: bool = False) -> None:
+    """Take an active job to its good end. One that repeats is the caller's to bring back. ``remove``: see Ack."""
+    work.completed += 1
+    if remove or job.flags & JobFlag.REMOVE_ON_COMPLETE:
+        work.move(job, Arrow.COMPLETE_REMOVE)
+    else:
+        work.move(job, Arrow.COMPLETE)
+        if job.flags & JobFlag.MESSAGE:
+            work.drop_payload(job)
+
+
+def complete_all(work: Work, jobs: Sequence[Job]) -> None:
+    """``complete`` for several active jobs."""
+    kept = [job for job in jobs if not job.flags & JobFlag.REMOVE_ON_COMPLETE]
+    if kept:
+        work.move_all(kept, Arrow.COMPLETE)
+        for job in kept:
+            if job.flags & JobFlag.MESSAGE:
+                work.drop_payload(job)
+    if len(kept) < len(jobs):
+        work.move_all([job for job in jobs if job.flags & JobFlag.REMOVE_ON_COMPLETE], Arrow.COMPLETE_REMOVE)
+    work.completed += len(jobs)
+
+
+async def fail(engine: Engine, work: Work, commands: Sequence[Fail]) -> None:
+    """Apply a batch of failures."""
+
+    def count(command: Fail, _index: int, job: Job) -> None:
+        count_failure(
+            work,
+            job,
+            command.error,
+            final=command.final,
+            stack=command.stack,
+            delay_ms=command.delay_ms,
+            plan_ms=command.plan_ms,
+            remove=command.remove,
+        )
+
+    await settle(engine, work, commands, count)
+
+
+def count_failure(
+    work: Work,
+    job: Job,
+    error: str | None,
+    *,
+    final: bool = False,
+    stack: Sequence[str] | None = None,
+    delay_ms: int | None = None,
+    plan_ms: Sequence[int] | None = None,
+    remove: bool = False,
+) -> None:
+    """Take an active job to its retry, or to the dead. For the options see Fail."""
+    work.failed += 1
+    arrow, run_at = after_failure(job, work.now_ms, final=final, delay_ms=delay_ms, plan_ms=plan_ms)
+    if remove and arrow is Arrow.BURY:
+        arrow = Arrow.BURY_REMOVE
+    reason = DeathReason.UNRECOVERABLE if final else DeathReason.MAX_ATTEMPTS
+    details = details_of(job)
+    details.error = None if error is None else error[: limits.error_chars_max]
+    details.reason = reason if arrow is Arrow.BURY else None
+    details.stack = None if stack is None else _shortened(stack, details.stack_limit)
+    details.deferred_since = None
+    if details.first_failed_at is None:
+        details.first_failed_at = work.now_ms
+    put_details(job, details)
+    work.move(job, arrow, run_at, error=details.error, note=reason)
+
+
+def _shortened(stack: Sequence[str], lines_max: int | None) -> list[str]:
+    """Return the first lines of a stack, as many as a job keeps and there is room for."""
+    kept: list[str] = []
+    room = limits.stack_chars_max
+    for line in stack[: limits.stack_lines if lines_max is None else lines_max]:
+        if room <= 0:
+            break
+        kept.append(line[:room])
+        room -= len(line)
+    return kept
+
+
+async def renew(engine: Engine, work: Work, commands: Sequence[Renew]) -> None:
+    """Apply a batch of heartbeats and extensions."""
+
+    def extend(command: Renew, index: int, job: Job) -> None:
+        lease_ms = command.leases_ms[index]
+        if lease_ms is None:
+            work.move(job, Arrow.HEARTBEAT)
+        else:
+            work.move(job, Arrow.RENEW, lease_ms)
+
+    await settle(engine, work, commands, extend)
+
+
+async def release(engine: Engine, work: Work, commands: Sequence[Release]) -> None:
+    """Apply a batch of releases."""
+
+    def give_back(command: Release, _index: int, job: Job) -> None:
+        if not command.delay_ms:
+            work.move(job, Arrow.RELEASE)
+            return
+        details = details_of(job)
+        if details.deferred_since is None:
+            details.deferred_since = work.now_ms
+            put_details(job, details)
+        work.move(job, Arrow.POSTPONE, work.now_ms + command.delay_ms, note=str(Arrow.POSTPONE))
+
+    await settle(engine, work, commands, give_back)
+
+
+async def put_back(engine: Engine, work: Work, commands: Sequence[PutBack]) -> None:
+    """Apply a batch of jobs that are given back. Those that go to the front together keep their order among themselves."""
+    to_front: list[Job] = []
+
+    def put(command: PutBack, _index: int, job: Job) -> None:
+        if command.arrow is Arrow.RETURN:
+            to_front.append(job)
+            return
+        if command.arrow is Arrow.SNOOZE:
+            details = details_of(job)
+            details.dacks += 1
+            put_details(job, details)
+        work.move(job, command.arrow, work.now_ms + command.delay_ms)
+
+    await settle(engine, work, commands, put)
+    for job in sorted({job.id: job for job in to_front}.values(), key=lambda each: each.position, reverse=True):
+        if job.state == State.ACTIVE:  # it may have been settled otherwise in this very batch
+            work.move(job, Arrow.RETURN)
+
+
+async def progress(engine: Engine, work: Work, commands: Sequence[Progress]) -> None:
+    """Apply a batch of progress reports."""
+
+    def note(command: Progress, _index: int, job: Job) -> None:
+        details = details_of(job)
+        details.progress_message = command.message
+        put_details(job, details)
+        work.move(job, Arrow.PROGRESS, command.progress, note=command.message)
+
+    await settle(engine, work, commands, note)
+
+
+async def settle(engine: Engine, work: Work, commands: Sequence[S], act: Callable[[S, int, Job], ItemOutcome]) -> None:
+    """Act on every job that is rightly held, and say of the others why not. ``act`` may return why it did nothing."""
+    await work.prefetch([hold.ref for command in commands for hold in command.holds])
+    for command in commands:
+        outcomes: list[ItemOutcome] = []
+        for index, hold in enumerate(command.holds):
+            try:
+                job = await find_held(work, command, hold)
+            except QueueMoving as error:
+                outcomes.append(error)
+                continue
+            if hold.token is None and job is not None and job.started_at is None:
+                await call_back(engine, work, [job])
+            problem = _why_not(job, hold)
+            if job is not None and problem is None:
+                engine.handed.begin(work, job)
+                problem = act(command, index, job)
+            outcomes.append(problem)
+        work.answer(command, outcomes)
+
+
+async def find_held(work: Work, command: Settlement, hold: Hold) -> Job | None:
+    """Find the job of a hold, if it is here and may be known. Raises QueueMoving."""
+    if command.namespace is not None:
+        return await work.find(command.namespace, hold.ref)
+    return None if isinstance(hold.ref, str) else await work.known(hold.ref, command.may)
+
+
+def _why_not(job: Job | None, hold: Hold) -> ItemOutcome:
+    if job is None:
+        return JobNotFound()
+    if job.state != State.ACTIVE:
+        return WrongState(State(job.state).label)
+    if hold.token is not None and hold.token != job.token:
+        return StaleLease()
+    return None

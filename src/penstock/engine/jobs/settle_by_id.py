@@ -1,0 +1,213 @@
+"""Ack and nack by id alone, for workers that never see a lease token.
+
+Without a token nobody can prove which delivery they speak of. What can be told is whether the job is in anybody's hands, and
+whether somebody lost it because a lease ran out. So a word that comes after the end of its lease is heard: the work it speaks
+of was done, or did fail, and doing it again would help nobody. A word about a job that nobody can have in hand is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core import limits
+from penstock.core.errors import JobNotFound, QueueMoving, WrongState
+from penstock.core.job import JobFlag, details_of, put_details
+from penstock.core.lifecycle import Arrow, State
+from penstock.engine.command import Command, IfUnknown, Lane
+from penstock.engine.jobs.repeat import repeat
+from penstock.engine.jobs.settle import complete_all, count_failure
+from penstock.engine.prefetch.commands import call_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.core.job import Job
+    from penstock.core.queue import QueueKey
+    from penstock.engine.engine import Engine
+    from penstock.engine.jobs.settle import ItemOutcome
+    from penstock.engine.unit_of_work import Work
+
+
+_ACTIVE, _COMPLETED = State.ACTIVE.value, State.COMPLETED.value
+
+
+class Receipt(NamedTuple):
+    """A worker's word about one job: the queue it was taken from, and its id."""
+
+    queue: QueueKey
+    id: int
+    error: str | None = None  #: why it failed, if it did
+    lease_ms: int | None = None  #: how long from now it is the worker's, if that is asked for; None: its lease's own length
+
+
+class ById(Command[list["ItemOutcome"]]):
+    """What both share. Answers one outcome per receipt, in order."""
+
+    __slots__ = ("receipts",)
+
+    if_unknown = IfUnknown.SETTLE_BY_ID
+
+    def __init__(self, receipts: Sequence[Receipt]) -> None:
+        self.receipts = receipts
+
+
+class AckById(ById):
+    """Jobs are done. A repeat for a job that is kept as completed changes nothing and is no error.
+
+    A job has the outcome JobNotFound if it is not on its queue, WrongState if it is dead or if nobody can have it in hand.
+    """
+
+    __slots__ = ()
+
+    lane = Lane.ACKS
+
+
+class NackById(ById):
+    """Jobs failed: each is retried after its backoff, or dead if it has no attempts left.
+
+    If its lease ran out, that was counted as the failure already; then only the error is noted. A job has the outcome
+    JobNotFound, or WrongState if nobody can have it in hand.
+    """
+
+    __slots__ = ()
+
+
+class RenewById(ById):
+    """Workers are still at their jobs: each lease ends its own length from now, or the receipt's ``lease_ms``.
+
+    A job has the outcome JobNotFound, or WrongState if nobody has it in hand.
+    """
+
+    __slots__ = ()
+
+
+async def renew_by_id(engine: Engine, work: Work, commands: Sequence[RenewById]) -> None:
+    """Apply a batch of heartbeats."""
+    find = await _finder(engine, work, commands)
+    for command in commands:
+        outcomes: list[ItemOutcome] = []
+        for receipt in command.receipts:
+            job = find(receipt)
+            if job is None:
+                outcomes.append(_not_there(receipt))
+            elif isinstance(job, QueueMoving):
+                outcomes.append(job)
+            elif job.state != _ACTIVE:
+                outcomes.append(_not_in_hand(job))
+            else:
+                engine.handed.begin(work, job)
+                if receipt.lease_ms is None:
+                    work.move(job, Arrow.HEARTBEAT)
+                else:
+                    work.move(job, Arrow.RENEW, receipt.lease_ms)
+                outcomes.append(None)
+        work.answer(command, outcomes)
+
+
+async def ack_by_id(engine: Engine, work: Work, commands: Sequence[AckById]) -> None:
+    """Apply a batch of acknowledgements."""
+    find = await _finder(engine, work, commands)
+    done: dict[int, Job] = {}
+    for command in commands:
+        outcomes: list[ItemOutcome] = []
+        for receipt in command.receipts:
+            job = find(receipt)
+            if isinstance(job, QueueMoving):
+                outcomes.append(job)
+                continue
+            if job is None:
+                outcomes.append(_not_there(receipt))
+                continue
+            if job.state == _COMPLETED or job.id in done:
+                outcomes.append(None)
+                continue
+            if _was_lost(job):
+                # Its worker took too long and is done after all: it takes the job back and settles it in one go.
+                if job.state == State.DELAYED:
+                    work.move(job, Arrow.PROMOTE)
+                work.move(job, Arrow.CLAIM)
+            if job.state == _ACTIVE:
+                engine.handed.begin(work, job)
+                done[job.id] = job
+                outcomes.append(None)
+            else:
+                outcomes.append(_not_in_hand(job))
+        work.answer(command, outcomes)
+    complete_all(work, list(done.values()))
+    repeating = [job for job in done.values() if job.flags & JobFlag.REPEATS]
+    if repeating:
+        await repeat(engine, work, repeating)
+    work.timings.append((engine.stats.ack_time, len(commands)))
+
+
+async def nack_by_id(engine: Engine, work: Work, commands: Sequence[NackById]) -> None:
+    """Apply a batch of failures."""
+    find = await _finder(engine, work, commands)
+    for command in commands:
+        outcomes: list[ItemOutcome] = []
+        for receipt in command.receipts:
+            job = find(receipt)
+            if job is None:
+                outcomes.append(_not_there(receipt))
+            elif isinstance(job, QueueMoving):
+                outcomes.append(job)
+            else:
+                outcomes.append(_fail(engine, work, job, receipt.error))
+        work.answer(command, outcomes)
+
+
+def _fail(engine: Engine, work: Work, job: Job, error: str | None) -> ItemOutcome:
+    if job.state == _ACTIVE:
+        engine.handed.begin(work, job)
+        count_failure(work, job, error)
+    elif _was_lost(job):
+        details = details_of(job)
+        details.error = None if error is None else error[: limits.error_chars_max]
+        put_details(job, details)
+        work.touch(job)
+    else:
+        return _not_in_hand(job)
+    return None
+
+
+async def _finder(engine: Engine, work: Work, commands: Sequence[ById]) -> Callable[[Receipt], Job | QueueMoving | None]:
+    """Read all jobs that are meant; the returned function gives each, if it is on the queue that is meant.
+
+    QueueMoving: that queue is on another shard.
+    """
+    ids = [receipt.id for command in commands for receipt in command.receipts]
+    await work.prefetch(ids)
+    await call_back(engine, work, [work.at_hand(job_id) for job_id in ids] if engine.fast is not None else ())
+    numbers: dict[QueueKey, int | None] = {}
+    strange: set[QueueKey] = set()
+    for key in {receipt.queue for command in commands for receipt in command.receipts}:
+        queue = work.tx.queue_find(key)
+        numbers[key] = None if queue is None else queue.number
+        if work.tx.queue_away(key) is not None or (queue is None and work.is_strange(key)):
+            strange.add(key)
+
+    def find(receipt: Receipt) -> Job | QueueMoving | None:
+        if receipt.queue in strange:
+            return QueueMoving()
+        job = work.at_hand(receipt.id)
+        return None if job is None or job.queue != numbers[receipt.queue] else job
+
+    return find
+
+
+def _not_there(receipt: Receipt) -> JobNotFound:
+    return JobNotFound(
+        f"There is no message {receipt.id} in this topic: it was acknowledged or deleted before, or the id is not right."
+    )
+
+
+def _was_lost(job: Job) -> bool:
+    """Tell whether a lease of the job ran out, and nobody has taken it or finished with it since."""
+    return job.stalls > 0 and job.state in (State.WAITING, State.DELAYED)
+
+
+def _not_in_hand(job: Job) -> WrongState:
+    state = State(job.state)
+    if state is State.DEAD:
+        return WrongState(state.label, f"Message {job.id} is in the dead letter queue. Delete it there.")
+    return WrongState(state.label, f"Message {job.id} is {state.label}: nobody has it in hand. Dequeue it first.")

@@ -1,0 +1,49 @@
+"""Unique keys: which live job has one, and taking it from that job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.job import Job, unique_key_is_over
+from penstock.engine.command import Command
+from penstock.engine.prefetch.commands import call_back
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.queue import QueueKey
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import Work
+
+
+class UniqueKey(Command[Job | None]):
+    """Answer with the live job that has a unique key in a queue; None if there is none.
+
+    ``free``: the key is taken from that job, so that another job may have it. ``only``: do so only if the job has this id.
+    """
+
+    __slots__ = ("free", "key", "only", "queue")
+
+    def __init__(self, queue: QueueKey, key: str, *, free: bool = False, only: int | None = None) -> None:
+        self.queue = queue
+        self.key = key
+        self.free = free
+        self.only = only
+
+
+async def unique_key(engine: Engine, work: Work, commands: Sequence[UniqueKey]) -> None:
+    """Apply a batch of questions about unique keys."""
+    await work.flush_and_meet()
+    for command in commands:
+        queue = work.tx.queue_find(command.queue)
+        found = {} if queue is None else await work.tx.job_find_unique([(queue.number, command.key)])
+        holder = next((work.meet(job) for job in found.values()), None)
+        if holder is None or unique_key_is_over(holder, work.now_ms) or (command.only or holder.id) != holder.id:
+            work.answer(command, None)
+            continue
+        if command.free:
+            await call_back(engine, work, [holder])
+            await work.flush()
+            holder.unique_key = None
+            await work.tx.job_rewrite([holder])
+        work.answer(command, holder)

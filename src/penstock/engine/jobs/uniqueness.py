@@ -1,0 +1,193 @@
+"""Who has a name already: what a push asks before it makes a job. Names over all shards: see names.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.core import ids
+from penstock.core.errors import InvalidInput
+from penstock.core.events import EventKind
+from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, details_of, put_details, unique_key_is_over
+from penstock.core.lifecycle import Arrow, State
+from penstock.engine.jobs import dependencies
+from penstock.engine.jobs.build import moments_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.dependencies import Afar
+    from penstock.core.job import Dedup, Job, NewJob
+    from penstock.core.queue import Queue, QueueKey
+    from penstock.engine.unit_of_work import JobRef, Work
+
+MISSPELT: Final = "jobId is spelled like an id that Penstock gives out. Choose another, or leave it out."
+
+
+class Names:
+    """Finds out who has a name already: a job in the store, or one made earlier in this batch."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._custom: dict[tuple[int, str], Job] = {}
+        self._unique: dict[tuple[int, str], Job] = {}
+        self._holders: dict[tuple[int, str], Job | None] = {}  #: of unique keys in the store, as far as looked for
+        self.afar: dict[JobRef, Afar] = {}  #: jobs of other shards that the command needs which is being looked at
+
+    async def prefetch(self, jobs: Sequence[tuple[QueueKey, NewJob]]) -> None:
+        """Read everybody at once who is named by new jobs, so that what follows has them at hand."""
+        tx = self._work.tx
+        refs: list[JobRef] = []
+        own: list[tuple[int, str]] = []
+        keys: list[tuple[int, str]] = []
+        for key, new in jobs:
+            if new.job_id is None and new.unique_key is None and not new.needs:
+                continue
+            namespace = tx.namespace_number(key.namespace)
+            if namespace is None:
+                continue
+            for name in (new.job_id, *new.needs):
+                ref = ids.from_uuid(name) or name if isinstance(name, str) else name
+                if isinstance(ref, str):
+                    own.append((namespace, ref))
+                elif ref is not None:
+                    refs.append(ref)
+            queue = None if new.unique_key is None else tx.queue_find(key)
+            if queue is not None and new.unique_key is not None:
+                keys.append((queue.number, new.unique_key))
+        if refs:
+            await self._work.prefetch(refs)
+        if own:
+            await self._work.prefetch_named(own)
+        if keys:
+            await self._look_for(keys)
+
+    async def check(self, queue: Queue, jobs: Sequence[NewJob], earlier: set[str] | None = None) -> None:
+        """Refuse what cannot be: see each error.
+
+        An own id that is spelled like Penstock's, unless it names a job: nobody could find it by that id. One that begins as
+        only idempotency keys do. A need that names no job: what is pushed can only need what was pushed before, so needs
+        never form a circle. ``earlier``: own ids of jobs that are made before these; those of these jobs are added.
+        """
+        earlier = set() if earlier is None else earlier
+        for new in jobs:
+            number = None if new.job_id is None else ids.from_uuid(new.job_id)
+            if number is not None and await self._work.find(queue.key.namespace, number) is None:
+                raise InvalidInput(MISSPELT)
+            if new.job_id is not None and new.job_id.startswith(IDEMPOTENCY_PREFIX):
+                raise InvalidInput(f"jobId must not begin with {IDEMPOTENCY_PREFIX!r}. Choose another, or leave it out.")
+            for ref in new.needs:
+                name = ref if isinstance(ref, str) else ids.to_uuid(ref)
+                if name == new.job_id:
+                    raise InvalidInput("A job cannot depend on itself")
+                if name in earlier:
+                    continue
+                needed = await self.resolve_any(queue, ref)
+                if needed is None:
+                    raise InvalidInput(f"Dependency job not found: {name}")
+                if dependencies.is_hopeless(needed):
+                    raise InvalidInput(f"Dependency job has failed: {name}")
+            if new.job_id is not None:
+                earlier.add(new.job_id)
+
+    async def resolve(self, queue: Queue, ref: int | str) -> Job | None:
+        """Return the job that a need names: made earlier in this batch, or stored."""
+        made = self._custom.get((queue.namespace_number, ref)) if isinstance(ref, str) else None
+        return made or await self._work.find(queue.key.namespace, ref)
+
+    async def resolve_any(self, queue: Queue, ref: int | str) -> Job | Afar | None:
+        """Return the job that a need names, on this shard or another."""
+        return self.afar.get(ref) or await self.resolve(queue, ref)
+
+    async def find(self, queue: Queue, new: NewJob) -> tuple[Job | None, bool]:
+        """Return the job that has one of the new job's names, and tell whether the new one has taken its place."""
+        if new.job_id is not None:
+            made = self._custom.get((queue.namespace_number, new.job_id))
+            found = made or await self._work.find(queue.key.namespace, ids.from_uuid(new.job_id) or new.job_id)
+            if found is not None:
+                return found, False
+        holder = None if new.unique_key is None else await self._holder(queue, new.unique_key)
+        if holder is None:
+            return None, False
+        if unique_key_is_over(holder, self._work.now_ms):
+            await self._free_key(holder)
+            return None, False
+        return holder, new.dedup is not None and await self._duplicate(holder, new, new.dedup)
+
+    async def find_or_tell(self, queue: Queue, new: NewJob) -> tuple[Job | None, bool]:
+        """``find`` for a job that is pushed now: that another has its unique key and stays as it is goes into the journal."""
+        found, replaced = await self.find(queue, new)
+        if found is not None and new.unique_key is not None and not replaced:
+            extends = new.dedup is not None and new.dedup.extend and new.dedup.ttl is not None
+            if found.unique_key == new.unique_key and self._work.name_of(found) != new.job_id and not extends:
+                self._work.tell_of(EventKind.JOB_DUPLICATED, found)
+        return found, replaced
+
+    async def _holder(self, queue: Queue, unique_key: str) -> Job | None:
+        key = (queue.number, unique_key)
+        made = self._unique.get(key)
+        if made is not None:
+            return made
+        if key not in self._holders:
+            await self._look_for((key,))
+        return self._holders[key]
+
+    async def _look_for(self, keys: Sequence[tuple[int, str]]) -> None:
+        found = await self._work.tx.job_find_unique(dict.fromkeys(keys))
+        self._holders.update(dict.fromkeys(keys))
+        self._holders.update((key, self._work.meet(job)) for key, job in found.items())
+
+    async def _free_key(self, holder: Job) -> None:
+        """Take the unique key from a job whose time to hold it is over."""
+        await self._work.flush_and_meet()
+        if holder.unique_key is not None:
+            self._holders[holder.queue, holder.unique_key] = None
+        holder.unique_key = None
+        await self._work.tx.job_rewrite([holder])
+
+    async def _duplicate(self, holder: Job, new: NewJob, dedup: Dedup) -> bool:
+        """Do what a duplicate says about the job that has its key; tell whether it has taken that one's place."""
+        work = self._work
+        if dedup.replace and not new.needs and holder.state in (State.WAITING, State.DELAYED):
+            await work.flush_and_meet()  # it may be of this very batch
+            await _replace(work, holder, new)
+            return True
+        details = details_of(holder)
+        if dedup.extend and dedup.ttl is not None and details.unique_until is not None:
+            details.unique_until = work.now_ms + dedup.ttl
+            put_details(holder, details)
+            work.touch(holder)
+        return False
+
+    def keep(self, job: Job) -> Job:
+        """Remember the names of a job that was just made."""
+        if job.custom_id is not None:
+            self._custom[job.namespace, job.custom_id] = job
+        if job.unique_key is not None:
+            self._unique[job.queue, job.unique_key] = job
+        return job
+
+
+async def _replace(work: Work, job: Job, new: NewJob) -> None:
+    """Make a job that nobody works on what another push says, as if it were new. Its id stays, and so do those that need it."""
+    before = details_of(job)
+    moments = moments_of(new, work.now_ms)
+    work.move(job, Arrow.EDIT, len(new.data))
+    if job.priority != new.priority:
+        work.move(job, Arrow.REPRIORITIZE, new.priority)
+    job.max_attempts, job.backoff, job.timeout = new.max_attempts, new.backoff, new.timeout
+    job.group_id, job.created_at = new.group_id, moments.created_at
+    job.flags = new.flags | (job.flags & JobFlag.AWAITS)
+    job.details = new.details
+    details = details_of(job)
+    details.parent = before.parent
+    extends = new.dedup is not None and new.dedup.extend and new.dedup.ttl is not None
+    details.unique_until = moments.unique_until if extends else before.unique_until
+    put_details(job, details)
+    if moments.run_at > work.now_ms:
+        work.move(job, Arrow.REPLACE_LATER, moments.run_at)
+    else:
+        work.move(job, Arrow.REPLACE)
+    job.expires_at = moments.expires_at
+    await work.flush()
+    await work.tx.job_rewrite([job])
+    await work.tx.payload_save([(job, new)])

@@ -1,0 +1,183 @@
+"""Intervening in the life of single jobs: promote, delay, reprioritise, edit, discard, cancel, bring back, and their logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, JobNotFound, JobQuarantined, PenstockError, StaleLease, WrongState
+from penstock.core.job import DeathReason, Payload, details_of, put_details, unique_key_is_over
+from penstock.core.lifecycle import Arrow, State
+from penstock.engine.command import Command
+from penstock.engine.prefetch.commands import call_back
+from penstock.store.contract import LogEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.job import Job
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import JobRef, Work
+
+#: Arrows whose value is a delay in ms, to be counted from the moment of the change.
+_DELAYING = (Arrow.POSTPONE, Arrow.RESCHEDULE)
+
+
+class MoveJob(Command[None]):
+    """Take one job along an arrow.
+
+    ``value``: a delay in ms for postpone and reschedule, the new priority for reprioritize. Refused with JobNotFound, or
+    WrongState where the lifecycle has no such arrow. ``token``: the lease of the worker that asks; of an active job it must be
+    the latest, else StaleLease.
+    """
+
+    __slots__ = ("arrow", "namespace", "ref", "token", "value")
+
+    def __init__(self, namespace: str, ref: JobRef, arrow: Arrow, value: int = 0, token: int | None = None) -> None:
+        self.namespace = namespace
+        self.ref = ref
+        self.arrow = arrow
+        self.value = value
+        self.token = token
+
+
+class EditData(Command[None]):
+    """Replace the payload of a job that is waiting, delayed or active."""
+
+    __slots__ = ("data", "namespace", "ref")
+
+    grows = True
+
+    def __init__(self, namespace: str, ref: JobRef, data: bytes) -> None:
+        self.namespace = namespace
+        self.ref = ref
+        self.data = data
+
+
+class AddLog(Command[None]):
+    """Add a line to a job's log; of each job the last lines are kept."""
+
+    __slots__ = ("level", "message", "namespace", "ref")
+
+    grows = True
+
+    def __init__(self, namespace: str, ref: JobRef, level: str, message: str) -> None:
+        self.namespace = namespace
+        self.ref = ref
+        self.level = level
+        self.message = message
+
+
+class ClearLog(Command[None]):
+    """Empty a job's log, but for the last ``keep`` lines."""
+
+    __slots__ = ("keep", "namespace", "ref")
+
+    def __init__(self, namespace: str, ref: JobRef, keep: int = 0) -> None:
+        self.namespace = namespace
+        self.ref = ref
+        self.keep = keep
+
+
+async def move_job(engine: Engine, work: Work, commands: Sequence[MoveJob]) -> None:
+    """Apply a batch of single moves."""
+    await work.prefetch([command.ref for command in commands])
+    for command in commands:
+        try:
+            job = await _existing(work, command)
+            if command.token is not None and job.state == State.ACTIVE and job.token != command.token:
+                raise StaleLease
+            await call_back(engine, work, [job])
+            await follow(work, job, command.arrow, command.value)
+        except PenstockError as error:
+            work.refuse(command, error)
+        else:
+            work.answer(command, None)
+
+
+async def follow(work: Work, job: Job, arrow: Arrow, value: int = 0) -> None:
+    """Take a job along an arrow with everything that arrow needs besides the lifecycle's own effects."""
+    if arrow in _DELAYING:
+        value += work.now_ms
+    elif arrow in (Arrow.REVIVE, Arrow.REPLAY):
+        await _check_unique(work, job)
+    work.move(job, arrow, value, note=DeathReason.DISCARDED if arrow is Arrow.DISCARD else str(arrow))
+    if arrow is Arrow.DISCARD:
+        details = details_of(job)
+        details.reason = DeathReason.DISCARDED
+        put_details(job, details)
+    elif arrow is Arrow.REPLAY:
+        await work.drop_result(job)
+
+
+async def _check_unique(work: Work, job: Job) -> None:
+    """A job that comes back to life needs its unique key, which another job may have by now."""
+    if job.unique_key is None or job.state not in (State.DEAD, State.COMPLETED):
+        return
+    await work.flush()
+    if unique_key_is_over(job, work.now_ms):
+        job.unique_key = None
+        await work.tx.job_rewrite([job])
+    elif await work.tx.job_find_unique([(job.queue, job.unique_key)]):
+        raise WrongState(State(job.state).label, "Another live job has this job's uniqueKey.")
+
+
+async def edit_data(engine: Engine, work: Work, commands: Sequence[EditData]) -> None:
+    """Apply a batch of edits."""
+    for command in commands:
+        try:
+            job = await _existing(work, command)
+            await call_back(engine, work, [job])
+            old = (await work.tx.payload_load([job.id])).get(job.id)
+            if old is None:
+                raise JobQuarantined
+            _check_size(job, command.data)
+            work.move(job, Arrow.EDIT, len(command.data))
+        except PenstockError as error:
+            work.refuse(command, error)
+        else:
+            await work.tx.payload_save([(job, Payload(command.data, old.options))])
+            work.answer(command, None)
+
+
+def _check_size(job: Job, data: bytes) -> None:
+    size_limit = details_of(job).size_limit
+    if size_limit is not None and len(data) > size_limit:
+        raise InvalidInput(f"Job data too large: {len(data)} bytes, and the job's sizeLimit is {size_limit}")
+
+
+async def add_log(_engine: Engine, work: Work, commands: Sequence[AddLog]) -> None:
+    """Apply a batch of log lines."""
+    for command in commands:
+        try:
+            job = await _existing(work, command)
+        except PenstockError as error:
+            work.refuse(command, error)
+        else:
+            work.tx.queue_touch(work.queue_of(job))  # so that no line is added to what was copied to another shard already
+            entry = LogEntry(work.now_ms, command.level, command.message)
+            own = details_of(job).keep_logs
+            await work.tx.log_append(
+                job.id, entry, limits.logs_per_job_max if own is None else min(own, limits.logs_per_job_max)
+            )
+            work.answer(command, None)
+
+
+async def clear_log(_engine: Engine, work: Work, commands: Sequence[ClearLog]) -> None:
+    """Apply a batch of emptied logs."""
+    for command in commands:
+        try:
+            job = await _existing(work, command)
+        except PenstockError as error:
+            work.refuse(command, error)
+        else:
+            work.tx.queue_touch(work.queue_of(job))
+            await work.tx.log_clear(job.id, command.keep)
+            work.answer(command, None)
+
+
+async def _existing(work: Work, command: MoveJob | EditData | AddLog | ClearLog) -> Job:
+    job = await work.find(command.namespace, command.ref)
+    if job is None:
+        raise JobNotFound
+    return job

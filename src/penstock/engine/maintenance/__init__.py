@@ -1,0 +1,1 @@
+"""Periodic services of the engine: recovery, retention, dead letters, membership."""

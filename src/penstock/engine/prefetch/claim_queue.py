@@ -1,0 +1,181 @@
+"""The callers of one hot queue, served from its ready list."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from penstock.core import limits
+from penstock.core.clock import settle
+from penstock.core.errors import FastPathFailed, PenstockError
+from penstock.engine.prefetch.commands import TakeBack
+from penstock.engine.prefetch.prefetcher import Prefetcher
+from penstock.engine.prefetch.unconfirmed_leases import At, Handed
+
+if TYPE_CHECKING:
+    from penstock.core.job import Delivery
+    from penstock.core.queue import Queue
+    from penstock.engine.jobs.claim import Claim
+    from penstock.engine.prefetch.ready_cache import FastPath
+
+log = structlog.get_logger("penstock.fast")
+
+
+class Line:
+    """Callers line up; whatever they want together is taken from the list at once."""
+
+    def __init__(self, path: FastPath, queue: Queue) -> None:
+        self._path = path
+        self.key = queue.key
+        self.number = queue.number
+        self.prefetcher = Prefetcher(path, queue)
+        self._waiting: list[Claim] = []
+        self._serving: asyncio.Task[None] | None = None
+
+    def join(self, claim: Claim) -> None:
+        """Line up."""
+        self._waiting.append(claim)
+        if self._serving is None:
+            self._serving = asyncio.get_running_loop().create_task(self._serve(), name="penstock-fast-line")
+
+    async def close(self) -> None:
+        """Wait until those who are in line are served, and for what is being fetched."""
+        if self._serving is not None:
+            await asyncio.gather(self._serving, return_exceptions=True)
+        await self.prefetcher.close()
+
+    async def _serve(self) -> None:
+        try:
+            while self._waiting:
+                await settle(1)  # more may come in this very turn
+                claims = [claim for claim in self._waiting if not claim.future.done()]
+                self._waiting = []
+                try:
+                    unserved = await self._hand_out(claims)
+                except FastPathFailed:
+                    self._path.failed()
+                    self._leave_to_the_database(claims)
+                    return
+                except PenstockError as error:  # the database is in trouble
+                    for claim in claims:
+                        if not claim.future.done():
+                            claim.future.set_exception(error)
+                    continue
+                except Exception:
+                    log.exception("the fast path failed unexpectedly")
+                    self._path.failed()
+                    self._leave_to_the_database(claims)
+                    return
+                self._waiting[:0] = unserved
+        finally:
+            self._serving = None
+
+    def _leave_to_the_database(self, claims: list[Claim]) -> None:
+        self._path.forget(self)
+        for claim in [*claims, *self._waiting]:
+            if not claim.future.done():
+                self._path.put_back(claim)
+        self._waiting = []
+
+    async def _hand_out(self, claims: list[Claim]) -> list[Claim]:
+        """Serve callers from the list; return those to be tried again."""
+        wanted = min(sum(claim.count for claim in claims), limits.claim_jobs_max)
+        if not wanted:
+            return []
+        if wanted > limits.fast_batch_jobs_max:
+            self._path.leave_list(self, [*claims, *self._waiting])
+            self._waiting = []
+            return []
+        prefetcher = self.prefetcher
+        if prefetcher.epoch is None and not await prefetcher.fetch_now(wanted, is_empty=True):  # there is no list yet
+            self._leave_to_the_database(claims)
+            return []
+        lease_ms = max(claim.lease_ms for claim in claims if claim.lease_ms is not None)
+        generation = self._path.generation
+        jobs, overtaken = await self._pop(wanted, lease_ms)
+        shares = _shares(claims, jobs)
+        self._return(jobs[sum(len(share) for _, share in shares) :])
+        if shares and not overtaken:
+            caller, share = shares[-1]
+            missing = min(caller.count, limits.claim_jobs_max) - len(share)
+            # Nobody gets less than they want because of where the list happens to end.
+            if missing:
+                share += await self._top_up(missing, lease_ms)
+        if self._path.generation != generation:  # given up meanwhile, and written down what of it was handed out: not this
+            self._leave_to_the_database(claims)
+            return []
+        self._give(shares)
+        served = {caller for caller, _ in shares}
+        unserved = [claim for claim in claims if claim not in served and not claim.future.done()]
+        if unserved and not shares:
+            if not await prefetcher.fetch_now(wanted, is_empty=not prefetcher.depth):
+                self._leave_to_the_database(unserved)
+                return []
+        elif prefetcher.is_low:
+            prefetcher.fetch_soon()
+        return unserved
+
+    async def _top_up(self, missing: int, lease_ms: int) -> list[Delivery]:
+        """Get some more for a caller who has some already, and keeps them if that fails."""
+        try:
+            if await self.prefetcher.fetch_now(missing, is_empty=not self.prefetcher.depth):
+                return (await self._pop(missing, lease_ms))[0]
+        except FastPathFailed:
+            self._path.failed()
+        except PenstockError:  # the database is in trouble: whoever comes next is told
+            pass
+        return []
+
+    async def _pop(self, count: int, lease_ms: int) -> tuple[list[Delivery], bool]:
+        """Take jobs from the list, and tell whether a better one is in the database."""
+        taken = await self._path.lists.pop(self._path.generation, self.number, count)
+        self.prefetcher.depth = taken.left
+        return self._deliverable(taken.jobs, lease_ms), taken.overtaken
+
+    def _deliverable(self, jobs: list[Delivery], lease_ms: int) -> list[Delivery]:
+        """Leave out what cannot be handed out any more: it goes back to the database."""
+        now, steady = self._path.clock.now_ms(), self._path.clock.steady_ms()
+        good: list[Delivery] = []
+        bad: list[Delivery] = []
+        for each in jobs:
+            job = each.job
+            lasts = job.lease_until is None or job.lease_until >= steady + lease_ms
+            (good if lasts and (job.expires_at is None or job.expires_at > now) else bad).append(each)
+        self._return(bad)
+        return good
+
+    def _return(self, jobs: list[Delivery]) -> None:
+        """Give jobs their old places in the database back."""
+        if jobs:
+            self._path.engine.run_unheard(TakeBack([(job.id, job.token) for job, _ in jobs]))
+
+    def _give(self, shares: list[tuple[Claim, list[Delivery]]]) -> None:
+        path, at = self._path, At(self._path.clock.now_ms(), self._path.clock.steady_ms())
+        given = 0
+        for claim, share in shares:
+            if claim.future.done():  # it left meanwhile
+                self._return(share)
+                continue
+            given += len(share)
+            for job, _ in share:
+                lease_ms = path.lease_of(self.key, claim, job)
+                path.handed.add(job.token, Handed(job.id, at, lease_ms, claim.owner))
+                job.started_at, job.lease_ms = at.now_ms, lease_ms  # what its worker is told
+            claim.future.set_result(share)
+        path.count(given)
+        self.prefetcher.count(given)
+
+
+def _shares(claims: list[Claim], jobs: list[Delivery]) -> list[tuple[Claim, list[Delivery]]]:
+    """Divide jobs among callers, first come first served."""
+    shares: list[tuple[Claim, list[Delivery]]] = []
+    given = 0
+    for claim in claims:
+        if given >= len(jobs):
+            break
+        if not claim.future.done():
+            shares.append((claim, jobs[given : given + claim.count]))
+            given += len(shares[-1][1])
+    return shares

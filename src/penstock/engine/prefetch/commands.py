@@ -1,0 +1,237 @@
+"""The verbs of the fast path. Doors do not know them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from penstock.core import limits
+from penstock.core.errors import QueueMoving
+from penstock.core.job import Delivery, details_of, put_details
+from penstock.core.lifecycle import Arrow, State
+from penstock.engine.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from penstock.core.job import Job
+    from penstock.core.queue import Queue, QueueKey, QueueSettings
+    from penstock.engine.engine import Engine
+    from penstock.engine.prefetch.unconfirmed_leases import Handed
+    from penstock.engine.unit_of_work import Work
+    from penstock.store.contract import FastTransaction
+
+
+def _fast(work: Work) -> FastTransaction:
+    return cast("FastTransaction", work.tx)
+
+
+def may_be_hot(settings: QueueSettings) -> bool:
+    """Tell whether jobs of a queue may be set aside: with a limit, each claim has to be weighed on its own."""
+    is_limited = settings.rate_limit is not None or settings.concurrency is not None or settings.limits_groups
+    return not settings.paused and not is_limited and settings.stall.enabled
+
+
+class SetAside(NamedTuple):
+    """What was set aside for a ready list."""
+
+    jobs: list[Delivery]
+    generation: int
+    epoch: int | None  #: of the list; None if there is none any more
+    announced: bool = False  #: nothing was set aside yet, but the list is announced: ask again
+
+
+class Prefetch(Command[SetAside]):
+    """Set up to ``count`` jobs aside, the best there are, for at least ``lease_ms``.
+
+    A list must be announced before anything is set aside for it: ``SetAside.announced``. Otherwise a push could be committed
+    after the jobs were read and before the list is known: it would not be on the list, and would not make an offer.
+    ``is_empty``: the list has nothing left; if there is nothing to fetch either, it is given up.
+    """
+
+    __slots__ = ("count", "is_empty", "lease_ms", "queue")
+
+    def __init__(self, queue: QueueKey, count: int, lease_ms: int, *, is_empty: bool) -> None:
+        self.queue = queue
+        self.count = count
+        self.lease_ms = lease_ms
+        self.is_empty = is_empty
+
+
+class TakeBack(Command[None]):
+    """Jobs of a ready list are not wanted any more, by id and token: they get their old places back, and the list is gone."""
+
+    __slots__ = ("epoch", "holds", "queue_number")
+
+    def __init__(self, holds: Sequence[tuple[int, int]], queue_number: int | None = None, epoch: int | None = None) -> None:
+        self.holds = holds
+        self.queue_number = queue_number
+        self.epoch = epoch
+
+
+class Begin(Command[None]):
+    """Write down who has what was handed out, by token."""
+
+    __slots__ = ("handed",)
+
+    def __init__(self, handed: Mapping[int, Handed]) -> None:
+        self.handed = handed
+
+
+class Abandon(Command[bool]):
+    """Give up a generation of ready lists, if it has any; tells whether it did."""
+
+    __slots__ = ("generation",)
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+
+
+class Reclaim(Command[int]):
+    """Release some of what was on lists that were lost, once it is known what of it was handed out; answers how many."""
+
+    __slots__ = ()
+
+
+class Noted(Command[None]):
+    """The store knows who has what this server has handed out in generations before this one."""
+
+    __slots__ = ("generation",)
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+
+
+class Look(Command[None]):
+    """Learn which generation of lists there is: every transaction does."""
+
+    __slots__ = ()
+
+
+async def call_back(engine: Engine, work: Work, jobs: Iterable[Job | None]) -> None:
+    """Somebody means jobs without having been given them: those that are on a ready list get their places in line back."""
+    if engine.fast is None:
+        return
+    aside: dict[int, list[Job]] = {}
+    for job in jobs:
+        if job is not None and job.state == State.ACTIVE and job.started_at is None and job.token not in engine.handed:
+            aside.setdefault(job.queue, []).append(job)
+    for queue, some in aside.items():
+        on_list = await engine.fast.pull_out(work.tx.generation, queue, some)
+        for job in some:
+            if job.id in on_list:
+                work.move(job, Arrow.RELEASE)
+
+
+async def prefetch(engine: Engine, work: Work, commands: Sequence[Prefetch]) -> None:
+    """Apply a batch of prefetches."""
+    for command in commands:
+        queue = work.tx.queue_find(command.queue)
+        found = SetAside([], work.tx.generation, None)
+        if queue is not None:
+            epoch = work.tx.hot.get(queue.number)
+            if epoch is not None:
+                found = await _set_aside(work, command, queue, epoch)
+            elif may_be_hot(queue.settings):
+                found = found._replace(announced=await _announce(engine, work, queue))
+        work.answer(command, found)
+
+
+async def _announce(engine: Engine, work: Work, queue: Queue) -> bool:
+    """Let everybody know that a queue has a ready list from now on; False if Redis fails."""
+    tx = _fast(work)
+    if not await tx.hot_lock() and not (engine.fast is not None and await engine.fast.begin_lists(work.tx.generation)):
+        return False
+    await tx.hot_add(queue)
+    return True
+
+
+async def _set_aside(work: Work, command: Prefetch, queue: Queue, epoch: int) -> SetAside:
+    """Lease the best jobs for a ready list that was announced before this transaction."""
+    tx = _fast(work)
+    jobs: list[Delivery] = []
+    await work.flush()
+    if may_be_hot(queue.settings):
+        for found, payload in await work.tx.job_ready(queue, command.count):
+            job = work.meet(found)
+            if job.expires_at is not None and job.expires_at <= work.now_ms:
+                work.move(job, Arrow.EXPIRE)
+            else:
+                jobs.append(Delivery(job, payload))
+    if jobs:
+        work.lease_all([job for job, _ in jobs], Arrow.PREFETCH, command.lease_ms)
+        return SetAside(jobs, work.tx.generation, await tx.hot_fill(queue.number, epoch))
+    if not command.is_empty:
+        return SetAside([], work.tx.generation, epoch)
+    await tx.hot_remove(queue.number, epoch)
+    return SetAside([], work.tx.generation, None)
+
+
+async def _still_here(work: Work, job_id: int) -> Job | None:
+    """Return a job, unless its queue is on its way to another shard: there its lease ends, or its worker settles it."""
+    try:
+        return await work.known(job_id)
+    except QueueMoving:
+        return None
+
+
+async def take_back(_engine: Engine, work: Work, commands: Sequence[TakeBack]) -> None:
+    """Apply a batch of returns."""
+    await work.prefetch([job_id for command in commands for job_id, _ in command.holds])
+    for command in commands:
+        for job_id, token in command.holds:
+            job = await _still_here(work, job_id)
+            if job is not None and job.state == State.ACTIVE and job.token == token and job.started_at is None:
+                work.move(job, Arrow.RELEASE)
+        if command.queue_number is not None and command.epoch is not None:
+            await _fast(work).hot_remove(command.queue_number, command.epoch)
+        work.answer(command, None)
+
+
+async def begin(_engine: Engine, work: Work, commands: Sequence[Begin]) -> None:
+    """Apply a batch of beginnings. Whoever has settled its job meanwhile is left alone."""
+    await work.prefetch([handed.job_id for command in commands for handed in command.handed.values()])
+    for command in commands:
+        for token, handed in command.handed.items():
+            job = await _still_here(work, handed.job_id)
+            if job is not None and job.state == State.ACTIVE and job.token == token and job.started_at is None:
+                if handed.owner is not None:
+                    details = details_of(job)
+                    details.owner = handed.owner
+                    put_details(job, details)
+                work.begin(job, handed.lease_ms, handed.at)
+        work.answer(command, None)
+
+
+async def abandon(_engine: Engine, work: Work, commands: Sequence[Abandon]) -> None:
+    """Give up a generation, once."""
+    for command in commands:
+        given_up = bool(work.tx.hot) and await _fast(work).abandon(command.generation)
+        work.answer(command, given_up)
+
+
+async def reclaim(engine: Engine, work: Work, commands: Sequence[Reclaim]) -> None:
+    """Release what nobody will hand out."""
+    for command in commands:
+        found = await _fast(work).job_set_aside(work.steady_ms, limits.fast_grace_ms, limits.slice_jobs_max)
+        for each in found:
+            work.move(work.meet(each), Arrow.RELEASE)
+        if work.tx.lost:
+            await work.flush()
+            for number in await _fast(work).lost_remove():
+                key = work.tx.queue_by_number(number).key
+                work.after_commit.append(partial(engine.room.nudge_at, key, work.steady_ms))
+        work.answer(command, len(found))
+
+
+async def noted(_engine: Engine, work: Work, commands: Sequence[Noted]) -> None:
+    """Let the others know that they need not wait for this server."""
+    for command in commands:
+        await _fast(work).generation_noted(command.generation)
+        work.answer(command, None)
+
+
+async def look(_engine: Engine, work: Work, commands: Sequence[Look]) -> None:
+    """Nothing to do: the beginning of the transaction has read it."""
+    for command in commands:
+        work.answer(command, None)

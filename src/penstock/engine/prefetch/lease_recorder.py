@@ -1,0 +1,54 @@
+"""Leases of what is on ready lists, or was handed out from them: who has what, until when, and what nobody has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+from penstock.core.errors import FastPathFailed
+from penstock.engine.maintenance.service import Keeper
+from penstock.engine.prefetch.commands import Begin, Noted, Reclaim
+
+if TYPE_CHECKING:
+    from penstock.engine.prefetch.ready_cache import FastPath
+
+
+class LeaseDaemon(Keeper):
+    """Writes down who has what was handed out, takes back what nobody wants, and releases what was lost with a generation."""
+
+    every_ms = 500
+
+    def __init__(self, path: FastPath) -> None:
+        super().__init__(path.engine)
+        self._path = path
+
+    async def run_once(self) -> None:
+        """Do one round."""
+        await self.note(-limits.fast_note_ms)
+        engine = self._engine
+        status = engine.store.status()
+        if status.error is not None and not status.full:
+            return
+        if engine.leads:
+            while self.goes_on() and await engine.run(Reclaim()) >= limits.slice_jobs_max:
+                pass
+        try:
+            await self._path.cool()
+        except FastPathFailed:
+            self._path.failed()
+
+    def hurry(self, generation: int) -> None:
+        """Write down at once what was handed out in generations before this one, then that this is done."""
+        self._path.start(self._note_all(generation), "penstock-hurry")
+
+    async def _note_all(self, generation: int) -> None:
+        await self.note(limits.HOUR_MS)
+        await self._engine.run(Noted(generation))
+
+    async def note(self, beyond_ms: int) -> None:
+        """Write down everything that was handed out by now, or as many ms ago."""
+        handed = self._path.handed
+        while some := handed.older_than(self._engine.clock.steady_ms() + beyond_ms, limits.slice_jobs_max):
+            await self._engine.run(Begin(some))
+            for token in some:
+                handed.forget(token)

@@ -1,0 +1,68 @@
+"""Queues whose ready list was lost: nobody is served until what was on it is back in its place in line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+from penstock.core.clock import pause
+from penstock.core.errors import PenstockError
+from penstock.engine.prefetch.commands import Reclaim
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from penstock.core.queue import Queue
+    from penstock.engine.jobs.claim import Claim
+    from penstock.engine.prefetch.ready_cache import FastPath
+
+
+class Recovery:
+    """Holds callers of such queues. That takes as long as all servers need to write down what they have handed out.
+
+    One that has died, or does not reach the database, is not waited for longer than ``limits.fast_grace_ms``.
+    """
+
+    def __init__(self, path: FastPath) -> None:
+        self._path = path
+        self._held: list[tuple[int, Claim]] = []  #: each with the number of its queue
+        self._running = False
+        self._closed = False
+
+    def hold(self, queue: Queue, claims: list[Claim]) -> None:
+        """Have callers served when their queue is whole again. Those who wait in the room stay there."""
+        self._held += [(queue.number, claim) for claim in claims]
+        if not self._running:
+            self._running = True
+            self._path.start(self._recover(), "penstock-fast-recovery")
+
+    def close(self) -> None:
+        """Stop waiting; those who are held are answered with nothing."""
+        self._closed = True
+
+    async def _recover(self) -> None:
+        try:
+            while not self._closed:
+                try:
+                    await self._path.engine.run(Reclaim())
+                except PenstockError:  # the callers are told what is wrong
+                    break
+                self._let_go(self._path.lost)
+                if not self._held:
+                    break
+                await pause(self._path.clock, limits.fast_recovery_pause_ms)
+        finally:
+            self._running = False
+            self._let_go(())
+
+    def _let_go(self, lost: Collection[int]) -> None:
+        held, self._held = self._held, []
+        for number, claim in held:
+            if claim.future.done():
+                continue
+            if self._closed:
+                claim.future.set_result([])
+            elif number in lost:
+                self._held.append((number, claim))
+            else:
+                self._path.engine.put_back(claim)

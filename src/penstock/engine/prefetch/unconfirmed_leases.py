@@ -1,0 +1,73 @@
+"""What this server has handed out from ready lists, until the database knows who has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core.ids import time_of
+
+if TYPE_CHECKING:
+    from penstock.core.job import Job
+    from penstock.engine.unit_of_work import Work
+
+
+class At(NamedTuple):
+    """A moment that has passed."""
+
+    now_ms: int
+    steady_ms: int
+
+    def serial(self) -> int:
+        """Nothing can be numbered in the past."""
+        raise NotImplementedError
+
+
+class Handed(NamedTuple):
+    """A job that a worker has, and since when."""
+
+    job_id: int
+    at: At
+    lease_ms: int
+    owner: str | None
+
+
+class HandedOut:
+    """By lease token."""
+
+    def __init__(self) -> None:
+        self._by_token: dict[int, Handed] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_token)
+
+    def __contains__(self, token: int) -> bool:
+        return token in self._by_token
+
+    def add(self, token: int, handed: Handed) -> None:
+        """Remember a job that was handed out."""
+        self._by_token[token] = handed
+
+    def older_than(self, steady_ms: int, limit: int) -> dict[int, Handed]:
+        """Return some that were handed out before a moment, oldest first, by token."""
+        found: dict[int, Handed] = {}
+        for token, handed in self._by_token.items():
+            if handed.at.steady_ms >= steady_ms or len(found) >= limit:
+                break
+            found[token] = handed
+        return found
+
+    def forget(self, token: int) -> None:
+        """Forget a job that the database knows all about."""
+        self._by_token.pop(token, None)
+
+    def begin(self, work: Work, job: Job) -> None:
+        """A worker speaks of a job it has. If that was set aside, write down that it has it, since when, and for how long."""
+        if job.started_at is not None:
+            return
+        handed = self._by_token.get(job.token)
+        if handed is None:  # handed out by another server: since it was set aside is the closest we know
+            aside = work.steady_ms if job.lease_until is None else min(work.steady_ms, job.lease_until - job.lease_ms)
+            work.begin(job, job.lease_ms, At(time_of(job.token), aside))
+        else:
+            work.begin(job, handed.lease_ms, handed.at)
+            work.after_commit.append(lambda: self.forget(job.token))

@@ -1,0 +1,1 @@
+"""Commands about whole queues: settings, crons, webhooks, subscriptions."""

@@ -1,0 +1,295 @@
+"""What is done to whole queues: settings, and moving or removing many jobs at once.
+
+Whatever may touch a million jobs is done in slices, each a command of its own, so that other work goes on between them. It
+concerns the jobs that were there when it began; a crash in the middle leaves the rest untouched, never half a job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.core import limits
+from penstock.core.errors import PartlyDone, PenstockError, WrongState
+from penstock.core.events import EventKind
+from penstock.core.lifecycle import Arrow, State, sources
+from penstock.engine.command import Command
+from penstock.engine.jobs.dead_letters import is_free
+from penstock.engine.jobs.update import follow
+from penstock.engine.prefetch.commands import call_back
+from penstock.store.contract import Place, Selection
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from penstock.core.job import Job
+    from penstock.core.queue import QueueKey, QueueSettings
+    from penstock.engine.engine import Engine
+    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.unit_of_work import Work
+
+
+#: All states in the order in which jobs go through them: what moves on while a long removal is under way is still met. Those
+#: that wait for others come first, because the end of these may be what lets them go on. What goes back (a worker fails while
+#: it goes on) is met by another pass.
+_ALONG_THEIR_WAY: Final = (
+    State.WAITING_CHILDREN,
+    State.DELAYED,
+    State.WAITING,
+    State.ACTIVE,
+    State.COMPLETED,
+    State.DEAD,
+)
+#: So often at most: a job would have to be taken and to fail once in each.
+_PASSES: Final = 10
+
+
+class Configure(Command[None]):
+    """Change the settings of a queue; one that does not exist yet gets them for later.
+
+    ``change`` is given the settings as they are and returns them as they shall be, or raises why not; ``note`` is journaled
+    with the event.
+    """
+
+    __slots__ = ("change", "event", "note", "queue")
+
+    def __init__(
+        self,
+        queue: QueueKey,
+        event: EventKind,
+        change: Callable[[QueueSettings], QueueSettings],
+        note: Callable[[QueueSettings], object] | None = None,
+    ) -> None:
+        self.queue = queue
+        self.event = event
+        self.change = change
+        self.note = note
+
+
+class Slice(Command[list["Job"]]):
+    """Take some jobs of a queue along one arrow, those that are still in one of the given states; answers which."""
+
+    __slots__ = ("arrow", "ids", "queue", "states")
+
+    def __init__(self, queue: QueueKey, arrow: Arrow, states: tuple[State, ...], ids: Sequence[int]) -> None:
+        self.queue = queue
+        self.arrow = arrow
+        self.states = states
+        self.ids = ids
+
+
+class Announce(Command[None]):
+    """Journal the end of something that was done in slices."""
+
+    __slots__ = ("event", "note", "queue")
+
+    def __init__(self, queue: QueueKey, event: EventKind, note: object = None) -> None:
+        self.queue = queue
+        self.event = event
+        self.note = note
+
+
+class Forget(Command[None]):
+    """Forget a queue and its settings, if it has no jobs."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self, queue: QueueKey) -> None:
+        self.queue = queue
+
+
+async def configure(_engine: Engine, work: Work, commands: Sequence[Configure]) -> None:
+    """Apply a batch of settings."""
+    for command in commands:
+        try:
+            queue = await work.tx.queue_open(command.queue)
+            settings = command.change(queue.settings)
+        except PenstockError as error:
+            work.refuse(command, error)
+            continue
+        await work.tx.queue_save(queue, settings, queue.created_at)
+        work.tell(command.event, queue, None if command.note is None else command.note(settings))
+        work.reconfigured.add(queue.key)
+        work.ready.add(queue.number)  # a resumed queue or a higher limit may have something for those who wait
+        work.answer(command, None)
+
+
+async def slice_(engine: Engine, work: Work, commands: Sequence[Slice]) -> None:
+    """Apply a batch of slices."""
+    for command in commands:
+        moved: list[Job] = []
+        queue = work.tx.queue_find(command.queue)
+        if queue is not None:
+            await work.prefetch(command.ids)
+            await call_back(engine, work, [work.at_hand(job_id) for job_id in command.ids])
+            for job_id in command.ids:
+                job = await work.find(command.queue.namespace, job_id)
+                if job is not None and job.queue == queue.number and job.state in command.states:
+                    if command.arrow is Arrow.REVIVE and not is_free(work, job):
+                        continue  # a consumer looks at this dead job
+                    with contextlib.suppress(WrongState):  # a unique key that is taken: this one stays where it is
+                        await follow(work, job, command.arrow)
+                        moved.append(job)
+        work.answer(command, moved)
+
+
+async def announce(_engine: Engine, work: Work, commands: Sequence[Announce]) -> None:
+    """Apply a batch of announcements."""
+    for command in commands:
+        queue = work.tx.queue_find(command.queue)
+        if queue is not None:
+            work.tell(command.event, queue, command.note)
+        work.answer(command, None)
+
+
+async def forget(engine: Engine, work: Work, commands: Sequence[Forget]) -> None:
+    """Apply a batch of forgotten queues."""
+    await work.flush()
+    for command in commands:
+        queue = work.tx.queue_find(command.queue)
+        if queue is not None:
+            work.tell(EventKind.QUEUE_OBLITERATED, queue)
+            if await work.tx.is_empty(queue):
+                work.tell(EventKind.QUEUE_REMOVED, queue)
+                work.ready.discard(queue.number)
+                await work.tx.queue_remove(queue)
+                work.after_commit.append(partial(engine.throttle.forget, command.queue))
+                if queue.settings.subscriptions:
+                    work.after_commit += engine.when_webhooks_change
+        work.answer(command, None)
+
+
+# The long ones, made of slices.
+
+
+async def move_many(
+    engine: AnyEngine,
+    queue: QueueKey,
+    arrow: Arrow,
+    *,
+    states: tuple[State, ...] | None = None,
+    limit: int | None = None,
+    before_ms: int | None = None,
+    up_to_id: int | None = None,
+    moved: Callable[[list[Job]], None] | None = None,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> int:
+    """Take many jobs of a queue along an arrow, slice by slice, oldest first; return how many.
+
+    ``up_to_id``: those made later stay (None: later than now). ``moved`` sees the jobs of each slice; ``goes_on`` is asked
+    before each. Raises PartlyDone if it could not be finished.
+    """
+    count = 0
+    wanted = states or sources(arrow)
+    try:
+        async for ids in _old_jobs(engine, queue, wanted, before_ms, up_to_id):
+            left = ids
+            while left and goes_on() and (limit is None or count < limit):
+                some = left if limit is None else left[: limit - count]
+                left = left[len(some) :]  # others may be at the same: what they have moved does not count
+                done = await engine.run(Slice(queue, arrow, wanted, some))
+                count += len(done)
+                if moved is not None:
+                    moved(done)
+            if left:
+                break
+    except PenstockError as error:
+        if count == 0:
+            raise
+        raise PartlyDone(f"Interrupted after {count} jobs, the others are untouched: {error}") from error
+    return count
+
+
+async def _old_jobs(
+    engine: AnyEngine, queue: QueueKey, states: tuple[State, ...], before_ms: int | None, up_to_id: int | None
+) -> AsyncIterator[list[int]]:
+    """Go through the jobs that are in some states now, in order, a slice at a time.
+
+    Each place is passed once, and a job that a worker has had since is not among them: what is brought back and finished again
+    meanwhile is not brought back for ever.
+    """
+    fast = engine.of(queue).fast
+    if fast is not None:
+        await fast.clear(queue)
+    up_to_id = engine.highest_id() if up_to_id is None else up_to_id
+    for state in states:
+        after = Place(0, 0)
+        while True:
+            found = engine.store.queue_find(queue)
+            if found is None or not (engine.store.capabilities.is_shared or engine.store.counts(found).of(state)):
+                break
+            page = await engine.store.job_select(Selection(found, state, limits.select_jobs_max, up_to_id, before_ms, after))
+            for start in range(0, len(page), limits.slice_jobs_max):
+                yield [place.id for place in page[start : start + limits.slice_jobs_max]]
+            if len(page) < limits.select_jobs_max:
+                break
+            after = page[-1]
+
+
+async def drain(engine: AnyEngine, queue: QueueKey) -> int:
+    """Remove all waiting and delayed jobs."""
+    count = await move_many(engine, queue, Arrow.DRAIN)
+    await engine.run(Announce(queue, EventKind.QUEUE_DRAINED, count))
+    return count
+
+
+async def clean(engine: AnyEngine, queue: QueueKey, grace_ms: int, states: tuple[State, ...], limit: int) -> list[Job]:
+    """Remove up to ``limit`` jobs older than a grace period, and return them."""
+    before = engine.clock.now_ms() - grace_ms if grace_ms > 0 else None
+    removed: list[Job] = []
+    await move_many(engine, queue, Arrow.CLEAN, states=states, limit=limit, before_ms=before, moved=removed.extend)
+    note = {"states": [state.value for state in states], "count": len(removed)}
+    await engine.run(Announce(queue, EventKind.QUEUE_CLEANED, note))
+    return removed
+
+
+async def obliterate(engine: AnyEngine, queue: QueueKey) -> int:
+    """Remove a queue with everything in it."""
+    count = await _remove_all(engine, queue)
+    await engine.run(Forget(queue))
+    return count
+
+
+async def empty(engine: AnyEngine, queue: QueueKey) -> int:
+    """Remove everything in a queue, whoever holds it; the queue and its settings stay."""
+    count = await _remove_all(engine, queue)
+    await engine.run(Announce(queue, EventKind.QUEUE_DRAINED, count))
+    return count
+
+
+async def _remove_all(engine: AnyEngine, queue: QueueKey) -> int:
+    """Remove all jobs that a queue has now, whoever holds them and whatever becomes of them meanwhile."""
+    up_to_id = engine.highest_id()
+    count = 0
+    for number in range(_PASSES):
+        removed = await move_many(engine, queue, Arrow.OBLITERATE, states=_ALONG_THEIR_WAY, up_to_id=up_to_id)
+        count += removed
+        if number and not removed:
+            break
+    return count
+
+
+async def revive(engine: AnyEngine, queue: QueueKey, limit: int | None = None) -> int:
+    """Bring dead jobs back to the queue that no consumer holds: all of them, or the ``limit`` oldest."""
+    count = await move_many(engine, queue, Arrow.REVIVE, limit=limit)
+    await engine.run(Announce(queue, EventKind.DLQ_RETRY_ALL, count))
+    return count
+
+
+async def revive_some(engine: AnyEngine, queue: QueueKey, ids: Sequence[int]) -> int:
+    """Bring some dead jobs back to the queue; return how many were still dead."""
+    count = 0
+    for start in range(0, len(ids), limits.slice_jobs_max):
+        some = ids[start : start + limits.slice_jobs_max]
+        done = await engine.run(Slice(queue, Arrow.REVIVE, (State.DEAD,), some))
+        count += len(done)
+    await engine.run(Announce(queue, EventKind.DLQ_RETRY_ALL, count))
+    return count
+
+
+async def purge(engine: AnyEngine, queue: QueueKey) -> int:
+    """Remove all dead jobs."""
+    count = await move_many(engine, queue, Arrow.PURGE)
+    await engine.run(Announce(queue, EventKind.DLQ_PURGED, count))
+    return count

@@ -1,0 +1,155 @@
+"""Pausing and limiting the groups of a queue, and asking about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.core import limits
+from penstock.core.errors import PenstockError, TooMany
+from penstock.core.group_limits import NOT_LIMITED, GroupDefaults, GroupLimits
+from penstock.engine.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.core.queue import Queue, QueueKey
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import Work
+
+
+class ConfigureGroup(Command[bool]):
+    """Change what is set of a group of a queue; answers whether that made a difference.
+
+    ``change`` is given what is set and the steady moment in ms. A queue that does not exist yet is made, if there is something
+    to set.
+    """
+
+    __slots__ = ("change", "group", "queue")
+
+    def __init__(self, queue: QueueKey, group: str, change: Callable[[GroupLimits, int], GroupLimits]) -> None:
+        self.queue = queue
+        self.group = group
+        self.change = change
+
+
+class AskForGroups(Command[None]):
+    """Have limits for all groups of a queue of which the same is not set, as a worker asks for them.
+
+    They end ``limits.group_defaults_ms`` after they were last asked for. Of what several workers ask, the stricter one holds.
+    A queue that does not exist yet is made.
+    """
+
+    __slots__ = ("asked", "queue")
+
+    def __init__(self, queue: QueueKey, asked: GroupDefaults) -> None:
+        self.queue = queue
+        self.asked = asked
+
+
+class AskGroup(Command[tuple[GroupLimits, int]]):
+    """Answer with what is set of a group, as far as it is in force, and with the steady moment that goes for, in ms."""
+
+    __slots__ = ("group", "queue")
+
+    def __init__(self, queue: QueueKey, group: str) -> None:
+        self.queue = queue
+        self.group = group
+
+
+async def configure_group(_engine: Engine, work: Work, commands: Sequence[ConfigureGroup]) -> None:
+    """Apply a batch of changes to groups."""
+    await work.flush()
+    for command in commands:
+        queue = work.tx.queue_find(command.queue)
+        limited = 0 if queue is None else await work.tx.groups_limited(queue)  # before any group is held
+        before = await _limits_of(work, queue, command.group)
+        after = command.change(before, work.steady_ms)
+        if after == before:
+            work.answer(command, False)
+            continue
+        if queue is None:
+            try:
+                queue = await work.tx.queue_open(command.queue)
+            except PenstockError as error:
+                work.refuse(command, error)
+                continue
+            await work.tx.groups_limited(queue)
+        if not before.is_set and limited >= limits.limited_groups_max:
+            work.refuse(command, TooMany(f"{limits.limited_groups_max} groups of the queue are paused or limited already."))
+            continue
+        if not queue.settings.limits_groups:
+            # From here on claims look at its groups, and no ready list hands out its jobs.
+            await _save(work, queue, limits_groups=True)
+        await work.tx.group_save(queue, [(command.group, after)])
+        if not after.is_set:
+            await forget_unused(work, queue)
+        work.ready.add(queue.number)  # a resumed group or a higher limit may have something for those who wait
+        work.answer(command, True)
+
+
+async def ask_for_groups(_engine: Engine, work: Work, commands: Sequence[AskForGroups]) -> None:
+    """Apply a batch of what workers ask for all groups."""
+    for command in commands:
+        try:
+            queue = await work.tx.queue_open(command.queue)
+        except PenstockError as error:
+            work.refuse(command, error)
+            continue
+        before = queue.settings.group_defaults
+        after = (GroupDefaults() if before is None else before).joined(command.asked, work.now_ms)
+        if after != before:
+            await _save(work, queue, limits_groups=True, group_defaults=after)
+            work.ready.add(queue.number)
+        work.answer(command, None)
+
+
+async def forget_unused(work: Work, queue: Queue) -> None:
+    """Forget what workers asked for all groups if it has ended, and that groups are limited if none is any more.
+
+    Groups whose limits nobody counts any more would not be looked at again: so nobody may add one until the commit.
+    """
+    settings = work.tx.queue_by_number(queue.number).settings
+    if not settings.limits_groups:
+        return
+    defaults = settings.group_defaults
+    if defaults is not None:
+        if work.now_ms < defaults.until:
+            return
+        await _save(work, queue, group_defaults=None)
+    if not await work.tx.group_page(queue, "", 1):
+        await work.tx.groups_limited(queue)
+        if not await work.tx.group_page(queue, "", 1):
+            await _save(work, queue, limits_groups=False)
+
+
+async def reopen(work: Work, queue: Queue) -> int | None:
+    """Have time let groups go on before a claim; return the steady moment at which it does for the next, in ms."""
+    defaults = queue.settings.group_defaults
+    if defaults is not None and work.now_ms >= defaults.until:
+        await _save(work, queue, group_defaults=None)
+    return await work.tx.group_reopen(queue, limits.groups_reopened_max)
+
+
+async def _save(work: Work, queue: Queue, **changes: object) -> None:
+    queue = work.tx.queue_by_number(queue.number)
+    await work.tx.queue_save(queue, msgspec.structs.replace(queue.settings, **changes), queue.created_at)
+    work.reconfigured.add(queue.key)
+
+
+async def ask_group(_engine: Engine, work: Work, commands: Sequence[AskGroup]) -> None:
+    """Apply a batch of questions about groups."""
+    await work.flush()
+    for command in commands:
+        found = await _limits_of(work, work.tx.queue_find(command.queue), command.group)
+        work.answer(command, (found, work.steady_ms))
+
+
+async def _limits_of(work: Work, queue: Queue | None, group: str) -> GroupLimits:
+    stored = None
+    if queue is not None and queue.settings.limits_groups:
+        stored = await work.tx.group_load(queue, group)
+    if queue is None or stored is None:
+        return NOT_LIMITED
+    return stored.at(work.steady_ms, defaults=queue.settings.group_defaults)

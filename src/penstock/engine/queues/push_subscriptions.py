@@ -1,0 +1,112 @@
+"""Registering the webhooks that messages of a queue are pushed to. Pushing them is the work of the messages door.
+
+They are settings of their queue: every server knows them with the queue, they move with it, and they go with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.core import limits
+from penstock.core.errors import QueueMoving, SubscriptionNotFound, TooMany
+from penstock.core.events import EventKind
+from penstock.core.queue import Subscription
+from penstock.engine.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.core.queue import Queue, QueueKey
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import Work
+
+
+class AddSubscription(Command[Subscription]):
+    """Have the messages of a queue pushed to a URL that was checked. Refused with TooMany."""
+
+    __slots__ = ("queue", "secret", "url")
+
+    grows = True
+
+    def __init__(self, queue: QueueKey, url: str, secret: str) -> None:
+        self.queue = queue
+        self.url = url
+        self.secret = secret
+
+
+class RemoveSubscription(Command[None]):
+    """Have messages pushed no more. Refused with SubscriptionNotFound.
+
+    ``may``: whether subscriptions of a queue may be touched; what may not be is as good as unknown.
+    """
+
+    __slots__ = ("may", "subscription_id")
+
+    def __init__(self, subscription_id: int, may: Callable[[QueueKey], bool]) -> None:
+        self.subscription_id = subscription_id
+        self.may = may
+
+
+async def add_subscription(engine: Engine, work: Work, commands: Sequence[AddSubscription]) -> None:
+    """Apply a batch of registrations."""
+    for command in commands:
+        try:
+            queue = await work.tx.queue_open(command.queue)
+            _check_room(engine, queue)
+        except TooMany as error:
+            work.refuse(command, error)
+            continue
+        added = Subscription(work.serial(), command.url, command.secret, work.now_ms)
+        await _save(engine, work, queue, (*queue.settings.subscriptions, added))
+        work.answer(command, added)
+
+
+def _check_room(engine: Engine, queue: Queue) -> None:
+    """Raise TooMany, or NamespaceLimit."""
+    namespace, most = queue.key.namespace, limits.subscriptions_max
+    taken = held = 0
+    for each in engine.store.queues():
+        count = len(each.settings.subscriptions)
+        if count:
+            taken += count
+            held += count if each.key.namespace == namespace else 0
+    text = ""
+    if len(queue.settings.subscriptions) >= limits.queue_subscriptions_max:
+        text = f"Too many subscriptions of this queue (max {limits.queue_subscriptions_max})."
+    elif taken >= most:
+        text = f"Too many subscriptions (max {most})."
+    if text:
+        raise TooMany(f"{text} Remove some that are not used.")
+    engine.shares.check("push subscriptions", namespace, most=most, taken=taken, held=held)
+
+
+async def remove_subscription(engine: Engine, work: Work, commands: Sequence[RemoveSubscription]) -> None:
+    """Apply a batch of removals."""
+    for command in commands:
+        found = _find(engine, command)
+        if found is None:
+            work.refuse(command, SubscriptionNotFound())
+        elif work.tx.queue_away(found.key) is not None:
+            work.refuse(command, QueueMoving())
+        else:
+            kept = tuple(each for each in found.settings.subscriptions if each.id != command.subscription_id)
+            await _save(engine, work, found, kept)
+            work.answer(command, None)
+
+
+async def _save(engine: Engine, work: Work, queue: Queue, subscriptions: tuple[Subscription, ...]) -> None:
+    settings = msgspec.structs.replace(queue.settings, subscriptions=subscriptions)
+    await work.tx.queue_save(queue, settings, queue.created_at)
+    work.tell(EventKind.CONFIG_MESSAGES_CHANGED, queue)
+    work.reconfigured.add(queue.key)
+    work.after_commit += engine.when_webhooks_change
+
+
+def _find(engine: Engine, command: RemoveSubscription) -> Queue | None:
+    """Return the queue that has a subscription. All are looked through: it is seldom asked for."""
+    for queue in engine.store.queues():
+        if any(each.id == command.subscription_id for each in queue.settings.subscriptions):
+            return queue if command.may(queue.key) else None
+    return None

@@ -1,0 +1,162 @@
+"""Registering webhooks, and writing down how far they have got. Delivering them is the work of ``outbound``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.core import ids, limits
+from penstock.core.errors import TooMany, WebhookNotFound
+from penstock.core.events import EventKind, queue_event
+from penstock.core.webhook import Progress, Webhook
+from penstock.engine.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import Work
+
+
+class AddWebhook(Command[Webhook]):
+    """Register a webhook that was checked; it is told of what happens from now on. Refused with TooMany."""
+
+    __slots__ = ("events", "known_as", "namespace", "queue", "secret", "url")
+
+    grows = True
+
+    def __init__(self, namespace: str, url: str, events: tuple[str, ...], queue: str | None, secret: str | None) -> None:
+        self.namespace = namespace
+        self.url = url
+        self.events = events
+        self.queue = queue
+        self.known_as: int | None = None  #: the id it has on another shard already, where it was told of, too
+        self.secret = secret
+
+
+class RemoveWebhook(Command[None]):
+    """Forget a webhook. Refused with WebhookNotFound."""
+
+    __slots__ = ("namespace", "webhook_id")
+
+    def __init__(self, namespace: str, webhook_id: int) -> None:
+        self.namespace = namespace
+        self.webhook_id = webhook_id
+
+
+class EnableWebhook(Command[None]):
+    """Switch a webhook on or off; one that is switched on again goes on from now. Refused with WebhookNotFound."""
+
+    __slots__ = ("enabled", "namespace", "webhook_id")
+
+    def __init__(self, namespace: str, webhook_id: int, *, enabled: bool) -> None:
+        self.namespace = namespace
+        self.webhook_id = webhook_id
+        self.enabled = enabled
+
+
+class NoteDeliveries(Command[None]):
+    """Write down how far webhooks have got, by their ids. Those that are gone are left out."""
+
+    __slots__ = ("progress",)
+
+    def __init__(self, progress: Sequence[tuple[int, Progress]]) -> None:
+        self.progress = progress
+
+
+async def add_webhook(engine: Engine, work: Work, commands: Sequence[AddWebhook]) -> None:
+    """Apply a batch of registrations."""
+    for command in commands:
+        try:
+            _check_room(engine, command)
+        except TooMany as error:
+            work.refuse(command, error)
+            continue
+        webhook = Webhook(
+            id=command.known_as or work.serial(),
+            namespace=command.namespace,
+            url=command.url,
+            events=command.events,
+            queue=command.queue,
+            secret=command.secret,
+            created_at=work.now_ms,
+            cursor=engine.store.journal_next,
+        )
+        await work.tx.webhook_save([webhook])
+        if command.known_as is None:
+            events = list(webhook.events)
+            _tell(work, EventKind.WEBHOOK_ADDED, command.namespace, webhook.id, url=webhook.url, events=events)
+        _changed(engine, work)
+        work.answer(command, webhook)
+
+
+def _check_room(engine: Engine, command: AddWebhook) -> None:
+    """Raise TooMany, or NamespaceLimit. One that is known on another shard already was counted there."""
+    webhooks = engine.store.webhook_list()
+    if len(webhooks) >= limits.webhooks_max:
+        raise TooMany(f"Too many webhooks (max {limits.webhooks_max}). Remove some that are not used.")
+    if command.known_as is None:
+        held = sum(each.namespace == command.namespace for each in webhooks)
+        engine.shares.check("webhooks", command.namespace, most=limits.webhooks_max, taken=len(webhooks), held=held)
+
+
+async def remove_webhook(engine: Engine, work: Work, commands: Sequence[RemoveWebhook]) -> None:
+    """Apply a batch of removals."""
+    for command in commands:
+        if find(engine, command.namespace, command.webhook_id) is None:
+            work.refuse(command, WebhookNotFound())
+            continue
+        await work.tx.webhook_remove([command.webhook_id])
+        _tell(work, EventKind.WEBHOOK_REMOVED, command.namespace, command.webhook_id)
+        _changed(engine, work)
+        work.answer(command, None)
+
+
+async def enable_webhook(engine: Engine, work: Work, commands: Sequence[EnableWebhook]) -> None:
+    """Apply a batch of switches."""
+    for command in commands:
+        webhook = find(engine, command.namespace, command.webhook_id)
+        if webhook is None:
+            work.refuse(command, WebhookNotFound())
+            continue
+        if webhook.enabled != command.enabled:
+            cursor = engine.store.journal_next if command.enabled else webhook.cursor
+            await work.tx.webhook_save([msgspec.structs.replace(webhook, enabled=command.enabled, cursor=cursor)])
+            _changed(engine, work)
+        work.answer(command, None)
+
+
+async def note_deliveries(engine: Engine, work: Work, commands: Sequence[NoteDeliveries]) -> None:
+    """Apply a batch of notes. A cursor never goes back: one that was switched on again meanwhile is ahead already.
+
+    Nor does it point behind the end of the journal: a failing disk may have taken back what it was read from.
+    """
+    end = engine.store.journal_next
+    for command in commands:
+        for webhook_id, progress in command.progress:
+            webhook = engine.store.webhook_find(webhook_id)
+            if webhook is not None:
+                changed = msgspec.structs.replace(
+                    webhook,
+                    cursor=max(webhook.cursor, min(progress.cursor, end)),
+                    successes=webhook.successes + progress.successes,
+                    failures=webhook.failures + progress.failures,
+                    last_triggered=progress.last_triggered or webhook.last_triggered,
+                )
+                await work.tx.webhook_save([changed])
+        work.answer(command, None)
+
+
+def find(engine: Engine, namespace: str, webhook_id: int) -> Webhook | None:
+    """Return a webhook of a namespace, or None."""
+    webhook = engine.store.webhook_find(webhook_id)
+    return None if webhook is None or webhook.namespace != namespace else webhook
+
+
+def _tell(work: Work, kind: EventKind, namespace: str, webhook_id: int, **more: object) -> None:
+    work.tx.journal([queue_event(kind, 0, {"id": ids.to_uuid(webhook_id), **more}, namespace=namespace)])
+
+
+def _changed(engine: Engine, work: Work) -> None:
+    work.after_commit += engine.when_webhooks_change

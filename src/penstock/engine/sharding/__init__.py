@@ -1,0 +1,1 @@
+"""Several shards as one engine: routing, names, dependencies across shards, moving queues."""

@@ -1,0 +1,224 @@
+"""Names that are given once per namespace, over all shards: see ``core.reservations``.
+
+A push that gives a name first reserves it at the name's home, for the shard of its queue, in a transaction of its own. On that
+shard a name is given once anyway, so the ticket of the reservation is all that has to be right: the push shows it, and a
+push whose ticket was withdrawn is refused. Whoever wants the name for another shard, because no job has it (it is gone, or a
+server died before it was there), withdraws the ticket on the shard that had it, and only then takes the reservation over.
+That is certain without comparing clocks; time only decides how long somebody waits for a push that may be under way.
+
+What is left of names whose jobs are gone is removed now and then, once it is too old for a push to go by it: a reservation is
+used for a minute at most after it was given or renewed, and nobody counts on that before two have passed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core import limits
+from penstock.core.errors import QueueMoving
+from penstock.core.reservations import Reservation
+from penstock.core.sharding import home_of
+from penstock.engine.command import Command
+from penstock.engine.maintenance.service import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import Work
+
+
+class Wish(NamedTuple):
+    """A name that somebody wants to give on a shard."""
+
+    namespace: str
+    name: str
+    shard: int
+    instead: int = 0  #: ticket of the reservation to be taken over
+
+
+class Held(NamedTuple):
+    """Who has a name, and for how long in ms."""
+
+    reservation: Reservation
+    age_ms: int
+
+
+class Reserve(Command[list[Held]]):
+    """Reserve names at their home, as far as they are free; answers who has each of them now.
+
+    ``durable``: a job that is to have one of them is as durable as that.
+    """
+
+    __slots__ = ("durable", "wishes")
+
+    grows = True
+
+    def __init__(self, wishes: Sequence[Wish], *, durable: bool = False) -> None:
+        self.wishes = wishes
+        self.durable = durable
+
+
+class Withdraw(Command[list[bool]]):
+    """Withdraw the tickets of reservations on the shard that they are for; answers which names have a job there after all.
+
+    ``old``: they are older than any push that could still go by them, so that nobody has to remember it.
+    """
+
+    __slots__ = ("old", "reservations")
+
+    def __init__(self, reservations: Sequence[Reservation], *, old: bool = False) -> None:
+        self.reservations = reservations
+        self.old = old
+
+
+class ForgetNames(Command[None]):
+    """Remove reservations, unless they were given anew meanwhile; and what is too old of withdrawn tickets."""
+
+    __slots__ = ("reservations",)
+
+    def __init__(self, reservations: Sequence[Reservation]) -> None:
+        self.reservations = reservations
+
+
+class ListNames(Command[list[Reservation]]):
+    """Answer a page of the reservations that are at home here, in the order of namespace and name.
+
+    With PutNames and ForgetNames they can be given another home. A rebalance does not do that: since one, names are looked for
+    on all shards, and what is left at an old home is removed like any reservation that no job stands for.
+    """
+
+    __slots__ = ("after",)
+
+    def __init__(self, after: tuple[str, str] = ("", "")) -> None:
+        self.after = after
+
+
+class PutNames(Command[None]):
+    """Keep reservations from another home as they are; one that is here already stays."""
+
+    __slots__ = ("reservations",)
+
+    grows = True
+
+    def __init__(self, reservations: Sequence[Reservation]) -> None:
+        self.reservations = reservations
+
+
+async def reserve(_engine: Engine, work: Work, commands: Sequence[Reserve]) -> None:
+    """Apply a batch of reservations."""
+    layout = work.tx.layout
+    if layout is not None and layout.may_be_elsewhere:  # whose home is another shard by now
+        strange = [
+            each for each in commands if any(home_of(*wish[:2], layout.shards) != layout.shard for wish in each.wishes)
+        ]
+        for command in strange:
+            work.refuse(command, QueueMoving())
+        commands = [each for each in commands if each not in strange]
+    wanted = {(wish.namespace, wish.name): None for command in commands for wish in command.wishes}
+    known = await work.tx.name_load(wanted)
+    changed: dict[tuple[str, str], tuple[Reservation, int]] = {}
+    for command in commands:
+        held: list[Held] = []
+        for wish in command.wishes:
+            key = wish.namespace, wish.name
+            has = known.get(key)
+            read_with = changed[key][1] if key in changed else 0 if has is None else has.ticket
+            if has is None or has.ticket == wish.instead:
+                has = known[key] = Reservation(*key, wish.shard, work.serial(), work.now_ms)
+                changed[key] = has, read_with
+            elif has.shard == wish.shard and work.now_ms - has.at > limits.ticket_renew_ms:
+                has = known[key] = has._replace(at=work.now_ms)  # the same ticket: others may be going by it
+                changed[key] = has, read_with
+            held.append(Held(has, max(0, work.now_ms - has.at)))
+        work.answer(command, held)
+    if changed:
+        await work.tx.name_save(list(changed.values()))
+
+
+async def withdraw(engine: Engine, work: Work, commands: Sequence[Withdraw]) -> None:
+    """Apply a batch of withdrawals."""
+    await work.tx.ticket_withdraw([each.ticket for command in commands if not command.old for each in command.reservations])
+    for command in commands:
+        taken: set[tuple[str, str]] = set()
+        by_namespace: dict[str, list[str]] = {}
+        for each in command.reservations:
+            by_namespace.setdefault(each.namespace, []).append(each.name)
+        for namespace, names in by_namespace.items():
+            number = work.tx.namespace_number(namespace)
+            if number is None:  # another server may have made it since this transaction began
+                found = set(await engine.store.name_find(namespace, names))
+            else:
+                found = {name for _, name in await work.tx.job_find_custom([(number, name) for name in names])}
+            taken.update((namespace, name) for name in found)
+        work.answer(command, [each.key in taken for each in command.reservations])
+
+
+async def forget_names(_engine: Engine, work: Work, commands: Sequence[ForgetNames]) -> None:
+    """Apply a batch of removals."""
+    for command in commands:
+        if command.reservations:
+            await work.tx.name_remove(command.reservations)
+        work.answer(command, None)
+    await work.tx.ticket_trim(work.now_ms - limits.tickets_kept_ms, limits.sweep_jobs_max)
+
+
+async def list_names(_engine: Engine, work: Work, commands: Sequence[ListNames]) -> None:
+    """Apply a batch of questions for reservations."""
+    for command in commands:
+        work.answer(command, await work.tx.name_page(command.after, limits.slice_jobs_max))
+
+
+async def put_names(_engine: Engine, work: Work, commands: Sequence[PutNames]) -> None:
+    """Apply a batch of reservations that have moved."""
+    for command in commands:
+        known = await work.tx.name_load([each.key for each in command.reservations])
+        fresh = {each.key: (each, 0) for each in command.reservations if each.key not in known}
+        if fresh:
+            await work.tx.name_save(list(fresh.values()))
+        work.answer(command, None)
+
+
+class Registrar(Keeper):
+    """Removes reservations of names whose jobs are gone, and withdrawn tickets that nobody can show any more."""
+
+    every_ms = 5 * limits.MINUTE_MS
+
+    def __init__(self, engine: Engine, engines: Sequence[Engine]) -> None:
+        super().__init__(engine)
+        self._engines = engines
+
+    async def run_once(self) -> None:
+        """Go through the names that are at home here, slice by slice."""
+        home = self._engine
+        if not home.leads:
+            return
+        after = ("", "")
+        await home.run(ForgetNames([]))
+        while self.goes_on():
+            page = await home.run(ListNames(after))
+            if not page:
+                break
+            after = page[-1].key
+            before = home.clock.now_ms() - limits.ticket_ms
+            by_shard: dict[int, list[Reservation]] = {}
+            for each in page:
+                if each.at < before and each.shard < len(self._engines):
+                    by_shard.setdefault(each.shard, []).append(each)
+            for shard, old in by_shard.items():
+                await self._forget(self._engines[shard], old)
+
+    async def _forget(self, engine: Engine, old: Sequence[Reservation]) -> None:
+        """Forget those of some reservations that no job on their shard has the name of."""
+        if engine.store.status().error is not None:
+            return
+        taken: set[tuple[str, str]] = set()
+        for namespace in {each.namespace for each in old}:
+            names = [each.name for each in old if each.namespace == namespace]
+            taken.update((namespace, name) for name in await engine.store.name_find(namespace, names))
+        free = [each for each in old if each.key not in taken]
+        if free:  # most names have a job, so only the others are looked at with everybody else kept out
+            after_all = await engine.run(Withdraw(free, old=True))
+            orphans = [each for each, has_job in zip(free, after_all, strict=True) if not has_job]
+            if orphans:
+                await self._engine.run(ForgetNames(orphans))

@@ -1,0 +1,393 @@
+"""A push where there are several shards: what it has to find out on other shards before its own can decide.
+
+That is: whether its names are free in all of the namespace, and how jobs of other shards stand that it needs. A push without
+names and needs has nothing to find out and never comes here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core import ids, limits
+from penstock.core.clock import pause
+from penstock.core.errors import (
+    InvalidInput,
+    NameContested,
+    OutcomeUnknown,
+    PartlyPushed,
+    PenstockError,
+    QueueMoving,
+    StorageFailed,
+    StorageFull,
+)
+from penstock.core.ids import shard_of
+from penstock.core.job import JobFlag
+from penstock.core.lifecycle import Arrow, State
+from penstock.core.reservations import Permit
+from penstock.core.sharding import home_of
+from penstock.engine.jobs.push import Push, PushAcross, PushAgain
+from penstock.engine.jobs.uniqueness import MISSPELT
+from penstock.engine.queues.admin import Slice
+from penstock.engine.sharding.name_registry import Reserve, Wish, Withdraw
+from penstock.engine.sharding.remote_dependencies import Await
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.dependencies import Afar
+    from penstock.core.job import Job, NewJob
+    from penstock.core.queue import QueueKey
+    from penstock.core.reservations import Reservation
+    from penstock.engine.engine import Engine
+    from penstock.engine.sharding.engine import Fleet
+    from penstock.engine.sharding.name_registry import Held
+
+_Name = tuple[str, str]
+
+
+class Item(NamedTuple):
+    """One job of a push."""
+
+    place: int
+    queue: QueueKey
+    new: NewJob
+    shard: int  #: of the queue
+
+    @property
+    def name(self) -> _Name | None:
+        """Its namespace and own id. One that is spelled like an id of ours is none: it can only name a job that is there."""
+        own = self.new.job_id
+        return None if own is None or ids.from_uuid(own) is not None else (self.queue.namespace, own)
+
+
+def is_plain(jobs: Sequence[NewJob]) -> bool:
+    """Tell whether nothing has to be found out on other shards before some jobs are pushed."""
+    for new in jobs:  # noqa: SIM110 - any() with a generator takes three times as long
+        if new.job_id is not None or new.needs:
+            return False
+    return True
+
+
+def why(error: PenstockError) -> str:
+    """Say why a part of a push failed. What a shard says of itself ("nothing was stored") would be wrong for all of it."""
+    if isinstance(error, StorageFailed):
+        return "a shard was lost meanwhile."
+    return "a shard is full." if isinstance(error, StorageFull) else str(error)
+
+
+def check_shard(engine: Engine, shard: int) -> None:
+    """Raise StorageFailed or StorageFull if a shard is known to take no new jobs."""
+    try:
+        engine.store.check_writable(grows=True)
+    except StorageFailed as error:
+        raise StorageFailed(f"Shard {shard} is down. {error}") from error
+
+
+class Pushing:
+    """One push, on its way. ``asked_ms``: for one to several queues, see PushAcross. ``room``: for one to one, see Push."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        parts: Sequence[tuple[QueueKey, Sequence[NewJob]]],
+        asked_ms: int | None,
+        room: int | None = None,
+    ) -> None:
+        self._fleet = fleet
+        self._engines = fleet.engines
+        self._asked_ms = asked_ms
+        self._room = room
+        self._shape = [len(jobs) for _, jobs in parts]
+        pairs = [(queue, new) for queue, jobs in parts for new in jobs]
+        self._items = [Item(place, queue, new, 0) for place, (queue, new) in enumerate(pairs)]
+        self._durable = any(new.flags & JobFlag.DURABLE for _, new in pairs)
+        self._answers: dict[int, Job] = {}
+        self._instead: dict[_Name, int] = {}  #: tickets that were withdrawn
+        self._located: dict[int, int] = {}  #: shards of jobs that ids name, where those do not say it
+
+    async def run(self) -> list[list[Job]]:
+        """Push everything; answers the jobs of each part. Raises NameContested if others want the same names all the time."""
+        clock = self._fleet.clock
+        tries, until = 0, clock.steady_ms() + limits.move_hold_ms
+        while tries < limits.name_tries_max:
+            try:
+                await self._try()
+            except NameContested:
+                tries += 1
+                await pause(clock, limits.name_look_ms)
+                continue
+            except QueueMoving as error:
+                if clock.steady_ms() >= until:
+                    raise await self._partly(error) from error
+                await pause(clock, limits.move_look_ms)
+                continue
+            except PenstockError as error:
+                raise await self._partly(error) from error
+            answers = iter([self._answers[item.place] for item in self._items])
+            return [[next(answers) for _ in range(size)] for size in self._shape]
+        raise await self._partly(NameContested())
+
+    async def _partly(self, error: PenstockError) -> PenstockError:
+        """Take back what is stored on other shards if something failed; return what to say of it."""
+        if self._asked_ms is not None and not isinstance(error, OutcomeUnknown):
+            await self._take_back()
+        if self._asked_ms is None or not self._answers:
+            return error
+        count, of = len(self._answers), len(self._items)
+        if isinstance(error, OutcomeUnknown):
+            text = (
+                f"{count} of {of} jobs are stored, and of the others it is not known: a shard was lost while it stored them."
+            )
+        else:
+            text = f"{count} of {of} jobs are stored, the others are not: {why(error)}"
+        ids = (None if (job := self._answers.get(item.place)) is None else job.id for item in self._items)
+        return PartlyPushed(
+            f"{text} Send the others again: what has an idempotency key is not stored twice.",
+            [list(islice(ids, size)) for size in self._shape],
+        )
+
+    async def _take_back(self) -> None:
+        """Cancel what was stored, but for what a worker has by now and what has a name: that may have been there before."""
+        stored: dict[QueueKey, dict[int, int]] = {}
+        for item in self._items:
+            if item.place in self._answers and item.new.job_id is None:
+                stored.setdefault(item.queue, {})[self._answers[item.place].id] = item.place
+        for queue, places in stored.items():
+            numbers = list(places)
+            for start in range(0, len(numbers), limits.slice_jobs_max):
+                some = numbers[start : start + limits.slice_jobs_max]
+                with contextlib.suppress(PenstockError):
+                    for job in await self._fleet.run(Slice(queue, Arrow.CANCEL, (State.WAITING, State.DELAYED), some)):
+                        del self._answers[places[job.id]]
+
+    async def _try(self) -> None:
+        until_ms = self._fleet.clock.steady_ms() + limits.permit_ms
+        store = self._fleet.store
+        self._items = [item._replace(shard=store.place_of(item.queue)) for item in self._items]
+        if store.has_moved:
+            await self._answer_known()
+        left = [item for item in self._items if item.place not in self._answers]
+        places = await self._reserve(left)
+        here: dict[int, list[Item]] = {}
+        elsewhere: list[tuple[Item, int]] = []
+        later: list[tuple[Item, int]] = []  # whose name is given by this very push, in another queue
+        given: set[_Name] = set()
+        for item in left:
+            shard = self._place_of(item, places)
+            if shard == item.shard:
+                here.setdefault(shard, []).append(item)
+                given |= {item.name} if item.name else set()
+            else:
+                (later if item.name in given else elsewhere).append((item, shard))
+        self._check_shards(here, {shard for _, shard in (*elsewhere, *later)})
+        await self._again(elsewhere)
+        tickets = {shard: tuple(places[item.name].ticket for item in items if item.name) for shard, items in here.items()}
+        afar = await self._ask(here, places)
+        for shard, items in here.items():
+            permit = Permit(self._fleet.clock, until_ms, tickets[shard], afar.get(shard, {}))
+            try:
+                await self._push(shard, items, permit)
+            except NameContested as error:
+                tickets_of = {item.name: places[item.name].ticket for item in items if item.name}
+                self._instead.update((name, ticket) for name, ticket in tickets_of.items() if ticket in error.withdrawn)
+                raise
+        await self._again(later)
+
+    def _check_shards(self, here: dict[int, list[Item]], others: set[int]) -> None:
+        """Raise StorageFailed or StorageFull if one of several shards takes no writes: so nothing is stored on the others."""
+        shards = others.union(here)
+        if len(shards) < 2:
+            return
+        for shard in sorted(shards):
+            engine = self._engines[shard]
+            parts = [(item.queue, (item.new,)) for item in here.get(shard, ())]
+            if engine.buffer is not None and shard not in others and engine.buffer.takes(parts):
+                continue  # it does without its database for a while
+            check_shard(engine, shard)
+
+    async def _answer_known(self) -> None:
+        """Where queues have moved, a reservation may name a shard that its job has left: so jobs are looked for everywhere."""
+        names: dict[str, set[str]] = {}
+        numbers: set[int] = set()
+        for item in self._items:
+            if item.place in self._answers or item.new.job_id is None:
+                continue
+            number = ids.from_uuid(item.new.job_id)
+            if number is None:
+                names.setdefault(item.queue.namespace, set()).add(item.new.job_id)
+            else:
+                numbers.add(number)
+        if numbers:
+            whose = {item.queue.namespace for item in self._items}
+            self._located = await self._fleet.store.shards_of(sorted(numbers), lambda queue: queue.namespace in whose)
+        else:
+            self._located = {}
+        taken: dict[_Name, int] = {}
+        for namespace, wanted in names.items():
+            found = await self._fleet.store.name_places(namespace, sorted(wanted))
+            taken.update(((namespace, name), shard) for name, shard in found.items())
+        items = [item for item in self._items if item.place not in self._answers]
+        await self._again([(item, taken[item.name]) for item in items if item.name in taken])
+
+    def _place_of(self, item: Item, places: dict[_Name, Reservation]) -> int:
+        """Return the shard that has the name of a job, or is to have it."""
+        if item.name is not None:
+            return places[item.name].shard
+        number = None if item.new.job_id is None else ids.from_uuid(item.new.job_id)
+        if number is None:
+            return item.shard
+        shard = self._located.get(number, shard_of(number))
+        return shard if shard < len(self._engines) else item.shard
+
+    # Names.
+
+    async def _reserve(self, items: Sequence[Item]) -> dict[_Name, Reservation]:
+        """Find out for each name which shard has it: that of the first job that wants it, or one where a job has it already.
+
+        One home after the other: who has to wait for somebody at one has nothing at the next that somebody may wait for.
+        """
+        homes: dict[int, dict[_Name, Wish]] = {}
+        for item in items:
+            if item.name is not None:
+                home = homes.setdefault(home_of(*item.name, self._fleet.store.spread), {})
+                home.setdefault(item.name, Wish(*item.name, item.shard, self._instead.get(item.name, 0)))
+        places: dict[_Name, Reservation] = {}
+        for number in sorted(homes):
+            await self._reserve_at(number, homes[number], places)
+        return places
+
+    async def _reserve_at(self, home: int, wishes: dict[_Name, Wish], places: dict[_Name, Reservation]) -> None:
+        clock = self._fleet.clock
+        patient_until = clock.steady_ms() + limits.name_wait_ms
+        while wishes:
+            if clock.steady_ms() > patient_until + limits.name_wait_ms:  # it goes back and forth
+                raise NameContested
+            strange: dict[int, list[Held]] = {}
+            for held in await self._ask_home(home, list(wishes.values())):
+                if held.reservation.shard == wishes[held.reservation.key].shard:
+                    places[held.reservation.key] = held.reservation
+                    del wishes[held.reservation.key]
+                else:
+                    strange.setdefault(held.reservation.shard, []).append(held)
+            young = False
+            for shard, several in strange.items():
+                idle = await self._without_job(shard, several)
+                for held in several:
+                    if held not in idle:
+                        places[held.reservation.key] = held.reservation
+                        del wishes[held.reservation.key]
+                # One that is young may be about to have a job.
+                patient = clock.steady_ms() < patient_until
+                free = [held.reservation for held in idle if not patient or held.age_ms >= limits.name_wait_ms]
+                young = young or len(free) < len(idle)
+                if free:
+                    taken = await self._engines[shard].run(Withdraw(free))
+                    await self._check_nowhere(free)
+                    for reservation, has_job in zip(free, taken, strict=True):
+                        if not has_job:
+                            wishes[reservation.key] = wishes[reservation.key]._replace(instead=reservation.ticket)
+            if young:
+                await pause(clock, limits.name_look_ms)
+
+    async def _check_nowhere(self, withdrawn: Sequence[Reservation]) -> None:
+        """Where queues have moved: a job may have been made under a ticket that is withdrawn now, and have moved on since."""
+        if self._fleet.store.has_moved:
+            for namespace in {each.namespace for each in withdrawn}:
+                names = [each.name for each in withdrawn if each.namespace == namespace]
+                if await self._fleet.store.name_places(namespace, names):
+                    raise NameContested
+
+    async def _ask_home(self, home: int, wishes: Sequence[Wish]) -> list[Held]:
+        try:
+            return await self._engines[home].run(Reserve(wishes, durable=self._durable))
+        except StorageFailed as error:
+            raise StorageFailed(f"Shard {home} looks after this jobId and cannot be asked ({error})") from error
+
+    async def _without_job(self, shard: int, several: Sequence[Held]) -> list[Held]:
+        """Return who holds a name that no job has on its shard."""
+        store = self._engines[shard].store
+        taken: set[_Name] = set()
+        for namespace in {held.reservation.namespace for held in several}:
+            names = [held.reservation.name for held in several if held.reservation.namespace == namespace]
+            taken.update((namespace, name) for name in await store.name_find(namespace, names))
+        return [held for held in several if held.reservation.key not in taken]
+
+    # Needs.
+
+    async def _ask(self, here: dict[int, list[Item]], places: dict[_Name, Reservation]) -> dict[int, dict[int | str, Afar]]:
+        """Ask other shards about the jobs that are needed, and have them tell how those end."""
+        found: dict[int, dict[int | str, Afar]] = {}
+        for shard, items in here.items():
+            for namespace in {item.queue.namespace for item in items if item.new.needs}:
+                refs = {ref for item in items if item.queue.namespace == namespace for ref in item.new.needs}
+                found.setdefault(shard, {}).update(await self._ask_about(shard, namespace, refs, places))
+        return found
+
+    async def _ask_about(
+        self, shard: int, namespace: str, refs: set[int | str], places: dict[_Name, Reservation]
+    ) -> dict[int | str, Afar]:
+        numbers: dict[int | str, int] = {ref: ref for ref in refs if isinstance(ref, int)}
+        names = [ref for ref in refs if isinstance(ref, str) and not self._is_on(shard, (namespace, ref), places)]
+        if names:
+            numbers.update(await self._fleet.store.name_find(namespace, names))
+        afar: dict[int, list[int | str]] = {}
+        shards = await self._fleet.store.shards_of(list(numbers.values()), lambda queue: queue.namespace == namespace)
+        for ref, number in numbers.items():
+            if shards[number] != shard and shards[number] < len(self._engines):
+                afar.setdefault(shards[number], []).append(ref)
+        answers = await asyncio.gather(
+            *(self._await(other, Await(namespace, [numbers[ref] for ref in some], shard)) for other, some in afar.items())
+        )
+        return {
+            ref: each
+            for some, answer in zip(afar.values(), answers, strict=True)
+            for ref, each in zip(some, answer, strict=True)
+            if each is not None
+        }
+
+    async def _await(self, other: int, command: Await) -> list[Afar | None]:
+        try:
+            return await self._engines[other].run(command)
+        except StorageFailed as error:
+            raise StorageFailed(f"Shard {other}, where a needed job lives, cannot be asked ({error})") from error
+
+    @staticmethod
+    def _is_on(shard: int, name: _Name, places: dict[_Name, Reservation]) -> bool:
+        """Tell whether a name is given by this very push, on the shard itself."""
+        return name in places and places[name].shard == shard
+
+    # Pushing.
+
+    async def _push(self, shard: int, items: Sequence[Item], permit: Permit) -> None:
+        engine, allowed = self._engines[shard], permit if permit.tickets or permit.afar else None
+        if self._asked_ms is None:
+            jobs = await engine.run(Push(items[0].queue, [item.new for item in items], allowed, self._room))
+            self._answers.update((item.place, job) for item, job in zip(items, jobs, strict=True))
+            return
+        parts: dict[QueueKey, list[Item]] = {}
+        for item in items:
+            parts.setdefault(item.queue, []).append(item)
+        command = PushAcross([(key, [each.new for each in some]) for key, some in parts.items()], self._asked_ms, allowed)
+        answers = await engine.run(command)
+        for some, pushed in zip(parts.values(), answers, strict=True):
+            self._answers.update((item.place, job) for item, job in zip(some, pushed, strict=True))
+
+    async def _again(self, items: Sequence[tuple[Item, int]]) -> None:
+        """Push jobs whose names jobs on other shards have: those are the answer."""
+        groups: dict[tuple[int, str], list[Item]] = {}
+        for item, shard in items:
+            groups.setdefault((shard, item.queue.namespace), []).append(item)
+        made = {item.name: self._answers[item.place] for item in self._items if item.name and item.place in self._answers}
+        for (shard, namespace), some in groups.items():
+            jobs = await self._engines[shard].run(PushAgain(namespace, [item.new for item in some], self._asked_ms))
+            for item, job in zip(some, jobs, strict=True):
+                answer = made.get(item.name) if job is None and item.name else job
+                if answer is not None:
+                    self._answers[item.place] = answer
+                elif item.name is None:
+                    raise InvalidInput(MISSPELT)
+                else:
+                    raise NameContested  # it was there a moment ago

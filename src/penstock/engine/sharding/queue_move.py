@@ -1,0 +1,482 @@
+"""What a shard does when one of its queues moves to another shard, or one of another shard moves here.
+
+Each step is one guarded write, and says which attempt it belongs to: whoever goes on with one that was given up is refused. The
+steps, and who decides what when, are in ``docs/shards.md``; ``rebalancer.py`` takes them in order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.core import limits
+from penstock.core.cron import UNNUMBERED
+from penstock.core.errors import RebalanceRefused
+from penstock.core.group_limits import later
+from penstock.core.job import JobFlag
+from penstock.core.queue import SETTLED, Counts, Move, QueueKey, Standing
+from penstock.core.sharding import shard_for
+from penstock.engine.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.cron import Cron, CronKey
+    from penstock.core.group_limits import GroupLimits
+    from penstock.core.job import Job
+    from penstock.core.queue import Queue, QueueSettings
+    from penstock.core.webhook import Webhook
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import Work
+    from penstock.store.contract import Parcel
+
+
+#: How many jobs a rate limit has left, and since when (steady ms).
+Bucket = tuple[float, int]
+
+
+class _OnTheMove:
+    """What the steps of a move share: the queue, and the attempt. Their answers wait for an fsync, whatever the durability."""
+
+    __slots__ = ()
+
+    durable = True
+
+
+class Leave(_OnTheMove, Command["Queue"]):
+    """Nothing in a queue changes from now on, because it moves to the shard ``peer``.
+
+    Refused with RebalanceRefused while jobs of it and of another queue need each other.
+    """
+
+    __slots__ = ("attempt", "key", "peer")
+
+    def __init__(self, key: QueueKey, peer: int, attempt: int) -> None:
+        self.key = key
+        self.peer = peer
+        self.attempt = attempt
+
+
+class Arrive(_OnTheMove, Command[Move]):
+    """Make room for a queue of the shard ``move.peer``; answers where it stands: it may have to be cleared first."""
+
+    __slots__ = ("created_at", "key", "move", "settings")
+
+    def __init__(self, key: QueueKey, settings: QueueSettings, created_at: int | None, move: Move) -> None:
+        self.key = key
+        self.settings = settings
+        self.created_at = created_at
+        self.move = move
+
+
+class Unload(_OnTheMove, Command[None]):
+    """Write jobs of a queue that is arriving. Those that are there already stay as they are.
+
+    ``later_ms``: how much the clock of this shard is ahead, and by how much leases are to be longer.
+    """
+
+    __slots__ = ("attempt", "key", "later_ms", "parcels")
+
+    def __init__(self, key: QueueKey, attempt: int, parcels: Sequence[Parcel], later_ms: int) -> None:
+        self.key = key
+        self.attempt = attempt
+        self.parcels = parcels
+        self.later_ms = later_ms
+
+
+class PackCrons(Command[list[tuple["Cron", bytes]]]):
+    """Answers some crons with what their jobs carry; fewer if that is much."""
+
+    __slots__ = ("keys",)
+
+    def __init__(self, keys: Sequence[CronKey]) -> None:
+        self.keys = keys
+
+
+class UnloadCrons(_OnTheMove, Command[None]):
+    """Write crons of a queue that is arriving. Those that are there already stay as they are."""
+
+    __slots__ = ("attempt", "crons", "key")
+
+    def __init__(self, key: QueueKey, attempt: int, crons: Sequence[tuple[Cron, bytes]]) -> None:
+        self.key = key
+        self.attempt = attempt
+        self.crons = crons
+
+
+class PackGroups(Command[list[tuple[str, "GroupLimits"]]]):
+    """Answers what is set of some groups of a queue that is leaving: those whose names come after one."""
+
+    __slots__ = ("after", "key")
+
+    def __init__(self, key: QueueKey, after: str) -> None:
+        self.key = key
+        self.after = after
+
+
+class UnloadGroups(_OnTheMove, Command[None]):
+    """Write what is set of groups of a queue that is arriving. ``later_ms``: how much the clock of this shard is ahead."""
+
+    __slots__ = ("attempt", "groups", "key", "later_ms")
+
+    def __init__(self, key: QueueKey, attempt: int, groups: Sequence[tuple[str, GroupLimits]], later_ms: int) -> None:
+        self.key = key
+        self.attempt = attempt
+        self.groups = groups
+        self.later_ms = later_ms
+
+
+class CountJobs(Command[Counts]):
+    """Counts the jobs of a queue that is on its way, one by one."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: QueueKey) -> None:
+        self.key = key
+
+
+class Examine(Command[None]):
+    """Look at jobs that could not be read: damaged ones are put aside."""
+
+    __slots__ = ("ids",)
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self.ids = ids
+
+
+class Depart(_OnTheMove, Command["Bucket | None"]):
+    """A queue has moved: from this commit on, it is the other shard's. ``counts``: what that has got of it.
+
+    Answers what its rate limit has left.
+    """
+
+    __slots__ = ("attempt", "counts", "crons", "key")
+
+    def __init__(self, key: QueueKey, attempt: int, counts: Counts, crons: Sequence[CronKey]) -> None:
+        self.key = key
+        self.attempt = attempt
+        self.counts = counts
+        self.crons = crons
+
+
+class Open(_OnTheMove, Command[None]):
+    """A queue is here, because the shard it was on says so. Done once; again is fine."""
+
+    __slots__ = ("attempt", "bucket", "key", "webhooks")
+
+    def __init__(self, key: QueueKey, attempt: int, webhooks: Sequence[Webhook], bucket: Bucket | None) -> None:
+        self.key = key
+        self.attempt = attempt
+        self.webhooks = webhooks
+        self.bucket = bucket
+
+
+class Stay(_OnTheMove, Command[None]):
+    """A queue that was leaving stays after all. Refused with RebalanceRefused if it is too late for that."""
+
+    __slots__ = ("attempt", "key")
+
+    def __init__(self, key: QueueKey, attempt: int) -> None:
+        self.key = key
+        self.attempt = attempt
+
+
+class Clear(_OnTheMove, Command[int]):
+    """Delete some jobs of a queue that has moved away, or of an earlier attempt to copy it here; answers how many."""
+
+    __slots__ = ("attempt", "crons", "for_good", "key")
+
+    def __init__(self, key: QueueKey, attempt: int, crons: Sequence[CronKey] = (), *, for_good: bool = False) -> None:
+        self.key = key
+        self.attempt = attempt
+        self.crons = crons
+        self.for_good = for_good  #: it is not copied here again
+
+
+class Retarget(_OnTheMove, Command[None]):
+    """Queues are to be spread over ``target`` shards. ``webhooks``: all there are, for a shard that was spare."""
+
+    __slots__ = ("epoch", "target", "webhooks")
+
+    def __init__(self, epoch: int, target: int, webhooks: Sequence[Webhook]) -> None:
+        self.epoch = epoch
+        self.target = target
+        self.webhooks = webhooks
+
+
+class Flip(_OnTheMove, Command[bool]):
+    """This shard has no queue any more that belongs elsewhere: its part of the rebalance is done. Answers whether it is so."""
+
+    __slots__ = ("epoch",)
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+async def leave(_engine: Engine, work: Work, commands: Sequence[Leave]) -> None:
+    """Apply a batch of departures that begin."""
+    await work.flush()
+    for command in commands:
+        queue = work.tx.queue_find(command.key)
+        if queue is None:
+            work.refuse(command, RebalanceRefused("The queue is gone, or on its way already."))
+        elif (
+            any(job.has(JobFlag.AWAITED) for job, _ in work.ended)
+            or await work.tx.end_list(1)
+            or await work.tx.queue_tied(queue)
+        ):
+            work.refuse(command, RebalanceRefused(f"Jobs of {command.key.name} and of other queues wait for each other."))
+        else:
+            await work.tx.queue_move(queue, Move(Standing.LEAVING, command.peer, command.attempt))
+            work.answer(command, queue)
+
+
+async def arrive(_engine: Engine, work: Work, commands: Sequence[Arrive]) -> None:
+    """Apply a batch of arrivals that begin."""
+    for command in commands:
+        queue = work.tx.queue_away(command.key)
+        if queue is None and work.tx.queue_find(command.key) is not None:
+            work.refuse(command, RebalanceRefused(f"Queue {command.key.name} is on both shards."))
+            continue
+        if queue is None:
+            queue = await work.tx.queue_arrive(command.key, command.settings, command.created_at, command.move)
+        elif queue.move.standing in (Standing.LEAVING, Standing.MOVED):
+            work.refuse(command, RebalanceRefused(f"Queue {command.key.name} is on its way from this shard, not to it."))
+            continue
+        elif queue.move.attempt != command.move.attempt:
+            await work.tx.queue_save(queue, command.settings, command.created_at)
+            await work.tx.queue_move(queue, command.move._replace(standing=Standing.CLEARING))
+        work.answer(command, queue.move)
+
+
+async def unload(_engine: Engine, work: Work, commands: Sequence[Unload]) -> None:
+    """Apply a batch of copied jobs."""
+    await work.flush()
+    for command in commands:
+        queue = _on_its_way(work, command, Standing.ARRIVING)
+        if queue is None:
+            continue
+        known = await work.tx.job_known([parcel.job.id for parcel in command.parcels])
+        parcels = [parcel for parcel in command.parcels if parcel.job.id not in known]
+        if parcels:
+            await _write(work, queue, parcels, command.later_ms)
+        work.answer(command, None)
+
+
+async def _write(work: Work, queue: Queue, parcels: Sequence[Parcel], later_ms: int) -> None:
+    named = [(queue.namespace_number, parcel.job.custom_id) for parcel in parcels if parcel.job.custom_id is not None]
+    taken = await work.tx.job_find_custom(named) if named else {}
+    jobs: list[Job] = []
+    for parcel in parcels:
+        # Whoever has a name on this shard already keeps it; the other one is known by its id.
+        name = parcel.job.custom_id
+        own = None if name is None or (queue.namespace_number, name) in taken else name
+        jobs.append(
+            msgspec.structs.replace(
+                parcel.job,
+                namespace=queue.namespace_number,
+                queue=queue.number,
+                custom_id=own,
+                lease_until=_later(parcel.job.lease_until, later_ms),
+                deadline=_later(parcel.job.deadline, later_ms),
+            )
+        )
+    await work.tx.job_insert([(job, parcel.payload) for job, parcel in zip(jobs, parcels, strict=True)])
+    if results := [(parcel.job.id, parcel.result) for parcel in parcels if parcel.result is not None]:
+        await work.tx.result_save(results)
+    if logs := [(parcel.job.id, parcel.logs) for parcel in parcels if parcel.logs]:
+        await work.tx.log_insert(logs)
+    if needs := [need for parcel in parcels for need in parcel.needs]:
+        await work.tx.need_add(needs)
+
+
+def _later(steady_ms: int | None, later_ms: int) -> int | None:
+    return None if steady_ms is None else steady_ms + later_ms
+
+
+async def pack_crons(_engine: Engine, work: Work, commands: Sequence[PackCrons]) -> None:
+    """Apply a batch of packed crons."""
+    for command in commands:
+        crons = await work.tx.cron_load(command.keys)
+        data = await work.tx.cron_data_load(crons)
+        work.answer(command, [(cron, data[cron.number]) for cron in crons if cron.number in data])
+
+
+async def unload_crons(_engine: Engine, work: Work, commands: Sequence[UnloadCrons]) -> None:
+    """Apply a batch of copied crons."""
+    for command in commands:
+        queue = _on_its_way(work, command, Standing.ARRIVING)
+        if queue is None:
+            continue
+        known = {cron.key for cron in await work.tx.cron_load([cron.key for cron, _ in command.crons])}
+        fresh = [
+            (msgspec.structs.replace(cron, number=UNNUMBERED), data) for cron, data in command.crons if cron.key not in known
+        ]
+        if fresh:
+            await work.tx.cron_insert(fresh)
+        work.tx.queue_touch(queue)
+        work.answer(command, None)
+
+
+async def pack_groups(_engine: Engine, work: Work, commands: Sequence[PackGroups]) -> None:
+    """Apply a batch of packed limits of groups."""
+    for command in commands:
+        queue = work.tx.queue_away(command.key)
+        found = [] if queue is None else await work.tx.group_page(queue, command.after, limits.move_slice_jobs)
+        work.answer(command, found)
+
+
+async def unload_groups(_engine: Engine, work: Work, commands: Sequence[UnloadGroups]) -> None:
+    """Apply a batch of copied limits of groups."""
+    for command in commands:
+        queue = _on_its_way(work, command, Standing.ARRIVING)
+        if queue is not None:
+            await work.tx.group_save(queue, [(name, later(group, command.later_ms)) for name, group in command.groups])
+            work.tx.queue_touch(queue)
+            work.answer(command, None)
+
+
+async def count_jobs(_engine: Engine, work: Work, commands: Sequence[CountJobs]) -> None:
+    """Apply a batch of counts."""
+    for command in commands:
+        queue = work.tx.queue_away(command.key)
+        if queue is None:
+            work.refuse(command, RebalanceRefused("The queue is not on its way."))
+        else:
+            work.answer(command, await work.tx.queue_count(queue))
+
+
+async def examine(_engine: Engine, work: Work, commands: Sequence[Examine]) -> None:
+    """Apply a batch of looks at damaged jobs."""
+    for command in commands:
+        await work.tx.payload_load(command.ids)
+        work.answer(command, None)
+
+
+async def depart(_engine: Engine, work: Work, commands: Sequence[Depart]) -> None:
+    """Apply a batch of finished departures: this is the moment in which a queue changes its shard."""
+    for command in commands:
+        queue = _on_its_way(work, command, Standing.LEAVING)
+        if queue is None:
+            continue
+        counts = await work.tx.queue_count(queue)
+        if counts != command.counts:
+            work.refuse(command, RebalanceRefused(f"{counts} were not copied: there are {command.counts} at the other end."))
+            continue
+        await _remove_crons(work, command.crons)
+        bucket = None if queue.settings.rate_limit is None else await work.tx.bucket_load(queue)
+        await work.tx.queue_move(queue, queue.move._replace(standing=Standing.MOVED))
+        work.answer(command, bucket)
+
+
+async def open_(engine: Engine, work: Work, commands: Sequence[Open]) -> None:
+    """Apply a batch of finished arrivals."""
+    for command in commands:
+        queue = work.tx.queue_away(command.key)
+        if queue is None:  # it was opened before, and may have been removed since
+            work.answer(command, None)
+            continue
+        if _on_its_way(work, command, Standing.ARRIVING) is None:
+            continue
+        await work.tx.queue_move(queue, SETTLED)
+        await _add_webhooks(engine, work, command.webhooks)
+        if command.bucket is not None:
+            await work.tx.bucket_save(queue, *command.bucket)
+        work.ready.add(queue.number)
+        work.answer(command, None)
+
+
+async def stay(_engine: Engine, work: Work, commands: Sequence[Stay]) -> None:
+    """Apply a batch of departures that are given up."""
+    for command in commands:
+        queue = _on_its_way(work, command, Standing.LEAVING)
+        if queue is not None:
+            await work.tx.queue_move(queue, SETTLED)
+            work.ready.add(queue.number)
+            work.answer(command, None)
+
+
+async def clear(_engine: Engine, work: Work, commands: Sequence[Clear]) -> None:
+    """Apply a batch of deletions. What is empty after an earlier attempt is ready for the next."""
+    for command in commands:
+        queue = work.tx.queue_away(command.key)
+        if queue is None or queue.move.standing not in (Standing.MOVED, Standing.CLEARING):
+            work.refuse(command, RebalanceRefused("There is nothing to clear."))
+            continue
+        if queue.move.attempt != command.attempt:
+            work.refuse(command, RebalanceRefused("Somebody else has begun anew."))
+            continue
+        count = await work.tx.queue_clear(queue, limits.move_slice_jobs)
+        if not count:
+            stays_away = command.for_good or queue.move.standing is Standing.MOVED
+            await _remove_crons(work, command.crons)
+            next_ = Standing.GONE if stays_away else Standing.ARRIVING
+            await work.tx.queue_move(queue, queue.move._replace(standing=next_))
+        work.answer(command, count)
+
+
+async def retarget(engine: Engine, work: Work, commands: Sequence[Retarget]) -> None:
+    """Apply a batch of rebalances that begin."""
+    for command in commands:
+        layout = work.tx.layout
+        if layout is None or layout.epoch != command.epoch or layout.target not in (None, command.target):
+            work.refuse(command, RebalanceRefused("Another rebalance is under way."))
+            continue
+        if layout.target is None:
+            if layout.shard >= layout.shards:
+                kept = {webhook.id for webhook in command.webhooks}
+                gone = [each.id for each in engine.store.webhook_list() if each.id not in kept]
+                if gone:
+                    await work.tx.webhook_remove(gone)
+                await _add_webhooks(engine, work, [each for each in command.webhooks if each.queue is None])
+            await work.tx.layout_save(layout._replace(target=command.target))
+        work.answer(command, None)
+
+
+async def flip(engine: Engine, work: Work, commands: Sequence[Flip]) -> None:
+    """Apply a batch of finished rebalances. The catalog is as new as the transaction, and nobody can add to it meanwhile."""
+    for command in commands:
+        layout = work.tx.layout
+        if layout is None or layout.target is None or layout.epoch != command.epoch:
+            work.answer(command, layout is not None and layout.epoch > command.epoch)
+            continue
+        away = list(work.tx.away.values())
+        here = [queue for queue in engine.store.queues() if queue.move.standing is Standing.HERE]
+        done = all(shard_for(queue.key, layout.target) == layout.shard for queue in here)
+        done = done and all(queue.move.standing is Standing.GONE for queue in away)
+        if done:
+            if away:
+                await work.tx.queues_forget()
+            await work.tx.layout_save(layout._replace(shards=layout.target, epoch=layout.epoch + 1, target=None))
+        work.answer(command, done)
+
+
+def _on_its_way(
+    work: Work, command: Unload | UnloadCrons | UnloadGroups | Depart | Open | Stay, standing: Standing
+) -> Queue | None:
+    """Return the queue of a step if it stands where the step expects it; otherwise the step is refused."""
+    queue = work.tx.queue_away(command.key)
+    if queue is not None and queue.move.standing is standing and queue.move.attempt == command.attempt:
+        return queue
+    found = "gone, or here" if queue is None else f"{queue.move.standing.name}, attempt {queue.move.attempt}"
+    work.refuse(command, RebalanceRefused(f"Queue {command.key.name} is not where it was expected: it is {found}."))
+    return None
+
+
+async def _remove_crons(work: Work, keys: Sequence[CronKey]) -> None:
+    crons = await work.tx.cron_load(keys) if keys else []
+    if crons:
+        await work.tx.cron_remove([(cron, cron.next_run) for cron in crons])
+
+
+async def _add_webhooks(engine: Engine, work: Work, webhooks: Sequence[Webhook]) -> None:
+    """Register webhooks under the ids they have on other shards; what each shard has delivered is counted there."""
+    fresh = [
+        msgspec.structs.replace(each, cursor=engine.store.journal_next, successes=0, failures=0, last_triggered=None)
+        for each in webhooks
+        if engine.store.webhook_find(each.id) is None
+    ]
+    if fresh:
+        await work.tx.webhook_save(fresh)
+        work.after_commit += engine.when_webhooks_change

@@ -1,0 +1,404 @@
+"""Moves queues to the shards they belong to when the number of shards changes, one at a time, while everything goes on.
+
+What is to be done is written in the stores, and what was done is, too: so whichever server leads goes on from there, after a
+crash of another or of its own. ``queue_move.py`` has the steps; each is refused if it is not its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from penstock.core import limits
+from penstock.core.clock import pause
+from penstock.core.errors import PenstockError, RebalanceRefused
+from penstock.core.ids import ID_MAX, SHARDS_MAX, random_name, time_of
+from penstock.core.lifecycle import State
+from penstock.core.queue import Move, QueueKey, Standing
+from penstock.core.sharding import shard_for
+from penstock.engine.maintenance.service import Keeper
+from penstock.engine.sharding.queue_move import (
+    Arrive,
+    Bucket,
+    Clear,
+    CountJobs,
+    Depart,
+    Examine,
+    Flip,
+    Leave,
+    Open,
+    PackCrons,
+    PackGroups,
+    Retarget,
+    Stay,
+    Unload,
+    UnloadCrons,
+    UnloadGroups,
+)
+from penstock.store.contract import Place, Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.cron import CronKey
+    from penstock.core.queue import Queue
+    from penstock.core.sharding import Layout
+    from penstock.engine.engine import Engine
+    from penstock.engine.sharding.engine import Fleet
+    from penstock.store.contract import Parcel
+
+log = structlog.get_logger("penstock.rebalance")
+
+LEAD: Final = "rebalance"
+#: What has finished first: most of it, and nobody waits for it.
+_STATES: Final = (
+    State.COMPLETED,
+    State.DEAD,
+    State.WAITING_CHILDREN,
+    State.DELAYED,
+    State.WAITING,
+    State.ACTIVE,
+)
+
+
+class ShardView(msgspec.Struct):
+    """One shard, as this server knows it."""
+
+    shard: int
+    up: bool
+    shards: int | None  #: over how many queues are spread, as far as this one knows; None if it was never reached
+    epoch: int | None
+    target: int | None
+    spare: bool  #: it has no queues, and may be left away
+    queues: int
+    misplaced: int  #: queues that belong on another shard, by the rebalance that is under way or would be the next
+    moved: int  #: queues that have moved away in the rebalance that is under way
+
+
+class Overview(msgspec.Struct):
+    """How the shards are doing."""
+
+    shards: list[ShardView]
+    rebalancing: bool
+    target: int | None
+    left: int  #: queues that are still to be moved
+    moving: list[str]  #: those that are not served right now
+    waiting: str | None  #: what the server that moves them waits for; only that one knows
+
+
+class Rebalancer(Keeper):
+    """One per server; the one that leads on the first shard works."""
+
+    every_ms = 1_000
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet.engines[0])
+        self._fleet = fleet
+        self._lead_until = 0
+        self.waiting: str | None = None
+
+    # What operators ask for.
+
+    def overview(self) -> Overview:
+        """Tell where everything is, as far as this server knows."""
+        layouts = self._fleet.store.layouts
+        target = self._target(layouts)
+        wanted = target or max((each.shards for each in layouts), default=len(self._fleet.engines))
+        views = [self._view(engine, wanted) for engine in self._fleet.engines]
+        moving = [
+            queue.key.name
+            for engine in self._fleet.engines
+            for queue in engine.store.away.values()
+            if queue.move.standing in (Standing.LEAVING, Standing.ARRIVING)
+        ]
+        left = sum(view.misplaced for view in views)
+        return Overview(views, target is not None, target, left, sorted(set(moving)), self.waiting if target else None)
+
+    @staticmethod
+    def _view(engine: Engine, wanted: int) -> ShardView:
+        store, layout = engine.store, engine.store.layout
+        queues = store.queues()
+        return ShardView(
+            store.shard,
+            store.status().writable,
+            None if layout is None else layout.shards,
+            None if layout is None else layout.epoch,
+            None if layout is None else layout.target,
+            layout is not None and store.shard >= layout.needed,
+            len(queues),
+            sum(shard_for(queue.key, wanted) != store.shard for queue in queues),
+            sum(queue.move.standing.has_left for queue in store.away.values()),
+        )
+
+    @staticmethod
+    def _target(layouts: Sequence[Layout]) -> int | None:
+        return next((each.target for each in layouts if each.target is not None), None)
+
+    async def begin(self, target: int | None = None) -> Overview:
+        """Begin to spread the queues over so many shards (None: over all there are). Raises RebalanceRefused.
+
+        Once this returns it goes on by itself, on whichever server leads, until it is done.
+        """
+        store, engines = self._fleet.store, self._fleet.engines
+        wanted = len(engines) if target is None else target
+        if not 0 < wanted <= min(len(engines), SHARDS_MAX):
+            raise RebalanceRefused(f"There are {len(engines)} stores. Restart all servers with as many as there shall be.")
+        if down := store.down():
+            raise RebalanceRefused(f"All shards must be there: {'; '.join(down)}")
+        layouts = store.layouts
+        under_way = self._target(layouts)
+        if under_way is not None and under_way != wanted:
+            raise RebalanceRefused(f"The queues are being spread over {under_way} shards. Wait until that is done.")
+        if under_way is None and all(each.shards == wanted for each in layouts):
+            return self.overview()
+        needed = max(wanted, *(each.needed for each in layouts))
+        for engine in engines:
+            known = await engine.store.stores_known()
+            if any(each < needed for each in known):
+                raise RebalanceRefused(
+                    f"A server knows only {min(known)} of {needed} stores. Restart all servers with all of them first; one "
+                    "that was killed is forgotten after a minute."
+                )
+        await self._retarget(wanted)
+        log.info("rebalance begins", shards=layouts[0].shards, target=wanted)
+        return self.overview()
+
+    async def _retarget(self, target: int) -> None:
+        """Write into every store what is to be done, the first one first: from then on it will be."""
+        webhooks = self._fleet.store.webhook_list()
+        epoch = min(each.epoch for each in self._fleet.store.layouts)
+        for engine in self._fleet.engines:
+            layout = engine.store.layout
+            if layout is not None and layout.epoch == epoch and layout.target is None:
+                await engine.run(Retarget(epoch, target, webhooks))
+
+    # Doing it.
+
+    async def run_once(self) -> None:
+        """Do all that is to be done, if this server leads."""
+        target = self._target(self._fleet.store.layouts)
+        if target is None:
+            self.waiting = None
+            return
+        if not await self._leads():
+            return
+        try:
+            await self._go_on(target)
+            self.waiting = None
+        except _LeadLostError as error:  # whoever has it now looks after the queue that was on its way
+            log.info("rebalance goes on elsewhere", reason=str(error))
+        except PenstockError as error:
+            self.waiting = str(error)
+            log.warning("rebalance waits, and goes on in the next round", reason=str(error))
+            await self._let_go()
+
+    async def _leads(self) -> bool:
+        """Take the lead, or keep it. What this server does without it is refused by the stores; this only saves the work."""
+        now = self._engine.clock.steady_ms()
+        if now < self._lead_until - limits.lead_ms // 2:
+            return True
+        term = await self._engine.store.lead(LEAD, limits.lead_ms)
+        self._lead_until = 0 if term is None else now + limits.lead_ms
+        return term is not None
+
+    async def _keep_lead(self) -> None:
+        if not self.goes_on():
+            raise RebalanceRefused("This server is shutting down.")
+        if not await self._leads():
+            raise _LeadLostError
+
+    async def _go_on(self, target: int) -> None:
+        if down := self._fleet.store.down():
+            raise RebalanceRefused(f"All shards must be there: {'; '.join(down)}")
+        if any(each.target is None and each.shards != target for each in self._fleet.store.layouts):
+            await self._retarget(target)
+        tied: list[str] = []
+        for engine in self._fleet.engines:
+            for queue in [*engine.store.away.values(), *engine.store.queues()]:
+                await self._keep_lead()
+                try:
+                    await self._look_after(engine, queue, target)
+                except _TiedError:
+                    tied.append(queue.key.name)
+        if tied:
+            raise RebalanceRefused(f"Jobs of these queues and of others wait for each other: {', '.join(tied[:10])}")
+        if not all([await self._flip(engine) for engine in self._fleet.engines]):
+            raise RebalanceRefused("A new queue was made at its old place.")
+        log.info("rebalance done", shards=target)
+
+    async def _flip(self, engine: Engine) -> bool:
+        layout = engine.store.layout
+        return layout is not None and (layout.target is None or await engine.run(Flip(layout.epoch)))
+
+    async def _look_after(self, engine: Engine, queue: Queue, target: int) -> None:
+        """Take a queue to where it belongs, wherever it stands now."""
+        standing = queue.move.standing
+        if standing is Standing.HERE:
+            peer = shard_for(queue.key, target)
+            if peer != engine.store.shard:
+                await self._move(engine, self._fleet.engines[peer], queue)
+        elif standing is Standing.LEAVING:
+            await self._move(engine, self._fleet.engines[queue.move.peer], queue)
+        elif standing is Standing.MOVED:
+            await self._finish(engine, self._fleet.engines[queue.move.peer], queue)
+        elif standing in (Standing.ARRIVING, Standing.CLEARING):
+            source = self._fleet.engines[queue.move.peer].store
+            if source.queue_find(queue.key) is None and source.queue_away(queue.key) is None:
+                await self._forget(engine, queue)
+
+    async def _forget(self, engine: Engine, queue: Queue) -> None:
+        """Forget what was copied of a queue that was then removed where it was."""
+        key, move = queue.key, queue.move._replace(standing=Standing.ARRIVING, attempt=random_name())
+        crons = await self._crons_of(engine, key)
+        await engine.run(Arrive(key, queue.settings, queue.created_at, move))
+        while await engine.run(Clear(key, move.attempt, crons, for_good=True)) > 0:
+            await self._keep_lead()
+
+    async def _move(self, source: Engine, target: Engine, queue: Queue) -> None:
+        key = queue.key
+        began = self._engine.clock.stopwatch()
+        if queue.move.standing is Standing.HERE:
+            attempt = random_name()
+            if source.fast is not None:
+                await source.fast.clear(queue.key)
+            try:
+                queue = await source.run(Leave(key, target.store.shard, attempt))
+                log.info("queue leaves", queue=key, shard=source.store.shard)
+            except RebalanceRefused as error:
+                raise _TiedError(str(error)) from error
+        attempt = queue.move.attempt
+        try:
+            jobs, bucket = await self._copy(source, target, queue)
+        except _LeadLostError:
+            raise
+        except PenstockError:
+            await self._stay(source, queue.key, attempt)
+            raise
+        await self._finish(source, target, queue, bucket)
+        frozen_ms = round((self._opened - began) * 1000)
+        log.info("queue moved", queue=key, shard=target.store.shard, jobs=jobs, frozen_ms=frozen_ms)
+
+    async def _copy(self, source: Engine, target: Engine, queue: Queue) -> tuple[int, Bucket | None]:
+        """Copy everything, compare, and have the old shard say that it has moved.
+
+        Returns how many jobs it has, and what its rate limit has left.
+        """
+        key, attempt = queue.key, queue.move.attempt
+        move = await target.run(
+            Arrive(key, queue.settings, queue.created_at, Move(Standing.ARRIVING, source.store.shard, attempt))
+        )
+        crons = await self._crons_of(target, key)
+        while move.standing is Standing.CLEARING and await target.run(Clear(key, attempt, crons)) > 0:
+            await self._keep_lead()
+        highest = 0
+        for state in _STATES:
+            highest = max(highest, await self._copy_state(source, target, queue, state))
+        crons = await self._crons_of(source, key)
+        left = list(crons)
+        while left:
+            packed = await source.run(PackCrons(left))
+            await target.run(UnloadCrons(key, attempt, packed))
+            done = {cron.key for cron, _ in packed}
+            left = [each for each in left if each not in done] if done else []
+        if queue.settings.limits_groups:
+            await self._copy_groups(source, target, queue)
+        counts = await target.run(CountJobs(key))
+        await self._get_above(target, highest)
+        bucket = await source.run(Depart(key, attempt, counts, crons))
+        if bucket is not None:
+            bucket = bucket[0], bucket[1] + target.clock.steady_ms() - source.clock.steady_ms()
+        return sum(counts.of(state) for state in _STATES), bucket
+
+    async def _copy_state(self, source: Engine, target: Engine, queue: Queue, state: State) -> int:
+        """Copy the jobs of one state; return the highest number among their ids, places and tokens."""
+        later_ms = target.clock.steady_ms() - source.clock.steady_ms() + limits.move_lease_ms
+        highest, after = 0, Place(0, 0)
+        writing: deque[asyncio.Future[None]] = deque()
+        try:
+            while True:
+                page = await source.store.job_select(Selection(queue, state, limits.select_jobs_max, ID_MAX, None, after))
+                ids = [place.id for place in page]
+                while ids:
+                    await self._keep_lead()
+                    parcels, ids = await self._pack(source, ids)
+                    if len(writing) >= limits.move_slices_max:
+                        await writing.popleft()
+                    if parcels:  # the next ones are read while these are written
+                        writing.append(target.run(Unload(queue.key, queue.move.attempt, parcels, later_ms)))
+                        highest = max(highest, *(max(each.job.id, each.job.position, each.job.token) for each in parcels))
+                if len(page) < limits.select_jobs_max:
+                    break
+                after = page[-1]
+            while writing:
+                await writing.popleft()
+        finally:
+            await asyncio.gather(*writing, return_exceptions=True)
+        return highest
+
+    @staticmethod
+    async def _pack(source: Engine, ids: list[int]) -> tuple[list[Parcel], list[int]]:
+        """Read the first of some jobs; return them, and the ids of the others. Damaged ones are put aside."""
+        some = ids[: limits.move_slice_jobs]
+        parcels = await source.store.job_export(some)
+        read = {parcel.job.id for parcel in parcels}
+        reached = some.index(parcels[-1].job.id) + 1 if parcels else len(some)  # the rest may have been too much at once
+        damaged = [job_id for job_id in some[:reached] if job_id not in read]
+        if damaged:
+            await source.run(Examine(damaged))
+        return parcels, ids[reached:]
+
+    async def _copy_groups(self, source: Engine, target: Engine, queue: Queue) -> None:
+        """Copy what is set of the groups of a queue, once its jobs are there."""
+        last = ""
+        later_ms = target.clock.steady_ms() - source.clock.steady_ms()
+        while groups := await source.run(PackGroups(queue.key, last)):
+            await target.run(UnloadGroups(queue.key, queue.move.attempt, groups, later_ms))
+            last = groups[-1][0]
+
+    async def _get_above(self, engine: Engine, highest: int) -> None:
+        """Have new ids of a shard be above all that were copied to it: they are places in line, too."""
+        engine.ids.use(node=engine.store.node, floor=highest)
+        until = engine.clock.steady_ms() + limits.move_hold_ms
+        while engine.clock.now_ms() <= time_of(highest) and engine.clock.steady_ms() < until:
+            await pause(engine.clock, limits.move_look_ms)
+
+    async def _finish(self, source: Engine, target: Engine, queue: Queue, bucket: Bucket | None = None) -> None:
+        """The old shard has said that the queue has moved: open it on the new one, and delete what is left on the old one."""
+        key, attempt = queue.key, queue.move.attempt
+        webhooks = [
+            each for each in source.store.webhook_list() if each.namespace == key.namespace and each.queue == key.name
+        ]
+        await target.run(Open(key, attempt, webhooks, bucket))
+        self._opened = self._engine.clock.stopwatch()
+        while await source.run(Clear(key, attempt)) > 0:
+            await self._keep_lead()
+
+    async def _stay(self, source: Engine, key: QueueKey, attempt: int) -> None:
+        try:
+            await source.run(Stay(key, attempt))
+        except PenstockError as error:  # it has left, or its shard is gone: the next round sees
+            log.warning("a queue that could not be moved is not open again yet", queue=key, reason=str(error))
+
+    async def _let_go(self) -> None:
+        """Have all queues served that are leaving: nobody is moving them now."""
+        for engine in self._fleet.engines:
+            for queue in list(engine.store.away.values()):
+                if queue.move.standing is Standing.LEAVING and engine.store.status().writable:
+                    await self._stay(engine, queue.key, queue.move.attempt)
+
+    @staticmethod
+    async def _crons_of(engine: Engine, key: QueueKey) -> list[CronKey]:
+        crons = await engine.store.cron_list(key.namespace)
+        return [cron.key for cron in crons if cron.plan.queue == key.name]
+
+
+class _LeadLostError(PenstockError):
+    """Another server leads now."""
+
+
+class _TiedError(PenstockError):
+    """A queue cannot be moved now; the others can."""

@@ -1,0 +1,339 @@
+"""Flows that span shards. Nothing is written on two shards in one transaction, and nothing is lost between two.
+
+Before a job is pushed that needs one of another shard, that shard is asked (``Await``): it answers how the needed job stands
+and, in the same transaction, notes who has asked. From then on the end of the needed job is put down for the shard that asked
+(``Transaction.relay_end``), in the transaction of the end. The relayer tells it there (``HearEnds``), where it is what the end
+of a job of that shard is, and then forgets it (``NoteTold``). Telling twice changes nothing: what broke off is begun again.
+
+A shard may be told of an end before the push that asked for it is there, so an end is told again as long as such a push may
+be under way. The auditor looks now and then whether what jobs wait for was asked for at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core import limits
+from penstock.core.dependencies import Afar, Dependency, End, Need, Relay, vanished
+from penstock.core.errors import PenstockError
+from penstock.core.ids import shard_of, time_of
+from penstock.core.job import JobFlag
+from penstock.core.lifecycle import Arrow, State
+from penstock.engine.command import Command
+from penstock.engine.jobs.dependencies import await_, drop_needs, look_at
+from penstock.engine.maintenance.service import Keeper
+from penstock.engine.prefetch.commands import call_back
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import Work
+
+    ShardsOf = Callable[[Sequence[int]], Awaitable[dict[int, int]]]
+
+
+class Await(Command[list[Afar | None]]):
+    """Have a shard told how jobs end. Answers how they stand, or None for one that is not there.
+
+    ``namespace``: whose jobs they must be.
+    """
+
+    __slots__ = ("jobs", "namespace", "shard")
+
+    grows = True
+
+    def __init__(self, namespace: str, jobs: Sequence[int], shard: int) -> None:
+        self.namespace = namespace
+        self.jobs = jobs
+        self.shard = shard
+
+
+class Audit(Command[list[End]]):
+    """See to it that a shard is told how jobs end that it waits for. Answers the ends it should have been told of long ago."""
+
+    __slots__ = ("jobs", "shard")
+
+    def __init__(self, jobs: Sequence[int], shard: int) -> None:
+        self.jobs = jobs
+        self.shard = shard
+
+
+class DueShards(Command[set[int]]):
+    """Answer which shards are to be told something now."""
+
+    __slots__ = ()
+
+
+class DueRelays(Command[list[Relay]]):
+    """Answer some of the ends that a shard is to be told now."""
+
+    __slots__ = ("shard",)
+
+    def __init__(self, shard: int) -> None:
+        self.shard = shard
+
+
+class HearEnds(Command[None]):
+    """Hear how jobs of another shard have ended; each with a job that does not need it any more, or 0."""
+
+    __slots__ = ("ends",)
+
+    def __init__(self, ends: Sequence[tuple[End, int]]) -> None:
+        self.ends = ends
+
+
+class NoteTold(Command[int | None]):
+    """Note that ends were told. Answers in how many ms the first of them is to be told again; None: none is."""
+
+    __slots__ = ("relays",)
+
+    def __init__(self, relays: Sequence[Relay]) -> None:
+        self.relays = relays
+
+
+class Cancelled(NamedTuple):
+    """What became of children that were to be cancelled."""
+
+    idle: int  #: how many were cancelled
+    gone: frozenset[int]  #: those that are not there any more
+
+
+class CancelIdle(Command[Cancelled]):
+    """Cancel those of some jobs that nobody works on yet. A job of another shard, which needs them, does so no more."""
+
+    __slots__ = ("jobs", "spared")
+
+    def __init__(self, jobs: Sequence[int], spared: int) -> None:
+        self.jobs = jobs
+        self.spared = spared
+
+
+class OpenNeeds(Command[list[Dependency]]):
+    """Answer a page of what jobs of this shard wait for, see ``Transaction.need_page``."""
+
+    __slots__ = ("after",)
+
+    def __init__(self, after: tuple[int, int]) -> None:
+        self.after = after
+
+
+async def wait_for(_engine: Engine, work: Work, commands: Sequence[Await]) -> None:
+    """Apply a batch of questions about needed jobs."""
+    await work.prefetch([job_id for command in commands for job_id in command.jobs])
+    for command in commands:
+        found: list[Afar | None] = []
+        alive: list[int] = []
+        dead: list[int] = []  # they may be brought back
+        for job_id in command.jobs:
+            job = await work.find(command.namespace, job_id)
+            found.append(None if job is None else await look_at(work, job))
+            if job is not None and job.state != State.COMPLETED:
+                await_(work, job, JobFlag.AWAITS)
+                (dead if job.state == State.DEAD else alive).append(job_id)
+        if alive:
+            await work.tx.relay_ask(alive, command.shard, alive=True)
+        if dead:
+            await work.tx.relay_ask(dead, command.shard, alive=False)
+        work.answer(command, found)
+
+
+async def audit(_engine: Engine, work: Work, commands: Sequence[Audit]) -> None:
+    """Apply a batch of audits."""
+    for command in commands:
+        await work.prefetch(command.jobs)
+        known = await work.tx.relay_asked(command.jobs, command.shard)
+        ends: list[End] = []
+        asked: list[int] = []
+        for job_id in command.jobs:
+            job = await work.known(job_id)
+            if known.get(job_id) is not None:  # it is being told
+                continue
+            if job is None:
+                ends.append(vanished(job_id))
+                continue
+            end = (await look_at(work, job)).end
+            if end.state is not Need.PENDING:
+                ends.append(end)
+            if end.state.is_open and job_id not in known:
+                await_(work, job, JobFlag.AWAITS)
+                asked.append(job_id)
+        if asked:
+            await work.tx.relay_ask(asked, command.shard, alive=False)
+        work.answer(command, ends)
+
+
+async def due_shards(_engine: Engine, work: Work, commands: Sequence[DueShards]) -> None:
+    """Apply a batch of questions for who is to be told something."""
+    shards = await work.tx.relay_shards()
+    for command in commands:
+        work.answer(command, shards)
+
+
+async def due_relays(_engine: Engine, work: Work, commands: Sequence[DueRelays]) -> None:
+    """Apply a batch of questions for what is to be told."""
+    for command in commands:
+        work.answer(command, await work.tx.relay_due(command.shard, limits.relays_batch_max))
+
+
+async def hear_ends(engine: Engine, work: Work, commands: Sequence[HearEnds]) -> None:
+    """Apply a batch of ends on other shards: from here on they are like any other end."""
+    for command in commands:
+        for end, spared in command.ends:
+            if spared:
+                await drop_needs(work, spared, end.job)
+            work.ends.append(end._replace(serial=engine.end_serial(work)))
+        work.answer(command, None)
+
+
+async def note_told(_engine: Engine, work: Work, commands: Sequence[NoteTold]) -> None:
+    """Apply a batch of notes about what was told."""
+    for command in commands:
+        again: list[tuple[Relay, int]] = []
+        done: list[Relay] = []
+        kept: list[Relay] = []
+        hopeful = [each.end.job for each in command.relays if each.end.state is Need.FAILED]
+        await work.prefetch(hopeful)
+        for each in command.relays:
+            last_ms = each.asked_at + limits.relay_ms
+            if work.now_ms < last_ms:
+                step = limits.relay_steps_ms[each.told] if each.told < len(limits.relay_steps_ms) else limits.relay_ms
+                again.append((each, min(work.now_ms + step, last_ms)))
+            elif each.end.state is Need.FAILED and await work.known(each.end.job) is not None:
+                kept.append(each)  # it may be brought back, and then end once more
+            else:
+                done.append(each)
+        if again:
+            await work.tx.relay_again(again)
+        if kept:
+            await work.tx.relay_done(kept, keep=True)
+        if done:
+            await work.tx.relay_done(done, keep=False)
+        work.answer(command, min((at - work.now_ms for _, at in again), default=None))
+
+
+async def cancel_idle(engine: Engine, work: Work, commands: Sequence[CancelIdle]) -> None:
+    """Apply a batch of cancelled children whose parents live elsewhere."""
+    for command in commands:
+        await work.prefetch(command.jobs)
+        await call_back(engine, work, [work.at_hand(job_id) for job_id in command.jobs])
+        told = await work.tx.relay_asked(command.jobs, shard_of(command.spared))
+        idle = 0
+        gone: set[int] = set()
+        for job_id in command.jobs:
+            job = await work.known(job_id)
+            if job is None:
+                if told.get(job_id) != 0:  # otherwise it is not too late for its result
+                    gone.add(job_id)
+            elif job.state in (State.WAITING, State.DELAYED):
+                await_(work, job, JobFlag.AWAITS)
+                if job_id not in told:
+                    await work.tx.relay_ask([job_id], shard_of(command.spared), alive=True)
+                work.spared[job_id] = command.spared
+                work.move(job, Arrow.CANCEL, note=str(Arrow.CANCEL))
+                idle += 1
+        work.answer(command, Cancelled(idle, frozenset(gone)))
+
+
+async def open_needs(_engine: Engine, work: Work, commands: Sequence[OpenNeeds]) -> None:
+    """Apply a batch of questions for what jobs wait for."""
+    for command in commands:
+        work.answer(command, await work.tx.need_page(command.after, limits.slice_jobs_max))
+
+
+def _is_up(engine: Engine) -> bool:
+    """Tell whether a shard takes what needs no more room on disk."""
+    try:
+        engine.store.check_writable(grows=False)
+    except PenstockError:
+        return False
+    return True
+
+
+class Relayer(Keeper):
+    """Tells other shards of the ends that they wait for: at once after the commit, and again until it is sure to be known."""
+
+    every_ms = 1_000
+
+    def __init__(self, engine: Engine, others: Sequence[Engine]) -> None:
+        super().__init__(engine)
+        self._others = others
+        self._next_ms: int | None = None
+
+    async def round(self) -> None:
+        """Tell what there is to be told now, for somebody who waits for it. What cannot be told now is told later."""
+        with contextlib.suppress(PenstockError):
+            await self._tell_all()
+
+    async def run_once(self) -> None:
+        """Tell every other shard that can be reached."""
+        while (self._woken or self._engine.leads) and _is_up(self._engine):
+            self._woken = False
+            self._next_ms = await self._tell_all()
+            if not self._woken:
+                break
+
+    async def _tell_all(self) -> int | None:
+        """Tell all shards; return in how many ms something is to be told again."""
+        due = await self._engine.run(DueShards())
+        waits = await asyncio.gather(*(self._tell(other) for other in self._others if other.store.shard in due))
+        return min((each for each in waits if each is not None), default=None)
+
+    async def _tell(self, other: Engine) -> int | None:
+        """Tell one shard; return in how many ms something is to be told again."""
+        wait_ms: int | None = None
+        while self.goes_on() and _is_up(other):
+            due = await self._engine.run(DueRelays(other.store.shard))
+            if not due:
+                break
+            try:
+                await other.run(HearEnds([(each.end, each.spared) for each in due]))
+            except PenstockError:  # it is down: next time
+                return self.every_ms
+            again_ms = await self._engine.run(NoteTold(due))
+            wait_ms = again_ms if wait_ms is None else min(wait_ms, again_ms or wait_ms)
+        return wait_ms
+
+    def _book(self) -> None:
+        if self._next_ms is not None and self._next_ms < self.every_ms:
+            clock = self._engine.clock
+            self._alarm = clock.call_at(clock.steady_ms() + self._next_ms, self.wake)
+        else:
+            super()._book()
+
+
+class Auditor(Keeper):
+    """Makes sure that what jobs of a shard wait for on others is known there. What is told in time needs no audit."""
+
+    every_ms = limits.MINUTE_MS
+
+    def __init__(self, engine: Engine, engines: Sequence[Engine], shards_of: ShardsOf) -> None:
+        super().__init__(engine)
+        self._engines = engines
+        self._shards_of = shards_of
+        self._after = (0, 0)
+
+    async def run_once(self) -> None:
+        """Go on through the open dependencies, a bounded number of them."""
+        engine = self._engine
+        if not engine.leads:
+            return
+        for _ in range(limits.audit_pages_max):
+            page = await engine.run(OpenNeeds(self._after)) if self.goes_on() else []
+            young = engine.clock.now_ms() - limits.relay_ms
+            afar: dict[int, list[int]] = {}
+            old = [each.needs for each in page if time_of(each.job) < young and shard_of(each.needs) != engine.store.shard]
+            for job_id, shard in (await self._shards_of(list(dict.fromkeys(old)))).items() if old else ():
+                if shard != engine.store.shard:
+                    afar.setdefault(shard, []).append(job_id)
+            for shard, jobs in afar.items():
+                if shard < len(self._engines) and _is_up(self._engines[shard]):
+                    ends = await self._engines[shard].run(Audit(jobs, engine.store.shard))
+                    if ends:
+                        await engine.run(HearEnds([(end, 0) for end in ends]))
+            if len(page) < limits.slice_jobs_max:
+                self._after = (0, 0)
+                return
+            self._after = (page[-1].needs, page[-1].job)

@@ -1,0 +1,194 @@
+"""What time does to jobs: delayed ones become due, leases run out, time-to-lives end, and crons push new ones.
+
+Nothing is polled. The store knows the next moment something falls due; the timer sleeps until then, and is woken by anything
+earlier. A sweep is part of every batch, after the words of the workers and before the claims: a heartbeat that arrives in the
+same moment as the end of its lease is heard first, and a claim never misses a job that is already due.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.core import limits
+from penstock.core.job import JobFlag, details_of, put_details
+from penstock.core.lifecycle import Arrow
+from penstock.core.retry import after_lapse
+from penstock.engine.command import Command
+from penstock.engine.jobs import dependencies
+from penstock.engine.queues import crons
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.clock import Alarm
+    from penstock.core.job import Job
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import Work
+
+#: Even with nothing due for long, look this often: the wall clock may be set forward.
+LOOK_EVERY_MS: Final = 1_000
+#: A sweep that comes this late means that the process was suspended or the machine overloaded, so that heartbeats may be
+#: waiting unread. Leases then get some more time before they are judged.
+LATE_MS: Final = 1_000
+LATE_GRACE_MS: Final = 2_000
+
+
+class Tick(Command[None]):
+    """Have a batch made, and with it a sweep."""
+
+    __slots__ = ()
+
+
+async def tick(_engine: Engine, work: Work, commands: Sequence[Tick]) -> None:
+    """Nothing to do: every batch sweeps."""
+    for command in commands:
+        work.answer(command, None)
+
+
+class Timer:
+    """Wakes the engine when something falls due."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._alarm: Alarm | None = None
+        self._alarm_at = 0
+        self._grace_until: int | None = None
+        self._stopped = True
+
+    def start(self) -> None:
+        """Begin to watch the time."""
+        self._stopped = False
+        self.arm()
+
+    def stop(self) -> None:
+        """Sleep until the next start."""
+        self._stopped = True
+        self._disarm()
+
+    def arm(self) -> None:
+        """Sleep until the next moment something falls due. Called after every commit."""
+        if self._stopped:
+            return
+        engine = self._engine
+        horizon = engine.store.horizon
+        if (
+            horizon.due_ms is None
+            and horizon.expiry_ms is None
+            and horizon.lapse_ms is None
+            and horizon.cron_ms is None
+            and not horizon.unfollowed
+        ):
+            return
+        steady, now = engine.clock.steady_ms(), engine.clock.now_ms()
+        at = steady if horizon.unfollowed else steady + LOOK_EVERY_MS
+        if horizon.due_ms is not None:
+            at = min(at, steady + horizon.due_ms - now)
+        if horizon.expiry_ms is not None:
+            at = min(at, steady + horizon.expiry_ms - now)
+        if horizon.cron_ms is not None:
+            at = min(at, steady + horizon.cron_ms - now)
+        if horizon.lapse_ms is not None:
+            at = min(at, max(horizon.lapse_ms, self._grace_until or 0))
+        if self._alarm is None or at < self._alarm_at:
+            self._disarm()
+            self._alarm_at = at
+            self._alarm = engine.clock.call_at(at, self._ring)
+
+    def _disarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def judges_leases(self, steady_ms: int) -> bool:
+        """Tell whether leases may be judged now, giving late heartbeats a chance after a long silence of our own."""
+        lapse = self._engine.store.horizon.lapse_ms
+        if lapse is None or lapse > steady_ms:
+            self._grace_until = None
+            return False
+        if steady_ms - lapse <= LATE_MS:
+            return True
+        if self._grace_until is None:
+            self._grace_until = steady_ms + LATE_GRACE_MS
+        return steady_ms >= self._grace_until
+
+    def wants_to_judge(self) -> bool:
+        """Tell whether leases have ended that nobody has judged yet: then the next batch has to be alone."""
+        lapse = self._engine.store.horizon.lapse_ms
+        return lapse is not None and lapse <= self._engine.clock.steady_ms()
+
+    def judged(self) -> None:
+        """Hear that all leases that had ended were judged: the next silence of our own is a new one."""
+        self._grace_until = None
+
+    def _ring(self) -> None:
+        self._alarm = None
+        horizon, clock = self._engine.store.horizon, self._engine.clock
+        now = clock.now_ms()
+        if (
+            horizon.unfollowed
+            or (horizon.due_ms is not None and horizon.due_ms <= now)
+            or (horizon.expiry_ms is not None and horizon.expiry_ms <= now)
+            or (horizon.cron_ms is not None and horizon.cron_ms <= now)
+            or self.judges_leases(clock.steady_ms())
+        ):
+            self._engine.run_unheard(Tick())
+        else:
+            self.arm()
+
+
+async def sweep(engine: Engine, work: Work) -> None:
+    """Move on whatever is due by now, a bounded number at a time; the timer comes back at once for the rest."""
+    await work.flush()  # so that the store knows what this very batch has booked
+    horizon = engine.store.horizon
+    if horizon.expiry_ms is not None and horizon.expiry_ms <= work.now_ms:
+        await _expire(work)
+    if work.alone and engine.timer.judges_leases(work.steady_ms):  # a word that came in time must not be on its way
+        await _lapse(engine, work)
+    if horizon.due_ms is not None and horizon.due_ms <= work.now_ms:
+        await _fall_due(work)
+    if horizon.cron_ms is not None and horizon.cron_ms <= work.now_ms:
+        await crons.fire(engine, work)
+    if horizon.unfollowed:
+        await dependencies.catch_up(work)
+
+
+async def _expire(work: Work) -> None:
+    for job in await work.tx.job_expired(work.now_ms, limits.sweep_jobs_max):
+        work.move(work.meet(job), Arrow.EXPIRE)
+    await work.flush()
+
+
+async def _lapse(engine: Engine, work: Work) -> None:
+    lapsed = await work.tx.job_lapsed(work.steady_ms, limits.sweep_jobs_max)
+    if len(lapsed) < limits.sweep_jobs_max:
+        engine.timer.judged()
+    for found in lapsed:
+        job = work.meet(found)
+        # One that nobody has started was set aside for a ready list, and as far as is known nobody has had it.
+        if job.started_at is None or job.flags & JobFlag.UNCOUNTED:
+            work.move(job, Arrow.RELEASE)
+            continue
+        stall = engine.store.queue_by_number(job.queue).settings.stall
+        arrow, error, reason = after_lapse(job, stall.max_stalls, work.steady_ms)
+        details = details_of(job)
+        details.error, details.stack, details.deferred_since = error, None, None
+        details.reason = None if arrow in (Arrow.STALL, Arrow.STALL_BACK) else reason
+        if details.first_failed_at is None:
+            details.first_failed_at = work.now_ms
+        put_details(job, details)
+        work.move(job, arrow, error=error, note=reason)
+        work.failed += 1
+    await work.flush()
+
+
+async def _fall_due(work: Work) -> None:
+    due = [work.meet(job) for job in await work.tx.job_due(work.now_ms, limits.sweep_jobs_max)]
+    for job in sorted(due, key=_order_of_due):
+        work.move(job, Arrow.DUE)
+    await work.flush()
+
+
+def _order_of_due(job: Job) -> tuple[int, int]:
+    """Of one millisecond, whoever was pushed first is due first, or put off first: see ``lifecycle.come_back_in_front``."""
+    put_off = job.flags & JobFlag.LIFO and job.position > 0
+    return job.run_at, job.position if put_off else job.id
