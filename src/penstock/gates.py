@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.access.api_keys import ApiKeys
-from penstock.access.gate import Gate
+from penstock.access.authenticator import Gate
 from penstock.access.identity import WORDS
 from penstock.access.quotas import Counter, Quotas
 from penstock.core import limits

@@ -11,8 +11,8 @@ import msgspec
 import structlog
 
 from penstock import __version__, listeners
-from penstock.access.hosts import AllowedHosts
-from penstock.access.origin import Origins
+from penstock.access.allowed_hosts import AllowedHosts
+from penstock.access.cross_origin import Origins
 from penstock.access.rate_limit import ClientAddress, SlidingWindow
 from penstock.core import limits
 from penstock.core.clock import SystemClock, pause
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from granian.rsgi import Scope
 
     from penstock.access.api_keys import ApiKeys
-    from penstock.access.gate import Gate
+    from penstock.access.authenticator import Gate
     from penstock.config import Config
     from penstock.core.clock import Clock
     from penstock.doors.http.request import Bodies

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.access import api_keys
 from penstock.access.api_keys import ApiKeys, check_wish
-from penstock.access.gate import Gate, shown_in
+from penstock.access.authenticator import Gate, shown_in
 from penstock.access.identity import ANYWHERE, EVERYBODY, Right
 from penstock.core import limits
 from penstock.core.errors import Forbidden, InvalidInput, KeyNotFound, KeysUnavailable, StorageFailed, TooMany, Unauthorized

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.access.gate import Gate, shown_in
+from penstock.access.authenticator import Gate, shown_in
 from penstock.access.identity import ANYWHERE, EVERYBODY, Identity, Right, grants_of
 from penstock.access.jwt import Rules, Verifier
 from penstock.access.keys import Key, KeyRing, jwks_keys, pem_key, secret_key

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from penstock.access.gate import Gate
+from penstock.access.authenticator import Gate
 from penstock.access.identity import WORDS, Right
 from penstock.access.jwt import Rules, Verifier
 from penstock.access.keys import KeyRing, secret_key

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from penstock.access.api_keys import ApiKeys
-from penstock.access.gate import Gate
+from penstock.access.authenticator import Gate
 from penstock.config import Config
 from penstock.doors.topics.resp.table import COMMANDS as RESP_COMMANDS
 from penstock.outbound.guard import Guard

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.access.gate import Gate
+from penstock.access.authenticator import Gate
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.doors.closing import Closing, close_frame

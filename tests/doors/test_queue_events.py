@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from penstock.access.gate import Gate
+from penstock.access.authenticator import Gate
 from penstock.core import limits
 from penstock.core.job import NewJob
 from penstock.doors.jobs.hub import Hub

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from penstock.access.gate import Gate
+from penstock.access.authenticator import Gate
 from penstock.access.identity import EVERYTHING, Identity, Right
 from penstock.core import limits
 from penstock.core.lifecycle import State

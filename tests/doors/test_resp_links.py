@@ -11,7 +11,7 @@ import httpx2
 import pytest
 import redis
 
-from penstock.access.gate import Gate
+from penstock.access.authenticator import Gate
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.job import NewJob

@@ -12,7 +12,7 @@ import httpx2
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from penstock.access.gate import Gate
+from penstock.access.authenticator import Gate
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.ids import to_uuid

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never, Protocol, cast
 import msgspec
 import structlog
 
-from penstock.access.gate import shown_in
+from penstock.access.authenticator import shown_in
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.errors import HeadRefused, PenstockError, RateLimited, RouteNotFound, TargetTooLong, TooMany, Unauthorized
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from granian._granian import RSGIWebsocketProtocol
     from granian.rsgi import Scope
 
-    from penstock.access.gate import Gate
-    from penstock.access.origin import Origins
+    from penstock.access.authenticator import Gate
+    from penstock.access.cross_origin import Origins
     from penstock.access.rate_limit import ClientAddress, SlidingWindow
     from penstock.core.clock import Clock
     from penstock.doors.answers import UnreadAnswers

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from granian._granian import RSGIHTTPProtocol as HTTPProtocol
     from granian.rsgi import Scope
 
-    from penstock.access.gate import Gate
+    from penstock.access.authenticator import Gate
     from penstock.access.identity import Identity, Right
     from penstock.core.clock import Alarm, Clock
     from penstock.core.errors import PenstockError

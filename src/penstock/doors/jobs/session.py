@@ -27,7 +27,7 @@ from penstock.engine.jobs.settle import Hold, Release
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.access.gate import Gate
+    from penstock.access.authenticator import Gate
     from penstock.access.identity import Identity
     from penstock.access.rate_limit import SlidingWindow
     from penstock.doors.jobs.call import CommandTable, Entry

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 import structlog
 
+from penstock.access.authenticator import SHOWN_IN, shown_in
 from penstock.access.expiry import Expiry
-from penstock.access.gate import SHOWN_IN, shown_in
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, RouteNotFound, Unauthorized
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from granian._granian import RSGIWebsocketProtocol
     from granian.rsgi import Scope
 
-    from penstock.access.gate import Gate
+    from penstock.access.authenticator import Gate
     from penstock.access.identity import Identity
     from penstock.core.clock import Alarm, Clock
     from penstock.core.pool_shares import Shares

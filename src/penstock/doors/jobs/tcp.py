@@ -24,7 +24,7 @@ from penstock.doors.listening import ConnectionListener
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from penstock.access.gate import Gate
+    from penstock.access.authenticator import Gate
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.clock import Alarm, Clock
     from penstock.doors.jobs.call import CommandTable

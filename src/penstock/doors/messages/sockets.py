@@ -14,8 +14,8 @@ from urllib.parse import parse_qs
 import msgspec
 import structlog
 
+from penstock.access.authenticator import shown_in
 from penstock.access.expiry import Expiry
-from penstock.access.gate import shown_in
 from penstock.access.identity import Right
 from penstock.core import limits
 from penstock.core.clock import pause
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from granian._granian import RSGIWebsocketProtocol
     from granian.rsgi import Scope
 
-    from penstock.access.gate import Gate
+    from penstock.access.authenticator import Gate
     from penstock.access.identity import Identity
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.clock import Alarm

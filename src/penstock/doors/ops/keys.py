@@ -16,7 +16,7 @@ from penstock.doors.namespaces import check_namespace
 
 if TYPE_CHECKING:
     from penstock.access.api_keys import ApiKeys
-    from penstock.access.gate import Gate
+    from penstock.access.authenticator import Gate
     from penstock.core.apikey import ApiKey
     from penstock.doors.http.request import Request
 

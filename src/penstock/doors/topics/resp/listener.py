@@ -25,7 +25,7 @@ from penstock.doors.topics.resp.session import Goodbye, Session
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.access.gate import Gate
+    from penstock.access.authenticator import Gate
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.clock import Alarm
     from penstock.core.errors import PenstockError

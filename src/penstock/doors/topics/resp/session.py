@@ -33,7 +33,7 @@ from penstock.engine.jobs.claim import Claim, Wait
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.access.gate import Gate
+    from penstock.access.authenticator import Gate
     from penstock.access.identity import Identity
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.job import NewJob

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from penstock.access.hosts import parse_host
+from penstock.access.allowed_hosts import parse_host
 from penstock.core import limits
 from penstock.core.errors import HostRefused, OriginRefused
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from granian.rsgi import Scope
 
-    from penstock.access.gate import Gate
-    from penstock.access.hosts import AllowedHosts
+    from penstock.access.allowed_hosts import AllowedHosts
+    from penstock.access.authenticator import Gate
     from penstock.access.rate_limit import ClientAddress
 
 log = structlog.get_logger("penstock.access")
