@@ -84,9 +84,9 @@ from penstock.doors.topics.subscriber import Subscribers
 from penstock.engine.bulk.consumer_groups import Groups
 from penstock.engine.bulk.staged_writes import Stages
 from penstock.gates import gate_of, keys_for, meter
+from penstock.outbound.dispatcher import PostOffice
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
-from penstock.outbound.webhooks import PostOffice
 from penstock.shards import close_shards, make_engine, open_shards, speed_up
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from penstock.core.errors import OutcomeUnknown
 from penstock.engine.engine import Engine
 from penstock.engine.maintenance.service import Healer
 from penstock.engine.queues.webhooks import AddWebhook
-from penstock.outbound.webhooks import PostOffice
+from penstock.outbound.dispatcher import PostOffice
 from penstock.store.sqlite import SqliteStore
 from tests.support.engines import push
 from tests.support.forgetful import ForgetfulDisk

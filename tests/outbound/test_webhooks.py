@@ -20,10 +20,10 @@ from penstock.engine.engine import Engine
 from penstock.engine.jobs.settle import Hold, Progress
 from penstock.engine.maintenance.service import Retention, TrimJournal
 from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWebhook
-from penstock.outbound.courier import Policy
+from penstock.outbound.delivery import Policy
+from penstock.outbound.dispatcher import PostOffice
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import NotDelivered, Sender
-from penstock.outbound.webhooks import PostOffice
 from penstock.store.sqlite import SqliteStore
 from tests.support.engines import QUEUE, ack, claim_job, fail, move, push
 from tests.support.receiver import CLOSE, HANG, OK, Receiver, status, until

@@ -15,7 +15,7 @@ from penstock.core.events import EventKind, queue_event
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.jobs.events import Told
 from penstock.engine.event_feed import UNNUMBERED
-from penstock.outbound.letter import data_of
+from penstock.outbound.request import data_of
 from penstock.store.contract import JournalBlock
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from penstock.core.lifecycle import Arrow
 from penstock.doors.messages.taker import Taker
 from penstock.doors.messages.view import view_of
 from penstock.engine.jobs.settle import Ack, Fail, Hold, PutBack, Renew
-from penstock.outbound.letter import sign
+from penstock.outbound.request import sign
 from penstock.outbound.sender import NotDelivered
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.doors.messages.tally import MessageTally
     from penstock.engine.jobs.settle import Settlement
     from penstock.engine.sharding.engine import AnyEngine
-    from penstock.outbound.courier import Post
+    from penstock.outbound.delivery import Post
 
 log = structlog.get_logger("penstock.push")
 

@@ -13,7 +13,7 @@ from penstock.core.clock import settle
 from penstock.core.errors import PenstockError
 from penstock.core.events import EventKind
 from penstock.core.webhook import EVENT_NAMES, Progress
-from penstock.outbound.letter import write
+from penstock.outbound.request import write
 from penstock.outbound.sender import NotDelivered
 from penstock.outbound.timing import pause
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.core.webhook import Webhook
     from penstock.engine.engine import Engine
-    from penstock.outbound.letter import Letter
+    from penstock.outbound.request import Letter
     from penstock.store.contract import JournalBlock
 
 log = structlog.get_logger("penstock.webhooks")

@@ -16,14 +16,14 @@ from penstock.core.errors import PenstockError
 from penstock.engine.event_feed import UNNUMBERED
 from penstock.engine.maintenance.service import Keeper
 from penstock.engine.queues.webhooks import NoteDeliveries
-from penstock.outbound.courier import Courier, Policy, subjects_of
+from penstock.outbound.delivery import Courier, Policy, subjects_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.webhook import Progress
     from penstock.engine.engine import Engine
-    from penstock.outbound.courier import Post
+    from penstock.outbound.delivery import Post
     from penstock.store.contract import JournalBlock
 
 log = structlog.get_logger("penstock.webhooks")
