@@ -12,8 +12,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.bulkwork.files import Spooler
-from penstock.bulkwork.process import BulkProcesses
+from penstock.bulkwork.arrow_files import Spooler
+from penstock.bulkwork.pool import BulkProcesses
 from penstock.bulkwork.spool import Spool
 from penstock.config import Config
 from penstock.core import limits

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bulkwork.stagework import pack
+from penstock.bulkwork.stage_rows import pack
 from penstock.core import bulk_records, limits
 
 if TYPE_CHECKING:

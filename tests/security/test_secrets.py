@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.bulkwork import insightwork
+from penstock.bulkwork import lake_queries
 from penstock.client import Client
 from penstock.core.errors import StorageFailed
 from penstock.lake.reading.questions import Insights
@@ -138,7 +138,7 @@ def test_what_reads_the_lake_may_name_its_address(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Insights, "ask", fail)
     with pytest.raises(StorageFailed) as failed:
-        insightwork.answer(lake="s3://bucket/lake", insight="overview", question={})
+        lake_queries.answer(lake="s3://bucket/lake", insight="overview", question={})
     assert "Unable to recognise URL s3://AKIA" in str(failed.value)
     assert "hidden" not in str(failed.value)
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from penstock.bulkwork.frames import LENGTH_BYTES, MEMORY_VARIABLE, Outcome, Task, decode_task, frame
+from penstock.bulkwork.protocol import LENGTH_BYTES, MEMORY_VARIABLE, Outcome, Task, decode_task, frame
 from penstock.bulkwork.tasks import TASKS
 from penstock.core import limits
 from penstock.core.errors import BulkMemory, JournalGone, PenstockError

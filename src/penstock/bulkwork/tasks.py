@@ -11,9 +11,9 @@ import apsw
 import asyncpg
 import msgspec
 
-from penstock.bulkwork import stagework
-from penstock.bulkwork.epochwork import SCHEMA, epoch_batch
-from penstock.bulkwork.files import Part, Spooler
+from penstock.bulkwork import stage_rows
+from penstock.bulkwork.arrow_files import Part, Spooler
+from penstock.bulkwork.epoch_rows import SCHEMA, epoch_batch
 from penstock.bulkwork.jobs import JOBS, jobs_batch
 from penstock.bulkwork.journal import EVENTS, Gathering
 from penstock.core import bulk_records
@@ -133,7 +133,7 @@ async def epoch(
 
 async def pack(*, path: str, constants: dict[str, str], directory: str, room: int) -> dict[str, Any]:
     """Make rows that can be staged of an Arrow file: one file with all chunks, and of each its queue, rows and bytes."""
-    packed = stagework.pack(Path(path), constants)
+    packed = stage_rows.pack(Path(path), constants)
     if sum(len(each.body) for each in packed) > room:
         raise SpoolFull
     made = Path(directory) / "chunks"
@@ -177,7 +177,7 @@ async def _reader(source: str) -> AsyncIterator[BulkReader]:
 async def insight(**given: Any) -> dict[str, Any]:
     """Answer a question to a lake; see ``insightwork``, which is loaded when somebody asks."""
     try:
-        from penstock.bulkwork.insightwork import answer  # noqa: PLC0415 - the lake is an extra, and large
+        from penstock.bulkwork.lake_queries import answer  # noqa: PLC0415 - the lake is an extra, and large
     except ImportError:
         raise LakeUnavailable from None
     return answer(**given)

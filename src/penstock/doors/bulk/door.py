@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.access.identity import ANYWHERE
-from penstock.bulkwork.process import BulkProcesses
+from penstock.bulkwork.pool import BulkProcesses
 from penstock.bulkwork.spool import Spool, shared_place
 from penstock.core import limits
 from penstock.core.errors import HistoryReplaced, InvalidInput, StorageFailed

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Raw
 
-from penstock.bulkwork.arrowsize import check_sizes
+from penstock.bulkwork.arrow_size import check_sizes
 from penstock.bulkwork.trailer import trailer
 from penstock.core import ids, limits
 from penstock.core.binary_payload import wrap

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 import penstock
-from penstock.bulkwork.frames import LENGTH_BYTES, MEMORY_VARIABLE, Outcome, Task, decode_outcome, frame
+from penstock.bulkwork.protocol import LENGTH_BYTES, MEMORY_VARIABLE, Outcome, Task, decode_outcome, frame
 from penstock.core import limits
 from penstock.core.errors import (
     BulkFailed,

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from penstock.bulkwork.files import Spooler
+from penstock.bulkwork.arrow_files import Spooler
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, LakeInvalid, LakeNotFound, StorageFailed
 from penstock.lake.place import Lake, LakeMissing
