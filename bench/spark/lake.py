@@ -18,7 +18,7 @@ from bench.spark.figures import in_turns
 from bench.spark.fill import NAMESPACES
 from bench.spark.parts import FOLLOWED, in_partitions, loop_of, past
 from bench.spark.place import Usage, server, to_nowhere, url_of
-from penstock.lake.place import Lake
+from penstock.lake.location import Lake
 from penstock.lake.tables import EVENTS, TABLES
 from penstock.spark.options import for_batch
 from penstock.spark.pipeline.build import DERIVED, rebuild

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core import ids
 from penstock.doors.messages.receipts import Receipt, receipt_in
-from penstock.lake.place import Lake
+from penstock.lake.location import Lake
 from penstock.lake.tables import BACKLOG, FAILURES, FLEET, LATENCY, MINUTES, TENANTS, WORKERS
 from tests.support import lakes
 from tests.support.ports import free_port

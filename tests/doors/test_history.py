@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.lake.parts import BATCH_MARK, commit, shard_mark
-from penstock.lake.place import CARD, Lake
+from penstock.lake.location import CARD, Lake
 from penstock.lake.tables import EVENTS
+from penstock.lake.writer import BATCH_MARK, commit, shard_mark
 from tests.conformance.test_history import raise_epoch
 from tests.doors.api import Api
 from tests.doors.listen import stream

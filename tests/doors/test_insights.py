@@ -11,7 +11,7 @@ import pytest
 
 from penstock.core import limits
 from penstock.doors.insights import wire
-from penstock.lake.reading.questions import Insights, Question
+from penstock.lake.queries.api import Insights, Question
 from penstock.lake.tables import LATENCY, MINUTES
 from tests.doors.api import Api
 from tests.support import lakes
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from penstock.lake.place import Lake
+    from penstock.lake.location import Lake
 
 ARROW = "application/vnd.apache.arrow.stream"
 REPLIES: dict[str, type[msgspec.Struct]] = {

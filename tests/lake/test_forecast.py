@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.lake.reading.drain import AHEAD, drains, history_of
-from penstock.lake.reading.forecasting import POINTS_MIN, forecast, reaches_nothing
+from penstock.lake.queries.backlog_forecast import AHEAD, drains, history_of
+from penstock.lake.queries.forecasting import POINTS_MIN, forecast, reaches_nothing
 from penstock.lake.tables import BACKLOG
 from tests.support.lakes import DAY, HOUR, MINUTE, MONDAY, column, rows_of
 

@@ -12,9 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.ids import to_uuid
-from penstock.lake.kinds import JOB_KINDS
-from penstock.lake.making import DERIVED, make
-from penstock.lake.making.rows import NO_ERROR, pattern_of
 from penstock.lake.tables import (
     ATTEMPTS,
     EVENTS,
@@ -27,6 +24,9 @@ from penstock.lake.tables import (
     TENANTS,
     WORKERS,
 )
+from penstock.lake.transform import DERIVED, make
+from penstock.lake.transform.event_kinds import JOB_KINDS
+from penstock.lake.transform.rows import NO_ERROR, pattern_of
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 import pytest
 
-from penstock.lake.parts import BATCH_MARK, PartWriter, commit, mark_of, shard_mark
-from penstock.lake.place import Lake, LakeMissing
-from penstock.lake.reading.questions import Insights, Question
+from penstock.lake.location import Lake, LakeMissing
+from penstock.lake.queries.api import Insights, Question
 from penstock.lake.tables import ATTEMPTS, EVENTS, MINUTES
+from penstock.lake.writer import BATCH_MARK, PartWriter, commit, mark_of, shard_mark
 from tests.support.lakes import MONDAY, rows_of
 
 if TYPE_CHECKING:

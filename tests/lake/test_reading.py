@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.lake.reading.backlog import backlog, depths
-from penstock.lake.reading.failures import failures
-from penstock.lake.reading.latency import latency
-from penstock.lake.reading.series import series, totals
-from penstock.lake.reading.tenants import jain, tenants
-from penstock.lake.reading.window import Window, length_ms, spell_length
-from penstock.lake.reading.workers import workers
+from penstock.lake.queries.backlog import backlog, depths
+from penstock.lake.queries.failures import failures
+from penstock.lake.queries.latency import latency
+from penstock.lake.queries.series import series, totals
+from penstock.lake.queries.tenants import jain, tenants
+from penstock.lake.queries.window import Window, length_ms, spell_length
+from penstock.lake.queries.workers import workers
 from penstock.lake.tables import BACKLOG, FAILURES, FLEET, LATENCY, MINUTES, TENANTS, WORKERS
 from tests.support.lakes import DAY, HOUR, MINUTE, MONDAY, column, histogram, rows_of
 

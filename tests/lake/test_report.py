@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import main
-from penstock.lake.place import Lake
-from penstock.lake.reading.questions import Insights, Question
-from penstock.lake.report.facts import facts_of
-from penstock.lake.report.page import page
-from penstock.lake.report.words import count, notes, percent, short, span
+from penstock.lake.location import Lake
+from penstock.lake.queries.api import Insights, Question
+from penstock.lake.report.data import facts_of
+from penstock.lake.report.highlights import count, notes, percent, short, span
+from penstock.lake.report.html import page
 from penstock.lake.tables import FAILURES, MINUTES
 from tests.support import lakes
 from tests.support.lakes import DAY, HOUR, MINUTE, MONDAY, Business, rows_of

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.lake.reading.objectives import DEFAULT, Objective, ObjectivesInvalid, parse
-from penstock.lake.reading.slo import ALARMS, attainment
+from penstock.lake.queries.objectives import DEFAULT, Objective, ObjectivesInvalid, parse
+from penstock.lake.queries.slo import ALARMS, attainment
 from penstock.lake.tables import LATENCY, MINUTES
 from tests.support.lakes import DAY, HOUR, MINUTE, MONDAY, histogram, rows_of
 

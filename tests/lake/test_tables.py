@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 
-from penstock.lake.place import Lake
+from penstock.lake.location import Lake
 from penstock.lake.tables import FAILURES, JOBS, MINUTES, TABLES, Table
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from penstock.bulkwork import lake_queries
 from penstock.client import Client
 from penstock.core.errors import StorageFailed
-from penstock.lake.reading.questions import Insights
+from penstock.lake.queries.api import Insights
 from penstock.masking import masked, without_password
 from tests.support import postgres
 from tests.support.issuer import certificate

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from penstock.lake.parts import mark_of, shard_mark
-from penstock.lake.place import Lake
+from penstock.lake.location import Lake
 from penstock.lake.tables import EVENTS, JOBS, MINUTES
+from penstock.lake.writer import mark_of, shard_mark
 from penstock.spark import options
 from penstock.spark.wire import Wire
 from tests.spark.driver import BATCH, LEASE

@@ -68,7 +68,7 @@ def to_delta(spark: SparkSession, url: str, place: Path, lease: str = LEASE, los
 
 def to_lake(spark: SparkSession, url: str, place: Path, lease: str = LEASE) -> Callable[[], object]:
     """From the journal into the lake, when the others have ended."""
-    from penstock.lake.place import Lake
+    from penstock.lake.location import Lake
     from penstock.spark import options
     from penstock.spark.pipeline.run import Builder, locked, run
 

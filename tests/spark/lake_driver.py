@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 
-from penstock.lake.place import Lake
+from penstock.lake.location import Lake
 from penstock.spark import options
 from penstock.spark.pipeline.run import Builder, locked, run
 from penstock.spark.session import session

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from penstock.lake.place import CARD, Lake
+from penstock.lake.location import CARD, Lake
 from penstock.spark import options
 from penstock.spark.journal import JournalReplaced, JournalStream
 from penstock.spark.lease import HistoryChanged, LeaseReader

@@ -29,9 +29,8 @@ from penstock.cli.main import main
 from penstock.client._clock import now_ms
 from penstock.client.errors import ApiError, ConnectionFailed
 from penstock.lake import histogram
-from penstock.lake.making import DERIVED
-from penstock.lake.parts import BATCH_MARK, PartWriter, commit
-from penstock.lake.place import Lake
+from penstock.lake.location import Lake
+from penstock.lake.maintenance import DETAILED, compact
 from penstock.lake.tables import (
     ATTEMPTS,
     BACKLOG,
@@ -47,7 +46,8 @@ from penstock.lake.tables import (
     WORKERS,
     Table,
 )
-from penstock.lake.upkeep import DETAILED, compact
+from penstock.lake.transform import DERIVED
+from penstock.lake.writer import BATCH_MARK, PartWriter, commit
 from penstock.spark import options
 from penstock.spark.pipeline.build import rebuild
 from penstock.spark.pipeline.card import LakeInvalid
@@ -656,7 +656,7 @@ def test_a_server_that_is_away_for_a_while_does_not_end_a_pipeline(tmp_path: Pat
 
 def test_every_kind_of_event_is_known() -> None:
     from penstock.core.events import EventKind
-    from penstock.lake.kinds import JOB_KINDS, OTHER_KINDS
+    from penstock.lake.transform.event_kinds import JOB_KINDS, OTHER_KINDS
 
     assert sorted(JOB_KINDS + OTHER_KINDS) == sorted(kind.wire_name for kind in EventKind)
     assert set(TABLES) >= {table.path for table in COMPARED}

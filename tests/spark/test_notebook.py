@@ -16,7 +16,7 @@ from tests.support.lakes import DAY, Business, rows_of
 from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
-    from penstock.lake.place import Lake
+    from penstock.lake.location import Lake
 
 read: Any = nbformat.read
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "lake.ipynb"

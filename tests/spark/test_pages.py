@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.client.testing import inline
-from penstock.lake.place import Lake
+from penstock.lake.location import Lake
 from tests.docs.blocks import runs
 from tests.docs.shell import commands, put
 from tests.spark.chaos import counts, until, values_of

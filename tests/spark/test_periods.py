@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.lake.parts import BATCH_MARK, PartWriter, commit, mark_of, parts_of
-from penstock.lake.place import Lake
+from penstock.lake.location import Lake
+from penstock.lake.maintenance import FILE_BYTES
 from penstock.lake.tables import EVENTS, FORECAST, MINUTES, SLO
-from penstock.lake.upkeep import FILE_BYTES
+from penstock.lake.writer import BATCH_MARK, PartWriter, commit, mark_of, parts_of
 from penstock.spark.pipeline.run import UPKEEP_FILES, Batch, Builder, Summary, run
 from tests.support.lakes import DAY, MINUTE, MONDAY, rows_of
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from deltalake import write_deltalake
 
 from penstock.cli.main import main
-from penstock.lake.place import Lake, fitted
+from penstock.lake.location import Lake, fitted
 from penstock.lake.tables import ATTEMPTS, JOBS
 from penstock.spark import options
 from penstock.spark.replay import HEADER

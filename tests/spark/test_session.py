@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from penstock.cli import main
-from penstock.lake.parts import BATCH_MARK
-from penstock.lake.place import Lake
+from penstock.lake.location import Lake
 from penstock.lake.tables import TABLES
+from penstock.lake.writer import BATCH_MARK
 from penstock.spark import doctor, session
 from penstock.spark.session import Java, JavaMissing, find_java, make_shim, version_of
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock.lake.parts import FORGOTTEN_MARK, PartWriter, commit, replace_all
-from penstock.lake.place import CARD, Lake
+from penstock.lake.location import CARD, Lake
 from penstock.lake.tables import ATTEMPTS, EVENTS, LATENCY, MINUTES, TENANTS
+from penstock.lake.writer import FORGOTTEN_MARK, PartWriter, commit, replace_all
 from penstock.spark.pipeline.card import FORMAT
 from penstock.spark.pipeline.migrate import WITH_WAITS
 from tests.spark.chaos import until

@@ -10,8 +10,8 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from penstock.lake.histogram import bucket_of
-from penstock.lake.place import Lake, fitted
-from penstock.lake.reading.window import milliseconds
+from penstock.lake.location import Lake, fitted
+from penstock.lake.queries.window import milliseconds
 from penstock.lake.tables import BACKLOG, FAILURES, FLEET, LATENCY, MINUTES, TENANTS, WORKERS, Table
 
 if TYPE_CHECKING:

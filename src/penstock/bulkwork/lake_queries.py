@@ -11,10 +11,10 @@ from deltalake.exceptions import DeltaError
 from penstock.bulkwork.arrow_files import Spooler
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, LakeInvalid, LakeNotFound, StorageFailed
-from penstock.lake.place import Lake, LakeMissing
-from penstock.lake.reading.objectives import ObjectivesInvalid
-from penstock.lake.reading.questions import Answer, Insights, Question, QuestionInvalid
-from penstock.lake.reading.window import milliseconds
+from penstock.lake.location import Lake, LakeMissing
+from penstock.lake.queries.api import Answer, Insights, Question, QuestionInvalid
+from penstock.lake.queries.objectives import ObjectivesInvalid
+from penstock.lake.queries.window import milliseconds
 from penstock.masking import masked
 
 #: A server has one lake, so this holds one thing, and what that has read.

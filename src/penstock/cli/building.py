@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from penstock.lake.place import Lake
+    from penstock.lake.location import Lake
     from penstock.spark.options import Options
 
 _UNITS_S: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -153,7 +153,7 @@ def _go(work: Callable[[], None]) -> None:
 
 
 def _place(address: str) -> Lake:
-    from penstock.lake.place import Lake  # noqa: PLC0415
+    from penstock.lake.location import Lake  # noqa: PLC0415
 
     return Lake(address)
 
@@ -247,7 +247,7 @@ def _listen(stop: threading.Event) -> None:
 
 
 def _rebuild(address: str, master: str, conf: tuple[str, ...], *, lose_forgotten: bool) -> None:
-    from penstock.lake.upkeep import forgotten_before  # noqa: PLC0415
+    from penstock.lake.maintenance import forgotten_before  # noqa: PLC0415
     from penstock.spark.pipeline import run as running  # noqa: PLC0415
     from penstock.spark.pipeline.build import rebuild as rebuilding  # noqa: PLC0415
     from penstock.spark.pipeline.card import LakeInvalid, note_format  # noqa: PLC0415
@@ -283,7 +283,7 @@ def _compact(address: str, keep: int) -> None:
 
 def _forget(address: str, keep_days: int, *, dry_run: bool) -> None:
     from penstock.client._clock import now_ms  # noqa: PLC0415
-    from penstock.lake.upkeep import forget as forgetting  # noqa: PLC0415
+    from penstock.lake.maintenance import forget as forgetting  # noqa: PLC0415
     from penstock.spark.pipeline import run as running  # noqa: PLC0415
 
     lake = _found(address)

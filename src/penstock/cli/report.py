@@ -65,9 +65,9 @@ def report(
     """
     # Other commands start without any of this.
     try:
-        from penstock.lake.place import Lake, LakeMissing  # noqa: PLC0415
-        from penstock.lake.reading.questions import Question  # noqa: PLC0415
-        from penstock.lake.report.making import make_report  # noqa: PLC0415
+        from penstock.lake.location import Lake, LakeMissing  # noqa: PLC0415
+        from penstock.lake.queries.api import Question  # noqa: PLC0415
+        from penstock.lake.report.build import make_report  # noqa: PLC0415
     except ImportError as error:
         raise ConfigInvalid(f"A report needs {error.name}. Install it with: pip install 'penstock-queue[lake]'.") from None
     asked = Question(namespace=namespace, queue=queue, start=start, end=end, step=step)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyarrow import DataType
 
-    from penstock.lake.place import Lake
+    from penstock.lake.location import Lake
     from penstock.lake.tables import Table
 
 INSTALL = "pip install 'penstock-queue[spark]'"
@@ -139,7 +139,7 @@ def _lake(address: str) -> Iterator[Finding]:
         if not place.exists():
             return
     try:
-        from penstock.lake.place import Lake  # noqa: PLC0415, what is missing was said above
+        from penstock.lake.location import Lake  # noqa: PLC0415, what is missing was said above
         from penstock.lake.tables import TABLES  # noqa: PLC0415
     except ImportError as error:
         yield Finding("lake", ok=False, text=f"cannot be opened: {error}", remedy=INSTALL)
@@ -149,7 +149,7 @@ def _lake(address: str) -> Iterator[Finding]:
 
 def _tables(lake: Lake, tables: Mapping[str, Table]) -> Iterator[Finding]:
     """Open every table, and compare how far they are."""
-    from penstock.lake.parts import mark_of  # noqa: PLC0415
+    from penstock.lake.writer import mark_of  # noqa: PLC0415
 
     opened, batches = [], {}
     for path, table in tables.items():

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.lake.place import Lake
+    from penstock.lake.location import Lake
     from penstock.lake.tables import Table
 
 #: Where a job that was put on a queue once more says which one it was.
@@ -192,7 +192,7 @@ def _with_history(spark: SparkSession, jobs: DataFrame, place: str) -> DataFrame
     """Add a column ``history`` (silver/jobs) to jobs, and a view ``attempts`` for subqueries. Raises ReplayInvalid."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    from penstock.lake.place import Lake  # noqa: PLC0415
+    from penstock.lake.location import Lake  # noqa: PLC0415
     from penstock.lake.tables import ATTEMPTS, JOBS  # noqa: PLC0415
 
     lake = Lake(place)

@@ -14,15 +14,15 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from penstock.lake.reading.window import DAY_MS, HOUR_MS, MINUTE_MS
-from penstock.lake.report.words import count, moment, percent, short, span
+from penstock.lake.queries.window import DAY_MS, HOUR_MS, MINUTE_MS
+from penstock.lake.report.highlights import count, moment, percent, short, span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from matplotlib.axes import Axes
 
-    from penstock.lake.report.facts import Burn, Facts, Row
+    from penstock.lake.report.data import Burn, Facts, Row
 
 #: Colours that stand for variables of the page.
 INK, SOFT, GRID = "#010203", "#010204", "#010205"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.client._clock import now_ms, steady
-from penstock.lake.making import DERIVED
-from penstock.lake.parts import BATCH_MARK, is_since, mark_of, parts_of, replace_all
 from penstock.lake.tables import EVENTS
+from penstock.lake.transform import DERIVED
+from penstock.lake.writer import BATCH_MARK, is_since, mark_of, parts_of, replace_all
 from penstock.spark.pipeline.tasks import remake
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from penstock.lake.parts import Part
-    from penstock.lake.place import Lake
+    from penstock.lake.location import Lake
     from penstock.lake.tables import Table
+    from penstock.lake.writer import Part
 
 __all__ = ["DERIVED", "Rebuilt", "rebuild"]
 

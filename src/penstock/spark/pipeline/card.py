@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.client.errors import PenstockError
-from penstock.lake.place import CARD
+from penstock.lake.location import CARD
 
 if TYPE_CHECKING:
-    from penstock.lake.place import Lake
+    from penstock.lake.location import Lake
 
 #: How a lake is laid out. One with a higher number is left alone, one with a lower number is migrated (``migrate``).
 #: 2: ``silver/attempts`` and all tables with waits go by ``due_at`` of an attempt.

@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 
 from penstock.client._clock import fresh_name, now_ms
 from penstock.client.errors import PenstockError
-from penstock.lake.parts import PartWriter, commit
 from penstock.lake.tables import FLEET, TENANTS
+from penstock.lake.writer import PartWriter, commit
 from penstock.spark.wire import Wire
 
 if TYPE_CHECKING:
-    from penstock.lake.place import Lake
+    from penstock.lake.location import Lake
     from penstock.spark.options import Options
 
 #: Namespaces that are asked for at most: those that had jobs on the last day.

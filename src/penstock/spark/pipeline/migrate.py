@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.lake.maintenance import forgotten_before
 from penstock.lake.tables import ATTEMPTS, LATENCY, MINUTES, TENANTS
-from penstock.lake.upkeep import forgotten_before
 from penstock.spark.pipeline.build import rebuild
 from penstock.spark.pipeline.card import FORMAT, note_format
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from penstock.lake.place import Lake
+    from penstock.lake.location import Lake
 
 #: Tables with waits.
 WITH_WAITS: Final = (ATTEMPTS, MINUTES, LATENCY, TENANTS)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from deltalake.exceptions import CommitFailedError
 
 from penstock.client._clock import fresh_name, now_ms, steady
-from penstock.lake.making import DERIVED
-from penstock.lake.parts import BATCH_MARK, commit, mark_of, paths_of_batch, shard_mark
+from penstock.lake.maintenance import compact
 from penstock.lake.tables import EVENTS, QUARANTINE, TABLES
-from penstock.lake.upkeep import compact
+from penstock.lake.transform import DERIVED
+from penstock.lake.writer import BATCH_MARK, commit, mark_of, paths_of_batch, shard_mark
 from penstock.spark.journal import Positions, Range, fetch_range, ranges_of
 from penstock.spark.pipeline.build import rebuild
 from penstock.spark.pipeline.card import LOCK, LakeInvalid, histories_of, note_format, note_histories, open_card
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import SparkSession
 
-    from penstock.lake.parts import Part
-    from penstock.lake.place import Lake
+    from penstock.lake.location import Lake
     from penstock.lake.tables import Table
+    from penstock.lake.writer import Part
     from penstock.spark.journal import Places
     from penstock.spark.options import Options
 
@@ -357,7 +357,7 @@ def keep_up(lake: Lake, tell: Callable[[str], None], **more: Any) -> None:
 
 def tell_derived(lake: Lake, tell: Callable[[str], None]) -> None:
     """Write what is worked out from gold. The run is good without it."""
-    from penstock.lake.reading.derived import write_derived  # noqa: PLC0415, only those who run need it
+    from penstock.lake.queries.derived import write_derived  # noqa: PLC0415, only those who run need it
 
     try:
         write_derived(lake)

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.client._clock import fresh_name, steady
-from penstock.lake.making import make
-from penstock.lake.parts import Part, PartWriter
-from penstock.lake.place import fitted
+from penstock.lake.location import fitted
 from penstock.lake.tables import EVENTS, TABLES
+from penstock.lake.transform import make
+from penstock.lake.writer import Part, PartWriter
 from penstock.spark.journal import fetch_range
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from penstock.lake.place import Lake
+    from penstock.lake.location import Lake
     from penstock.spark.journal import Range
     from penstock.spark.options import Options
 

@@ -15,27 +15,27 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.lake.parts import mark_of, shard_mark
-from penstock.lake.place import CARD, LakeMissing, fitted
-from penstock.lake.reading.backlog import backlog
-from penstock.lake.reading.derived import objectives_of
-from penstock.lake.reading.drain import drains
-from penstock.lake.reading.failures import failures
-from penstock.lake.reading.latency import KINDS, QUANTILES, latency
-from penstock.lake.reading.log import days_of, highest, rows_of
-from penstock.lake.reading.series import COLUMNS, series, totals
-from penstock.lake.reading.slo import attainment, last_minute
-from penstock.lake.reading.tenants import jain, tenants
-from penstock.lake.reading.window import DAY_MS, HOUR_MS, MINUTE_MS, Window, milliseconds, since, until
-from penstock.lake.reading.workers import workers
+from penstock.lake.location import CARD, LakeMissing, fitted
+from penstock.lake.queries.backlog import backlog
+from penstock.lake.queries.backlog_forecast import drains
+from penstock.lake.queries.delta_log import days_of, highest, rows_of
+from penstock.lake.queries.derived import objectives_of
+from penstock.lake.queries.failures import failures
+from penstock.lake.queries.latency import KINDS, QUANTILES, latency
+from penstock.lake.queries.series import COLUMNS, series, totals
+from penstock.lake.queries.slo import attainment, last_minute
+from penstock.lake.queries.tenants import jain, tenants
+from penstock.lake.queries.window import DAY_MS, HOUR_MS, MINUTE_MS, Window, milliseconds, since, until
+from penstock.lake.queries.workers import workers
 from penstock.lake.tables import BACKLOG, EVENTS, FAILURES, FLEET, LATENCY, MINUTES, TABLES, TENANTS, WORKERS
+from penstock.lake.writer import mark_of, shard_mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from deltalake import DeltaTable
 
-    from penstock.lake.place import Lake
+    from penstock.lake.location import Lake
     from penstock.lake.tables import Table
 
 #: How much of what was read is kept for the next question.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
 
-    from penstock.lake.place import Lake
+    from penstock.lake.location import Lake
     from penstock.lake.tables import Table
 
 #: The mark that says which batch a table has had last.

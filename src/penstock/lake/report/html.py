@@ -5,15 +5,15 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.lake.reading.window import spell_length
+from penstock.lake.queries.window import spell_length
 from penstock.lake.report import figures
-from penstock.lake.report.facts import SHOWN_MAX
-from penstock.lake.report.words import count, figure, moment, notes, percent, place_of, short, span
+from penstock.lake.report.data import SHOWN_MAX
+from penstock.lake.report.highlights import count, figure, moment, notes, percent, place_of, short, span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.lake.report.facts import Facts, Row
+    from penstock.lake.report.data import Facts, Row
     from penstock.lake.report.figures import Picture
 
 #: Rows of the table behind a picture: of longer ones, the last.

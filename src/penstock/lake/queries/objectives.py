@@ -20,8 +20,8 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import yaml
 
-from penstock.lake.reading.latency import KINDS
-from penstock.lake.reading.window import DAY_MS, HOUR_MS, MINUTE_MS, length_ms
+from penstock.lake.queries.latency import KINDS
+from penstock.lake.queries.window import DAY_MS, HOUR_MS, MINUTE_MS, length_ms
 
 FILE: Final = "objectives.yaml"
 #: Objectives that one lake may have.

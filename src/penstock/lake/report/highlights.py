@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.lake.reading.window import DAY_MS, HOUR_MS, MINUTE_MS
+from penstock.lake.queries.window import DAY_MS, HOUR_MS, MINUTE_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.lake.report.facts import Facts, Row
+    from penstock.lake.report.data import Facts, Row
 
 #: From which share of failed attempts on, and how many of them, a queue is noteworthy.
 FAILING: Final = 0.05

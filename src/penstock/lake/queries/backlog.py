@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.lake.reading.window import DAY_MS, HOUR_MS, MINUTE_MS, MOMENT, floored, folded, milliseconds
+from penstock.lake.queries.window import DAY_MS, HOUR_MS, MINUTE_MS, MOMENT, floored, folded, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.lake.reading.window import Window
+    from penstock.lake.queries.window import Window
 
 SCHEMA = pa.schema(
     [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.lake.reading.window import DAY_MS, milliseconds
+from penstock.lake.queries.window import DAY_MS, milliseconds
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

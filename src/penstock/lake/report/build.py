@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.lake.place import Lake
-from penstock.lake.reading.questions import Insights, Question
-from penstock.lake.report.facts import facts_of
-from penstock.lake.report.page import page
+from penstock.lake.location import Lake
+from penstock.lake.queries.api import Insights, Question
+from penstock.lake.report.data import facts_of
+from penstock.lake.report.html import page
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.lake.histogram import bucket_of, value_of
-from penstock.lake.reading.window import (
+from penstock.lake.queries.window import (
     DAY_MS,
     HOUR_MS,
     MINUTE_MS,
@@ -29,7 +29,7 @@ from penstock.lake.reading.window import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.lake.reading.objectives import Objective
+    from penstock.lake.queries.objectives import Objective
 
 
 class Alarm(NamedTuple):

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.lake.reading.window import folded, ratio, within
+from penstock.lake.queries.window import folded, ratio, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.lake.reading.window import Window
+    from penstock.lake.queries.window import Window
 
 COLUMNS = ("arrivals", "completions", "busy_ms", "waits", "wait_ms")
 

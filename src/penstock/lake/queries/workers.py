@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.lake.reading.window import MOMENT, folded, milliseconds, within
+from penstock.lake.queries.window import MOMENT, folded, milliseconds, within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.lake.reading.window import Window
+    from penstock.lake.queries.window import Window
 
 SCHEMA = pa.schema(
     [

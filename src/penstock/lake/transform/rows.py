@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.lake.kinds import JOB_KINDS, OTHER_KINDS, OUTCOMES
+from penstock.lake.transform.event_kinds import JOB_KINDS, OTHER_KINDS, OUTCOMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.lake.histogram import BELOW, LOG_WIDTH
-from penstock.lake.making.rows import ERROR_CHARS, MINUTE_MS, both, only
-from penstock.lake.making.silver import fingerprint_of
 from penstock.lake.tables import BACKLOG, FAILURES, LATENCY, MINUTES, TENANTS, WORKERS
+from penstock.lake.transform.rows import ERROR_CHARS, MINUTE_MS, both, only
+from penstock.lake.transform.silver import fingerprint_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.lake.making.rows import Rows
+    from penstock.lake.transform.rows import Rows
 
 #: What is counted: the column of gold/minutes, and the kind of event. The number of each is its place here.
 _COUNTED: Final = {

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 from deltalake import write_deltalake
 
-from penstock.lake.place import fitted
-from penstock.lake.reading.drain import drains
-from penstock.lake.reading.log import days_of
-from penstock.lake.reading.objectives import FILE, parse
-from penstock.lake.reading.slo import attainment, last_minute
-from penstock.lake.reading.window import DAY_MS, since
+from penstock.lake.location import fitted
+from penstock.lake.queries.backlog_forecast import drains
+from penstock.lake.queries.delta_log import days_of
+from penstock.lake.queries.objectives import FILE, parse
+from penstock.lake.queries.slo import attainment, last_minute
+from penstock.lake.queries.window import DAY_MS, since
 from penstock.lake.tables import BACKLOG, FORECAST, LATENCY, MINUTES, SLO
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.lake.place import Lake
-    from penstock.lake.reading.objectives import Objective
+    from penstock.lake.location import Lake
+    from penstock.lake.queries.objectives import Objective
     from penstock.lake.tables import Table
 
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from penstock.lake.reading.backlog import depths
-from penstock.lake.reading.forecasting import POINTS_MIN, SEASONS_MIN, forecast, reaches_nothing
-from penstock.lake.reading.window import DAY_MS, HOUR_MS, MINUTE_MS, MOMENT, Window, milliseconds
+from penstock.lake.queries.backlog import depths
+from penstock.lake.queries.forecasting import POINTS_MIN, SEASONS_MIN, forecast, reaches_nothing
+from penstock.lake.queries.window import DAY_MS, HOUR_MS, MINUTE_MS, MOMENT, Window, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.lake.reading.forecasting import Forecast
+    from penstock.lake.queries.forecasting import Forecast
 
 #: How long the past is that a forecast is made from, by the length of its steps: the first that covers what there is, else
 #: the last.

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from penstock.lake.reading.derived import objectives_of
-from penstock.lake.reading.slo import burn_series
-from penstock.lake.reading.window import HOUR_MS, milliseconds
+from penstock.lake.queries.derived import objectives_of
+from penstock.lake.queries.slo import burn_series
+from penstock.lake.queries.window import HOUR_MS, milliseconds
 
 if TYPE_CHECKING:
-    from penstock.lake.reading.questions import Insights, Question
-    from penstock.lake.reading.window import Window
+    from penstock.lake.queries.api import Insights, Question
+    from penstock.lake.queries.window import Window
 
 #: Queues, tenants and kinds of failures that a report tells apart.
 SHOWN_MAX: Final = 12

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.lake.reading.window import DAY_MS, MOMENT, Window, milliseconds, within
+from penstock.lake.queries.window import DAY_MS, MOMENT, Window, milliseconds, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from penstock.lake.histogram import value_of
-from penstock.lake.reading.window import MOMENT, folded, of, within
+from penstock.lake.queries.window import MOMENT, folded, of, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.lake.reading.window import Window
+    from penstock.lake.queries.window import Window
 
 KINDS: Final = ("wait", "run", "total")
 QUANTILES: Final = (0.5, 0.95, 0.99)

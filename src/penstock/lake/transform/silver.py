@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.lake.kinds import OUTCOMES
-from penstock.lake.making.rows import FINGERPRINT_CHARS, one_or_none, only, reasons
 from penstock.lake.tables import ATTEMPTS, JOBS, QUARANTINE
+from penstock.lake.transform.event_kinds import OUTCOMES
+from penstock.lake.transform.rows import FINGERPRINT_CHARS, one_or_none, only, reasons
 
 if TYPE_CHECKING:
-    from penstock.lake.making.rows import Rows
+    from penstock.lake.transform.rows import Rows
 
 _MICROS: Final = pa.timestamp("us", tz="UTC")
 

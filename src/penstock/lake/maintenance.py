@@ -14,18 +14,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.exceptions import CommitFailedError
 
-from penstock.lake.parts import FORGOTTEN_MARK, PartWriter, mark_of, parts_of, remove, replace
-from penstock.lake.place import fitted
+from penstock.lake.location import fitted
 from penstock.lake.tables import ATTEMPTS, EVENTS, JOBS, QUARANTINE, TABLES
+from penstock.lake.writer import FORGOTTEN_MARK, PartWriter, mark_of, parts_of, remove, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from deltalake import DeltaTable
 
-    from penstock.lake.parts import Part
-    from penstock.lake.place import Lake
+    from penstock.lake.location import Lake
     from penstock.lake.tables import Table
+    from penstock.lake.writer import Part
 
 #: Tables with a row for each event, attempt or job. Bronze comes first, so that its mark is there before anything is missing.
 DETAILED: Final = (EVENTS, QUARANTINE, ATTEMPTS, JOBS)

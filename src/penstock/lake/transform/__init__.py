@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.lake.making.gold import backlog, failures, latency, minutes, summary, tenants, workers
-from penstock.lake.making.rows import Rows
-from penstock.lake.making.silver import attempts, jobs, quarantine
 from penstock.lake.tables import ATTEMPTS, BACKLOG, FAILURES, JOBS, LATENCY, MINUTES, QUARANTINE, TENANTS, WORKERS
+from penstock.lake.transform.gold import backlog, failures, latency, minutes, summary, tenants, workers
+from penstock.lake.transform.rows import Rows
+from penstock.lake.transform.silver import attempts, jobs, quarantine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.lake.reading.window import folded, milliseconds, moments, ratio, within
+from penstock.lake.queries.window import folded, milliseconds, moments, ratio, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.lake.reading.window import Window
+    from penstock.lake.queries.window import Window
 
 #: What is counted, and what is added up.
 COLUMNS: Final = (
