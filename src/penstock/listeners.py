@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.config import Config, Listener
     from penstock.core.clock import Clock
     from penstock.doors.http.app import HttpApp
-    from penstock.doors.listening import ConnectionListener
+    from penstock.doors.net.listener import ConnectionListener
 
 log = structlog.get_logger("penstock")
 

@@ -20,66 +20,66 @@ from penstock.core.errors import PenstockError
 from penstock.core.events import EventKind
 from penstock.core.pool_shares import Shares
 from penstock.dev_cert import with_dev_cert
-from penstock.doors.batches.door import BatchesDoor
-from penstock.doors.batches.tally import BatchesMetrics, Tally
+from penstock.doors.batches.handlers import BatchesDoor
+from penstock.doors.batches.metrics import BatchesMetrics, Tally
 from penstock.doors.bulk.endpoints import BulkEndpoints
 from penstock.doors.bulk.groups import GroupHandlers
+from penstock.doors.bulk.metrics import GroupMetrics
 from penstock.doors.bulk.stages import StageHandlers
-from penstock.doors.bulk.tally import GroupMetrics
-from penstock.doors.connection_monitor import ConnectionMonitor, connections_max
 from penstock.doors.http.app import HttpApp, not_found
 from penstock.doors.http.errors import body_of
 from penstock.doors.http.openapi import OpenApi
-from penstock.doors.insights.door import InsightHandlers
+from penstock.doors.insights.handlers import InsightHandlers
 from penstock.doors.jobs import commands
-from penstock.doors.jobs.call import CommandTable
 from penstock.doors.jobs.client_commands import (
     client_job_commands,
     client_queue_commands,
     limit_commands,
 )
+from penstock.doors.jobs.command_call import CommandTable
 from penstock.doors.jobs.cron_commands import cron_commands
 from penstock.doors.jobs.crons import CronHandlers
 from penstock.doors.jobs.dead_letter_commands import DeadLetters, dead_letter_commands
+from penstock.doors.jobs.event_hub import Hub
 from penstock.doors.jobs.flow_commands import flow_commands
 from penstock.doors.jobs.flow_push import flow_push_commands
 from penstock.doors.jobs.group_commands import group_commands
-from penstock.doors.jobs.held import HeldHandlers
-from penstock.doors.jobs.hub import Hub
-from penstock.doors.jobs.jobs import JobHandlers
+from penstock.doors.jobs.job_handlers import JobHandlers
+from penstock.doors.jobs.lease_handlers import HeldHandlers
 from penstock.doors.jobs.metric_commands import metric_commands
+from penstock.doors.jobs.monitors import Thresholds, Watch
 from penstock.doors.jobs.queue_events import event_commands
 from penstock.doors.jobs.queues import QueueHandlers
 from penstock.doors.jobs.session import Session
-from penstock.doors.jobs.sockets import SocketDoor
-from penstock.doors.jobs.streams import StreamHandlers
+from penstock.doors.jobs.sse import StreamHandlers
 from penstock.doors.jobs.summary_commands import summary_commands
 from penstock.doors.jobs.tcp import TcpListener
-from penstock.doors.jobs.watch import Thresholds, Watch
 from penstock.doors.jobs.webhook_commands import webhook_commands
 from penstock.doors.jobs.webhooks import WebhookHandlers
+from penstock.doors.jobs.websocket import SocketDoor
 from penstock.doors.jobs.worker_commands import worker_commands
 from penstock.doors.jobs.workers import WorkerHandlers
-from penstock.doors.links import Links, ends_of, keep_listener_alive
-from penstock.doors.messages.door import MessagesDoor
-from penstock.doors.messages.places import Places, Rules
-from penstock.doors.messages.push import PushOffice, PushRules
-from penstock.doors.messages.requests import RequestTally
-from penstock.doors.messages.sockets import PATH as CONSUMERS_PATH
-from penstock.doors.messages.sockets import Consumers
+from penstock.doors.messages.handlers import MessagesDoor
+from penstock.doors.messages.metrics import MessageTally
+from penstock.doors.messages.push_dispatcher import PushOffice, PushRules
+from penstock.doors.messages.queue_registry import Places, Rules
+from penstock.doors.messages.request_metrics import RequestTally
 from penstock.doors.messages.stats import MessageStats
 from penstock.doors.messages.stray import stray_among
 from penstock.doors.messages.subscriptions import SubscriptionHandlers
-from penstock.doors.messages.tally import MessageTally
+from penstock.doors.messages.websocket import PATH as CONSUMERS_PATH
+from penstock.doors.messages.websocket import Consumers
 from penstock.doors.messages.wire import error_body as message_error_body
+from penstock.doors.net.connection_monitor import ConnectionMonitor, connections_max
+from penstock.doors.net.raw_sockets import Links, ends_of, keep_listener_alive
 from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.keys import KeyHandlers
 from penstock.doors.ops.lag import LoopLag
 from penstock.doors.ops.metrics import Metrics
 from penstock.doors.ops.shards import ShardHandlers
-from penstock.doors.rights import with_rights
-from penstock.doors.topics.door import TopicsDoor
-from penstock.doors.topics.resp.listener import RespListener
+from penstock.doors.permissions import with_rights
+from penstock.doors.resp.listener import RespListener
+from penstock.doors.topics.handlers import TopicsDoor
 from penstock.doors.topics.subscriber import Subscribers
 from penstock.engine.bulk.consumer_groups import Groups
 from penstock.engine.bulk.staged_writes import Stages

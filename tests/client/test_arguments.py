@@ -13,7 +13,7 @@ from penstock.client import Client, JobFailed, Tasks
 from penstock.client._names import NAME_CHARS_MAX, new_queue
 from penstock.core import limits
 from penstock.core.errors import InvalidInput
-from penstock.doors.jobs.door import check_queue_name
+from penstock.doors.jobs.base import check_queue_name
 from tests.client.test_tasks import run
 from tests.client.test_worker import PATIENCE_S, until, work
 

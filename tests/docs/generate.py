@@ -13,7 +13,7 @@ from penstock.cli.options import FLAGS
 from penstock.cli.serve import serve
 from penstock.config.settings import SPELLED
 from penstock.core import lifecycle, limits
-from penstock.doors.jobs.events import PAYLOADS
+from penstock.doors.jobs.event_rendering import PAYLOADS
 from penstock.lake.tables import TABLES
 from penstock.spark.options import OPTIONS
 

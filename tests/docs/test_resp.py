@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core import limits
-from penstock.doors.topics.resp.table import COMMANDS
+from penstock.doors.resp.command_table import COMMANDS
 from tests.docs.blocks import runs
 from tests.docs.generate import ROOT
 from tests.docs.shell import Terminal, put

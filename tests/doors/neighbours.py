@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core import ids
-from penstock.doors.messages.receipts import Receipt, receipt_in
+from penstock.doors.messages.rendering import Receipt, receipt_in
 from penstock.lake.location import Lake
 from penstock.lake.tables import BACKLOG, FAILURES, FLEET, LATENCY, MINUTES, TENANTS, WORKERS
 from tests.support import lakes

@@ -17,9 +17,9 @@ from penstock.access.keys import KeyRing, secret_key
 from penstock.core.clock import ManualClock, SystemClock, settle
 from penstock.core.job import NewJob
 from penstock.core.queue import QueueKey
-from penstock.doors import rights
+from penstock.doors import permissions
 from penstock.doors.closing import Closing
-from penstock.doors.jobs.hub import Hub
+from penstock.doors.jobs.event_hub import Hub
 from penstock.doors.jobs.session import Session
 from penstock.doors.jobs.tcp import TcpListener
 from penstock.engine.jobs.push import Push
@@ -177,13 +177,13 @@ def test_every_route_and_every_command_has_its_right(guarded: ServerProcess, cli
         for method, operation in operations.items()
         if operation.get("security") != []
     }
-    listed = [name for names in rights.ROUTES.values() for name in names]
+    listed = [name for names in permissions.ROUTES.values() for name in names]
     assert len(listed) == len(set(listed))
     assert routes | {"GET /prometheus"} == set(listed)
-    commands = [name for names in rights.COMMANDS.values() for name in names]
+    commands = [name for names in permissions.COMMANDS.values() for name in names]
     assert len(commands) == len(set(commands))
     assert set(all_commands()) == set(commands)
-    assert set(commands) >= rights.EVERYWHERE
+    assert set(commands) >= permissions.EVERYWHERE
     assert document["paths"]["/queues/{queue}/jobs"]["get"]["x-right"] == "take"
     assert document["components"]["securitySchemes"]["token"]["bearerFormat"] == "JWT"
 
@@ -203,7 +203,7 @@ _BATCHES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("word", ["read", "write", "produce", "consume", "admin"])
 def test_the_batches_door_asks_for_the_rights_that_are_listed(client: httpx2.Client, word: str) -> None:
-    needed = {name: right for right, names in rights.ROUTES.items() for name in names}
+    needed = {name: right for right, names in permissions.ROUTES.items() for name in names}
     for name, call in _BATCHES.items():
         method, path = name.split()
         for scope, may in ((f"b:{word}", needed[name] & WORDS[word] == needed[name]), (f"other:{word}", False)):

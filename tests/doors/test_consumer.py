@@ -16,11 +16,11 @@ from penstock.core.errors import StorageFailed, TooMany
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import State
 from penstock.doors.closing import Closing
-from penstock.doors.links import Links
-from penstock.doors.messages.places import Places, Rules
-from penstock.doors.messages.requests import RouteCount
-from penstock.doors.messages.sockets import Consumers
-from penstock.doors.messages.tally import MessageTally
+from penstock.doors.messages.metrics import MessageTally
+from penstock.doors.messages.queue_registry import Places, Rules
+from penstock.doors.messages.request_metrics import RouteCount
+from penstock.doors.messages.websocket import Consumers
+from penstock.doors.net.raw_sockets import Links
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.settle import Ack, PutBack
 from tests.support.engines import QUEUE, claim, push, state

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core.clock import ManualClock
-from penstock.doors.jobs.sendqueue import SendQueues
+from penstock.doors.jobs.reader_lag import SendQueues
 from tests.doors.api import Api
 from tests.doors.listen import StreamEar, stream
 from tests.support import stores

@@ -9,9 +9,9 @@ import pytest
 
 from penstock.core.events import FIELDS, PAYLOAD_KINDS, EventKind
 from penstock.core.ids import to_uuid
-from penstock.doors.jobs import events
-from penstock.doors.jobs.events import PATTERNS, PAYLOADS, Told
-from penstock.doors.jobs.subscription import Subscription
+from penstock.doors.jobs import event_rendering
+from penstock.doors.jobs.event_filter import Subscription
+from penstock.doors.jobs.event_rendering import PATTERNS, PAYLOADS, Told
 from penstock.store.contract import JournalBlock
 from tests.doors import seed
 
@@ -40,7 +40,7 @@ def test_the_table_is_the_contracts() -> None:
 @each_kind
 def test_an_event_carries_exactly_its_payload(kind: EventKind) -> None:
     names = [name.removesuffix("?") for name in PAYLOADS[kind]]
-    shown = json.loads(events.pubsub(told(kind, dict.fromkeys(names, 1))))
+    shown = json.loads(event_rendering.pubsub(told(kind, dict.fromkeys(names, 1))))
     assert list(shown) == ["event", "ts", "data"]
     assert (shown["event"], shown["ts"], list(shown["data"])) == (kind.wire_name, AT, names)
 
@@ -59,25 +59,25 @@ def test_values_are_worked_out_from_what_the_journal_keeps() -> None:
     assert {kind: told(kind).payload() for kind in expected} == expected
 
 
-@pytest.mark.parametrize("kind", events.LEGACY, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", event_rendering.LEGACY, ids=lambda kind: kind.name)
 def test_the_older_form_names_queue_and_job(kind: EventKind) -> None:
-    shown = json.loads(events.legacy(told(kind)))
-    assert shown["eventType"] == events.LEGACY[kind]
+    shown = json.loads(event_rendering.legacy(told(kind)))
+    assert shown["eventType"] == event_rendering.LEGACY[kind]
     assert (shown["queue"], shown["timestamp"]) == ("mail", AT)
     assert ("jobId" in shown) == kind.name.startswith("JOB_")
 
 
 def test_streams_carry_the_number_and_perhaps_the_name() -> None:
     told_ = told(EventKind.JOB_PUSHED)
-    assert events.stream_legacy(told_).startswith(b'id: 10\ndata: {"eventType":"pushed","queue":"mail",')
-    assert events.stream_typed(told_).startswith(b'id: 10\nevent: job:pushed\ndata: {"queue":"mail",')
+    assert event_rendering.stream_legacy(told_).startswith(b'id: 10\ndata: {"eventType":"pushed","queue":"mail",')
+    assert event_rendering.stream_typed(told_).startswith(b'id: 10\nevent: job:pushed\ndata: {"queue":"mail",')
     unnumbered = Told(JournalBlock(0, AT, [[EventKind.WORKER_HEARTBEAT, 0, 0, None, {"workerId": "w"}]], {}), 0)
-    assert events.stream_typed(unnumbered).startswith(b"event: worker:heartbeat\n")
+    assert event_rendering.stream_typed(unnumbered).startswith(b"event: worker:heartbeat\n")
 
 
 def test_an_event_is_rendered_once_for_all() -> None:
     told_ = told(EventKind.JOB_PUSHED)
-    assert told_.form(events.pubsub) is told_.form(events.pubsub)
+    assert told_.form(event_rendering.pubsub) is told_.form(event_rendering.pubsub)
 
 
 def test_wildcards_stand_for_their_category() -> None:

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import FrameTooLarge, InvalidInput
-from penstock.doors.jobs import frames, jsonable
-from penstock.doors.jobs.frames import Parser
+from penstock.doors.jobs import jsonable, tcp_frames
+from penstock.doors.jobs.tcp_frames import Parser
 from tests.support.tcp import frame
 
 SCALARS = (
@@ -45,7 +45,7 @@ def cut(stream: bytes, cuts: list[int]) -> list[bytes]:
 def test_however_the_stream_is_cut_the_messages_are_the_same(messages: list[Any], cuts: list[int]) -> None:
     parser = Parser()
     stream = b"".join(map(frame, messages))
-    found = [frames.decode(each) for part in cut(stream, cuts) for each in parser.receive(part)]
+    found = [tcp_frames.decode(each) for part in cut(stream, cuts) for each in parser.receive(part)]
     assert found == messages
     assert not parser.partial
     assert parser.kept == 0
@@ -53,10 +53,10 @@ def test_however_the_stream_is_cut_the_messages_are_the_same(messages: list[Any]
 
 @given(MESSAGES)
 def test_what_goes_out_is_what_went_in(message: dict[str, Any]) -> None:
-    decoded = frames.decode(frame(message)[4:])
+    decoded = tcp_frames.decode(frame(message)[4:])
     jsonable.convert(decoded)
     assert decoded == message
-    encoded = frames.encode(decoded)
+    encoded = tcp_frames.encode(decoded)
     assert struct.unpack(">I", encoded[:4])[0] == len(encoded) - 4
     assert msgpack.unpackb(encoded[4:]) == message
 
@@ -68,17 +68,17 @@ def test_garbage_is_refused_and_nothing_else(garbage: bytes, cuts: list[int]) ->
         for each in parser.receive(part):
             assert len(each) <= 100
             with contextlib.suppress(InvalidInput):
-                jsonable.convert(frames.decode(each))
+                jsonable.convert(tcp_frames.decode(each))
         assert parser.broken or parser.kept <= 104
     with contextlib.suppress(InvalidInput):
-        jsonable.convert(frames.decode(garbage))
+        jsonable.convert(tcp_frames.decode(garbage))
 
 
 def test_a_frame_too_large_is_refused_by_its_header_after_the_frames_before_it() -> None:
     parser = Parser()
     good = frame({"cmd": "Ping"})
     found = parser.receive(good + struct.pack(">I", 64 * 2**20 + 1) + b"x")
-    assert [frames.decode(each) for each in found] == [{"cmd": "Ping"}]
+    assert [tcp_frames.decode(each) for each in found] == [{"cmd": "Ping"}]
     assert isinstance(parser.broken, FrameTooLarge)
     assert str(parser.broken) == "Frame too large: 67108865 bytes exceeds maximum 67108864"
     assert parser.receive(good) == []
@@ -104,7 +104,7 @@ def test_a_frame_that_was_too_large_may_be_allowed_later() -> None:
 )
 def test_what_is_not_one_map_is_not_a_command(body: bytes) -> None:
     with pytest.raises(InvalidInput, match=r"^Invalid command format$"):
-        frames.decode(body)
+        tcp_frames.decode(body)
 
 
 def deep(levels: int) -> Any:
@@ -116,7 +116,7 @@ def deep(levels: int) -> Any:
 
 def taken(value: Any) -> Any:
     """Return a payload as it is stored."""
-    message = frames.decode(frame({"data": value})[4:])
+    message = tcp_frames.decode(frame({"data": value})[4:])
     jsonable.convert(message)
     return json.loads(msgspec.json.encode(message))["data"]
 
@@ -165,7 +165,7 @@ def test_a_date_that_no_datetime_holds_is_found_at_any_depth_within_limits() -> 
         value = {"in": [value]}
     assert "null" in json.dumps(taken(value))
     with pytest.raises(InvalidInput, match="Invalid command format"):
-        frames.decode(frame({"data": [[["x" * (32 * 2**20), msgpack.Timestamp(2**62)]]]})[4:])
+        tcp_frames.decode(frame({"data": [[["x" * (32 * 2**20), msgpack.Timestamp(2**62)]]]})[4:])
 
 
 @pytest.mark.parametrize(
@@ -177,20 +177,20 @@ def test_a_date_that_no_datetime_holds_is_found_at_any_depth_within_limits() -> 
     ],
 )
 def test_what_json_cannot_say_is_refused(value: Any, error: str) -> None:
-    message = frames.decode(frame({"data": value})[4:])
+    message = tcp_frames.decode(frame({"data": value})[4:])
     with pytest.raises(InvalidInput, match=error):
         jsonable.convert(message)
 
 
 def test_what_is_too_deep_is_cut_where_it_is_refused_anyway() -> None:
-    message = frames.decode(frame({"jobs": [{"data": deep(100)}, {"data": 1}]})[4:])
+    message = tcp_frames.decode(frame({"jobs": [{"data": deep(100)}, {"data": 1}]})[4:])
     jsonable.convert(message)
     text = json.dumps(message["jobs"][0]["data"])
     assert 64 < text.count("[") < 100
 
 
 def test_a_refused_result_spares_its_neighbours() -> None:
-    message = frames.decode(frame({"results": [1, msgpack.ExtType(5, b"x"), msgpack.Timestamp(0)]})[4:])
+    message = tcp_frames.decode(frame({"results": [1, msgpack.ExtType(5, b"x"), msgpack.Timestamp(0)]})[4:])
     jsonable.convert(message)
     first, refused, last = message["results"]
     assert (first, last) == (1, "1970-01-01T00:00:00.000Z")
@@ -199,29 +199,29 @@ def test_a_refused_result_spares_its_neighbours() -> None:
 
 def test_a_message_of_too_many_values_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"Too many values in one command \(max 2000000\)"):
-        frames.decode(frame({"data": [None] * 2_000_000})[4:])
+        tcp_frames.decode(frame({"data": [None] * 2_000_000})[4:])
 
 
 def test_large_whole_numbers_come_in_as_floats_and_go_out_as_floats_again() -> None:
-    message = frames.decode(frame({"at": 1_700_000_000_000.0, "half": 0.5, "list": [4_294_967_296.0], "small": 5.0})[4:])
+    message = tcp_frames.decode(frame({"at": 1_700_000_000_000.0, "half": 0.5, "list": [4_294_967_296.0], "small": 5.0})[4:])
     jsonable.convert(message)
     assert repr(message) == "{'at': 1700000000000, 'half': 0.5, 'list': [4294967296], 'small': 5.0}"
-    assert repr(msgpack.unpackb(frames.encode(message)[4:])) == (
+    assert repr(msgpack.unpackb(tcp_frames.encode(message)[4:])) == (
         "{'at': 1700000000000.0, 'half': 0.5, 'list': [4294967296.0], 'small': 5.0}"
     )
     exact = {"snowflake": 2**60 + 1, "huge": 10**30, "beyond": 10**400, "below": -(10**400), "color": 2**32 - 1}
-    found = msgpack.unpackb(frames.encode(exact)[4:])
+    found = msgpack.unpackb(tcp_frames.encode(exact)[4:])
     assert found == {"snowflake": 2**60 + 1, "huge": 1e30, "beyond": math.inf, "below": -math.inf, "color": 2**32 - 1}
 
 
 def test_fields_javascript_does_not_define_are_not_given() -> None:
-    message = frames.decode(frame({"cmd": "PULL", "owner": UNDEFINED, "data": UNDEFINED})[4:])
+    message = tcp_frames.decode(frame({"cmd": "PULL", "owner": UNDEFINED, "data": UNDEFINED})[4:])
     jsonable.convert(message)
     assert message == {"cmd": "PULL", "data": None}
 
 
 def test_a_reply_too_large_for_a_frame_becomes_an_error() -> None:
-    encoded = frames.encode({"ok": True, "data": "x" * (64 * 2**20), "reqId": "7"})
+    encoded = tcp_frames.encode({"ok": True, "data": "x" * (64 * 2**20), "reqId": "7"})
     reply = msgpack.unpackb(encoded[4:])
     assert reply["ok"] is False
     assert reply["error"].startswith("Reply too large: 67108")

@@ -15,7 +15,7 @@ import pytest
 from penstock.access.api_keys import ApiKeys
 from penstock.access.authenticator import Gate
 from penstock.config import Config
-from penstock.doors.topics.resp.table import COMMANDS as RESP_COMMANDS
+from penstock.doors.resp.command_table import COMMANDS as RESP_COMMANDS
 from penstock.outbound.guard import Guard
 from penstock.server import Doors
 from tests.doors.listen import ear

@@ -13,10 +13,10 @@ from penstock.access.authenticator import Gate
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.doors.closing import Closing, close_frame
-from penstock.doors.jobs.hub import Hub
+from penstock.doors.jobs.event_hub import Hub
 from penstock.doors.jobs.session import Session
-from penstock.doors.jobs.sockets import SocketDoor
-from penstock.doors.links import LOOK_EVERY_MS, Links, keep_listener_alive
+from penstock.doors.jobs.websocket import SocketDoor
+from penstock.doors.net.raw_sockets import LOOK_EVERY_MS, Links, keep_listener_alive
 from tests.support.engines import push
 from tests.support.tcp import all_commands
 

@@ -12,14 +12,14 @@ from penstock.access.identity import EVERYBODY
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.events import EventKind
-from penstock.doors.jobs.hub import Hub, Reader
-from penstock.doors.jobs.streams import EventForm, EventStream, LastSeen, StreamHandlers
-from penstock.doors.outbox import Outbox
+from penstock.doors.jobs.event_hub import Hub, Reader
+from penstock.doors.jobs.sse import EventForm, EventStream, LastSeen, StreamHandlers
+from penstock.doors.net.send_queue import Outbox
 from tests.support.engines import push
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
-    from penstock.doors.jobs.events import Told
+    from penstock.doors.jobs.event_rendering import Told
     from penstock.engine.engine import Engine
     from penstock.store.contract import JournalPage
 

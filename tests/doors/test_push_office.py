@@ -17,9 +17,9 @@ from penstock.core.ids import to_ulid
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
-from penstock.doors.messages.places import Places, Rules
-from penstock.doors.messages.push import PushOffice, PushRules
-from penstock.doors.messages.tally import MessageTally
+from penstock.doors.messages.metrics import MessageTally
+from penstock.doors.messages.push_dispatcher import PushOffice, PushRules
+from penstock.doors.messages.queue_registry import Places, Rules
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.push import Push
 from penstock.engine.queues import admin

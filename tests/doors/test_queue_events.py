@@ -11,7 +11,7 @@ import pytest
 from penstock.access.authenticator import Gate
 from penstock.core import limits
 from penstock.core.job import NewJob
-from penstock.doors.jobs.hub import Hub
+from penstock.doors.jobs.event_hub import Hub
 from penstock.doors.jobs.tcp import TcpListener
 from penstock.engine.jobs.push import Push
 from tests.support.engines import QUEUE

@@ -12,10 +12,10 @@ from penstock.access.authenticator import Gate
 from penstock.access.identity import EVERYTHING, Identity, Right
 from penstock.core import limits
 from penstock.core.lifecycle import State
-from penstock.doors.rights import RESP
-from penstock.doors.topics.resp.answers import AFTER, NOW
-from penstock.doors.topics.resp.listener import RespListener
-from penstock.doors.topics.resp.table import COMMANDS, Kind
+from penstock.doors.permissions import RESP
+from penstock.doors.resp.command_table import COMMANDS, Kind
+from penstock.doors.resp.connection_commands import AFTER, NOW
+from penstock.doors.resp.listener import RespListener
 from penstock.doors.topics.subscriber import Subscribers
 from tests.support.engines import QUEUE, push, state
 from tests.support.issuer import SECRET, certificate, token

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from penstock.doors.topics.resp.table import COMMANDS
+from penstock.doors.resp.command_table import COMMANDS
 from tests.support.resp import RespClient, unique
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from penstock.core import limits
 from penstock.core.ids import to_uuid
 from penstock.core.job import NewJob
 from penstock.core.queue import QueueKey
-from penstock.doors.topics.resp.pushes import Pushes
+from penstock.doors.resp.pushes import Pushes
 from tests.doors.api import UNKNOWN_ID, Api
 from tests.support.resp import END, Refused, RespClient, unique, wire
 from tests.support.server import ServerProcess

@@ -16,7 +16,7 @@ from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
-from penstock.doors.topics.resp.listener import RespListener
+from penstock.doors.resp.listener import RespListener
 from penstock.doors.topics.subscriber import Subscribers
 from penstock.engine.jobs.push import Push
 from tests.fuzz.mutate import Mutator

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from penstock.core import limits
 from penstock.core.errors import ProtocolError
-from penstock.doors.topics.resp.inline import split
-from penstock.doors.topics.resp.parser import CLIENTS, STRANGERS, Bounds, Parser
+from penstock.doors.resp.inline import split
+from penstock.doors.resp.parser import CLIENTS, STRANGERS, Bounds, Parser
 from tests.fuzz.resp import CAMPAIGN, CORPUS, check, encoded, outcome
 
 PING = [b"PING"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.doors.jobs.events import PATTERNS
+from penstock.doors.jobs.event_rendering import PATTERNS
 from tests.doors import seed, test_commands, test_seed_events, test_seed_routes
 from tests.doors.listen import ear
 from tests.support.tcp import TcpClient, all_commands

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import shard_for
-from penstock.doors.jobs.streams import _places
+from penstock.doors.jobs.sse import _places
 from tests.doors.api import Api
 from tests.doors.listen import stream
 from tests.support.server import ServerProcess

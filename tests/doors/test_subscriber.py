@@ -12,8 +12,8 @@ from penstock.core.clock import settle
 from penstock.core.errors import JobNotFound, StaleLease, StorageFailed, TooMany
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
+from penstock.doors.topics.message import new_message
 from penstock.doors.topics.subscriber import Message, NextFailed, NothingHeld, Occupied, Subscribers, Word
-from penstock.doors.topics.topic import new_message
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push
 from penstock.engine.queues import admin

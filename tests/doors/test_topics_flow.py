@@ -12,7 +12,7 @@ import pytest
 
 from penstock.core import limits
 from penstock.core.clock import ManualClock, settle
-from penstock.doors.topics.flow import Flow, Flows
+from penstock.doors.topics.backpressure import Flow, Flows
 from tests.support.http2 import Http2Client
 
 if TYPE_CHECKING:

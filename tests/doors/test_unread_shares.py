@@ -10,11 +10,11 @@ import pytest
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.errors import TooMany
-from penstock.doors.answers import UnreadAnswers
+from penstock.doors.net.unread_answers import UnreadAnswers
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
-    from penstock.doors.connections import ConnectionTable
+    from penstock.doors.net.connections import ConnectionTable
 
 pytestmark = pytest.mark.anyio
 MB = limits.MEBIBYTE

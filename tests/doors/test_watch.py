@@ -9,17 +9,17 @@ import pytest
 
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow
-from penstock.doors.jobs import events
-from penstock.doors.jobs.events import PATTERNS, PAYLOADS
-from penstock.doors.jobs.hub import Hub, Reader
-from penstock.doors.jobs.watch import Thresholds, Watch
+from penstock.doors.jobs import event_rendering
+from penstock.doors.jobs.event_hub import Hub, Reader
+from penstock.doors.jobs.event_rendering import PATTERNS, PAYLOADS
+from penstock.doors.jobs.monitors import Thresholds, Watch
 from penstock.doors.ops.health import Uptime
 from penstock.engine.worker_registry import Workers
 from tests.support.engines import ack, claim_job, move, push, push_many
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
-    from penstock.doors.jobs.events import Told
+    from penstock.doors.jobs.event_rendering import Told
     from penstock.engine.engine import Engine
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ class Desk:
         Watch(engine, self.hub, Uptime(clock), workers, thresholds)
         self.heard: Heard = []
         self.room = True
-        self.reader = Reader(events.pubsub, self.take)
+        self.reader = Reader(event_rendering.pubsub, self.take)
 
     def take(self, message: str, _told: Told) -> bool:
         if self.room:

@@ -10,7 +10,7 @@ import pytest
 from penstock.core import limits
 from penstock.core.errors import JobNotFound, StaleLease, TooMany, WrongState
 from penstock.core.lifecycle import Arrow
-from penstock.doors.jobs.held import HeldHandlers
+from penstock.doors.jobs.lease_handlers import HeldHandlers
 from penstock.engine.jobs.lease_waiters import AskHeld, LossAlert
 from penstock.engine.jobs.settle import Hold, Release
 from tests.support.engines import ack, claim_job, fail, move, push, renew

@@ -10,7 +10,7 @@ from penstock.core.errors import OutcomeUnknown, PartlyPushed, StorageFailed
 from penstock.core.job import IDEMPOTENCY_PREFIX, NewJob
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import shard_for
-from penstock.doors.batches.door import told_apart
+from penstock.doors.batches.handlers import told_apart
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import PushAcross
 from tests.support.fleets import fleet_on

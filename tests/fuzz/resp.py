@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
 from penstock.core.errors import ProtocolError
-from penstock.doors.topics.resp.parser import CLIENTS, STRANGERS, Bounds, Parser
+from penstock.doors.resp.parser import CLIENTS, STRANGERS, Bounds, Parser
 from tests.fuzz.campaign import Campaign
 
 if TYPE_CHECKING:

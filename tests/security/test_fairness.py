@@ -16,8 +16,8 @@ from penstock.core.events import EventKind
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
-from penstock.doors.jobs.door import JobsDoor
-from penstock.doors.jobs.hub import Hub, Reader
+from penstock.doors.jobs.base import JobsDoor
+from penstock.doors.jobs.event_hub import Hub, Reader
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push

@@ -16,7 +16,7 @@ from penstock.core import limits
 from penstock.core.clock import ManualClock
 from penstock.core.errors import TooMany
 from penstock.doors.http.request import Bodies
-from penstock.doors.jobs import frames, jsonable
+from penstock.doors.jobs import jsonable, tcp_frames
 from penstock.engine.fair_share import FairShare
 from tests.security.measure import MB, Bystander, cpu_s
 from tests.support.server import ServerProcess
@@ -100,7 +100,7 @@ KEYS = b"\xdf" + struct.pack(">I", MANY) + b"".join(b"\xce" + struct.pack(">I", 
 @pytest.mark.parametrize("data", [MAPS, KEYS], ids=["empty maps", "numbers as keys"])
 def test_no_step_of_reading_a_command_is_long(data: bytes) -> None:
     """Of the computing time that it takes, no step has more than a part. Decoding it is one step, of a library."""
-    message = frames.decode(b"\x83\xa3cmd\xa4PUSH\xa5queue\xa1q\xa4data" + data)
+    message = tcp_frames.decode(b"\x83\xa3cmd\xa4PUSH\xa5queue\xa1q\xa4data" + data)
     steps, seconds = jsonable.convert_steps(message), []
     before = time.thread_time()
     for _ in steps:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.testing import assertDataFrameEqual
 
-from penstock.doors.jobs.views import STATE_NAMES
+from penstock.doors.jobs.mapping import STATE_NAMES
 from penstock.spark import direct, options
 from penstock.spark.journal import EventsLost, Range, read_range
 from penstock.spark.options import OptionInvalid

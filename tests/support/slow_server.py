@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import ssl
 
     from penstock.config import Config, Listener
-    from penstock.doors.listening import ConnectionListener
+    from penstock.doors.net.listener import ConnectionListener
 
 real_start = listeners.start
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgpack  # type: ignore[import-untyped]
 
-from penstock.doors.jobs.call import CommandTable
 from penstock.doors.jobs.client_commands import (
     client_job_commands,
     client_queue_commands,
     limit_commands,
 )
+from penstock.doors.jobs.command_call import CommandTable
 from penstock.doors.jobs.commands import job_commands, ops_commands, queue_commands, session_commands
 from penstock.doors.jobs.cron_commands import cron_commands
 from penstock.doors.jobs.crons import CronHandlers
@@ -24,7 +24,7 @@ from penstock.doors.jobs.dead_letter_commands import dead_letter_commands
 from penstock.doors.jobs.flow_commands import flow_commands
 from penstock.doors.jobs.flow_push import flow_push_commands
 from penstock.doors.jobs.group_commands import group_commands
-from penstock.doors.jobs.jobs import JobHandlers
+from penstock.doors.jobs.job_handlers import JobHandlers
 from penstock.doors.jobs.metric_commands import metric_commands
 from penstock.doors.jobs.queue_events import event_commands
 from penstock.doors.jobs.queues import QueueHandlers

@@ -18,7 +18,7 @@ from penstock.core.apikey import ApiKey
 from penstock.core.clock import SystemClock
 from penstock.core.errors import ConfigInvalid, KeyNotFound, StoreLocked
 from penstock.core.timestamps import to_rfc3339
-from penstock.doors.namespaces import check_namespace
+from penstock.doors.http.namespace import check_namespace
 from penstock.masking import without_password
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.doors.links import ends_of
+from penstock.doors.net.raw_sockets import ends_of
 
 if TYPE_CHECKING:
     from granian.rsgi import Scope
 
-    from penstock.doors.links import Links
-    from penstock.doors.outbox import Outbox
+    from penstock.doors.net.raw_sockets import Links
+    from penstock.doors.net.send_queue import Outbox
 
 
 class Closing(IntEnum):

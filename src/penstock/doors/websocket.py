@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from penstock.core import limits
 from penstock.core.errors import TooMany
 from penstock.doors.closing import Closing, close_frame, say_why
-from penstock.doors.links import ends_of
-from penstock.doors.outbox import Outbox
+from penstock.doors.net.raw_sockets import ends_of
+from penstock.doors.net.send_queue import Outbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from granian.rsgi import Scope
 
     from penstock.core.clock import Clock
-    from penstock.doors.arriving import Arrival
-    from penstock.doors.connections import Connection
-    from penstock.doors.links import Links
+    from penstock.doors.net.connections import Connection
+    from penstock.doors.net.incoming_messages import Arrival
+    from penstock.doors.net.raw_sockets import Links
 
 _CLOSE: Final = 0  #: the kind of the message that ends a connection
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.doors.bulk.door import BulkOffice
 from penstock.doors.bulk.journal import JournalHandlers
+from penstock.doors.bulk.service import BulkOffice
 from penstock.doors.bulk.snapshots import SnapshotHandlers
 
 if TYPE_CHECKING:

@@ -13,15 +13,15 @@ from penstock.core import limits
 from penstock.core.bulk_records import slice_name
 from penstock.core.errors import InvalidInput
 from penstock.core.queue import QueueKey
-from penstock.doors.bulk.door import BulkDoor, BulkOffice, check_history
+from penstock.doors.bulk.service import BulkDoor, BulkOffice, check_history
 from penstock.doors.bulk.stages import TAG, check_name
 from penstock.doors.bulk.wire import ARROW, ROWS_HEADER
 from penstock.doors.http.body import Reader
 from penstock.doors.http.errors import ErrorReply, LeasesLostReply
+from penstock.doors.http.namespace import namespace_in
 from penstock.doors.http.route import File, Route
-from penstock.doors.jobs.door import check_queue_name
-from penstock.doors.namespaces import namespace_in
-from penstock.doors.permission import Permission
+from penstock.doors.jobs.base import check_queue_name
+from penstock.doors.wait_permission import Permission
 from penstock.engine.bulk.consumer_groups import Wish
 
 if TYPE_CHECKING:

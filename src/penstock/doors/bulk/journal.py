@@ -9,7 +9,7 @@ from penstock.access.identity import ANYWHERE
 from penstock.core import limits
 from penstock.core.errors import HistoryReplaced, InvalidInput, JournalGone
 from penstock.doors.bulk import wire
-from penstock.doors.bulk.door import BulkDoor, BulkOffice, check_history
+from penstock.doors.bulk.service import BulkDoor, BulkOffice, check_history
 from penstock.doors.http.body import Reader
 from penstock.doors.http.errors import ErrorReply, JournalGoneReply
 from penstock.doors.http.route import File, Route

@@ -13,11 +13,11 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, SnapshotNotFound, TooMany
 from penstock.core.ids import random_name
 from penstock.doors.bulk import wire
-from penstock.doors.bulk.door import BulkDoor, BulkOffice
+from penstock.doors.bulk.service import BulkDoor, BulkOffice
 from penstock.doors.http.body import Reader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import JSON, File, Plain, Route
-from penstock.doors.jobs.views import STATE_NAMES, STATES_BY_NAME
+from penstock.doors.jobs.mapping import STATE_NAMES, STATES_BY_NAME
 from penstock.store.bulk_reader import JobsWanted
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from penstock.core.queue import QueueKey
 from penstock.doors.bulk.wire import ARROW
 from penstock.doors.http.body import Reader
 from penstock.doors.http.errors import ErrorReply
+from penstock.doors.http.namespace import namespace_in
 from penstock.doors.http.route import Route
-from penstock.doors.jobs.door import check_queue_name
-from penstock.doors.namespaces import namespace_in
+from penstock.doors.jobs.base import check_queue_name
 
 if TYPE_CHECKING:
-    from penstock.doors.bulk.door import BulkOffice
+    from penstock.doors.bulk.service import BulkOffice
     from penstock.doors.http.request import Request
     from penstock.engine.bulk.staged_writes import Stages
     from penstock.engine.sharding.engine import AnyEngine

@@ -22,8 +22,8 @@ from penstock.doors.http.request import Bodies, Request
 from penstock.doors.http.route import JSON, PLAIN, File, Plain, Route, Stream
 from penstock.doors.http.router import Router
 from penstock.doors.http.unknown import WARNING_HEADER
-from penstock.doors.links import ends_of
-from penstock.doors.listening import network_of
+from penstock.doors.net.listener import network_of
+from penstock.doors.net.raw_sockets import ends_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from penstock.access.cross_origin import Origins
     from penstock.access.rate_limit import ClientAddress, SlidingWindow
     from penstock.core.clock import Clock
-    from penstock.doors.answers import UnreadAnswers
     from penstock.doors.http.route import Handler
-    from penstock.doors.links import Links
+    from penstock.doors.net.raw_sockets import Links
+    from penstock.doors.net.unread_answers import UnreadAnswers
     from penstock.engine.fair_share import FairShare
 
 log = structlog.get_logger("penstock.http")

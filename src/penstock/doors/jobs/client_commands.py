@@ -8,21 +8,21 @@ from penstock.core.lifecycle import State
 from penstock.doors.http.body import Reader
 from penstock.doors.jobs import client_wire as c
 from penstock.doors.jobs import wire
-from penstock.doors.jobs.call import Entry
 from penstock.doors.jobs.client_views import (
     client_state,
     full_job_view,
 )
+from penstock.doors.jobs.command_call import Entry
 from penstock.doors.jobs.commands import ID, QUEUE, DataReply
 from penstock.doors.jobs.listings import choose
-from penstock.doors.jobs.views import job_name, job_ref
+from penstock.doors.jobs.mapping import job_name, job_ref
 from penstock.engine.jobs.unique_keys import UniqueKey
 from penstock.engine.queues.limit_status import AskLimits
 from penstock.store.contract import Page
 
 if TYPE_CHECKING:
-    from penstock.doors.jobs.call import Call
-    from penstock.doors.jobs.jobs import JobHandlers
+    from penstock.doors.jobs.command_call import Call
+    from penstock.doors.jobs.job_handlers import JobHandlers
     from penstock.doors.jobs.queues import QueueHandlers
 
 JOBS = Reader(c.JobsQuery)

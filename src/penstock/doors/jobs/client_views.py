@@ -10,7 +10,7 @@ from penstock.core import limits
 from penstock.core.job import DeathReason, JobFlag, details_of
 from penstock.core.lifecycle import State
 from penstock.doors.jobs import client_wire as c
-from penstock.doors.jobs.views import STATE_NAMES, fill_view
+from penstock.doors.jobs.mapping import STATE_NAMES, fill_view
 
 if TYPE_CHECKING:
     from typing import TypeVar

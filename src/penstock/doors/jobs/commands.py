@@ -14,21 +14,21 @@ from penstock.core.errors import InvalidInput
 from penstock.core.lifecycle import Arrow, State
 from penstock.doors.http.body import Reader
 from penstock.doors.http.errors import Refused
-from penstock.doors.jobs import jobs as j
+from penstock.doors.http.namespace import check_namespace
+from penstock.doors.jobs import job_handlers as j
 from penstock.doors.jobs import queues as q
 from penstock.doors.jobs import wire
-from penstock.doors.jobs.call import Entry
-from penstock.doors.jobs.door import hold
+from penstock.doors.jobs.base import hold
+from penstock.doors.jobs.command_call import Entry
 from penstock.doors.jobs.group_options import ask_for_groups
 from penstock.doors.jobs.jsonable import Unfit
-from penstock.doors.jobs.views import STATE_NAMES, job_ref
-from penstock.doors.namespaces import check_namespace
+from penstock.doors.jobs.mapping import STATE_NAMES, job_ref
 from penstock.engine.jobs.settle import Release
 from penstock.engine.jobs.update import ClearLog
 
 if TYPE_CHECKING:
-    from penstock.doors.jobs.call import Call
-    from penstock.doors.jobs.jobs import JobHandlers
+    from penstock.doors.jobs.command_call import Call
+    from penstock.doors.jobs.job_handlers import JobHandlers
     from penstock.doors.jobs.queues import QueueHandlers
     from penstock.doors.ops.health import OpsHandlers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.doors.jobs import crons as c
-from penstock.doors.jobs.call import Entry
+from penstock.doors.jobs.command_call import Entry
 
 if TYPE_CHECKING:
     from penstock.doors.jobs.crons import CronHandlers

@@ -13,8 +13,8 @@ from penstock.core.schedule import parse
 from penstock.doors.http.body import Reader
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire
-from penstock.doors.jobs.door import JobsDoor, check_queue_name
-from penstock.doors.jobs.views import base_delay, cron_rules, dedup_of, take_payload
+from penstock.doors.jobs.base import JobsDoor, check_queue_name
+from penstock.doors.jobs.mapping import base_delay, cron_rules, dedup_of, take_payload
 from penstock.engine.queues.crons import RemoveCron, SaveCron
 
 if TYPE_CHECKING:

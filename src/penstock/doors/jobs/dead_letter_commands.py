@@ -13,10 +13,10 @@ from penstock.doors.http.errors import Refused
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import client_wire as c
 from penstock.doors.jobs import wire
-from penstock.doors.jobs.call import Entry
 from penstock.doors.jobs.client_views import REASONS, client_reason, dead_entry, full_dead_view, next_retry_at
+from penstock.doors.jobs.command_call import Entry
 from penstock.doors.jobs.commands import QUEUE, DataReply
-from penstock.doors.jobs.views import job_ref
+from penstock.doors.jobs.mapping import job_ref
 from penstock.engine.jobs.update import MoveJob
 from penstock.engine.queues import admin
 from penstock.store.bounded_list import Listing
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.queue import DlqConfig, Queue
     from penstock.doors.http.request import Request
-    from penstock.doors.jobs.call import Call
+    from penstock.doors.jobs.command_call import Call
     from penstock.doors.jobs.queues import QueueHandlers
 
 DEAD = Reader(c.DeadQuery)

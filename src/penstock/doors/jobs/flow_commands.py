@@ -8,17 +8,17 @@ from msgspec import Raw
 
 from penstock.core.dependencies import Need
 from penstock.doors.jobs import wire
-from penstock.doors.jobs.call import Entry
+from penstock.doors.jobs.base import hold, in_other_words
+from penstock.doors.jobs.command_call import Entry
 from penstock.doors.jobs.commands import ID
-from penstock.doors.jobs.door import hold, in_other_words
-from penstock.doors.jobs.jobs import CHILDREN, TOKEN
-from penstock.doors.jobs.views import job_ref
+from penstock.doors.jobs.job_handlers import CHILDREN, TOKEN
+from penstock.doors.jobs.mapping import job_ref
 from penstock.engine.jobs.dependencies import Adopt, CancelChildren, Unneed
 from penstock.engine.jobs.park import Park
 
 if TYPE_CHECKING:
-    from penstock.doors.jobs.call import Call
-    from penstock.doors.jobs.jobs import JobHandlers
+    from penstock.doors.jobs.command_call import Call
+    from penstock.doors.jobs.job_handlers import JobHandlers
 
 NOT_FOUND: Final = "Job not found"
 

@@ -14,11 +14,11 @@ from penstock.core.job import Payload
 from penstock.core.queue import QueueKey
 from penstock.doors.http.body import Reader
 from penstock.doors.jobs import wire
-from penstock.doors.jobs.call import Entry
+from penstock.doors.jobs.base import check_queue_name, in_other_words
+from penstock.doors.jobs.command_call import Entry
 from penstock.doors.jobs.commands import ID
-from penstock.doors.jobs.door import check_queue_name, in_other_words
-from penstock.doors.jobs.jobs import CANNOT_UPDATE, DATA
-from penstock.doors.jobs.views import job_ref, job_view, new_job, take_payload
+from penstock.doors.jobs.job_handlers import CANNOT_UPDATE, DATA
+from penstock.doors.jobs.mapping import job_ref, job_view, new_job, take_payload
 from penstock.engine.jobs.flow_push import PushFlow
 from penstock.engine.jobs.update import EditData
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.job import Job, NewJob
-    from penstock.doors.jobs.call import Call
-    from penstock.doors.jobs.jobs import JobHandlers
+    from penstock.doors.jobs.command_call import Call
+    from penstock.doors.jobs.job_handlers import JobHandlers
 
 
 class FlowJobBody(wire.In):

@@ -14,7 +14,7 @@ from penstock.core import limits
 from penstock.core.lifecycle import State
 from penstock.doors.http.body import Reader
 from penstock.doors.jobs import wire
-from penstock.doors.jobs.call import Entry
+from penstock.doors.jobs.command_call import Entry
 from penstock.doors.jobs.commands import QUEUE, DataReply
 from penstock.engine.queues.group_limits import AskGroup, ConfigureGroup
 from penstock.engine.queues.limit_status import NO_RATE_LIMIT
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.group_limits import GroupLimits
-    from penstock.doors.jobs.call import Call
+    from penstock.doors.jobs.command_call import Call
     from penstock.doors.jobs.queues import QueueHandlers
 
 

@@ -10,8 +10,8 @@ from penstock.engine.queues.group_limits import AskForGroups
 if TYPE_CHECKING:
     from penstock.doors.http.body import Reader
     from penstock.doors.jobs import wire
-    from penstock.doors.jobs.call import Call
-    from penstock.doors.jobs.jobs import JobHandlers
+    from penstock.doors.jobs.command_call import Call
+    from penstock.doors.jobs.job_handlers import JobHandlers
 
 
 class Pull(Protocol):

@@ -12,11 +12,11 @@ from penstock.core.errors import InvalidInput
 from penstock.core.lifecycle import State
 from penstock.doors.http.body import Reader
 from penstock.doors.jobs import wire
-from penstock.doors.jobs.call import Entry
+from penstock.doors.jobs.command_call import Entry
 from penstock.store.contract import FinishedMinutes
 
 if TYPE_CHECKING:
-    from penstock.doors.jobs.call import Call
+    from penstock.doors.jobs.command_call import Call
     from penstock.doors.jobs.queues import QueueHandlers
     from penstock.doors.ops.health import OpsHandlers
 

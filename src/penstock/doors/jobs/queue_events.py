@@ -18,17 +18,17 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.events import EventKind
 from penstock.doors.http import body
-from penstock.doors.jobs import events, frames, wire
-from penstock.doors.jobs.call import Entry
-from penstock.doors.jobs.door import check_queue_name
-from penstock.doors.jobs.hub import Reader
-from penstock.doors.outbox import Outbox
+from penstock.doors.jobs import event_rendering, tcp_frames, wire
+from penstock.doors.jobs.base import check_queue_name
+from penstock.doors.jobs.command_call import Entry
+from penstock.doors.jobs.event_hub import Reader
+from penstock.doors.net.send_queue import Outbox
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
-    from penstock.doors.jobs.call import Call
-    from penstock.doors.jobs.events import Told
-    from penstock.doors.jobs.hub import Hub
+    from penstock.doors.jobs.command_call import Call
+    from penstock.doors.jobs.event_hub import Hub
+    from penstock.doors.jobs.event_rendering import Told
     from penstock.doors.jobs.session import Session
     from penstock.store.contract import Store
     from penstock.store.sharded import ShardedStore
@@ -80,16 +80,16 @@ class UnfinishedFrame(bytes):
 
 def _frame(told: Told, more: dict[str, Any]) -> bytes:
     # Clients drop an event without a job id, and take an empty one for an event of the queue.
-    fields = {"jobId": ""} | events.legacy_fields(told) | more
+    fields = {"jobId": ""} | event_rendering.legacy_fields(told) | more
     if told.kind is EventKind.JOB_REMOVED and told.field("finished_at") is None:
         fields["prev"] = "waiting"
-    return frames.encode({"type": "event", "event": fields})
+    return tcp_frames.encode({"type": "event", "event": fields})
 
 
 def framed(told: Told) -> bytes:
     """Render an event as a frame."""
     frame = _frame(told, {})
-    if told.kind not in events.WITH_DATA:
+    if told.kind not in event_rendering.WITH_DATA:
         return frame
     unfinished = UnfinishedFrame(frame)
     unfinished.told = told
@@ -113,7 +113,7 @@ class QueueEvents:
         """Send the events of a queue from now on, in place of those of another one."""
         self.unsubscribe()
         self._reader = Reader(framed, self._take, namespace=self._session.namespace, queue=queue, everywhere=False)
-        self._hub.want(self._reader, events.LEGACY_KINDS)
+        self._hub.want(self._reader, event_rendering.LEGACY_KINDS)
         self._session.at_end["events"] = self.unsubscribe
         self._watch_token()
 

@@ -15,9 +15,9 @@ from penstock.doors.http.body import Reader
 from penstock.doors.http.errors import Refused
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire
-from penstock.doors.jobs.door import JobsDoor
+from penstock.doors.jobs.base import JobsDoor
 from penstock.doors.jobs.listings import choose, counted_apart, counts_view
-from penstock.doors.jobs.views import STATES_BY_NAME, dead_job_view, job_name, job_ref, job_view
+from penstock.doors.jobs.mapping import STATES_BY_NAME, dead_job_view, job_name, job_ref, job_view
 from penstock.engine.jobs.update import MoveJob
 from penstock.engine.queues import admin
 from penstock.engine.queues.admin import Configure

@@ -20,8 +20,8 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, RateLimited, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.jobs import wire
-from penstock.doors.jobs.call import Call
-from penstock.doors.jobs.views import job_ref, token_value
+from penstock.doors.jobs.command_call import Call
+from penstock.doors.jobs.mapping import job_ref, token_value
 from penstock.engine.jobs.settle import Hold, Release
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.access.authenticator import Gate
     from penstock.access.identity import Identity
     from penstock.access.rate_limit import SlidingWindow
-    from penstock.doors.jobs.call import CommandTable, Entry
+    from penstock.doors.jobs.command_call import CommandTable, Entry
     from penstock.doors.jobs.queue_events import QueueEvents
 
 log = structlog.get_logger("penstock.commands")

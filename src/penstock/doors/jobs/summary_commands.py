@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.doors.jobs import wire
-from penstock.doors.jobs.call import Entry
+from penstock.doors.jobs.command_call import Entry
 
 if TYPE_CHECKING:
-    from penstock.doors.jobs.call import Call
+    from penstock.doors.jobs.command_call import Call
     from penstock.doors.jobs.queues import QueueHandlers
 
 

@@ -15,11 +15,11 @@ import structlog
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, TooMany, Unauthorized
 from penstock.core.time_slices import in_slices
-from penstock.doors.jobs import frames, jsonable
+from penstock.doors.jobs import jsonable, tcp_frames
 from penstock.doors.jobs.queue_events import QueueEvents
 from penstock.doors.jobs.session import Session, refusal
-from penstock.doors.links import keep_alive
-from penstock.doors.listening import ConnectionListener
+from penstock.doors.net.listener import ConnectionListener
+from penstock.doors.net.raw_sockets import keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from penstock.access.authenticator import Gate
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.clock import Alarm, Clock
-    from penstock.doors.jobs.call import CommandTable
-    from penstock.doors.jobs.hub import Hub
+    from penstock.doors.jobs.command_call import CommandTable
+    from penstock.doors.jobs.event_hub import Hub
 
 log = structlog.get_logger("penstock.tcp")
 
@@ -66,7 +66,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, listener: TcpListener) -> None:
         self._listener = listener
         self._session: Session
-        self._parser = frames.Parser(limits.stranger_frame_bytes_max)
+        self._parser = tcp_frames.Parser(limits.stranger_frame_bytes_max)
         self._stranger = True  #: it has to show a token, and has not yet
         self._transport: asyncio.Transport
         self._frames: deque[bytes] = deque()  #: complete, and not begun
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
             self._follow(self._work_large(frame))
             return
         try:
-            message = frames.decode(frame)
+            message = tcp_frames.decode(frame)
         except InvalidInput as error:
             self._kept_bytes -= len(frame)
             self._account()
@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
     async def _work_large(self, frame: bytes) -> None:
         """Answer a large command. It is read in slices, so that other clients are served meanwhile."""
         try:
-            message = await in_slices(frames.decode_steps(frame))
+            message = await in_slices(tcp_frames.decode_steps(frame))
         except InvalidInput as error:
             self._kept_bytes -= len(frame)
             self._write(self._session.refuse(error))
@@ -263,8 +263,8 @@ class Connection(asyncio.Protocol):
                     reply = await self._reply(message, size)
             else:
                 reply = await self._reply(message, size)
-            if frames.is_long(reply):
-                self._send(await in_slices(frames.encode_steps(reply)))
+            if tcp_frames.is_long(reply):
+                self._send(await in_slices(tcp_frames.encode_steps(reply)))
             else:
                 self._write(reply)
         finally:
@@ -287,7 +287,7 @@ class Connection(asyncio.Protocol):
         self._proceed()
 
     def _write(self, reply: dict[str, Any]) -> None:
-        self._send(frames.encode(reply))
+        self._send(tcp_frames.encode(reply))
 
     def _send(self, frame: bytes) -> None:
         if self._lost or self._transport.is_closing():

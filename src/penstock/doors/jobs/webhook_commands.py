@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.doors.jobs import webhooks as h
-from penstock.doors.jobs.call import Entry
+from penstock.doors.jobs.command_call import Entry
 from penstock.doors.jobs.commands import ID
 
 if TYPE_CHECKING:

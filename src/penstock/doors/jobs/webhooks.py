@@ -9,7 +9,7 @@ from penstock.core.webhook import check_events
 from penstock.doors.http.body import Reader
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire_webhooks as wire
-from penstock.doors.jobs.door import JobsDoor, check_queue_name
+from penstock.doors.jobs.base import JobsDoor, check_queue_name
 from penstock.doors.jobs.wire import Ok
 from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWebhook
 

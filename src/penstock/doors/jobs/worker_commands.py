@@ -6,11 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.doors.jobs import workers as w
-from penstock.doors.jobs.call import Entry
+from penstock.doors.jobs.command_call import Entry
 from penstock.doors.jobs.commands import ID
 
 if TYPE_CHECKING:
-    from penstock.doors.jobs.call import Call
+    from penstock.doors.jobs.command_call import Call
     from penstock.doors.jobs.workers import WorkerHandlers
 
 

@@ -13,7 +13,7 @@ from penstock.core.errors import PenstockError, WorkerNotFound
 from penstock.doors.http.body import Reader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Route
-from penstock.doors.jobs.door import JobsDoor, check_queue_name
+from penstock.doors.jobs.base import JobsDoor, check_queue_name
 from penstock.doors.jobs.wire import In, Key, Out
 
 if TYPE_CHECKING:

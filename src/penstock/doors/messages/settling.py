@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.access.identity import Right
 from penstock.core.errors import JobNotFound, ReceiptUnknown, StaleLease, WrongState
 from penstock.core.lifecycle import Arrow
-from penstock.doors.messages.receipts import receipt_in
+from penstock.doors.messages.rendering import receipt_in
 from penstock.engine.jobs.dead_letters import SettleDead
 from penstock.engine.jobs.settle import Ack, Fail, Hold
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.access.identity import Identity
     from penstock.core.queue import QueueKey
     from penstock.doors.messages.deliveries import Deliveries
-    from penstock.doors.messages.tally import MessageTally
+    from penstock.doors.messages.metrics import MessageTally
     from penstock.engine.jobs.settle import ItemOutcome
     from penstock.engine.sharding.engine import AnyEngine
 

@@ -13,7 +13,7 @@ from penstock.doors.messages import wire
 if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.doors.http.request import Request
-    from penstock.doors.messages.places import Places
+    from penstock.doors.messages.queue_registry import Places
     from penstock.doors.ops.health import Uptime
     from penstock.store.contract import Store
     from penstock.store.sharded import ShardedStore

@@ -16,7 +16,7 @@ from penstock.engine.queues.push_subscriptions import AddSubscription, RemoveSub
 
 if TYPE_CHECKING:
     from penstock.doors.http.request import Request
-    from penstock.doors.messages.places import Places
+    from penstock.doors.messages.queue_registry import Places
     from penstock.engine.sharding.engine import AnyEngine
     from penstock.outbound.guard import Guard
 

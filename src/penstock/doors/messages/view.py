@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.ids import to_ulid
 from penstock.doors.messages import wire
-from penstock.doors.messages.receipts import Receipt
+from penstock.doors.messages.rendering import Receipt
 from penstock.doors.opaque import unwrap
 
 if TYPE_CHECKING:

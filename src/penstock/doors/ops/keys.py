@@ -11,8 +11,8 @@ from penstock.access.api_keys import check_wish
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core.errors import Forbidden, KeyNotFound
 from penstock.doors.http.body import Reader
+from penstock.doors.http.namespace import check_namespace
 from penstock.doors.http.route import Route
-from penstock.doors.namespaces import check_namespace
 
 if TYPE_CHECKING:
     from penstock.access.api_keys import ApiKeys

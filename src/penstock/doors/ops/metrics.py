@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from prometheus_client.registry import Collector
 
-    from penstock.doors.jobs.hub import Hub
+    from penstock.doors.jobs.event_hub import Hub
     from penstock.doors.ops.health import Uptime
     from penstock.engine.sharding.engine import AnyEngine
     from penstock.engine.stats import Histogram

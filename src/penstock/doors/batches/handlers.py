@@ -1,0 +1,431 @@
+"""Handlers of the batches door. Each request is one command, however many messages it is about."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from penstock.access.identity import Right
+from penstock.core import limits
+from penstock.core.errors import (
+    InvalidInput,
+    JobNotFound,
+    JobQuarantined,
+    PartlyDone,
+    PartlyPushed,
+    PenstockError,
+    WrongState,
+)
+from penstock.core.ids import ID_MAX
+from penstock.core.job import IDEMPOTENCY_PREFIX, JobFlag, NewJob, details_of
+from penstock.core.json_depth import depth_steps
+from penstock.core.lifecycle import Arrow, State
+from penstock.core.queue import QueueKey
+from penstock.core.time_slices import in_slices
+from penstock.core.timestamps import from_rfc3339, to_rfc3339
+from penstock.doors.batches import wire
+from penstock.doors.batches.leases import Leases
+from penstock.doors.http.body import Reader
+from penstock.doors.http.route import Plain, Route
+from penstock.doors.http.unknown import FieldCheck
+from penstock.doors.opaque import unwrap, wrap_steps
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.push import PushAcross
+from penstock.engine.jobs.settle_by_id import AckById, NackById, Receipt, RenewById
+from penstock.engine.queues.admin import Slice
+from penstock.store.contract import Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from penstock.core.job import Details, Job, Payload
+    from penstock.core.time_slices import Steps
+    from penstock.doors.batches.metrics import Tally
+    from penstock.doors.http.request import Request
+    from penstock.engine.jobs.settle import ItemOutcome
+    from penstock.engine.sharding.engine import AnyEngine
+
+#: Before the first retry; doubled for the next.
+BACKOFF_MS: Final = 2_000
+#: Dead letters are read in groups of this many, so that large ones are not all in memory at once.
+READ_AT_ONCE: Final = 20
+
+ENQUEUE: Final = wire.Body(list[wire.EnqueueItem])
+ENQUEUE_CHECK: Final[FieldCheck[list[wire.EnqueueItem]]] = FieldCheck(list[wire.EnqueueItem], list[wire.StrictItem])
+ENQUEUE_QUERY: Final = Reader(wire.EnqueueQuery)
+DEQUEUE: Final = wire.Query(wire.DequeueQuery, "Missing namespace or topic")
+ITEM: Final = wire.Body(wire.ItemBody)
+ITEMS: Final[wire.Body[wire.ItemBody | list[wire.ItemBody]]] = wire.Body(wire.Items)
+NACKS: Final[wire.Body[wire.NackBody | list[wire.NackBody]]] = wire.Body(wire.Nacks)
+HEARTBEATS: Final[wire.Body[wire.RenewItemBody | list[wire.RenewItemBody]]] = wire.Body(wire.Heartbeats)
+DEAD: Final = wire.Query(wire.DeadQuery, "Missing namespace or topic")
+TOPICS: Final = wire.Query(wire.TopicsQuery, "Missing namespace")
+Item = TypeVar("Item", wire.EnqueueItem, wire.ItemBody, wire.NackBody, wire.RenewItemBody)
+#: What a Go program sends for a time that it does not set: 0001-01-01T00:00:00Z.
+_GO_ZERO_MS: Final = -62_135_596_800_000
+_OK: Final = Plain(b"OK")
+_ROUNDED: Final = "JavaScript has rounded this number: send id_text, which is the same id as text."
+_encode = msgspec.json.Encoder().encode
+
+
+class BatchesDoor:
+    """One method per route. ``tally`` counts. ``max_retries``: deliveries that may fail; the last one makes a dead letter."""
+
+    def __init__(self, engine: AnyEngine, tally: Tally, max_retries: int = 3) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._tally = tally
+        self._max_retries = max_retries
+        self._leases = Leases()
+
+    # Producers.
+
+    async def enqueue(self, req: Request) -> list[int] | list[str]:
+        as_text = ENQUEUE_QUERY.parse_query(req).ids == "text"
+        items = await ENQUEUE_CHECK.read(req, await req.body(), ENQUEUE.steps)
+        if len(items) > limits.bulk_jobs_max:
+            raise InvalidInput(f"Too many items (max {limits.bulk_jobs_max}). Send them in several requests.")
+        for namespace in {item.namespace for item in items}:
+            req.allow(namespace, Right.PRODUCE)
+        now_ms = self._engine.clock.now_ms()
+        parts: dict[QueueKey, list[NewJob]] = {}
+        places: dict[QueueKey, list[int]] = {}
+        overdue: dict[int, int] = {}
+
+        def sort_in() -> Steps[None]:
+            last: QueueKey | None = None
+            for place, (topic, item) in enumerate(_with_topics(items)):
+                if topic is not last:
+                    last, jobs, at = topic, parts.setdefault(topic, []), places.setdefault(topic, [])
+                wait = 0 if item.deliver_after is None else _wait(item.deliver_after, place, now_ms)
+                if wait < 0:
+                    overdue[place] = wait
+                jobs.append((yield from _new_job(item, place, wait, self._max_retries)))
+                at.append(place)
+                yield
+
+        await in_slices(sort_in())
+        if not items:
+            return []
+        if overdue:
+            _line_up(parts, places, overdue)
+        try:
+            pushed = await self._engine.run(PushAcross(list(parts.items()), now_ms))
+        except PartlyPushed as error:
+            raise told_apart(error, places, as_text=as_text) from error
+        ids = [0] * len(items)
+        for (topic, where), made in zip(places.items(), pushed, strict=True):
+            self._tally.of(topic).enqueued += len(made)
+            for place, job in zip(where, made, strict=True):
+                ids[place] = job.id
+        return [str(each) for each in ids] if as_text else ids
+
+    # Consumers.
+
+    async def dequeue(self, req: Request) -> list[wire.ItemView]:
+        query = DEQUEUE.parse_query(req)
+        topic = self._topic(req, query, Right.TAKE)
+        count = min(query.limit, limits.claim_jobs_max)
+        claimed = await self._engine.run(Claim(topic, count, lease_ms=query.lease_ms, owner=query.consumer))
+        if claimed:
+            self._tally.of(topic).dequeued += len(claimed)
+            self._leases.take(topic, [job.id for job, _ in claimed], query.lease_ms, self._engine.clock.steady_ms())
+        return [_item_view(topic, job, payload) for job, payload in claimed]
+
+    async def ack(self, req: Request) -> Plain | list[wire.RefusalView]:
+        body = await ITEMS.read(req)
+        items = body if isinstance(body, list) else (body,)
+        receipts = [Receipt(topic, each.number) for topic, each in _with_topics(items)]
+        outcomes = await self._settle(req, AckById, receipts)
+        for topic, count in _counted(receipts, outcomes).items():
+            self._tally.of(topic).acked += count
+        return _answer(body, outcomes)
+
+    async def nack(self, req: Request) -> Plain | list[wire.RefusalView]:
+        body = await NACKS.read(req)
+        items = body if isinstance(body, list) else (body,)
+        receipts = [Receipt(topic, each.number, each.error) for topic, each in _with_topics(items)]
+        outcomes = await self._settle(req, NackById, receipts)
+        for topic, count in _counted(receipts, outcomes).items():
+            self._tally.of(topic).nacked += count
+        return _answer(body, outcomes)
+
+    async def heartbeat(self, req: Request) -> Plain | list[wire.RefusalView]:
+        body = await HEARTBEATS.read(req)
+        items = body if isinstance(body, list) else (body,)
+        receipts = [Receipt(topic, each.number, None, each.lease_ms) for topic, each in _with_topics(items)]
+        return _answer(body, await self._settle(req, RenewById, receipts))
+
+    async def _settle(
+        self, req: Request, verb: type[AckById | NackById | RenewById], receipts: list[Receipt]
+    ) -> list[ItemOutcome]:
+        """Tell the engine about messages, if whoever asks has the right to all of them."""
+        for namespace in {receipt.queue.namespace for receipt in receipts}:
+            req.allow(namespace, Right.SETTLE)
+        if not receipts:
+            return []
+        outcomes = await self._engine.run(verb(receipts))
+        if len(self._leases):
+            done = [receipt.id for receipt, problem in zip(receipts, outcomes, strict=True) if problem is None]
+            now_ms = self._engine.clock.steady_ms()
+            others = self._leases.renewed(done, now_ms) if verb is RenewById else self._leases.settled(done, now_ms)
+            if others:
+                with contextlib.suppress(PenstockError):  # what was asked for is done
+                    await self._engine.run(RenewById(others))
+        return outcomes
+
+    # The dead.
+
+    async def list_dead(self, req: Request) -> list[wire.DeadView]:
+        query = DEAD.parse_query(req)
+        topic = self._topic(req, query, Right.LOOK)
+        queue = self._store.queue_find(topic)
+        if queue is None:
+            return []
+        limit = min(query.limit, limits.claim_jobs_max)
+        found = await self._store.job_select(Selection(queue, State.DEAD, limit, ID_MAX))
+        views: list[wire.DeadView] = []
+        size = 0
+        for start in range(0, len(found), READ_AT_ONCE):
+            for read in await asyncio.gather(*(self._read(topic, each.id) for each in found[start : start + READ_AT_ONCE])):
+                if read is not None and read[0].state == State.DEAD:  # it may have been brought back since
+                    views.append(_dead_view(topic, *read))
+                    size += read[0].size
+            if size >= limits.list_bytes_max:
+                break
+        return views
+
+    async def _read(self, topic: QueueKey, item_id: int) -> tuple[Job, Payload] | None:
+        """Read a message; None if it is gone, or damaged."""
+        try:
+            return await self._store.job_get(topic.namespace, item_id)
+        except JobQuarantined:
+            return None
+
+    async def delete_dead(self, req: Request) -> Plain:
+        body = await ITEM.read(req)
+        topic = self._topic(req, body, Right.SETTLE)
+        deleted = await self._engine.run(Slice(topic, Arrow.PURGE, (State.DEAD,), (body.number,)))
+        if not deleted and body.is_rounded:
+            raise JobNotFound(f"There is no dead letter {body.id} in this topic. {_ROUNDED}")
+        return _OK
+
+    # Whoever looks.
+
+    async def topics(self, req: Request) -> list[str]:
+        namespace = TOPICS.parse_query(req).namespace
+        req.allow(namespace, Right.LOOK)
+        queues = self._store.queues()
+        return sorted(each.key.name for each in queues if each.key.namespace == namespace and each.created_at is not None)
+
+    async def health(self, _req: Request) -> Plain:
+        down = [number for number, shard in enumerate(self._store.journals) if not shard.status().writable]
+        if not down:
+            return _OK
+        which = "".join(f"shard {number} is down\n" for number in down) if len(self._store.journals) > 1 else ""
+        return Plain(f"Database unhealthy\n{which}".encode(), status=503)
+
+    def _topic(self, req: Request, meant: wire.ItemBody | wire.DequeueQuery | wire.DeadQuery, right: Right) -> QueueKey:
+        """Return the topic a request is about, if whoever asks has the right to it."""
+        req.allow(meant.namespace, right)
+        return QueueKey(meant.namespace, meant.topic)
+
+    def routes(self) -> list[Route]:
+        """Return what may be asked for at the main listener, where ``/health`` is everybody's."""
+        tag = "Batches"
+        settles: dict[str, Any] = {"body_required": True, "listed_too": wire.RefusalView}
+        ids: dict[str, Any] = {"body_required": True, "listed": int | str, "warned": True}
+        routes = [
+            Route(
+                "POST",
+                "/enqueue",
+                self.enqueue,
+                "Enqueue messages",
+                tag,
+                body=ENQUEUE,
+                query=ENQUEUE_QUERY,
+                **ids,
+            ),
+            Route("GET", "/dequeue", self.dequeue, "Dequeue messages", tag, query=DEQUEUE, listed=wire.ItemView),
+            Route("POST", "/ack", self.ack, "Acknowledge messages", tag, body=ITEMS, **settles),
+            Route("POST", "/nack", self.nack, "Give messages back as failed", tag, body=NACKS, **settles),
+            Route("POST", "/heartbeat", self.heartbeat, "Renew the leases of messages", tag, body=HEARTBEATS, **settles),
+            Route("GET", "/dlq", self.list_dead, "List dead letters", tag, query=DEAD, listed=wire.DeadView),
+            Route("POST", "/dlq/delete", self.delete_dead, "Delete a dead letter", tag, body=ITEM, body_required=True),
+            Route("GET", "/topics", self.topics, "List topics", tag, query=TOPICS, listed=str),
+        ]
+        return [route._replace(plain_errors=True, asks=True) for route in routes]
+
+    def own_routes(self) -> list[Route]:
+        """Return what may be asked for at the listener of this door alone."""
+        return [*self.routes(), Route("GET", "/health", self.health, "Health check", "Batches", probe=True)]
+
+
+def _with_topics(items: Iterable[Item]) -> Iterator[tuple[QueueKey, Item]]:
+    """Go through messages with their topics. Mostly they have the same: then it is made once."""
+    topic = QueueKey("", "")
+    for item in items:
+        if item.topic != topic.name or item.namespace != topic.namespace:
+            topic = QueueKey(item.namespace, item.topic)
+        yield topic, item
+
+
+def _counted(receipts: Sequence[Receipt], outcomes: Sequence[ItemOutcome]) -> Counter[QueueKey]:
+    """Return how many messages of each topic something was done about."""
+    return Counter(receipt.queue for receipt, problem in zip(receipts, outcomes, strict=True) if problem is None)
+
+
+def _answer(body: wire.ItemBody | Sequence[wire.ItemBody], outcomes: list[ItemOutcome]) -> Plain | list[wire.RefusalView]:
+    """Say what became of messages: of a single one as mqueue does, of several which were refused."""
+    if isinstance(body, wire.ItemBody):
+        (problem,) = outcomes
+        if problem is not None:
+            raise _explained(body, problem)
+        return _OK
+    return [
+        wire.RefusalView(each.id, str(_explained(each, problem)), problem.code)
+        for each, problem in zip(body, outcomes, strict=True)
+        if problem is not None
+    ]
+
+
+def _explained(body: wire.ItemBody, problem: PenstockError) -> PenstockError:
+    """Add to an error that the id was rounded, if it was."""
+    if isinstance(problem, JobNotFound) and body.is_rounded:
+        return JobNotFound(f"{problem} {_ROUNDED}")
+    if isinstance(problem, WrongState) and body.is_rounded:
+        return WrongState(problem.state, f"{problem} {_ROUNDED}")
+    return problem
+
+
+def told_apart(error: PartlyPushed, places: dict[QueueKey, list[int]], *, as_text: bool = False) -> PartlyDone:
+    """Say which messages of a request are stored: a line of text, and one with their ids, null for each that is not."""
+    ids: list[int | str | None] = [None] * sum(map(len, places.values()))
+    for where, stored in zip(places.values(), error.stored, strict=True):
+        for place, item_id in zip(where, stored, strict=True):
+            ids[place] = str(item_id) if as_text and item_id is not None else item_id
+    return PartlyDone(f"{error}\n{_encode(ids).decode()}")
+
+
+def _line_up(parts: dict[QueueKey, list[NewJob]], places: dict[QueueKey, list[int]], overdue: dict[int, int]) -> None:
+    """Put those messages of each topic in front that were due before this request, the one that was due first first."""
+    for topic, at in places.items():
+        jobs = parts[topic]
+        keys = [job.job_id for job in jobs if job.job_id is not None]
+        if len(set(keys)) < len(keys):
+            continue  # of messages with the same key the last one counts: their order has a meaning
+        order = sorted(range(len(at)), key=lambda number: overdue.get(at[number], 0))
+        parts[topic] = [jobs[number] for number in order]
+        places[topic] = [at[number] for number in order]
+
+
+def _new_job(item: wire.EnqueueItem, place: int, wait: int, max_retries: int) -> Steps[NewJob]:
+    """Turn an item into what the engine pushes, in steps. Raises InvalidInput."""
+    metadata = None if item.metadata is None else (yield from _metadata(item.metadata, place))
+    data, options = yield from wrap_steps(item.payload or b"", metadata)
+    return NewJob(
+        data,
+        options,
+        priority=-(item.priority or 0),
+        delay=max(0, wait),
+        max_attempts=item.max_retries or max_retries,
+        backoff=BACKOFF_MS,
+        job_id=f"{IDEMPOTENCY_PREFIX}{item.idempotency_key}" if item.idempotency_key else None,
+        flags=0 if item.idempotency_key else JobFlag.REMOVE_ON_COMPLETE,  # with a key it stays: the same key is the same id
+    )
+
+
+def _metadata(given: dict[str, Raw], place: int) -> Steps[Raw]:
+    value = _encode(given)
+    try:
+        yield from depth_steps(value)
+    except InvalidInput as error:
+        raise InvalidInput(f"Invalid request body: {error} - at `$[{place}].metadata`") from None
+    return Raw(value)
+
+
+def _wait(text: str, place: int, now_ms: int) -> int:
+    """Return in how many ms a message is due; below 0: so long ago. The zero of Go's time is no time: now."""
+    at = from_rfc3339(text)
+    if at is None:
+        example = "2025-12-25T10:00:00Z"
+        raise InvalidInput(f"Invalid request body: expected RFC 3339 like {example} - at `$[{place}].deliver_after`")
+    if at - now_ms > limits.delay_ms_max:
+        days = limits.delay_ms_max // limits.DAY_MS
+        raise InvalidInput(f"Invalid request body: more than {days} days ahead - at `$[{place}].deliver_after`")
+    return at - now_ms if at > _GO_ZERO_MS else 0
+
+
+def _item_view(topic: QueueKey, job: Job, payload: Payload) -> wire.ItemView:
+    data, metadata = unwrap(payload)
+    details = details_of(job)
+    return wire.ItemView(
+        job.id,
+        str(job.id),
+        *topic,
+        -job.priority,
+        data,
+        metadata,
+        _idempotency_key(job),
+        to_rfc3339(job.run_at),
+        to_rfc3339((job.started_at or 0) + job.lease_ms),
+        details.owner,
+        _ttl(job),
+        "ready",
+        job.attempts,
+        job.max_attempts,
+        _moment(details.first_failed_at),
+        _error(job, details),
+        to_rfc3339(job.created_at),
+        to_rfc3339(job.started_at or job.created_at),
+    )
+
+
+def _dead_view(topic: QueueKey, job: Job, payload: Payload) -> wire.DeadView:
+    data, metadata = unwrap(payload)
+    details = details_of(job)
+    return wire.DeadView(
+        job.id,
+        str(job.id),
+        job.id,
+        *topic,
+        -job.priority,
+        data,
+        metadata,
+        _idempotency_key(job),
+        details.owner,
+        _ttl(job),
+        "dead",
+        job.attempts,
+        job.max_attempts,
+        _moment(details.first_failed_at),
+        _error(job, details),
+        to_rfc3339(job.created_at),
+        to_rfc3339(job.finished_at or 0),
+        to_rfc3339(job.finished_at or 0),
+    )
+
+
+def _ttl(job: Job) -> int | None:
+    return None if job.expires_at is None else job.expires_at - job.created_at
+
+
+def _moment(ms: int | None) -> str | None:
+    return None if ms is None else to_rfc3339(ms)
+
+
+def _error(job: Job, details: Details) -> str | None:
+    """Say why a message failed last: a lease is what the jobs door calls a stall."""
+    if details.error is not None and details.error == f"Job stalled {job.stalls} times":
+        return "lease expired" if job.stalls == 1 else f"lease expired ({job.stalls} times)"
+    return details.error
+
+
+def _idempotency_key(job: Job) -> str | None:
+    own = job.custom_id
+    return own.removeprefix(IDEMPOTENCY_PREFIX) if own is not None and own.startswith(IDEMPOTENCY_PREFIX) else None

@@ -1,0 +1,89 @@
+"""What went through the batches door, and the metrics that are made of it when somebody asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from penstock.doors.queue_counters import Tallies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client import Metric
+
+    from penstock.core.queue import QueueKey
+    from penstock.engine.sharding.engine import AnyEngine
+
+_LABELS: Final = ("namespace", "topic")
+
+
+class Count:
+    """What was done with one topic since the server started."""
+
+    __slots__ = ("acked", "dequeued", "enqueued", "nacked")
+
+    def __init__(self) -> None:
+        self.enqueued = self.dequeued = self.acked = self.nacked = 0
+
+
+class Tally(Tallies[Count]):
+    """Counts per topic."""
+
+    def __init__(self, exists: Callable[[QueueKey], object]) -> None:
+        super().__init__(Count, exists)
+
+
+class BatchesMetrics(Collector):
+    """The metrics mqueue has, of the topics this door was asked about."""
+
+    def __init__(self, tally: Tally, engine: AnyEngine) -> None:
+        self._tally = tally
+        self._engine = engine
+        self._store = engine.store
+
+    def describe(self) -> list[Metric]:
+        """Tell the registry nothing in advance, so that it does not collect at registration."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Produce all metrics."""
+        self._tally.forget_gone()
+        yield from self._counters()
+        yield from self._depths()
+        health = GaugeMetricFamily("mqueue_shard_health", "1 while a shard takes writes.", labels=("shard", "type"))
+        for number, shard in enumerate(self._store.journals):
+            health.add_metric((str(number), shard.capabilities.name), int(shard.status().writable))
+            fast = self._engine.engines[number].fast
+            if fast is not None:
+                health.add_metric((str(number), "redis"), int(not fast.lists.link.breaker.is_open))
+        yield health
+
+    def _counters(self) -> Iterator[Metric]:
+        for name, text, attribute in (
+            ("enqueue", "Messages enqueued.", "enqueued"),
+            ("dequeue", "Messages dequeued.", "dequeued"),
+            ("ack", "Messages acknowledged.", "acked"),
+            ("nack", "Messages given back as failed.", "nacked"),
+        ):
+            family = CounterMetricFamily(f"mqueue_{name}_total", text, labels=_LABELS)
+            for topic, count in self._tally.counts.items():
+                family.add_metric(topic, getattr(count, attribute))
+            yield family
+
+    def _depths(self) -> Iterator[Metric]:
+        ready = GaugeMetricFamily("mqueue_ready_queue_depth", "Messages that can be dequeued now.", labels=_LABELS)
+        buffered = GaugeMetricFamily(
+            "mqueue_buffer_queue_depth", "Messages answered by this server and not stored yet.", labels=_LABELS
+        )
+        for topic in self._tally.counts:
+            queue = self._store.queue_find(topic)
+            if queue is not None:
+                engine = self._engine.of(topic)
+                set_aside = 0 if engine.fast is None else engine.fast.depth(topic)
+                ready.add_metric(topic, self._store.counts(queue).waiting + set_aside)
+                buffered.add_metric(topic, 0 if engine.buffer is None else engine.buffer.depth(topic))
+        yield ready
+        yield buffered

@@ -1,0 +1,180 @@
+"""Handlers of ``/insights``: what was asked is checked here, and answered by a bulk process."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.access.identity import ANYWHERE
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, LakeUnavailable, LakeUnset
+from penstock.doors.bulk.groups import GroupReply
+from penstock.doors.bulk.service import BulkDoor
+from penstock.doors.bulk.wire import ARROW, ROWS_HEADER
+from penstock.doors.http.body import Reader
+from penstock.doors.http.errors import ErrorReply
+from penstock.doors.http.route import JSON, File, Plain, Route
+from penstock.doors.insights import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from penstock.doors.bulk.service import BulkOffice
+    from penstock.doors.http.request import Request
+    from penstock.engine.bulk.consumer_groups import Groups
+    from penstock.engine.sharding.engine import AnyEngine
+
+_UNITS: Final = {"m": limits.MINUTE_MS, "h": limits.HOUR_MS, "d": limits.DAY_MS}
+_WINDOW: Final = Reader(wire.WindowQuery)
+_SERIES: Final = Reader(wire.SeriesQuery)
+_LATENCY: Final = Reader(wire.LatencyQuery)
+
+
+class _Overview(msgspec.Struct):
+    """What a bulk process says of a lake."""
+
+    rows: list[wire.TableRow]
+    last_batch: int | None
+    known_from: int | None
+    known_until: int | None
+    offsets: dict[str, int]
+    histories: dict[str, str]
+
+
+class InsightHandlers(BulkDoor):
+    """One method per route. ``lake``: where it is; empty: there is none."""
+
+    def __init__(self, engine: AnyEngine, office: BulkOffice, groups: Groups, lake: str) -> None:
+        super().__init__(engine, office)
+        self._groups = groups
+        self._lake = lake
+
+    async def overview(self, req: Request) -> wire.InsightsReply:
+        namespace = self._whose(req)
+        made = await self._ask("overview", {"namespace": namespace})
+        found = msgspec.json.decode(made["body"], type=_Overview)
+        written = max((each.written_at or 0 for each in found.rows if each.table == "gold/minutes"), default=None)
+        groups = [GroupReply(*each) for each in await self._groups.standings(namespace)]
+        return wire.InsightsReply(
+            ok=True,
+            tables=found.rows,
+            last_batch=found.last_batch,
+            known_from=found.known_from,
+            known_until=found.known_until,
+            written_at=written,
+            lag_ms=None if written is None else max(0, self.engine.clock.now_ms() - written),
+            shards=self._lags(found.offsets, found.histories),
+            groups=groups,
+        )
+
+    async def series(self, req: Request) -> Plain | File:
+        query = _SERIES.parse_query(req)
+        more = {} if query.columns is None else {"columns": _listed(query.columns)}
+        return await self._answer(req, "series", query, **more)
+
+    async def latency(self, req: Request) -> Plain | File:
+        query = _LATENCY.parse_query(req)
+        name = "latency-whole" if query.whole == "yes" else "latency"
+        return await self._answer(req, name, query, kind=query.kind, quantiles=_quantiles(query.q))
+
+    async def _windowed(self, name: str, req: Request) -> Plain | File:
+        return await self._answer(req, name, _WINDOW.parse_query(req))
+
+    async def _answer(self, req: Request, name: str, query: wire.WindowQuery, **more: Any) -> Plain | File:
+        namespace = self._whose(req)
+        is_arrow = ARROW in req.header("accept", "")
+        question = {
+            "namespace": namespace,
+            "queue": query.queue,
+            "start": query.from_,
+            "end": query.to,
+            "step": None if query.step is None else _step(query.step),
+            "by": query.by,
+            "limit": query.limit,
+            "steps_max": limits.insight_steps_max,
+            "rows_max": limits.insight_rows_max if is_arrow else limits.insight_json_rows_max,
+            **more,
+        }
+        if is_arrow:
+            return await self._file(name, question)
+        return Plain((await self._ask(name, question))["body"], JSON)
+
+    async def _ask(self, name: str, question: dict[str, Any]) -> Any:
+        return await self.office.processes.run("insight", **self._task(name, question))
+
+    async def _file(self, name: str, question: dict[str, Any]) -> File:
+        made = await self.office.answer("insight", **self._task(name, question))
+        return File(made["path"], ARROW, made["bytes"], ((ROWS_HEADER, str(made["rows"])),))
+
+    def _task(self, name: str, question: dict[str, Any]) -> dict[str, Any]:
+        """Return what a bulk process is told. Raises LakeUnset, LakeUnavailable."""
+        if not self._lake:
+            raise LakeUnset
+        if importlib.util.find_spec("deltalake") is None:
+            raise LakeUnavailable
+        question |= {"read_rows_max": limits.insight_read_rows_max, "now": self.engine.clock.now_ms()}
+        return {"lake": self._lake, "insight": name, "question": question}
+
+    def _whose(self, req: Request) -> str | None:
+        namespace = self.namespace(req)
+        return None if namespace == ANYWHERE else namespace
+
+    def _lags(self, offsets: dict[str, int], histories: dict[str, str]) -> list[wire.LagRow]:
+        """Compare how far the lake has read with how far the journals reach."""
+        found = []
+        for number, engine in enumerate(self.engine.engines):
+            read_to = offsets.get(str(number))
+            if read_to is not None:
+                history, vouched = str(engine.store.history), engine.journal_vouched
+                replaced = histories.get(str(number), history) != history
+                if not engine.store.capabilities.is_shared:  # else another server may know more than this one
+                    replaced = replaced or read_to > vouched
+                found.append(wire.LagRow(number, read_to, vouched, max(0, vouched - read_to), replaced))
+        return found
+
+    def routes(self) -> list[Route]:
+        """Return everything under ``/insights``."""
+        tag = "Insights"
+        routes = [Route("GET", "/insights", self.overview, "What the lake knows, and how fresh", tag, wire.InsightsReply)]
+        told: list[tuple[str, Callable[[Request], Awaitable[Any]], str, type[msgspec.Struct], Reader[Any]]] = [
+            ("queues", partial(self._windowed, "queues"), "What queues did", wire.QueueFiguresReply, _WINDOW),
+            ("series", self.series, "What happened, step by step", wire.SeriesReply, _SERIES),
+            ("latency", self.latency, "Percentiles of how long jobs waited or took", wire.LatencyReply, _LATENCY),
+            ("failures", partial(self._windowed, "failures"), "Failures by fingerprint", wire.FailuresReply, _WINDOW),
+            ("backlog", partial(self._windowed, "backlog"), "Depth and age of queues", wire.BacklogReply, _WINDOW),
+            ("workers", partial(self._windowed, "workers"), "How well workers are used", wire.UtilisationReply, _WINDOW),
+            ("tenants", partial(self._windowed, "tenants"), "Who gets how much", wire.TenantsReply, _WINDOW),
+            ("slo", partial(self._windowed, "slo"), "Objectives: attainment and burn rate", wire.ObjectivesReply, _WINDOW),
+            ("forecast", partial(self._windowed, "forecast"), "Backlog to be expected", wire.ForecastReply, _WINDOW),
+        ]
+        routes += [
+            Route("GET", f"/insights/{path}", handler, summary, tag, reply, query=query, arrow_too=True)
+            for path, handler, summary, reply, query in told
+        ]
+        return [route._replace(namespaced=True, anywhere=True, also=((501, ErrorReply),)) for route in routes]
+
+
+def _step(text: str) -> int:
+    number, unit = text[:-1], _UNITS.get(text[-1:])
+    if unit is None or not (number.isascii() and number.isdigit() and 0 < len(number) < 8) or int(number) == 0:
+        raise InvalidInput("step must be minutes, hours or days, such as 1m, 5m, 1h or 1d")
+    return int(number) * unit
+
+
+def _listed(text: str) -> list[str]:
+    return list(dict.fromkeys(each.strip() for each in text.split(",")))
+
+
+def _quantiles(text: str) -> list[float]:
+    try:
+        found = [float(each) for each in _listed(text)]
+    except ValueError:
+        found = [-1.0]
+    if not all(0 <= each <= 1 for each in found):
+        raise InvalidInput("q must be shares from 0 to 1, with commas in between, such as 0.5,0.99")
+    if len(found) > limits.insight_quantiles_max:
+        raise InvalidInput(f"q must be at most {limits.insight_quantiles_max} shares")
+    return found

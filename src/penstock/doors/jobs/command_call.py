@@ -1,0 +1,193 @@
+"""A command as the handlers of the jobs door see it, and the table of all commands.
+
+The doors differ in how a question arrives, not in what is asked. A ``Call`` answers the same questions as an HTTP request, so
+that one handler, with one set of limits and error texts, serves HTTP, TCP and WebSocket.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import msgspec
+
+from penstock.access.identity import Right
+from penstock.core.errors import InvalidInput
+from penstock.doors.net.loop_share import LoopShare
+from penstock.doors.permissions import command_right
+
+if TYPE_CHECKING:
+    from penstock.access.identity import Identity
+    from penstock.doors.http.body import Reader
+    from penstock.doors.http.request import Request
+    from penstock.doors.http.route import Handler
+    from penstock.doors.jobs.session import Session
+    from penstock.engine.sharding.engine import AnyEngine
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
+_decode_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_check_syntax: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class TextMessage(Mapping[str, Any]):
+    """A command that came as JSON. Its text stays as it is, so that payloads are stored byte for byte, as over HTTP.
+
+    Raises InvalidInput for what is not JSON, or not an object.
+    """
+
+    __slots__ = ("_fields", "text")
+
+    def __init__(self, text: str | bytes) -> None:
+        try:
+            self.text = text.encode() if isinstance(text, str) else text
+            if not self.text.isascii():
+                self.text.decode()
+            self._fields = _decode_fields(self.text)
+        except msgspec.ValidationError:
+            raise InvalidInput("Invalid command" if _is_json(self.text) else _NO_JSON) from None
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            raise InvalidInput(_NO_JSON) from None
+
+    def __getitem__(self, name: str) -> Any:
+        raw = self._fields[name]
+        try:
+            try:
+                return _decode(raw)
+            except msgspec.DecodeError:  # a number too large for a float, which JSON may have
+                return json.loads(bytes(raw), parse_int=float)
+        except RecursionError:  # deeper than anything a command looks at
+            return None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+
+_NO_JSON: Final = "Invalid JSON"
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        _check_syntax(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+class Call:
+    """One command, on its way through a session. Its fields are what a request has in its path, query and body."""
+
+    __slots__ = ("message", "session")
+    warns = False  #: clients send fields of their own in each command, and a reply has no headers
+
+    def __init__(self, session: Session, message: Mapping[str, Any]) -> None:
+        self.session = session
+        self.message = message
+
+    @property
+    def request(self) -> Request:
+        """Return this call as what handlers take: it answers everything they ask of a request."""
+        return cast("Request", self)
+
+    def header(self, name: str, default: str | None = None) -> str | None:
+        """Return what a request would have as a header: the namespace, and nothing else."""
+        return self.session.namespace if name == "x-namespace" else default
+
+    async def body(self) -> bytes:
+        """Return the fields as JSON."""
+        if type(self.message) is TextMessage:
+            return self.message.text
+        try:
+            return _encode(self.message)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            raise InvalidInput("Invalid command format") from None
+
+    def query(self) -> dict[str, str]:
+        """Return the fields as the parameters of a query string; a list is written with commas."""
+        return {name: _text(value) for name, value in self.message.items() if value is not None}
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who asks."""
+        return self.session.identity
+
+    def allow(self, namespace: str, right: Right) -> None:
+        """Raise Forbidden unless who asks has a right in a namespace."""
+        self.session.gate.check(self.session.identity, namespace, right)
+
+    async def disconnected(self) -> None:
+        """Return when the client has hung up."""
+        await self.session.gone.wait()
+
+    def field(self, name: str) -> str:
+        """Return a field that names a queue or a job. One that is missing is empty: the handler knows the words for it."""
+        value = self.message.get(name)
+        if value is None and name != "queue":
+            raise InvalidInput(f"{name} is required")
+        if not isinstance(value, str | None):
+            raise InvalidInput(f"{name} must be a string")
+        return value or ""
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+class Entry(NamedTuple):
+    """One command. ``handler`` takes the call and its parameters, as the handler of a route does."""
+
+    handler: Handler
+    shape: Reader[Any] | None = None  #: its optional and required fields, besides those in ``params``
+    params: Mapping[str, str] = {}  #: which field gives which parameter of the handler
+    public: bool = False  #: may be used before the client has shown a token
+    takes: bool = False  #: hands jobs to the client, which go back when it hangs up
+    settles: bool = False  #: the job, or jobs, of the command are no longer the client's afterwards
+    right: Right = Right.ADMIN  #: what it needs; the table fills it in
+    everywhere: bool = False  #: it needs that for the whole server, not for the session's namespace
+    narrows: bool = False  #: with a ``queue`` it is about that queue only, and needs its right in the session's namespace
+
+    def is_for_all(self, message: Mapping[str, Any]) -> bool:
+        """Tell whether a command is about the whole server."""
+        return self.everywhere and not (self.narrows and message.get("queue") is not None)
+
+    def fields(self) -> list[str]:
+        """Return the names of all fields it knows."""
+        shape = [] if self.shape is None else [each.encode_name for each in msgspec.structs.fields(self.shape.shape)]
+        return [*self.params.values(), *shape]
+
+    async def __call__(self, call: Call) -> Any:
+        """Answer a call."""
+        return await self.handler(call, **{name: call.field(field) for name, field in self.params.items()})
+
+
+class CommandTable:
+    """All commands by name. Adding one is adding an entry to a group."""
+
+    def __init__(self, engine: AnyEngine, *groups: Mapping[str, Entry]) -> None:
+        self.engine = engine
+        self._entries: dict[str, Entry] = {}
+        for group in groups:
+            assert not self._entries.keys() & group.keys(), "a command is there twice"
+            for name, entry in group.items():
+                right, everywhere = command_right(name)
+                self._entries[name] = entry._replace(right=right, everywhere=everywhere)
+
+    @cached_property
+    def share(self) -> LoopShare:
+        """The share of the event loop for the commands of all sessions."""
+        return LoopShare(self.engine.clock)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __getitem__(self, name: str) -> Entry:
+        return self._entries[name]
+
+    def get(self, name: str) -> Entry | None:
+        """Return a command, or None if there is none of that name."""
+        return self._entries.get(name)

@@ -1,0 +1,52 @@
+"""What a client has subscribed to, by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+from penstock.core.errors import InvalidInput
+from penstock.doors.jobs.event_rendering import PATTERNS
+
+if TYPE_CHECKING:
+    from penstock.core.events import EventKind
+
+
+class Subscription:
+    """Names and wildcards, and single events left out of wildcards."""
+
+    def __init__(self) -> None:
+        self.begun = False  #: whether anything was ever subscribed to: from then on there is no older form any more
+        self.names: dict[str, None] = {}
+        self._left_out: set[EventKind] = set()
+
+    @property
+    def kinds(self) -> frozenset[EventKind]:
+        """The events all this stands for."""
+        return frozenset().union(*(PATTERNS[name] for name in self.names)) - self._left_out
+
+    def add(self, names: object) -> None:
+        """Subscribe to more. Raises InvalidInput, and adds nothing, if a name is not one."""
+        if not isinstance(names, list) or not names or len(names) > limits.subscribe_names_max:
+            raise InvalidInput("events must be a non-empty array")
+        unknown = [str(name) for name in names if not isinstance(name, str) or name not in PATTERNS]
+        if unknown:
+            raise InvalidInput(f"Invalid: {', '.join(unknown)}"[: limits.key_chars_max])
+        self.begun = True
+        for name in names:
+            self.names[name] = None
+            self._left_out -= PATTERNS[name]
+
+    def remove(self, names: object) -> None:
+        """Subscribe to less: a name is taken back, or left out of the wildcards that mean it too. No name given: to nothing."""
+        if not names:
+            self.names.clear()
+            self._left_out.clear()
+            return
+        if not isinstance(names, list):
+            raise InvalidInput("events must be an array")
+        for name in names:
+            if isinstance(name, str) and name in PATTERNS:
+                self.names.pop(name, None)
+                if not name.endswith("*"):
+                    self._left_out |= PATTERNS[name]

@@ -1,0 +1,75 @@
+"""The route by which a worker learns that jobs it holds were cancelled, without asking again and again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.doors.http.body import Reader
+from penstock.doors.http.route import Route
+from penstock.doors.jobs import wire
+from penstock.doors.jobs.base import ABOUT_THE_JOB, JobsDoor, holds, in_words
+from penstock.doors.jobs.job_handlers import NOT_ALIVE
+from penstock.engine.jobs.lease_waiters import AskHeld, LossAlert
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.doors.http.request import Request
+    from penstock.engine.jobs.settle import Hold
+
+HELD_BATCH = Reader(wire.HeldBatchBody)
+
+
+class HeldHandlers(JobsDoor):
+    """One method per route."""
+
+    async def held_batch(self, req: Request) -> wire.BatchReply:
+        body = await HELD_BATCH.read(req)
+        claims = holds(body.ids, body.tokens)
+        lost = await self.unless_gone(req, self._lost(self.namespace(req), body.ids, claims, body.timeout))
+        errors = lost or []
+        return wire.BatchReply(count=len(body.ids) - len(errors), errors=errors)
+
+    async def _lost(
+        self, namespace: str, texts: Sequence[str], claims: Sequence[Hold], wait_ms: int
+    ) -> list[wire.ItemError]:
+        """Return which jobs are not held any more, as soon as there is one, or when the time is over."""
+        if not claims:
+            return []  # nothing to wait for
+        clock = self.engine.clock
+        alert = LossAlert()
+        # The alarm says that the time is over, not the clock: timers may ring a moment early, and this one rings once.
+        alarm = clock.call_at(clock.steady_ms() + wait_ms, alert.end)
+        # Another server may end a job after it was read and before the alert was set for it: then a second look is needed.
+        looks = 2 if self.store.capabilities.is_shared and wait_ms else 1
+        try:
+            while True:
+                outcomes = await self.engine.run(AskHeld(namespace, claims, alert))
+                lost = [
+                    wire.ItemError(text, in_words(outcome, text, NOT_ALIVE))
+                    for text, outcome in zip(texts, outcomes, strict=True)
+                    if isinstance(outcome, ABOUT_THE_JOB)
+                ]
+                if lost or alert.is_over or not wait_ms:
+                    return lost
+                looks -= 1
+                if looks <= 0:
+                    await alert.wait()
+        finally:
+            alarm.cancel()
+            alert.close()
+
+    def routes(self) -> list[Route]:
+        """Return what this part of the contract answers."""
+        return self.namespaced(
+            Route(
+                "POST",
+                "/jobs/held-batch",
+                self.held_batch,
+                "Ask which jobs are still held",
+                "Jobs",
+                wire.BatchReply,
+                body=HELD_BATCH,
+                body_required=True,
+            )
+        )

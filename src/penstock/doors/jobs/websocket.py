@@ -1,0 +1,298 @@
+"""WebSockets: events by subscription, and commands, over one connection.
+
+Until its first Subscribe a client gets all job events in their older form. Every command that is not about subscriptions goes
+to a session, which speaks the same commands as the TCP protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+import structlog
+
+from penstock.access.authenticator import SHOWN_IN, shown_in
+from penstock.access.expiry import Expiry
+from penstock.access.identity import ANYWHERE, Right
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, PenstockError, RouteNotFound, Unauthorized
+from penstock.core.pool_shares import Place, Pool
+from penstock.doors.closing import Closing
+from penstock.doors.http.namespace import namespace_in
+from penstock.doors.jobs import event_rendering
+from penstock.doors.jobs.base import check_queue_name
+from penstock.doors.jobs.command_call import TextMessage
+from penstock.doors.jobs.event_filter import Subscription
+from penstock.doors.jobs.event_hub import Hub, Reader
+from penstock.doors.jobs.session import refusal
+from penstock.doors.net.incoming_messages import Strangers
+from penstock.doors.websocket import Connections, WebSocket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from granian._granian import RSGIWebsocketProtocol
+    from granian.rsgi import Scope
+
+    from penstock.access.authenticator import Gate
+    from penstock.access.identity import Identity
+    from penstock.core.clock import Alarm, Clock
+    from penstock.core.pool_shares import Shares
+    from penstock.doors.jobs.event_rendering import Told
+    from penstock.doors.net.raw_sockets import Links
+    from penstock.store.contract import Store
+    from penstock.store.sharded import ShardedStore
+
+log = structlog.get_logger("penstock.sockets")
+
+_encode = msgspec.json.Encoder().encode
+_PREFIX: Final = "/ws/queues/"
+
+
+class CommandSession(Protocol):
+    """Runs the commands of one connection."""
+
+    identity: Identity | None  #: who the client has shown to be
+    namespace: str  #: whose queues and jobs it is about
+    admit: Callable[[str], None]  #: counts the connection for a namespace, when its client shows who it is
+
+    def check(self, right: Right) -> None:
+        """Raise Unauthorized or Forbidden unless the client may do something."""
+
+    def check_pace(self) -> None:
+        """Count a command that is answered elsewhere. Raises RateLimited."""
+
+    def refuse(self, error: PenstockError, message: object = None) -> dict[str, Any]:
+        """Return the reply to what is no command."""
+
+    async def handle_text(self, message: TextMessage) -> bytes:
+        """Run a command and return its reply, as JSON. Never raises."""
+
+    def hang_up(self) -> None:
+        """The client is gone: whatever waits on its behalf stops waiting."""
+
+    async def close(self) -> None:
+        """The connection is gone: give back what it holds."""
+
+
+class SocketDoor:
+    """Answers ``/ws`` and ``/ws/queues/{queue}``.
+
+    ``sessions`` makes a session, given who the client has shown to be (None: it has not yet), the namespace its commands are
+    about, and its address; ``store`` is asked for results and payloads; ``links`` tells clients why their connections are
+    closed.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        hub: Hub,
+        gate: Gate,
+        sessions: Callable[[Identity | None, str, str], CommandSession],
+        *,
+        store: Store | ShardedStore,
+        links: Links,
+        shares: Shares | None = None,
+    ) -> None:
+        self.clock = clock
+        self._pool = Pool("WebSocket connections", limits.websockets_max, shares)
+        self.store = store
+        self.hub = hub
+        self.links = links
+        self.sessions = sessions
+        self._gate = gate
+        self.strangers = Strangers(clock)
+        self._connections: Connections[Socket] = Connections(limits.websockets_max)
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    async def serve(self, scope: Scope, proto: RSGIWebsocketProtocol, client: str) -> None:
+        """Serve one connection, which comes from an address, until it ends. Raises what its handshake is refused with."""
+        namespace, queue = self._check(scope)
+        identity = await self._identity(scope)
+        if identity is None:
+            await self.strangers.enter(client)
+        left = asyncio.Event()
+
+        def known() -> None:
+            """Count the client as a stranger no more; calling it twice is fine."""
+            if identity is None and not left.is_set():
+                left.set()
+                self.strangers.leave(client)
+
+        place = Place(self._pool)
+        try:
+            self._connections.check_room()  # keys may have had to be fetched
+            session = self.sessions(identity, namespace, client)
+            session.admit = place.take
+            if identity is not None:
+                place.take(identity.tenant(namespace))
+            await self._connections.serve(Socket(self, scope, proto, session, queue=queue, known=known))
+        finally:
+            known()
+            place.give_up()
+
+    async def _identity(self, scope: Scope) -> Identity | None:
+        """Return who a handshake shows; who shows nothing may do so later, with Auth. Raises Unauthorized, KeysUnavailable."""
+        if self._gate.is_open:
+            return self._gate.anybody
+        headers: Any = scope.headers
+        if not any(name in headers for name in SHOWN_IN):  # one that is not ASCII is there, but unreadable
+            return None
+        return await self._gate.identify(shown_in(headers))
+
+    def _check(self, scope: Scope) -> tuple[str, str]:
+        """Return the namespace and the queue a handshake is about, or raise what it is refused with."""
+        queue = scope.path.removeprefix(_PREFIX) if scope.path.startswith(_PREFIX) else ""
+        if scope.path != "/ws" and not queue:
+            raise RouteNotFound
+        self._connections.check_room()
+        namespace = namespace_in(scope.headers)
+        if queue:
+            check_queue_name(queue)
+        return namespace, queue
+
+    async def close(self) -> None:
+        """End all connections, after what is already on its way to them."""
+        await self._connections.close()
+
+
+class Socket(WebSocket):
+    """One connection."""
+
+    def __init__(
+        self,
+        door: SocketDoor,
+        scope: Scope,
+        proto: RSGIWebsocketProtocol,
+        session: CommandSession,
+        *,
+        queue: str,
+        known: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(door.clock, door.links, scope, proto)
+        self._door = door
+        self._session = session
+        self._known = known  #: called when the client has shown a token
+        self._alarm: Alarm | Expiry | None = None  #: rings when the client must have shown a token, or a new one
+        self._subscription = Subscription()
+        self._reader = Reader(event_rendering.legacy_socket, self._take, namespace=session.namespace, queue=queue)
+        self._commands: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(limits.socket_commands_max)
+
+    def begin(self) -> None:
+        """Let the client in, or have it show a token soon."""
+        if self._session.identity is not None:
+            self._let_in(self._session.identity)
+        else:
+            self._alarm = self.clock.call_at(self.clock.steady_ms() + limits.auth_wait_ms_max, self._hurry)
+
+    def message_bytes_max(self) -> int:
+        """Return how many bytes a message may have: less until the client has shown a token."""
+        return limits.stranger_frame_bytes_max if self._session.identity is None else limits.message_bytes_max
+
+    async def finish(self) -> None:
+        """Finish the commands that have arrived: only one that has run tells what it has taken."""
+        self._door.hub.want(self._reader, frozenset())
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._session.hang_up()
+        if self._commands:
+            await asyncio.wait(self._commands)
+
+    async def leave(self) -> None:
+        """Give back what the client held."""
+        await self._session.close()
+
+    def _hurry(self) -> None:
+        """End it: the client has not shown a token, or the one it has shown is no longer good."""
+        known = self._session.identity is not None
+        self._reply(refusal(Unauthorized("The token has expired" if known else Closing.NOT_ALLOWED.reason)))
+        self.end(Closing.NOT_ALLOWED)
+
+    def _let_in(self, identity: Identity) -> None:
+        """The client is known: tell it what happens, as far as it may know, for as long as its token is good."""
+        self._known()
+        self._reader.namespace = self._session.namespace
+        self._reader.everywhere = identity.may(ANYWHERE, Right.LOOK)
+        kinds = self._subscription.kinds if self._subscription.begun else event_rendering.LEGACY_KINDS
+        may_look = identity.may(self._session.namespace, Right.LOOK)
+        self._door.hub.want(self._reader, kinds if may_look else frozenset())
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = Expiry(identity, self.clock, self._hurry)
+
+    # In.
+
+    async def hear(self, data: bytes | str) -> None:
+        """Run a command, or change what the client is told."""
+        try:
+            message = TextMessage(data)
+        except InvalidInput as error:
+            self._reply(self._session.refuse(error))
+            return
+        command = message.get("cmd")
+        if command in ("Subscribe", "Unsubscribe"):
+            self._reply(self._subscribe(command, message) | _req_id(message))
+            self._door.hub.greet(self._reader)
+        elif command == "Auth":
+            await self._run(message)  # what comes after it may need it
+            if self._session.identity is not None and not self.is_over:
+                self._let_in(self._session.identity)
+        else:
+            await self._room.acquire()
+            if self.is_over:  # meanwhile
+                return
+            task = asyncio.get_running_loop().create_task(self._run_beside(message))
+            self._commands.add(task)
+            task.add_done_callback(self._commands.discard)
+
+    async def _run_beside(self, message: TextMessage) -> None:
+        try:
+            await self._run(message)
+        finally:
+            self._room.release()
+
+    async def _run(self, message: TextMessage) -> None:
+        reply = await self._session.handle_text(message)
+        self.outbox.put(reply.decode(), must=True)
+
+    def _subscribe(self, command: str, message: TextMessage) -> dict[str, Any]:
+        names = message.get("events")
+        try:
+            self._session.check_pace()
+            self._session.check(Right.LOOK)
+            if command == "Subscribe":
+                self._subscription.add(names)
+            else:
+                self._subscription.remove(names)
+        except PenstockError as error:
+            return refusal(error)
+        if self._subscription.begun:
+            self._reader.render = event_rendering.pubsub
+            self._door.hub.want(self._reader, self._subscription.kinds)
+        return {"ok": True, "subscribed": list(self._subscription.names)}
+
+    # Out.
+
+    def _take(self, message: str, _told: Told) -> bool:
+        return self.outbox.put(message)
+
+    def complain(self, error: str) -> None:
+        """Tell the client what is wrong."""
+        self._reply(refusal(InvalidInput(error)))
+
+    def _reply(self, reply: dict[str, Any]) -> None:
+        self.outbox.put(_encode(reply).decode(), must=True)
+
+    async def render(self, message: str) -> str:
+        """Add to an event what has to be looked up for it."""
+        if type(message) is not event_rendering.Unfinished:
+            return message
+        return message.finish(await self._door.hub.data_of(self._door.store, message.told))
+
+
+def _req_id(message: TextMessage) -> dict[str, Any]:
+    return {"reqId": message["reqId"]} if "reqId" in message else {}

@@ -1,0 +1,58 @@
+"""What went through the messages door, and the metrics that are made of it when somebody asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from penstock.doors.queue_counters import Tallies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client import Metric
+
+    from penstock.core.queue import QueueKey
+
+_COUNTERS: Final = (
+    ("published", "Messages published."),
+    ("consumed", "Messages handed to consumers."),
+    ("acked", "Messages acknowledged."),
+    ("nacked", "Messages given back."),
+    ("dlq_routed", "Messages that became dead letters."),
+)
+
+
+class MessageCount:
+    """What was done with the messages of one queue since the server started."""
+
+    __slots__ = tuple(name for name, _ in _COUNTERS)
+
+    def __init__(self) -> None:
+        self.published = self.consumed = self.acked = self.nacked = self.dlq_routed = 0
+
+
+class MessageTally(Tallies[MessageCount], Collector):
+    """Counts per queue, as metrics under the names of the original."""
+
+    def __init__(self, exists: Callable[[QueueKey], object]) -> None:
+        super().__init__(MessageCount, exists)
+
+    def note_dead(self, queue: QueueKey) -> None:
+        """Count a message of a queue that became a dead letter."""
+        self.of(queue).dlq_routed += 1
+
+    def describe(self) -> list[Metric]:
+        """Tell the registry nothing in advance, so that it does not collect at registration."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Produce all metrics."""
+        self.forget_gone()
+        for name, text in _COUNTERS:
+            family = CounterMetricFamily(f"epochq_messages_{name}_total", text, labels=("namespace", "queue"))
+            for queue, count in self.counts.items():
+                family.add_metric(queue, getattr(count, name))
+            yield family

@@ -1,0 +1,262 @@
+"""Webhook push: messages of subscribed queues are posted to their subscribers.
+
+A message that is being pushed is claimed like any other, so whatever becomes of this server, it comes back when its lease runs
+out. Retries are delays in the store. One server at a time pushes to a subscription: the one that leads the shard of its queue.
+
+A push may have to wait until its URL can be looked up (``Guard.turn``). Its message stays leased meanwhile, and no attempt is
+counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import structlog
+
+from penstock.core import limits
+from penstock.core.clock import pause
+from penstock.core.errors import JobNotFound, PenstockError, StaleLease, WrongState
+from penstock.core.ids import to_ulid
+from penstock.core.lifecycle import Arrow
+from penstock.doors.messages.consumer_claim import Taker
+from penstock.doors.messages.view import view_of
+from penstock.engine.jobs.settle import Ack, Fail, Hold, PutBack, Renew
+from penstock.outbound.request import sign
+from penstock.outbound.sender import NotDelivered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from penstock.core.clock import Alarm
+    from penstock.core.job import Delivery
+    from penstock.core.queue import QueueKey, Subscription
+    from penstock.doors.messages.metrics import MessageTally
+    from penstock.doors.messages.queue_registry import Places
+    from penstock.engine.jobs.settle import Settlement
+    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.outbound.delivery import Post
+
+log = structlog.get_logger("penstock.push")
+
+_encode = msgspec.json.Encoder().encode
+_TOO_MANY_REQUESTS = 429
+#: Both names are in use.
+SIGNATURES = ("X-EpochQ-Signature", "X-EpochQueue-Signature")
+
+
+class PushRules(NamedTuple):
+    """How hard it is tried. Durations in ms."""
+
+    retry_delays_ms: tuple[int, ...] = (1_000, 5_000, 30_000)  #: after the first failure, the second and so on
+    timeout_ms: int = 5_000  #: for all of one attempt
+
+
+class PushOffice:
+    """A pusher for every subscription that is this server's to serve. Start it after the engine, stop it before that closes.
+
+    ``post`` sends a message, and gives up after ``rules.timeout_ms``.
+    """
+
+    def __init__(self, engine: AnyEngine, places: Places, tally: MessageTally, post: Post, rules: PushRules) -> None:
+        self.engine = engine
+        self.places = places
+        self.tally = tally
+        self.post = post
+        self.rules = rules
+        self._pushers: dict[int, Pusher] = {}
+        self._leaving: set[Pusher] = set()  #: they finish what they have begun
+        self._stopped = True
+
+    def __len__(self) -> int:
+        return len(self._pushers)
+
+    def start(self) -> None:
+        """Begin to push; starting twice is fine."""
+        if self._stopped:
+            self._stopped = False
+            for hooks in self._hooks():
+                hooks.append(self._look)
+            self._look()
+
+    def hush(self) -> None:
+        """Take no more messages; what is being pushed goes on."""
+        if not self._stopped:
+            self._stopped = True
+            for hooks in self._hooks():
+                hooks.remove(self._look)
+        for subscription_id in list(self._pushers):
+            self._dismiss(subscription_id)
+
+    async def stop(self) -> None:
+        """Wait a moment for what is being pushed, cut off the rest, and give it back; stopping twice is fine."""
+        self.hush()
+        await asyncio.gather(*(pusher.stop() for pusher in list(self._leaving)))
+
+    def _hooks(self) -> list[list[Callable[[], None]]]:
+        """Return where to hear of subscriptions that are new, gone, or somebody else's to serve."""
+        return [
+            hooks
+            for engine in self.engine.engines
+            for hooks in (
+                engine.when_webhooks_change,
+                engine.when_lead_changes,
+                engine.when_healed,
+                engine.store.when_moved,
+            )
+        ]
+
+    def _look(self) -> None:
+        wanted = {
+            subscription.id: (queue.key, subscription)
+            for engine in self.engine.engines
+            if engine.leads
+            for queue in engine.store.queues()
+            for subscription in queue.settings.subscriptions
+        }
+        for subscription_id in self._pushers.keys() - wanted.keys():
+            self._dismiss(subscription_id)
+        for subscription_id, (key, subscription) in wanted.items():
+            if subscription_id not in self._pushers:
+                pusher = self._pushers[subscription_id] = Pusher(self, key, subscription)
+                pusher.start()
+
+    def _dismiss(self, subscription_id: int) -> None:
+        pusher = self._pushers.pop(subscription_id)
+        self._leaving.add(pusher)
+        pusher.retire(lambda: self._leaving.discard(pusher))
+
+
+class Pusher:
+    """Serves one subscription: so many messages at a time, each on its own, so that a slow one holds up few others."""
+
+    def __init__(self, office: PushOffice, queue: QueueKey, subscription: Subscription) -> None:
+        self._office = office
+        self._engine = office.engine
+        self._queue = queue
+        self._subscription = subscription
+        self._taker = Taker(office.engine, queue)
+        self._pushing: dict[asyncio.Task[None], Hold] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        name = f"penstock-push-{self._subscription.id}"
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
+
+    def retire(self, done: Callable[[], None]) -> None:
+        """Take no more messages; ``done`` is called when what was begun is finished."""
+        assert self._task is not None
+        self._taker.stop()
+        self._task.add_done_callback(lambda _: done())
+
+    async def stop(self) -> None:
+        """Give what is being pushed a moment, cut off the rest, and give that back in its order: nobody has failed."""
+        assert self._task is not None
+        self._taker.stop()
+        late = asyncio.ensure_future(pause(self._engine.clock, limits.goodbye_ms_max))
+        await asyncio.wait({self._task, late}, return_when=asyncio.FIRST_COMPLETED)
+        late.cancel()
+        cut_off = dict(self._pushing)
+        for task in (self._task, *cut_off):
+            task.cancel()
+        await asyncio.gather(self._task, *cut_off, return_exceptions=True)
+        if cut_off:
+            await self._say(PutBack(self._queue.namespace, list(cut_off.values()), Arrow.RETURN))
+
+    async def _run(self) -> None:
+        while not self._taker.stopped:
+            try:
+                await self._take_some()
+            except PenstockError as error:
+                log.warning("messages to push cannot be had now, trying again", **self._who(), error=str(error))
+                await pause(self._engine.clock, limits.push_rest_ms)
+            except Exception:
+                log.exception("pushing failed and is tried again", **self._who())
+                await pause(self._engine.clock, limits.push_rest_ms)
+        if self._pushing:
+            await asyncio.wait(self._pushing)
+
+    async def _take_some(self) -> None:
+        free = limits.push_deliveries_max - len(self._pushing)
+        if free <= 0:
+            await asyncio.wait(self._pushing, return_when=asyncio.FIRST_COMPLETED)
+            return
+        visible_ms = self._office.places.rules_of(self._queue).visibility_timeout_ms
+        lease_ms = max(visible_ms, self._office.rules.timeout_ms + limits.push_margin_ms)
+        for delivery in await self._taker.take(free, lease_ms):
+            self._office.tally.of(self._queue).consumed += 1
+            task = asyncio.get_running_loop().create_task(self._push(delivery, lease_ms))
+            self._pushing[task] = Hold(delivery.job.id, delivery.job.token)
+            task.add_done_callback(self._pushed)
+
+    def _pushed(self, task: asyncio.Task[None]) -> None:
+        del self._pushing[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a message could not be pushed; its lease will run out", **self._who(), exc_info=error)
+
+    async def _push(self, delivery: Delivery, lease_ms: int) -> None:
+        """Push a message once, and note in the store what becomes of it. ``lease_ms``: for which it was taken."""
+        subscription, tally = self._subscription, self._office.tally.of(self._queue)
+        hold = Hold(delivery.job.id, delivery.job.token)
+        body = _encode(view_of(self._queue, delivery))
+        del delivery  # large ones may be under way for a while
+        headers = {"Content-Type": "application/json"}
+        if subscription.secret:
+            headers |= dict.fromkeys(SIGNATURES, f"sha256={sign(subscription.secret, body)}")
+        try:
+            posting = self._office.post.post(subscription.url, headers, body, namespace=self._queue.namespace)
+            status = await self._while_leased(hold, lease_ms, posting)
+        except NotDelivered as reason:
+            status, error = 0, str(reason)
+        else:
+            error = f"HTTP {status}"
+        if 200 <= status < 300:
+            if await self._say(Ack(self._queue.namespace, [hold], [None])):
+                tally.acked += 1
+            return
+        final = 400 <= status < 500 and status != _TOO_MANY_REQUESTS
+        plan_ms = self._office.rules.retry_delays_ms
+        log.debug("a message was not taken", **self._who(), message=to_ulid(int(hold.ref)), error=error)
+        if await self._say(Fail(self._queue.namespace, [hold], error, final=final, plan_ms=plan_ms)):
+            tally.nacked += 1
+
+    async def _while_leased(self, hold: Hold, lease_ms: int, posting: Coroutine[Any, Any, int]) -> int:
+        """Return what ``posting`` returns. The lease is renewed as often as it takes; one attempt alone never needs that."""
+        clock, renewing = self._engine.clock, set[asyncio.Task[bool]]()
+        alarms: list[Alarm] = []  #: the one that is booked
+
+        def book() -> None:
+            alarms[:] = [clock.call_at(clock.steady_ms() + lease_ms * 2 // 3, renew)]
+
+        def renew() -> None:
+            task = asyncio.ensure_future(self._say(Renew(self._queue.namespace, [hold], [lease_ms])))
+            renewing.add(task)
+            task.add_done_callback(renewing.discard)
+            book()
+
+        book()
+        try:
+            return await posting
+        finally:
+            alarms[0].cancel()
+            if renewing:
+                await asyncio.wait(renewing)
+
+    async def _say(self, settlement: Settlement) -> bool:
+        """Tell the store; False if it does not want to know, because the receiver has told it otherwise meanwhile."""
+        try:
+            outcomes = await self._engine.run(settlement)
+            for outcome in outcomes:
+                if outcome is not None and not isinstance(outcome, JobNotFound | StaleLease | WrongState):
+                    raise outcome
+        except PenstockError as error:
+            log.warning("a pushed message could not be settled; its lease will run out", **self._who(), error=str(error))
+            return False
+        return not any(outcomes)
+
+    def _who(self) -> dict[str, str]:
+        namespace, queue = self._queue
+        return {"subscription": to_ulid(self._subscription.id), "namespace": namespace, "queue": queue}

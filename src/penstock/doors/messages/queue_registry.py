@@ -1,0 +1,162 @@
+"""Namespaces and queues of the messages door: who exists, since when, and by which rules.
+
+A namespace that is known has a queue without a name, which holds nothing but the moment it was made: so the catalog of the
+store, which every server follows, is the register of namespaces.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from penstock.core.errors import AlreadyExists, InvalidInput, NamespaceNotFound, QueueNotFound
+from penstock.core.events import EventKind
+from penstock.core.queue import MessageRules, QueueKey, QueueSettings
+from penstock.doors.http.namespace import NAME
+from penstock.doors.messages import wire
+from penstock.engine.queues import admin
+from penstock.engine.queues.admin import Configure, Forget
+
+if TYPE_CHECKING:
+    from penstock.core.queue import Queue
+    from penstock.engine.sharding.engine import AnyEngine
+
+
+class Rules(NamedTuple):
+    """What goes for messages. Durations in ms."""
+
+    visibility_timeout_ms: int = 30_000
+    max_messages: int = 100_000  #: ready and in flight together, per queue
+    max_retries: int = 3  #: deliveries in all
+    max_batch_size: int = 100
+    default_batch_size: int = 1
+    message_bytes_max: int = 256 * 1024
+    schedule_ahead_ms: int = 90 * 86_400_000
+    retention_ms: int = 0  #: what nobody consumes for so long once it is due is removed; 0: nothing is
+    auto_create: bool = True  #: a namespace is made by its first message
+
+
+class Places:
+    """Finds and makes namespaces and queues. ``rules`` go where nothing else was said."""
+
+    def __init__(self, engine: AnyEngine, rules: Rules) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self.rules = rules
+
+    # Namespaces.
+
+    def namespaces(self) -> list[wire.NamespaceView]:
+        """Return all that are known, by name."""
+        known = [(queue.key.namespace, queue.settings.known_since) for queue in self._store.queues() if not queue.key.name]
+        return [wire.NamespaceView(name, since) for name, since in sorted(known) if since is not None]
+
+    async def make_namespace(self, name: str) -> None:
+        """Make a namespace. Raises InvalidInput, AlreadyExists."""
+        if not name:
+            raise InvalidInput("name is required")
+        wire.check_strict("namespace", name)
+        taken = AlreadyExists(f"namespace: already exists: {name}")
+        if self._knows(name):
+            raise taken
+        await self._note(name, taken)
+
+    async def remove_namespace(self, name: str) -> None:
+        """Forget a namespace; its queues stay. Raises NamespaceNotFound."""
+        if not self._knows(name):
+            raise NamespaceNotFound(f"namespace: not found: {name}")
+        await self._engine.run(Forget(QueueKey(name, "")))
+
+    def _knows(self, name: str) -> bool:
+        marker = self._store.queue_find(QueueKey(name, ""))
+        return marker is not None and marker.settings.known_since is not None
+
+    async def _note(self, name: str, taken: AlreadyExists | None = None) -> None:
+        """Have a namespace be known; ``taken`` is raised if it is already, by somebody who was as quick."""
+        now_ms = self._engine.clock.now_ms()
+
+        def change(settings: QueueSettings) -> QueueSettings:
+            if not settings.known_since:
+                return msgspec.structs.replace(settings, known_since=now_ms)
+            if taken is not None:
+                raise taken
+            return settings
+
+        await self._engine.run(Configure(QueueKey(name, ""), EventKind.NAMESPACE_CREATED, change))
+
+    # Queues.
+
+    def key(self, namespace: str, queue: str) -> QueueKey:
+        """Return what a path names. Raises InvalidInput."""
+        if NAME.match(namespace) is None:
+            raise InvalidInput("invalid namespace or queue name")
+        wire.check_names(namespace, queue)
+        return QueueKey(namespace, queue)
+
+    def find(self, key: QueueKey) -> Queue:
+        """Return a queue that exists. Raises QueueNotFound."""
+        queue = self._store.queue_find(key)
+        if queue is None or not _is_made(queue):
+            raise QueueNotFound(f"queue not found: {key.namespace}/{key.name}")
+        return queue
+
+    def of(self, namespace: str) -> list[str]:
+        """Return the queues of a namespace, by name."""
+        return sorted(f"{namespace}/{each.key.name}" for each in self.all() if each.key.namespace == namespace)
+
+    def all(self) -> list[Queue]:
+        """Return all queues that exist."""
+        return [queue for queue in self._store.queues() if queue.key.name and _is_made(queue)]
+
+    async def make(self, key: QueueKey, body: wire.QueueBody) -> None:
+        """Make a queue. Raises InvalidInput, AlreadyExists."""
+        wire.check_strict("namespace", key.namespace)
+        wire.check_strict("queue", key.name)
+        found = self._store.queue_find(key)
+        taken = AlreadyExists(f"queue already exists: {key.namespace}/{key.name}")
+        if found is not None and _is_made(found):
+            raise taken
+        rules = MessageRules(*(max(0, value) for value in msgspec.structs.astuple(body)))
+        await self.use(key)
+
+        def change(settings: QueueSettings) -> QueueSettings:
+            if settings.messages is not None:  # somebody was as quick
+                raise taken
+            return msgspec.structs.replace(settings, messages=rules)
+
+        await self._engine.run(Configure(key, EventKind.CONFIG_MESSAGES_CHANGED, change))
+
+    async def use(self, key: QueueKey) -> None:
+        """Have the namespace of a queue that is about to be used. Raises InvalidInput, NamespaceNotFound."""
+        if self._knows(key.namespace):
+            return
+        if self._store.queue_find(key) is not None and not wire.is_strict(key.namespace):
+            return  # another door has made it, and is not so strict
+        wire.check_strict("namespace", key.namespace)
+        if not self.rules.auto_create:
+            raise NamespaceNotFound(f"namespace: not found: {key.namespace}")
+        await self._note(key.namespace)
+
+    async def remove(self, key: QueueKey) -> None:
+        """Remove a queue with everything in it. Raises QueueNotFound."""
+        self.find(key)
+        await admin.obliterate(self._engine, key)
+
+    def rules_of(self, key: QueueKey) -> Rules:
+        """Return what goes for a queue."""
+        queue = self._store.queue_find(key)
+        own = None if queue is None else queue.settings.messages
+        if own is None:
+            return self.rules
+        rules = self.rules
+        return rules._replace(
+            visibility_timeout_ms=own.visibility_timeout_ms or rules.visibility_timeout_ms,
+            max_messages=own.max_messages or rules.max_messages,
+            max_retries=own.max_retries or rules.max_retries,
+            max_batch_size=min(own.max_batch_size or rules.max_batch_size, rules.max_batch_size),
+        )
+
+
+def _is_made(queue: Queue) -> bool:
+    return queue.created_at is not None or queue.settings.messages is not None

@@ -1,0 +1,378 @@
+"""WebSocket push: messages come as they are ready, up to a window of messages that nobody has said anything about.
+
+A message that is out is the client's for the visibility timeout of its queue, as if it had been consumed. When that is over, it
+is the queue's again and makes room in the window; when the connection ends, all that is out goes back to the front at once. An
+acknowledgement makes room whichever way it comes: over this connection, over HTTP, at another server (``deliveries.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import parse_qs
+
+import msgspec
+import structlog
+
+from penstock.access.authenticator import shown_in
+from penstock.access.expiry import Expiry
+from penstock.access.identity import Right
+from penstock.core import limits
+from penstock.core.clock import pause
+from penstock.core.errors import InvalidInput, PenstockError, ReceiptUnknown, RouteNotFound, Unauthorized
+from penstock.core.lifecycle import Arrow
+from penstock.core.pool_shares import Pool
+from penstock.doors.closing import Closing
+from penstock.doors.http.errors import status_of
+from penstock.doors.messages import wire
+from penstock.doors.messages.consumer_claim import Taker
+from penstock.doors.messages.deliveries import Deliveries
+from penstock.doors.messages.rendering import Receipt
+from penstock.doors.messages.settling import Settling
+from penstock.doors.messages.view import view_of
+from penstock.doors.websocket import Connections, WebSocket
+from penstock.engine.jobs.settle import Hold, PutBack
+
+if TYPE_CHECKING:
+    from granian._granian import RSGIWebsocketProtocol
+    from granian.rsgi import Scope
+
+    from penstock.access.authenticator import Gate
+    from penstock.access.identity import Identity
+    from penstock.access.rate_limit import SlidingWindow
+    from penstock.core.clock import Alarm
+    from penstock.core.job import Delivery
+    from penstock.core.queue import QueueKey
+    from penstock.doors.messages.metrics import MessageTally
+    from penstock.doors.messages.queue_registry import Places
+    from penstock.doors.messages.request_metrics import RouteCount
+    from penstock.doors.net.raw_sockets import Links
+    from penstock.engine.sharding.engine import AnyEngine
+
+log = structlog.get_logger("penstock.push")
+
+_encode = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(wire.Word).decode
+SWITCHING: Final = 101  #: the status of a handshake that went well
+_MESSAGE: Final = b'{"type":"message",'
+
+
+#: What a handshake asks for, as routes are written.
+PATH: Final = "/namespaces/{ns}/queues/{queue}/ws"
+
+
+class Consumers:
+    """Answers ``PATH``.
+
+    ``window`` limits how often a client may speak (None: not at all). ``handshakes`` counts them, and how they were answered.
+    """
+
+    def __init__(
+        self,
+        engine: AnyEngine,
+        places: Places,
+        tally: MessageTally,
+        gate: Gate,
+        *,
+        links: Links,
+        window: SlidingWindow | None,
+        handshakes: RouteCount,
+    ) -> None:
+        self.engine = engine
+        self.places = places
+        self.tally = tally
+        self.deliveries = Deliveries(engine)  #: of all connections
+        self.settling = Settling(engine, tally, self.deliveries)  #: takes what is said about deliveries, at any door
+        self._handshakes = handshakes
+        self._pool = Pool("WebSocket connections of consumers", limits.push_sockets_max, engine.shares)
+        self.gate = gate
+        self.links = links
+        self.window = window
+        self._connections: Connections[Consumer] = Connections(limits.push_sockets_max)
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    async def serve(self, scope: Scope, proto: RSGIWebsocketProtocol, client: str) -> None:
+        """Serve one connection, which comes from an address, until it ends. Raises what its handshake is refused with."""
+        since = self._handshakes.begin()
+        try:
+            consumer = await self._admit(scope, proto, client)
+        except PenstockError as error:
+            self._handshakes.count(status_of(error), since)
+            raise
+        self._handshakes.count(SWITCHING, since)
+        try:
+            await self._connections.serve(consumer)
+        finally:
+            self._pool.leave(consumer.namespace)
+
+    async def _admit(self, scope: Scope, proto: RSGIWebsocketProtocol, client: str) -> Consumer:
+        """Return who consumes over a connection. Raises what its handshake is refused with."""
+        namespace, name = _path_of(scope)
+        identity = await self.gate.identify(shown_in(scope.headers))
+        for right in (Right.TAKE, Right.SETTLE):
+            identity.check(namespace, right)
+        key = self.places.key(namespace, name)
+        await self.places.use(key)
+        self._connections.check_room()
+        window = _window(parse_qs(scope.query_string).get("window", [str(limits.push_window)])[-1])
+        self._pool.enter(namespace)
+        return Consumer(self, scope, proto, key, identity, client=client, window=window)
+
+    def hush(self) -> None:
+        """Take no more messages, because the server stops."""
+        self._connections.shut()
+        for consumer in self._connections:
+            consumer.hush()
+
+    async def close(self) -> None:
+        """End all connections, and give back what they hold."""
+        self.hush()
+        await self._connections.close()
+
+
+def _window(text: str) -> int:
+    """Return how many messages may be out at once; what is too many is cut down. Raises InvalidInput."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text)):
+        raise InvalidInput("window must be a number of messages: 1 or more")
+    return min(int(text), limits.push_window_max)
+
+
+def _path_of(scope: Scope) -> tuple[str, str]:
+    """Return the namespace and the queue that a path names. Raises RouteNotFound."""
+    match scope.path.split("/"):
+        case ["", "namespaces", namespace, "queues", queue, "ws"]:
+            return namespace, queue
+    raise RouteNotFound
+
+
+class Held(NamedTuple):
+    """A message that is out."""
+
+    id: int
+    token: int
+    until: int  #: steady ms; then it is the queue's again
+
+    @property
+    def hold(self) -> Hold:
+        """What proves that the message is out."""
+        return Hold(self.id, self.token)
+
+
+class Consumer(WebSocket):
+    """One connection."""
+
+    def __init__(
+        self,
+        door: Consumers,
+        scope: Scope,
+        proto: RSGIWebsocketProtocol,
+        queue: QueueKey,
+        identity: Identity,
+        *,
+        client: str,
+        window: int,
+    ) -> None:
+        super().__init__(door.engine.clock, door.links, scope, proto)
+        self._door = door
+        self._engine = door.engine
+        self._queue = queue
+        self._identity = identity
+        self._client = client
+        self._window = window
+        self._taker = Taker(door.engine, queue)
+        self._held: dict[str, Held] = {}  #: by receipt handle
+        self._settling: set[asyncio.Task[None]] = set()
+        self._freed = asyncio.Event()
+        self._lapse: Alarm | None = None  #: rings when the visibility timeout of something that is out is over
+        self._lapses_at = 0  #: steady ms
+        self._silent = False  #: it has let a message go without a word, and has said nothing since
+        self._late: list[Held] = []  #: those it has let go since it said something last
+        self._expiry: Expiry | None = None
+        self._feeding: asyncio.Task[None] | None = None
+
+    def hush(self) -> None:
+        """Take no more messages."""
+        self._taker.stop()
+        self._freed.set()
+
+    def begin(self) -> None:
+        """Begin to hand out messages, for as long as the client's token is good."""
+        self._expiry = Expiry(self._identity, self.clock, self._expire)
+        self._feeding = asyncio.ensure_future(self._feed())
+
+    async def finish(self) -> None:
+        """Give back what is out, once it is known what was still said about it."""
+        for alarm in (self._lapse, self._expiry):
+            if alarm is not None:
+                alarm.cancel()
+        if self._feeding is not None:
+            self._feeding.cancel()
+            await asyncio.gather(self._feeding, return_exceptions=True)
+        if self._settling:
+            await asyncio.wait(self._settling)
+        await self._give_back()
+
+    async def _give_back(self) -> None:
+        """Give back what is out, to the front and in its order. If that fails, its leases run out."""
+        holds = [held.hold for held in self._held.values()]
+        for held in (*self._held.values(), *self._late):
+            self._forget(held)
+        self._held.clear()
+        self._late.clear()
+        if holds:
+            try:
+                await self._engine.run(PutBack(self._queue.namespace, holds, Arrow.RETURN))
+            except PenstockError as error:
+                log.warning("messages could not be given back; their leases will run out", error=str(error))
+
+    def _expire(self) -> None:
+        """End the connection with the token that was shown."""
+        self._tell("The token has expired")
+        self.end(Closing.NOT_ALLOWED)
+
+    # Out.
+
+    async def _feed(self) -> None:
+        """Take messages as there is room for them in the window, and as the client takes them."""
+        while not self._taker.stopped:
+            try:
+                await self._take_some()
+            except PenstockError as error:
+                log.warning("messages to push cannot be had now, trying again", error=str(error))
+                await pause(self.clock, limits.push_rest_ms)
+            except Exception:
+                log.exception("pushing over a WebSocket failed and is tried again")
+                await pause(self.clock, limits.push_rest_ms)
+
+    async def _take_some(self) -> None:
+        self._freed.clear()
+        free = self._window - len(self._held) - len(self._settling)
+        if free <= 0 or self._silent:
+            await self._freed.wait()
+            return
+        await self.outbox.room()
+        lease_ms = self._door.places.rules_of(self._queue).visibility_timeout_ms
+        for each in await self._taker.take(min(free, limits.push_claim_messages), lease_ms):
+            self._hand_out(each, lease_ms)
+
+    def _hand_out(self, delivery: Delivery, lease_ms: int) -> None:
+        view = view_of(self._queue, delivery)
+        until = self.clock.steady_ms() + lease_ms
+        self._hold(view.receipt_handle, Held(delivery.job.id, delivery.job.token, until))
+        self._door.tally.of(self._queue).consumed += 1
+        self.outbox.put((_MESSAGE + _encode(view)[1:]).decode(), must=True)
+
+    def _hold(self, handle: str, held: Held) -> None:
+        self._held[handle] = held
+        self._door.deliveries.add(held.id, held.token, self)
+        if self._lapse is None or held.until < self._lapses_at:
+            self._expect_lapse(held.until)
+
+    def _expect_lapse(self, at: int) -> None:
+        if self._lapse is not None:
+            self._lapse.cancel()
+        self._lapses_at = at
+        self._lapse = self.clock.call_at(at, self._let_go)
+
+    def _let_go(self) -> None:
+        """Note what is the queue's again: its time is over."""
+        now = self.clock.steady_ms()
+        over = [handle for handle, held in self._held.items() if held.until <= now]
+        for handle in over:
+            held = self._held.pop(handle)
+            self._silent = True
+            self._late.append(held)
+            self._door.deliveries.came_back(held.token)  # or was settled, and we have not been told
+        self._lapse = None
+        if self._held:
+            self._expect_lapse(min(held.until for held in self._held.values()))
+        self._freed.set()
+
+    def _forget(self, held: Held) -> None:
+        self._door.deliveries.remove(held.token)
+
+    # What happens elsewhere, see Holder.
+
+    @property
+    def namespace(self) -> str:
+        """Where its queue is."""
+        return self._queue.namespace
+
+    def delivery_over(self, job_id: int, token: int) -> None:
+        """Make room in the window for a message that was settled by another way, or is the queue's again."""
+        held = self._held.pop(str(Receipt(job_id, token)), None)
+        if held is not None:  # else it came back, and a late word about it is still a sign of life
+            self._forget(held)
+            self._freed.set()
+
+    def spoke(self) -> None:
+        """Note a sign of life of the client, whichever way it came."""
+        self._silent = False
+        for held in self._late:
+            self._forget(held)
+        self._late.clear()
+        self._freed.set()
+
+    def complain(self, error: str) -> None:
+        """Tell the client what is wrong."""
+        self._tell(error)
+
+    def _tell(self, error: str, handle: str = "") -> None:
+        self.outbox.put(_encode(wire.ErrorFrame(error, handle)).decode(), must=True)
+
+    # In.
+
+    async def hear(self, data: bytes | str) -> None:
+        """Take a word about a message. What is wrong with it is told before anything that it makes room for."""
+        await self._take(_word_in(data))
+        self.spoke()
+
+    async def _take(self, word: wire.Word | str) -> None:
+        try:
+            if self._door.window is not None:
+                self._door.window.check(self._client)
+            self._door.gate.check(self._identity, self._queue.namespace, Right.SETTLE)
+        except Unauthorized as error:
+            self._tell(str(error))
+            self.end(Closing.NOT_ALLOWED)
+            return
+        except PenstockError as error:
+            self._tell(str(error), "" if isinstance(word, str) else word.receipt_handle[:64])
+            return
+        if isinstance(word, str):
+            self._tell(word)
+            return
+        held = self._held.pop(word.receipt_handle, None)
+        if held is None:  # it was delivered elsewhere; nothing more is read until it is settled, so these are few at a time
+            await self._settle(word, None)
+            return
+        self._forget(held)
+        task = asyncio.get_running_loop().create_task(self._settle(word, held))
+        self._settling.add(task)
+        task.add_done_callback(self._settled)
+
+    def _settled(self, task: asyncio.Task[None]) -> None:
+        self._settling.discard(task)
+        self._freed.set()
+
+    async def _settle(self, word: wire.Word, held: Held | None) -> None:
+        """Say what became of a delivery. ``held``: it is one of this connection's."""
+        try:
+            await self._door.settling.settle(self._identity, word.receipt_handle, done=word.type == "ack")
+        except ReceiptUnknown as error:
+            self._tell(str(error), word.receipt_handle[:64])
+        except PenstockError as error:  # it is still out
+            if held is not None and held.until > self.clock.steady_ms():
+                self._hold(word.receipt_handle, held)
+            self._tell(str(error), word.receipt_handle[:64])
+
+
+def _word_in(data: bytes | str) -> wire.Word | str:
+    """Return what a client says, or what is wrong with it."""
+    try:
+        word = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return f"invalid json: {error}"
+    return word if word.type in ("ack", "nack") else f'unknown type "{word.type[:64]}": expected ack or nack'

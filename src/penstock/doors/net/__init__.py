@@ -1,0 +1,1 @@
+"""Sockets, listeners and send queues that several doors share."""

@@ -1,0 +1,218 @@
+"""The TCP connections of the HTTP listeners, as the operating system sees them.
+
+The HTTP server underneath (Granian) accepts connections and offers no way to list, limit or close them. The operating system
+knows them: their descriptors are listed in /proc/self/fd, TCP_INFO counts their bytes, and a copy of a descriptor can end a
+connection. On a system without these the table stays empty, and no connection is ever cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.core import limits
+from penstock.core.clock import pause
+from penstock.doors.net import raw_sockets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.core.clock import Clock
+
+_OPEN: Final = Path("/proc/self/fd")
+#: Where TCP_INFO has the bytes that the other side has acknowledged, and behind them the bytes received from it.
+_BYTES_AT: Final = 120
+_BYTES: Final = struct.Struct("=QQ")
+#: Descriptors that are looked at before other tasks run.
+_SLICE: Final = 256
+#: A scan of all descriptors is followed by a pause that is so many times as long.
+_PAUSE_FACTOR: Final = 20
+_UNSPECIFIED: Final = struct.pack("=H14x", socket.AF_UNSPEC)
+
+
+class Connection:
+    """One connection of an HTTP listener. Times are in steady milliseconds."""
+
+    __slots__ = ("acked", "closing", "ends", "family", "host", "inode", "moved_at", "number", "received", "since")
+
+    def __init__(self, number: int, inode: int, link: socket.socket, now: int) -> None:
+        self.number = number  #: its descriptor
+        self.inode = inode  #: differs from that of a later socket with the same descriptor
+        self.family = link.family
+        self.ends = raw_sockets.ends_at(link)  #: as ``raw_sockets.ends_of`` spells them
+        self.host = self.ends.rpartition(":")[0]  #: the address of the client, without its port
+        self.since = now  #: when it was first seen
+        self.moved_at = now  #: when bytes were last seen to be received or acknowledged
+        self.received = 0  #: bytes received from the client
+        self.acked = 0  #: bytes that the client has acknowledged
+        self.closing = False  #: whether the end of its input has been simulated, so that the HTTP server closes it
+
+    def look(self, now: int) -> bool:
+        """Read how many bytes were received and acknowledged; False if the connection is gone."""
+        try:
+            if os.fstat(self.number).st_ino != self.inode:
+                return False
+            link = socket.socket(self.family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=self.number)
+        except OSError:
+            return False
+        try:
+            info = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_AT + _BYTES.size)
+            acked, received = _BYTES.unpack_from(info, _BYTES_AT)
+        except (OSError, struct.error):
+            return False
+        finally:
+            link.detach()  # the descriptor belongs to the HTTP server
+        if acked != self.acked or received != self.received:
+            self.acked, self.received, self.moved_at = acked, received, now
+        return True
+
+    def end_input(self) -> None:
+        """Have the HTTP server see the end of the client's input, so that it closes the connection properly."""
+        self.closing = True
+        link = self._copy()
+        if link is not None:
+            with link, contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RD)
+
+    def shrink_input(self, size: int) -> None:
+        """Have the system take at most about so many bytes that are not read yet: it slows down a client that floods."""
+        link = self._copy()
+        if link is not None:
+            with link, contextlib.suppress(OSError):
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+
+    def abort(self, words: bytes = b"") -> bool:
+        """Reset the connection, and free what the system holds of it; False if it is gone. ``words`` are sent before."""
+        link = self._copy()
+        if link is None:
+            return False
+        with link:
+            try:
+                if words:
+                    link.send(words, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                if _connect(link.fileno(), _UNSPECIFIED, len(_UNSPECIFIED)) != 0:
+                    link.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return False
+        return True
+
+    def _copy(self) -> socket.socket | None:
+        """Return a copy of its socket; None if the connection is gone."""
+        link = raw_sockets.copy(self.number)
+        if link is not None and os.fstat(link.fileno()).st_ino != self.inode:
+            link.close()
+            return None
+        return link
+
+
+#: Connecting to no address is how TCP is told to abort: both queues are emptied, and the client gets a reset. ``shutdown``
+#: would leave what has arrived to be read, and what is to be sent in the memory of the system.
+_connect: Final = ctypes.CDLL(None).connect
+_connect.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+
+
+class ConnectionTable:
+    """The connections that were accepted on some ports, found by looking through all descriptors of this process."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.ports: set[int] = set()  #: of the HTTP listeners
+        self._known: dict[int, Connection | int] = {}  #: by descriptor; of other sockets only the inode
+        self._by_ends: dict[str, Connection] = {}
+        self._scanned_until = 0
+        self._pause_ms = 0
+        self._scanning: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._by_ends)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(list(self._by_ends.values()))
+
+    def find(self, ends: str) -> Connection | None:
+        """Return a connection by its ends (``raw_sockets.ends_of``), as of the last scan."""
+        return self._by_ends.get(ends)
+
+    async def get(self, ends: str) -> Connection | None:
+        """Return a connection by its ends; descriptors are looked through again if it is not known yet."""
+        for _ in range(2):  # a scan that is under way may have passed its descriptor already
+            found = self._by_ends.get(ends)
+            if found is not None and found.look(self.clock.steady_ms()):
+                return found
+            await self.scan()
+        return self._by_ends.get(ends)
+
+    async def scan(self) -> None:
+        """Look through all descriptors: once for all callers, and with pauses in proportion to how long that takes."""
+        if self._scanning is None:
+            self._scanning = asyncio.ensure_future(self._scan())
+        await asyncio.shield(self._scanning)
+
+    async def _scan(self) -> None:
+        try:
+            clock = self.clock
+            await pause(clock, self._scanned_until + self._pause_ms - clock.steady_ms())
+            seconds = 0.0
+            known: dict[int, Connection | int] = {}
+            numbers = _descriptors()
+            for first in range(0, len(numbers), _SLICE):
+                began = clock.stopwatch()
+                now = clock.steady_ms()
+                for number in numbers[first : first + _SLICE]:
+                    entry = self._entry(number, now)
+                    if entry is not None:
+                        known[number] = entry
+                seconds += clock.stopwatch() - began
+                await pause(clock, 0)
+            self._known = known
+            self._by_ends = {each.ends: each for each in known.values() if isinstance(each, Connection)}
+            self._scanned_until = clock.steady_ms()
+            self._pause_ms = int(seconds * 1_000 * _PAUSE_FACTOR)
+        finally:
+            self._scanning = None
+
+    def _entry(self, number: int, now: int) -> Connection | int | None:
+        """Return what is known of a descriptor: the connection, the inode of another socket, or None if it is no socket."""
+        try:
+            status = os.fstat(number)
+        except OSError:
+            return None
+        if not stat.S_ISSOCK(status.st_mode):
+            return None
+        entry = self._known.get(number)
+        if isinstance(entry, Connection):
+            if entry.inode == status.st_ino and entry.look(now):
+                return entry
+        elif entry == status.st_ino:
+            return entry
+        return self._meet(number, status.st_ino, now)
+
+    def _meet(self, number: int, inode: int, now: int) -> Connection | int:
+        link = raw_sockets.copy(number)
+        if link is None:
+            return inode
+        with link:
+            try:
+                is_tcp = link.family in (socket.AF_INET, socket.AF_INET6) and link.type == socket.SOCK_STREAM
+                if not is_tcp or link.getsockname()[1] not in self.ports:
+                    return inode
+                if link.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    return inode
+                connection = Connection(number, inode, link, now)
+            except OSError:
+                return inode
+        return connection if connection.ends and connection.look(now) else inode
+
+
+def _descriptors() -> list[int]:
+    try:
+        return sorted(int(each.name) for each in _OPEN.iterdir())[: limits.descriptors_scanned_max]
+    except OSError:  # a system without it
+        return []

@@ -1,0 +1,117 @@
+"""Every command of the Redis protocol that is answered here: how many words it has, what it needs, how it is described."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import partial
+from typing import Final
+
+from penstock.core import limits
+from penstock.doors.permissions import resp_rights
+from penstock.doors.resp import replies
+
+
+class Kind(Enum):
+    """How a command is done."""
+
+    PUBLISH = "publish"
+    PUSH = "push"
+    PULL = "pull"
+    DONE = "done"
+    FAIL = "fail"
+    NOW = "now"  #: it is about the connection only, so it need not wait for what came before it
+    AFTER = "after"  #: when everything before it is answered
+
+
+_MANY: Final = limits.resp_args_max
+
+
+class Entry:
+    """One command. ``fewest`` and ``most`` count its name; ``group`` is where clients list it."""
+
+    def __init__(
+        self,
+        syntax: str,
+        fewest: int,
+        most: int,
+        kind: Kind,
+        summary: str,
+        *,
+        public: bool = False,
+        group: str = "connection",
+        wrong_arity: str = "",
+    ) -> None:
+        self.syntax = syntax
+        self.name = syntax.split(maxsplit=1)[0]
+        self.fewest = fewest
+        self.most = most
+        self.kind = kind
+        self.summary = summary
+        self.group = group
+        self.named = group != "connection"  #: its second word is the name of a topic, a queue or a job
+        self.public = public  #: strangers may use it
+        self.rights = resp_rights(self.name)
+        self.wrong_arity = replies.error(wrong_arity) if wrong_arity else replies.wrong_arity(self.name)
+
+    @property
+    def arity(self) -> int:
+        """Return how many words it has, as Redis tells it: negative if that is the least."""
+        return self.fewest if self.fewest == self.most else -self.fewest
+
+
+_topics: Final = partial(Entry, group="pubsub")
+_jobs: Final = partial(Entry, group="list")
+_ALL: Final = (
+    # Topics.
+    _topics(
+        "PUBLISH topic message",
+        3,
+        3,
+        Kind.PUBLISH,
+        "Put a message on a topic",
+        wrong_arity="invalid number of args, want: 3",
+    ),
+    _topics(
+        "SUBSCRIBE topic",
+        2,
+        2,
+        Kind.AFTER,
+        "Get the messages of a topic, one at a time",
+        wrong_arity="invalid number of args, want: 2",
+    ),
+    _topics(
+        "RECEIVE topic [ACK] [WAIT ms] [WITHDACKS]",
+        2,
+        6,
+        Kind.AFTER,
+        "Get the next message of a topic, and hold it; ACK: the message in hand is done",
+    ),
+    _topics("ACK", 1, 1, Kind.AFTER, "The message in hand is done"),
+    _topics("NACK", 1, 1, Kind.AFTER, "Put the message in hand back to the front of its topic"),
+    _topics("BACK", 1, 1, Kind.AFTER, "Put the message in hand to the back of its topic"),
+    _topics("DACK [seconds]", 1, 2, Kind.AFTER, "Put the message in hand back to the front after some seconds (1)"),
+    _topics("TOPICS", 1, _MANY, Kind.AFTER, "List the topics of the namespace"),
+    # Jobs.
+    _jobs("PUSH queue payload [PRIORITY n] [DELAY ms] [ID id]", 3, 9, Kind.PUSH, "Put a job on a queue; answers its id"),
+    _jobs(
+        "PULL queue [COUNT n] [WAIT ms] [DETACH]", 2, 7, Kind.PULL, "Take jobs; answers the id, token and payload of each"
+    ),
+    _jobs("DONE id [token]", 2, 3, Kind.DONE, "A job that was pulled is done"),
+    _jobs("FAIL id [token] [error]", 2, 4, Kind.FAIL, "A job that was pulled has failed: it is retried, or dead"),
+    # The connection.
+    Entry("AUTH [namespace] token", 2, 3, Kind.AFTER, "Show a token, and choose the namespace", public=True),
+    Entry(
+        "HELLO [protocol [AUTH namespace token] [SETNAME name]]",
+        *(1, _MANY, Kind.AFTER, "Choose the protocol, 2 or 3, and show a token"),
+        public=True,
+    ),
+    Entry("QUIT", 1, _MANY, Kind.AFTER, "Close the connection", public=True),
+    Entry("RESET", 1, 1, Kind.AFTER, "Be as it was when the connection was opened", public=True),
+    Entry("PING [text]", 1, _MANY, Kind.NOW, "Ask whether the server is there"),
+    Entry("ECHO text", 2, 2, Kind.NOW, "Get a text back"),
+    Entry("SELECT index", 2, 2, Kind.NOW, "Choose a database: there is 0, namespaces are chosen with AUTH"),
+    Entry("INFO [section ...]", 1, _MANY, Kind.NOW, "Look at the server"),
+    Entry("CLIENT subcommand [argument ...]", 2, _MANY, Kind.NOW, "Name the connection, or look at it"),
+    Entry("COMMAND [COUNT | DOCS | INFO | LIST]", 1, _MANY, Kind.NOW, "List the commands"),
+)
+COMMANDS: Final = {entry.name.encode(): entry for entry in _ALL}

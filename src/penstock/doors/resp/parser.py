@@ -1,0 +1,204 @@
+"""Cuts a stream of bytes into commands of the Redis protocol: bytes in, words out. It knows no sockets.
+
+A command is an array of bulk strings, or a line of words. What is too large is refused when its length is announced, before any
+of it is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from penstock.core import limits
+from penstock.core.errors import ProtocolError
+from penstock.doors.resp.inline import is_http, split
+
+if TYPE_CHECKING:
+    Command = list[bytes]
+
+_CRLF: Final = b"\r\n"
+_ARRAY: Final = ord("*")
+_BULK: Final = ord("$")
+#: A kind, a number and the end of the line: more than this is no length.
+_HEADER_BYTES_MAX: Final = 24
+_BLANKS: Final = re.compile(rb"(?:\r?\n)+")
+#: What is announced most of the time, so that it need not be read digit by digit.
+_LENGTHS: Final = {str(number).encode(): number for number in range(1_024)}
+
+
+class Bounds:
+    """What a command may be. ``args_max`` counts its name; ``bulk_bytes_max`` is for each word, and for a line."""
+
+    def __init__(self, args_max: int, bulk_bytes_max: int, *, stranger: bool = False) -> None:
+        self.args_max = args_max
+        self.bulk_bytes_max = bulk_bytes_max
+        self.line_bytes_max = min(bulk_bytes_max, limits.resp_line_bytes_max)
+        self.whose = "unauthenticated" if stranger else "invalid"
+
+
+STRANGERS: Final = Bounds(limits.stranger_args_max, limits.stranger_bulk_bytes_max, stranger=True)
+CLIENTS: Final = Bounds(limits.resp_args_max, limits.payload_bytes_max)
+
+
+class Parser:
+    """``receive`` bytes, ``take`` commands. ``bounds`` may be changed between two commands."""
+
+    def __init__(self, bounds: Bounds = CLIENTS) -> None:
+        self.bounds = bounds
+        self.kept = 0  #: bytes that are here and are not part of a command that was taken
+        self._data = b""
+        self._at = 0  #: where in it the next byte is
+        self._chunks: list[bytes] = []  #: what arrived since
+        self._wanted = 0  #: as long as fewer bytes than this are here, there is nothing new to be seen
+        self._words: Command = []  #: of the command that is arriving
+        self._left = 0  #: words that it lacks
+        self._room = 0  #: bytes that they may have together
+        self._broken: ProtocolError | None = None
+
+    @property
+    def partial(self) -> bool:
+        """Tell whether the beginning of a command is here that was not taken."""
+        return self.kept > 0 or self._left > 0
+
+    def receive(self, data: bytes) -> None:
+        """Take what arrived. Behind what was malformed, nothing is kept."""
+        if self._broken is None:
+            self._chunks.append(data)
+            self.kept += len(data)
+
+    def clear(self) -> None:
+        """Forget what is here."""
+        self._data, self._at, self.kept, self._wanted, self._left = b"", 0, 0, 0, 0
+        self._chunks.clear()
+        self._words = []
+
+    def take(self, count: int) -> list[Command]:
+        """Return the next commands, ``count`` at most; none if none is complete.
+
+        Raises ProtocolError for what is malformed or too large, once everything in front of it was taken.
+        """
+        commands: list[Command] = []
+        if self._broken is not None:
+            raise self._broken
+        if self.kept < self._wanted:
+            return commands
+        if self._chunks:
+            self._join()
+        try:
+            self._read(commands, count)
+        except ProtocolError as error:
+            self._broken = error
+            self.clear()
+            if not commands:
+                raise
+        return commands
+
+    def _join(self) -> None:
+        if self._at < len(self._data):
+            self._chunks.insert(0, self._data[self._at :])
+        self._data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._at = 0
+        self._chunks.clear()
+
+    def _read(self, commands: list[Command], count: int) -> None:  # noqa: C901, PLR0912, PLR0915 - one loop over all bytes
+        bounds, data, at = self.bounds, self._data, self._at
+        words, left, room = self._words, self._left, self._room
+        size, find, length_of, blanks_at = len(data), data.find, _LENGTHS.get, _BLANKS.match
+        wanted = 1  # more than is here
+        again, name, args = b"", b"", 0  # how the command before this one began: most pipelines repeat one
+        while len(commands) < count:
+            if not left:
+                if at >= size:
+                    break
+                if args and data.startswith(again, at):
+                    words, left, room = [name], args - 1, limits.body_bytes_max - len(name)
+                    at += len(again)
+                elif data[at] != _ARRAY:
+                    end = find(b"\n", at)
+                    if (size if end < 0 else end) - at > bounds.line_bytes_max:
+                        raise ProtocolError("too big inline request")
+                    if end < 0:
+                        wanted = size - at + 1
+                        break
+                    words = split(data[at:end])
+                    at = end + 1
+                    if words:
+                        _check_line(words, bounds)
+                        commands.append(words)
+                    elif blanks := blanks_at(data, at):  # a million empty lines should take no time
+                        at = blanks.end()
+                    continue
+                else:
+                    end = find(_CRLF, at + 1, at + _HEADER_BYTES_MAX)
+                    if end < 0:
+                        if size - at >= _HEADER_BYTES_MAX:
+                            raise ProtocolError("too big mbulk count string")
+                        wanted = size - at + 1
+                        break
+                    number = length_of(data[at + 1 : end], -1)
+                    if number < 0:
+                        number = _number(data[at + 1 : end], "invalid multibulk length")
+                    if number > bounds.args_max:
+                        raise ProtocolError(f"{bounds.whose} multibulk length")
+                    at = end + 2
+                    if number <= 0:  # an empty command is none
+                        continue
+                    words, left, room = [], number, limits.body_bytes_max
+            while left:
+                if at < size and data[at] != _BULK:
+                    raise ProtocolError(f"expected '$', got {_shown(data[at])}")
+                end = find(_CRLF, at, at + _HEADER_BYTES_MAX)
+                if end < 0:
+                    if size - at >= _HEADER_BYTES_MAX:
+                        raise ProtocolError("too big bulk count string")
+                    wanted = size - at + 1
+                    break
+                length = length_of(data[at + 1 : end], -1)
+                if length < 0:
+                    length = _number(data[at + 1 : end], "invalid bulk length")
+                if not 0 <= length <= bounds.bulk_bytes_max:
+                    raise ProtocolError(f"{bounds.whose} bulk length")
+                if length > room:
+                    raise ProtocolError("too big request")
+                stop = end + 2 + length
+                if stop + 2 > size:
+                    wanted = stop + 2 - at
+                    break
+                if data[stop : stop + 2] != _CRLF:
+                    raise ProtocolError("a bulk string is longer than announced")
+                words.append(data[end + 2 : stop])
+                room -= length
+                left -= 1
+                at = stop + 2
+            if left:
+                break
+            commands.append(words)
+            if (words[0] != name or len(words) != args) and len(words[0]) <= limits.command_name_chars_max:
+                name, args = words[0], len(words)
+                again = b"*%d\r\n$%d\r\n%b\r\n" % (args, len(name), name)
+            words = []
+        self._words, self._left, self._room = words, left, room
+        if at >= size:
+            self._data, self._at, self.kept = b"", 0, 0
+        else:
+            self._at, self.kept = at, size - at
+        self._wanted = wanted if len(commands) < count else 0
+
+
+def _check_line(words: Command, bounds: Bounds) -> None:
+    if len(words) > bounds.args_max:
+        raise ProtocolError(f"{bounds.whose} multibulk length")
+    if is_http(words):
+        raise ProtocolError("this is not an HTTP server", silent=True)
+
+
+def _number(digits: bytes, problem: str) -> int:
+    """Read a length. Raises ProtocolError for anything but digits, with a minus or without, and no zero in front."""
+    unsigned = digits.removeprefix(b"-")
+    if not unsigned.isdigit() or (unsigned[0] == 48 and len(digits) > 1):
+        raise ProtocolError(problem)
+    return int(digits)
+
+
+def _shown(byte: int) -> str:
+    return repr(chr(byte)) if 32 <= byte < 127 else f"byte {byte}"

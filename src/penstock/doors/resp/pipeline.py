@@ -1,0 +1,122 @@
+"""PULL, DONE and FAIL: what workers ask and say, given to the engine together where that makes no difference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.core import limits
+from penstock.core.errors import PenstockError
+from penstock.doors.jobs.base import in_words
+from penstock.doors.jobs.job_handlers import NOT_ACTIVE
+from penstock.doors.jobs.mapping import job_ref, token_value
+from penstock.doors.resp import arguments
+from penstock.doors.resp.engine_calls import ask
+from penstock.doors.resp.pulls import Pulls
+from penstock.doors.resp.replies import OK, code_of, error
+from penstock.engine.jobs.settle import Ack, Fail, Hold
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from penstock.core.queue import QueueKey
+    from penstock.doors.resp.pulls import Held, Pull
+    from penstock.engine.jobs.settle import ItemOutcome
+    from penstock.engine.sharding.engine import AnyEngine
+
+
+class Settling(NamedTuple):
+    """What a DONE or FAIL says."""
+
+    text: str  #: the id as it was given
+    hold: Hold
+    failed: bool = False
+    error: str | None = None  #: why, of a FAIL
+
+    @property
+    def fenced(self) -> bool:
+        """Tell whether it has a token, and so means one delivery and no other."""
+        return self.hold.token is not None
+
+
+def new_settling(command: Sequence[bytes], *, failed: bool) -> Settling:
+    """Read a DONE or FAIL. An empty token is none. Raises InvalidInput."""
+    name = arguments.text(command[1], "id")
+    token = arguments.text(command[2], "token") if len(command) > 2 and command[2] else None
+    why = arguments.text(command[3], "error", limits.error_chars_max) if len(command) > 3 and command[3] else None
+    return Settling(name, Hold(job_ref(name), token_value(token)), failed, why)
+
+
+class Works:
+    """Pulls and settlements that are answered together."""
+
+    def __init__(self, engine: AnyEngine, namespace: str, slots: list[bytes], held: Held) -> None:
+        self._engine = engine
+        self._namespace = namespace
+        self._slots = slots  #: where the replies go
+        self._held = held
+        self._pulls: dict[QueueKey, Pulls] = {}
+        self._jobs = 0  #: that are asked for
+        self._settlings: list[tuple[Settling, int]] = []
+
+    def takes_pull(self, pull: Pull) -> bool:
+        """Tell whether a pull can be done together with these."""
+        fenced = not self._settlings or self._settlings[0][0].fenced
+        return fenced and (self._jobs + pull.jobs <= limits.claim_jobs_max or not self._jobs)
+
+    def takes_settling(self, settling: Settling) -> bool:
+        """Tell whether a settlement can be done together with these."""
+        if self._pulls and not settling.fenced:
+            return False
+        first = self._settlings[0][0] if self._settlings else settling
+        return (first.failed, first.fenced) == (settling.failed, settling.fenced)
+
+    def add_pull(self, pull: Pull) -> None:
+        """Take a pull; its reply goes to the end of the slots."""
+        pulls = self._pulls.get(pull.queue)
+        if pulls is None:
+            pulls = self._pulls[pull.queue] = Pulls(self._engine, pull.queue, self._held)
+        pulls.add(pull, len(self._slots))
+        self._jobs += pull.jobs
+        self._slots.append(b"")
+
+    def add_settling(self, settling: Settling) -> None:
+        """Take a settlement; its reply goes to the end of the slots."""
+        self._settlings.append((settling, len(self._slots)))
+        self._slots.append(b"")
+
+    async def finish(self) -> None:
+        """Do them, and fill the slots."""
+        settled = [(part, self._settle(part)) for part in self._parts()]
+        for pulls in self._pulls.values():
+            pulls.begin()
+        for part, answer in settled:
+            try:
+                outcomes: Sequence[ItemOutcome] = await answer
+            except PenstockError as problem:
+                outcomes = [problem] * len(part)
+            for (settling, place), outcome in zip(part, outcomes, strict=True):
+                self._slots[place] = self._said(settling, outcome)
+        for pulls in self._pulls.values():
+            await pulls.finish(self._slots)
+
+    def _parts(self) -> list[list[tuple[Settling, int]]]:
+        """Return the settlements that are one to the engine: all of them or, of failures, those with the same error."""
+        parts: list[list[tuple[Settling, int]]] = []
+        for each in self._settlings:
+            if not parts or parts[-1][0][0].error != each[0].error:
+                parts.append([])
+            parts[-1].append(each)
+        return parts
+
+    def _settle(self, part: Sequence[tuple[Settling, int]]) -> asyncio.Future[list[ItemOutcome]]:
+        first, holds = part[0][0], [settling.hold for settling, _ in part]
+        if first.failed:
+            return ask(self._engine, Fail(self._namespace, holds, first.error))
+        return ask(self._engine, Ack(self._namespace, holds, [None] * len(holds)))
+
+    def _said(self, settling: Settling, outcome: ItemOutcome) -> bytes:
+        if outcome is None:
+            self._held.drop(settling.hold.ref)
+            return OK
+        return error(f"{code_of(outcome)} {in_words(outcome, settling.text, NOT_ACTIVE)}")

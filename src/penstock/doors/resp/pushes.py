@@ -1,0 +1,103 @@
+"""PUBLISH and PUSH: what comes one after the other is given to the engine together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+from penstock.core.errors import OutcomeUnknown, PartlyDone, PenstockError
+from penstock.core.job import NewJob
+from penstock.doors.jobs.mapping import job_name
+from penstock.doors.opaque import wrap
+from penstock.doors.resp import arguments
+from penstock.doors.resp.engine_calls import ask
+from penstock.doors.resp.replies import OK, bulk, error, refusal
+from penstock.engine.jobs.push import Push
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.job import Job
+    from penstock.core.queue import QueueKey
+    from penstock.engine.sharding.engine import AnyEngine
+
+_OPTIONS = (b"PRIORITY", b"DELAY", b"ID")
+
+
+def new_job(command: Sequence[bytes]) -> NewJob:
+    """Read what a PUSH asks for: a job with the options it names, and otherwise as the jobs door makes them.
+
+    Raises InvalidInput.
+    """
+    data, options = wrap(command[2])
+    if len(command) == 3:
+        return NewJob(data, options)
+    given = arguments.options(command[3:], _OPTIONS)
+    return NewJob(
+        data,
+        options,
+        arguments.whole(given.get(b"PRIORITY", b"0"), "PRIORITY", limits.priority_min, limits.priority_max),
+        arguments.whole(given.get(b"DELAY", b"0"), "DELAY", 0, limits.delay_ms_max),
+        job_id=arguments.text(given[b"ID"], "ID") if b"ID" in given else None,
+    )
+
+
+class Pushes:
+    """Pushes that are answered together: one command of the engine for each queue, so each queue keeps their order."""
+
+    def __init__(self, engine: AnyEngine, slots: list[bytes]) -> None:
+        self._engine = engine
+        self._slots = slots  #: where the replies go
+        self._lots: dict[QueueKey, tuple[list[NewJob], list[int], list[bool]]] = {}
+        self._named = False  #: some have an id of their producer's: whose is first matters over all queues
+
+    def takes(self, key: QueueKey, job: NewJob) -> bool:
+        """Tell whether one more can be done together with these."""
+        return not (self._named or job.job_id) or list(self._lots) == [key]
+
+    def add(self, key: QueueKey, job: NewJob, *, publish: bool) -> None:
+        """Take one more; its reply goes to the end of the slots."""
+        lot = self._lots.get(key)
+        if lot is None:
+            lot = self._lots[key] = ([], [], [])
+        lot[0].append(job)
+        lot[1].append(len(self._slots))
+        lot[2].append(publish)
+        self._slots.append(b"")
+        if job.job_id is not None:
+            self._named = True
+
+    async def finish(self) -> None:
+        """Do them, and fill the slots."""
+        under_way = [ask(self._engine, Push(key, lot[0])) for key, lot in self._lots.items()]
+        for (key, (jobs, places, publish)), answer in zip(self._lots.items(), under_way, strict=True):
+            try:
+                done: Sequence[Job | PenstockError] = await answer
+            except (OutcomeUnknown, PartlyDone) as problem:
+                done = [problem] * len(jobs)
+            except PenstockError as problem:
+                done = [problem] if len(jobs) == 1 else await self._one_by_one(key, jobs)
+            self._fill(done, places, publish)
+
+    async def _one_by_one(self, key: QueueKey, jobs: Sequence[NewJob]) -> list[Job | PenstockError]:
+        """Together they were refused: one of them may be why, and is no reason to refuse the others."""
+        done: list[Job | PenstockError] = []
+        for answer in [ask(self._engine, Push(key, [job])) for job in jobs]:
+            try:
+                done += await answer
+            except PenstockError as problem:
+                done.append(problem)
+        return done
+
+    def _fill(self, done: Sequence[Job | PenstockError], places: Sequence[int], publish: Sequence[bool]) -> None:
+        slots = self._slots
+        for outcome, place, published in zip(done, places, publish, strict=True):
+            if isinstance(outcome, PenstockError):
+                slots[place] = failed_to_publish(outcome) if published else refusal(outcome)
+            else:
+                slots[place] = OK if published else bulk(job_name(outcome).encode())
+
+
+def failed_to_publish(problem: PenstockError) -> bytes:
+    """Say so in the contract's words, and why."""
+    return error(f"failed to publish: {problem}")

@@ -1,0 +1,141 @@
+"""RECEIVE: one message of a topic, as a plain request with one reply, for libraries that keep SUBSCRIBE for themselves.
+
+The connection holds the message until ACK, NACK, BACK or DACK says what became of it. Each of these has one reply, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.access.expiry import Expiry
+from penstock.access.identity import EVERYBODY
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, PenstockError
+from penstock.doors.resp import arguments, replies
+from penstock.doors.resp.replies import OK, bulk, error
+from penstock.doors.topics.subscriber import NextFailed, Occupied, Word
+
+if TYPE_CHECKING:
+    from penstock.access.identity import Identity
+    from penstock.core.clock import Clock
+    from penstock.core.queue import QueueKey
+    from penstock.doors.resp.parser import Command
+    from penstock.doors.topics.subscriber import Message, Subscriber, Subscribers
+
+WORDS: Final = {word.value.encode(): word for word in Word}
+#: How a word that could not be done is called: the original says the same of DACK as of NACK.
+NAMES: Final = {Word.ACK: "ack", Word.NACK: "nack", Word.BACK: "back", Word.DACK: "nack"}
+#: Without a number, DACK puts a message off for as long as it did when it took none.
+_DACK_S: Final = 1
+_OPTIONS: Final = (b"WAIT",)
+_FLAGS: Final = (b"ACK", b"WITHDACKS")
+
+
+class Receive(NamedTuple):
+    """What a RECEIVE asks for."""
+
+    wait_ms: int = 0
+    acks: bool = False  #: the message in hand is done
+    with_dacks: bool = False  #: the reply also says how often the message was put off
+
+
+def new_receive(command: Command) -> Receive:
+    """Read a RECEIVE. Raises InvalidInput."""
+    given = arguments.options(command[2:], _OPTIONS, _FLAGS)
+    wait_ms = arguments.whole(given.get(b"WAIT", b"0"), "WAIT", 0, limits.claim_wait_ms_max)
+    return Receive(wait_ms, b"ACK" in given, b"WITHDACKS" in given)
+
+
+def delay_ms_of(command: Command) -> int:
+    """Return for how long a DACK puts its message off, in ms. Raises InvalidInput."""
+    seconds = _DACK_S
+    if len(command) > 1:
+        try:
+            seconds = arguments.whole(command[1], "DACK", -(10**15), limits.delay_ms_max // 1_000)
+        except InvalidInput as problem:
+            raise InvalidInput(f"invalid DACK duration argument at position [1]: {problem}") from None
+    return max(0, seconds) * 1_000
+
+
+class Received:
+    """The message that a connection has received, if there is one. It goes back to the front when the connection ends."""
+
+    def __init__(self, subscribers: Subscribers, clock: Clock) -> None:
+        self._subscribers = subscribers
+        self._clock = clock
+        self._subscriber: Subscriber | None = None  #: while a message is held, or waited for
+        self._expiry: Expiry | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    def __bool__(self) -> bool:
+        return self._subscriber is not None and self._subscriber.hold is not None
+
+    async def receive(self, asked: Receive, key: QueueKey, identity: Identity | None, protocol: int) -> bytes:
+        """Return the reply to a RECEIVE: the next message of a topic, or nothing when its time is over."""
+        try:
+            message = await self._next(asked, key, identity)
+        except NextFailed as problem:
+            return error(f"failed to get next value: {problem.reason}")
+        except PenstockError as problem:
+            return error(f"failed to ack: {problem}")
+        if message is None:
+            await self.give_back()
+            return replies.value(None, protocol)
+        spelled = bulk(message.data)
+        return replies.array((spelled, b":%d\r\n" % message.dack_count)) if asked.with_dacks else spelled
+
+    async def _next(self, asked: Receive, key: QueueKey, identity: Identity | None) -> Message | None:
+        held = self._held()
+        if held is not None and asked.acks and held.queue == key:
+            return await held.settle_and_next(Word.ACK, wait_ms=asked.wait_ms)
+        if held is not None and asked.acks:
+            await held.settle(Word.ACK)
+        elif held is not None:
+            raise NextFailed(Occupied())
+        await self.give_back()
+        try:
+            subscriber = self._subscriber = self._subscribers.subscribe(key)
+        except PenstockError as problem:
+            raise NextFailed(problem) from None
+        self._expiry = Expiry(identity or EVERYBODY, self._clock, self._expire)
+        return await subscriber.next(asked.wait_ms)
+
+    def _held(self) -> Subscriber | None:
+        return self._subscriber if self else None
+
+    async def settle(self, word: Word, delay_ms: int) -> bytes:
+        """Return the reply to what is said about the message in hand. Raises InvalidInput if there is none."""
+        held = self._held()
+        if held is None:
+            raise InvalidInput(
+                f"{word.value} is about a message that is held, and none is: RECEIVE one first. "
+                "What an earlier connection held went back to its topic."
+            )
+        try:
+            await held.settle(word, delay_ms)
+        except PenstockError as problem:
+            return error(f"failed to {NAMES[word]}: {problem}")
+        await self.give_back()
+        return OK
+
+    def hang_up(self) -> None:
+        """The client is gone: wait for nothing on its behalf."""
+        if self._subscriber is not None and not self:
+            self._subscriber.end()
+
+    async def give_back(self) -> None:
+        """Put the message in hand back to the front of its topic, and wait for none."""
+        subscriber, self._subscriber = self._subscriber, None
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if subscriber is not None:
+            await subscriber.close()
+
+    def _expire(self) -> None:
+        """The client's token has expired, and with it the right to hold a message."""
+        self._expiry = None
+        leaving = asyncio.get_running_loop().create_task(self.give_back(), name="penstock-resp-expiry")
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)

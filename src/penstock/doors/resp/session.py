@@ -1,0 +1,343 @@
+"""One client's conversation: who it is, where it works, and what is done for it, in the order it asks.
+
+Commands of one kind that come one after the other are given to the engine together and answered together. Where another kind
+begins, everything before it is answered first, so the outcome is as if each was done by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from penstock.access.expiry import Expiry
+from penstock.access.identity import EVERYBODY, Right
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, PenstockError, Unauthorized
+from penstock.core.job import DEFAULT_NAMESPACE
+from penstock.core.queue import QueueKey
+from penstock.doors.http.namespace import check_namespace
+from penstock.doors.net.loop_share import LoopShare
+from penstock.doors.resp import arguments, connection_commands, replies
+from penstock.doors.resp.command_table import COMMANDS, Kind
+from penstock.doors.resp.pipeline import Works, new_settling
+from penstock.doors.resp.pulls import Held, new_pull
+from penstock.doors.resp.pushes import Pushes, failed_to_publish, new_job
+from penstock.doors.resp.receive import Received
+from penstock.doors.resp.subscription import Subscription
+from penstock.doors.topics.message import check_topic, new_message
+from penstock.doors.wait_permission import ENDED
+from penstock.engine.jobs.claim import Claim, Wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from penstock.access.authenticator import Gate
+    from penstock.access.identity import Identity
+    from penstock.access.rate_limit import SlidingWindow
+    from penstock.core.job import NewJob
+    from penstock.doors.resp.command_table import Entry
+    from penstock.doors.resp.parser import Command
+    from penstock.doors.resp.pulls import Pull
+    from penstock.doors.topics.subscriber import Subscribers
+    from penstock.engine.sharding.engine import AnyEngine
+
+log = structlog.get_logger("penstock.resp")
+
+
+#: Commands that only ask. They are not done for a client that is lost.
+_ASKS: Final = frozenset(name for name, entry in COMMANDS.items() if entry.kind in (Kind.NOW, Kind.PULL)) | {b"TOPICS"}
+
+
+class Goodbye(Exception):
+    """The conversation is over."""
+
+
+class Link(Protocol):
+    """What carries the conversation."""
+
+    number: int  #: tells it from all others of this server
+    gone: bool  #: the client sends no more
+    lost: bool  #: nor does it get anything any more
+
+    @property
+    def ahead(self) -> int:
+        """Return how many bytes have arrived that were not looked at yet."""
+
+    def write(self, data: bytes) -> None:
+        """Send something."""
+
+    async def writable(self) -> None:
+        """Wait until the client has read what it was sent, more or less."""
+
+    def peek(self) -> Command | None:
+        """Return the next command without taking it; None if there is none. Raises ProtocolError."""
+
+    def drop(self) -> None:
+        """Take the command that was peeked at."""
+
+    def put_back(self, commands: Sequence[Command]) -> None:
+        """Have commands looked at again that were taken."""
+
+    async def stir(self) -> None:
+        """Wait until something has arrived, or the client is gone, or ``wake`` is called."""
+
+    def wake(self) -> None:
+        """End that wait."""
+
+
+class Session:
+    """``gate`` knows the tokens; ``window`` limits how many commands may come from the address ``client`` (None: no limit)."""
+
+    def __init__(
+        self,
+        engine: AnyEngine,
+        gate: Gate,
+        subscribers: Subscribers,
+        link: Link,
+        *,
+        window: SlidingWindow | None = None,
+        client: str = "",
+        figures: Callable[[], Mapping[str, int]] = dict,
+        share: LoopShare | None = None,
+    ) -> None:
+        self._share = LoopShare(engine.clock) if share is None else share
+        self.figures = figures  #: that INFO shows
+        self.engine = engine
+        self.gate = gate
+        self.subscribers = subscribers
+        self.link = link
+        self.client = client
+        #: Counts the connection for a namespace, when its client shows who it is; raises TooMany if that has its share.
+        self.admit: Callable[[str], None] = lambda _namespace: None
+        self.held = Held(engine)
+        self.received = Received(subscribers, engine.clock)
+        self._window = window
+        self._slots: list[bytes] = []  #: replies that were not sent yet, in order
+        self._unsent_bytes = 0  #: of those among them that were made at once
+        self._open: Pushes | Works | None = None  #: what is being gathered
+        self._allowed: set[bytes] = set()  #: commands the client may use, as of this turn
+        self._key = QueueKey("", "")  #: the queue of the topic that was named last
+        self._waiting: Wait | None = None
+        self._logs_commands = log.is_enabled_for(logging.DEBUG)
+        self.forget()
+
+    def forget(self) -> None:
+        """Be as it was when the client came."""
+        self.namespace = DEFAULT_NAMESPACE
+        self.identity: Identity | None = self.gate.anybody if self.gate.is_open else None
+        self.protocol = 2
+        self.name = ""
+        self.is_stock = False  #: it is a library made for Redis, and expects what Redis answers
+        self.keeps_subscribe = False  #: its library can use SUBSCRIBE for nothing but Redis' own pub/sub
+        self._topic: bytes | None = None
+
+    async def close(self) -> None:
+        """Give back what the client holds."""
+        await self.received.give_back()
+        await self.held.give_back(self.namespace)
+
+    def hang_up(self) -> None:
+        """The client is gone: nobody waits on its behalf any more."""
+        if self._waiting is not None:
+            self._waiting.give_up()
+        self.received.hang_up()
+
+    # Who it is.
+
+    async def show(self, token: bytes, user: bytes | None) -> None:
+        """Let the client in if its token is good, and have it work in the namespace that its user name is.
+
+        Raises Unauthorized, or InvalidInput.
+        """
+        try:
+            namespace = self.namespace if user is None else check_namespace(user.decode())
+        except (InvalidInput, UnicodeDecodeError):
+            raise InvalidInput(
+                f"The user name is the namespace: 1 to {limits.namespace_chars_max} letters, digits and _.:-"
+            ) from None
+        identity = await self.gate.identify(token.decode("utf-8", "replace"))
+        if namespace != self.namespace and (self.held or self.received):
+            raise InvalidInput("Choose the namespace before anything else is done on this connection")
+        self.admit(identity.tenant(namespace))
+        self.namespace, self.identity, self._topic = namespace, identity, None
+
+    def log_command(self, command: Command) -> None:
+        """Log a command at level debug: its name and what it is about. The rest may be data, or a token."""
+        if self._logs_commands:
+            entry = COMMANDS.get(command[0].upper())
+            about = {"of": arguments.shown(command[1])} if entry is not None and entry.named and len(command) > 1 else {}
+            log.debug("command", name=arguments.shown(command[0]).upper(), **about, client=self.client)
+
+    def check_pace(self) -> None:
+        """Count a command. Raises RateLimited if the client's address asks too often."""
+        if self._window is not None:
+            self._window.check(self.client)
+
+    def _check(self, name: bytes, entry: Entry | None) -> None:
+        """Raise Unauthorized or Forbidden unless the client may use a command, now. It is looked at once a turn."""
+        if name in self._allowed or (entry is not None and entry.public):
+            return
+        if self.identity is None:
+            raise Unauthorized("Authentication required.")
+        for right in (Right.NONE,) if entry is None else entry.rights:
+            self.gate.check(self.identity, self.namespace, right)
+        if entry is not None:
+            self._allowed.add(name)
+
+    # What it asks.
+
+    async def work(self, commands: Sequence[Command]) -> None:
+        """Do some commands, and answer them. Raises Goodbye."""
+        self._allowed.clear()
+        try:
+            for place, command in enumerate(commands):
+                if self._share.is_over:
+                    await self._share.turn()
+                name = command[0].upper()
+                if self.link.lost and name in _ASKS:
+                    continue  # it changes nothing, and nobody gets the answer
+                if name == b"SUBSCRIBE":  # what comes behind it is said to the subscription
+                    self.link.put_back(commands[place + 1 :])
+                    await self._one(name, command)
+                    break
+                await self._one(name, command)
+            await self.flush()
+        except Goodbye:
+            self._send()
+            raise
+
+    async def flush(self) -> None:
+        """Finish what was gathered, and send the replies."""
+        if self._open is not None:
+            gathered, self._open = self._open, None
+            await gathered.finish()
+        if self._slots:
+            self._send()
+            await self.link.writable()
+
+    def _send(self) -> None:
+        self.link.write(b"".join(self._slots))
+        self._slots.clear()
+        self._unsent_bytes = 0
+
+    async def _one(self, name: bytes, command: Command) -> None:
+        entry = COMMANDS.get(name)
+        if self._logs_commands:
+            self.log_command(command)
+        try:
+            if self._window is not None:
+                self._window.check(self.client)
+            if not self.gate.is_open:
+                self._check(name, entry)
+            if entry is None:
+                self._slots.append(replies.error(f"unknown command '{arguments.shown(command[0])}'"))
+            elif not entry.fewest <= len(command) <= entry.most:
+                self._slots.append(entry.wrong_arity)
+                if entry.name == "SUBSCRIBE":
+                    await self.flush()
+                    raise Goodbye
+            else:
+                await self._do(entry, command)
+        except PenstockError as problem:
+            self._slots.append(replies.refusal(problem))
+
+    async def _do(self, entry: Entry, command: Command) -> None:
+        """Gather a command with those before it or, if that cannot be, finish those first."""
+        kind = entry.kind
+        if kind is Kind.PUBLISH:
+            try:
+                await self._push(command[1], new_message(command[2]), publish=True)
+            except PenstockError as problem:
+                self._slots.append(failed_to_publish(problem))
+        elif kind is Kind.PUSH:
+            await self._push(command[1], new_job(command), publish=False)
+        elif kind is Kind.PULL:
+            await self._pull(command)
+        elif kind is Kind.DONE or kind is Kind.FAIL:
+            settling = new_settling(command, failed=kind is Kind.FAIL)
+            works = self._open
+            if not isinstance(works, Works) or not works.takes_settling(settling):
+                works = await self._new_works()
+            works.add_settling(settling)
+        elif kind is Kind.NOW:
+            reply = connection_commands.NOW[entry.name](self, command)
+            self._slots.append(reply)
+            self._unsent_bytes += len(reply)
+            if self._unsent_bytes > limits.resp_unsent_bytes:
+                await self.flush()
+        else:
+            await self.flush()
+            await self._after(entry, command)
+
+    async def _push(self, topic: bytes, job: NewJob, *, publish: bool) -> None:
+        key = self._key if topic == self._topic else self.key_of(topic)
+        pushes = self._open
+        if not isinstance(pushes, Pushes) or not pushes.takes(key, job):
+            await self.flush()
+            self._open = pushes = Pushes(self.engine, self._slots)
+        pushes.add(key, job, publish=publish)
+
+    async def _pull(self, command: Command) -> None:
+        pull, works = new_pull(self.key_of(command[1]), command), self._open
+        if pull.wait_ms and not self.link.gone:
+            await self.flush()
+            self._slots.append(await self._wait(pull))
+            return
+        if not isinstance(works, Works) or not works.takes_pull(pull):
+            works = await self._new_works()
+        works.add_pull(pull)
+
+    async def _wait(self, pull: Pull) -> bytes:
+        """Wait for jobs, as long as the client is there."""
+        wait = self._waiting = Wait(self.engine, Claim(pull.queue, pull.jobs, wait_ms=pull.wait_ms))
+        self._allowed.clear()  # what comes behind it is looked at again
+        expiry = Expiry(self.identity or EVERYBODY, self.engine.clock, wait.give_up)
+        try:
+            deliveries = await wait.answer()
+            if self.identity is not None and self.identity.expired(self.engine.clock.now_ms()):  # perhaps at the same moment
+                wait.give_up()
+                raise Unauthorized(ENDED)
+            return self.held.take(pull, deliveries)
+        finally:
+            expiry.cancel()
+            self._waiting = None
+
+    async def _new_works(self) -> Works:
+        await self.flush()
+        works = self._open = Works(self.engine, self.namespace, self._slots, self.held)
+        return works
+
+    async def _after(self, entry: Entry, command: Command) -> None:
+        """Do what waits until everything before it is answered."""
+        if entry.name == "QUIT":
+            self._slots.append(replies.OK)
+            raise Goodbye
+        if entry.name != "SUBSCRIBE":
+            self._slots.append(await connection_commands.AFTER[entry.name](self, command))
+            self._allowed.clear()
+            return
+        if self.keeps_subscribe:
+            raise InvalidInput(
+                "This library takes SUBSCRIBE for Redis' own pub/sub, which is not here. Send RECEIVE topic WAIT ms as a plain "
+                "command, and ACK, NACK, BACK or DACK for each message."
+            )
+        if self.received:
+            raise InvalidInput("A message that was received is held: say what became of it before you subscribe")
+        over = await Subscription(self, self.key_of(command[1])).run()
+        if not over.goes_on:
+            self._slots.append(over.last)
+            raise Goodbye
+        self._slots.append(await connection_commands.reset(self, command))
+
+    def key_of(self, topic: bytes) -> QueueKey:
+        """Return the queue of a topic. Raises InvalidInput."""
+        if topic != self._topic:
+            try:
+                name = check_topic(topic.decode())
+            except UnicodeDecodeError:
+                raise InvalidInput("invalid topic value: expected UTF-8") from None
+            self._key = QueueKey(self.namespace, name)
+            self._topic = topic
+        return self._key

@@ -1,0 +1,185 @@
+"""A connection that has subscribed: it gets a message, says what became of it, gets the next."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from penstock.access.expiry import Expiry
+from penstock.access.identity import EVERYBODY
+from penstock.core import limits
+from penstock.core.errors import InvalidInput, PenstockError, ProtocolError
+from penstock.doors.resp import connection_commands, replies
+from penstock.doors.resp.receive import NAMES, WORDS, delay_ms_of
+from penstock.doors.resp.replies import OK, bulk, error
+from penstock.doors.topics.subscriber import NextFailed, Word
+
+if TYPE_CHECKING:
+    from penstock.core.queue import QueueKey
+    from penstock.doors.resp.parser import Command
+    from penstock.doors.resp.session import Session
+    from penstock.doors.topics.subscriber import Message, Subscriber
+
+#: What is not about the message, and is answered while it is waited for.
+_ASIDE: Final = frozenset((b"PING", b"QUIT", b"RESET"))
+
+
+class Over(Exception):
+    """The subscription is over; the connection is closed with some last words, unless it is to go on without it."""
+
+    def __init__(self, last: bytes = b"", *, goes_on: bool = False) -> None:
+        super().__init__()
+        self.last = last
+        self.goes_on = goes_on
+
+
+class Subscription:
+    """What a client says while it is subscribed. ``run`` it; it ends with Over."""
+
+    def __init__(self, session: Session, key: QueueKey) -> None:
+        self._session = session
+        self._link = session.link
+        self._key = key
+        self._settled = False  #: what the client said last about a message has been done
+        self._expired = False  #: its token has
+
+    async def run(self) -> Over:
+        """Deliver messages until it is over. The message in hand goes back to the front then."""
+        try:
+            subscriber = self._session.subscribers.subscribe(self._key)
+        except PenstockError as problem:
+            return Over(error(f"failed to get next value: {problem}"))
+        expiry = Expiry(self._session.identity or EVERYBODY, self._session.engine.clock, self._expire)
+        try:
+            message = await self._first(subscriber)
+            while True:
+                self._link.write(bulk(message.data))
+                await self._link.writable()
+                word, delay_ms = await self._said()
+                message = await self._settle(subscriber, word, delay_ms)
+        except Over as over:
+            return over
+        except NextFailed as problem:
+            return Over(error(f"failed to get next value: {problem.reason}"))
+        except ProtocolError as problem:
+            return Over(replies.broken(problem))
+        finally:
+            expiry.cancel()
+            await subscriber.close()
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._link.wake()
+
+    async def _first(self, subscriber: Subscriber) -> Message:
+        self._settled = True
+        answer = asyncio.ensure_future(subscriber.next())
+        await self._wait(subscriber, answer)
+        return self._given(answer.result())
+
+    async def _settle(self, subscriber: Subscriber, word: Word, delay_ms: int) -> Message:
+        """Do what was said, say so, and wait for the next message."""
+        if subscriber.hold is None:  # the server stops, and has put it back already: it must not say that this is done
+            raise Over
+        self._settled = False
+        answer = asyncio.ensure_future(subscriber.settle_and_next(word, delay_ms, self._confirm))
+        await self._wait(subscriber, answer)
+        try:
+            return self._given(answer.result())
+        except NextFailed:
+            raise
+        except PenstockError as problem:
+            raise Over(error(f"failed to {NAMES[word]}: {problem}")) from None
+
+    def _confirm(self) -> None:
+        self._settled = True
+        self._link.write(OK)
+        self._link.wake()
+
+    def _given(self, message: Message | None) -> Message:
+        if message is None or self._link.gone:  # the server stops, or there is nobody to get it: it goes back
+            raise Over
+        return message
+
+    async def _wait(self, subscriber: Subscriber, answer: asyncio.Future[Message | None]) -> None:
+        """Wait for a message. Meanwhile the client may ask whether we are there, or leave; everything else waits, too."""
+        answer.add_done_callback(lambda _: self._link.wake())
+        try:
+            while not answer.done():
+                if self._settled:  # until then, what the client has said is being done, whether it waits for that or not
+                    self._listen()
+                await self._link.stir()
+        except BaseException:
+            await subscriber.close()
+            answer.cancel()  # what it is given all the same goes back
+            await asyncio.wait([answer])
+            if not answer.cancelled():
+                answer.exception()  # nobody waits for it any more
+            raise
+
+    def _listen(self) -> None:
+        """Look at what the client says while it waits for a message. What is about the message has to wait for it."""
+        self._check_token()
+        while (command := self._link.peek()) is not None:
+            if command[0].upper() not in _ASIDE:
+                _read(command)  # what is wrong is wrong at once
+                if self._link.ahead > limits.resp_ahead_bytes:
+                    raise Over(error("too much was sent ahead"))
+                break
+            self._link.drop()
+            self._answer(command)
+        if self._link.gone:
+            raise Over
+
+    async def _said(self) -> tuple[Word, int]:
+        """Return what the client says about its message, and for how long it is put off, in ms."""
+        while True:
+            self._check_token()
+            command = self._link.peek()
+            if command is None:
+                if self._link.gone:
+                    raise Over
+                await self._link.stir()
+                continue
+            self._link.drop()
+            self._session.log_command(command)
+            if command[0].upper() in _ASIDE:
+                self._answer(command)
+            elif self._in_time():
+                return _read(command)
+
+    def _check_token(self) -> None:
+        if self._expired:
+            raise Over(error("NOAUTH The token has expired. Get a new one, and connect again."))
+
+    def _answer(self, command: Command) -> None:
+        """Answer what is not about the message."""
+        name = command[0].upper()
+        if name == b"QUIT":
+            raise Over(OK)
+        if name == b"RESET":
+            raise Over(goes_on=True)
+        if self._in_time():
+            self._link.write(connection_commands.ping(self._session, command))
+
+    def _in_time(self) -> bool:
+        """Count a command; if it is one too many, say so, and ignore it."""
+        try:
+            self._session.check_pace()
+        except PenstockError as problem:
+            self._link.write(replies.refusal(problem))
+            return False
+        return True
+
+
+def _read(command: Command) -> tuple[Word, int]:
+    """Read what is said about a message. Raises Over."""
+    word = WORDS.get(command[0].upper())
+    if len(command) > (2 if word is Word.DACK else 1):
+        raise Over(error("invalid command"))
+    if word is None:
+        raise Over(error("invalid ack command"))
+    try:
+        return word, delay_ms_of(command) if word is Word.DACK else 0
+    except InvalidInput as problem:
+        raise Over(error(str(problem))) from None
