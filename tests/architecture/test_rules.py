@@ -25,7 +25,7 @@ def dotted(node: ast.AST) -> str:
 
 
 #: Modules that convert dates and never read the clock.
-CALCULATE_WITH_DATES = {"client/_units.py", "core/schedule.py", "core/timestamps.py", "doors/jobs/jsonable.py"}
+CALCULATE_WITH_DATES = {"client/_durations.py", "core/schedule.py", "core/timestamps.py", "doors/jobs/jsonable.py"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.client import JobContext, ResultMissing, Tasks
 from penstock.client._deferring import Deferring
-from penstock.client._handling import Failed
+from penstock.client._execute import Failed
 from penstock.client._stack import last_lines, stack_of
 from penstock.client.models import Job
 from tests.client.test_tasks import run

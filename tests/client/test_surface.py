@@ -14,7 +14,7 @@ import pytest
 
 import penstock.client
 from penstock.client import AsyncClient, Client, Settings
-from penstock.client._units import duration_ms, moment_ms
+from penstock.client._durations import duration_ms, moment_ms
 from tests.client.generate import modules
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from penstock.client import (
     Worker,
     _cancellations,
     _clock,
-    _desk,
-    _handling,
+    _execute,
+    _sanitize,
     _stack,
-    _texts,
+    _worker_loop,
     current_job,
 )
 from penstock.core import limits
@@ -230,12 +230,12 @@ def test_a_report_that_cannot_be_sent_is_not_worth_a_worker(client: Client, queu
 
 
 def test_the_sdk_knows_the_limits_of_the_server() -> None:
-    assert limits.delay_ms_max == _handling.RETRY_MS_MAX
-    assert (limits.error_chars_max, limits.log_message_chars_max) == (_texts.ERROR_CHARS_MAX, _texts.LOG_CHARS_MAX)
-    assert (limits.stack_lines, limits.stack_chars_max) == (_stack.STACK_LINES, _texts.STACK_CHARS_MAX)
+    assert limits.delay_ms_max == _execute.RETRY_MS_MAX
+    assert (limits.error_chars_max, limits.log_message_chars_max) == (_sanitize.ERROR_CHARS_MAX, _sanitize.LOG_CHARS_MAX)
+    assert (limits.stack_lines, limits.stack_chars_max) == (_stack.STACK_LINES, _sanitize.STACK_CHARS_MAX)
     assert limits.ids_max >= _cancellations.JOBS_MAX
     assert limits.claim_wait_ms_max >= _cancellations.WAIT_S * 1000
-    assert limits.progress_message_chars_max == _texts.PROGRESS_CHARS_MAX
+    assert limits.progress_message_chars_max == _sanitize.PROGRESS_CHARS_MAX
 
 
 def test_a_failed_attempt_is_logged(client: Client, queue: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -566,7 +566,7 @@ def test_finished_work_is_held_until_the_server_is_back(
 
 
 def test_a_worker_ends_even_if_the_server_is_away(tmp_path: Path, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_desk, "LAST_S", 0.2)
+    monkeypatch.setattr(_worker_loop, "LAST_S", 0.2)
     begun, release = threading.Event(), threading.Event()
 
     def handle(job: JobContext) -> None:
@@ -600,7 +600,7 @@ def test_a_handler_that_exits_fails_and_a_desk_that_breaks_is_told(
     async def broken(*_args: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(_desk.Desk, "_renew", broken)
+    monkeypatch.setattr(_worker_loop.Desk, "_renew", broken)
     client.jobs.push(queue, 1)
     with pytest.raises(ZeroDivisionError):
         Worker(client, queue, lambda job: until(lambda: job.cancelled), heartbeat=0.05, stop_timeout=0.1).run()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock.client._async.client import AsyncClient
+from penstock.client._durations import Duration, Moment
 from penstock.client._settings import Settings
 from penstock.client._sync.client import Client
-from penstock.client._units import Duration, Moment
 from penstock.client.context import JobCancelled, JobContext, current_job
 from penstock.client.errors import (
     ApiError,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.client._async.client import AsyncClient
-    from penstock.client._hand import Hand
+    from penstock.client._held_jobs import Hand
     from penstock.client.context import JobContext
 
 log = logging.getLogger("penstock.client")

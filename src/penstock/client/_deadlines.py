@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from penstock.client._hand import Hand
+    from penstock.client._held_jobs import Hand
     from penstock.client.context import JobContext
 
 #: How much earlier than the server a worker ends an attempt: this part of the timeout, and so many seconds at the most.

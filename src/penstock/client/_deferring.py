@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.client import _clock
-from penstock.client._handling import Failed
+from penstock.client._execute import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from penstock.client._call import path
+from penstock.client._request import path
 
 #: The server's limits; a test holds them to those.
 NAME_CHARS_MAX: Final = 256

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.client import messages as m
 from penstock.client import models
-from penstock.client._call import one_field, reading
+from penstock.client._request import one_field, reading
 
 
 class _Pulled(msgspec.Struct):

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.client._plain import encode
-from penstock.client._texts import sendable
+from penstock.client._sanitize import sendable
 
 NULL = msgspec.Raw(b"null")
 #: A request may have 10 MB; a result needs a little company.

@@ -9,11 +9,11 @@ import httpx2
 import msgspec
 
 from penstock.client import _clock
-from penstock.client._call import IF_SETTLED
+from penstock.client._request import IF_SETTLED
 from penstock.client.errors import ApiError, Conflict, ConnectionFailed, LeaseLost, NotFound
 
 if TYPE_CHECKING:
-    from penstock.client._call import Call
+    from penstock.client._request import Call
 
 log = logging.getLogger("penstock.client")
 

@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.client._texts import STACK_CHARS_MAX, sendable
+from penstock.client._sanitize import STACK_CHARS_MAX, sendable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.client._runners import LoopRunner, ThreadRunner
+from penstock.client._executors import LoopRunner, ThreadRunner
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from penstock.client._runners import Finished
+    from penstock.client._executors import Finished
     from penstock.client.context import JobContext
     from penstock.client.tasks import Tasks
 

@@ -6,7 +6,7 @@ from collections import deque
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
-from penstock.client._texts import LOG_CHARS_MAX, PROGRESS_CHARS_MAX, sendable
+from penstock.client._sanitize import LOG_CHARS_MAX, PROGRESS_CHARS_MAX, sendable
 from penstock.client.errors import PenstockError
 
 if TYPE_CHECKING:

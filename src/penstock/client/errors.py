@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.client._units import Duration
+    from penstock.client._durations import Duration
 
 
 class PenstockError(Exception):

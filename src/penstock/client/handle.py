@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.client import _clock
+from penstock.client._durations import Duration, duration_s
 from penstock.client._results import reason_missing
-from penstock.client._units import Duration, duration_s
 from penstock.client.errors import JobFailed, JobGone, NotFound, ResultMissing, ResultTimeout
 
 if TYPE_CHECKING:

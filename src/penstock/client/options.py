@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 import msgspec
 
 from penstock.client import _clock
-from penstock.client._units import Duration, Moment, duration_ms, moment_ms
+from penstock.client._durations import Duration, Moment, duration_ms, moment_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, Proto
 from penstock.client import _settings
 from penstock.client._arguments import Arguments
 from penstock.client._backend import Backend, ServerBackend
-from penstock.client._calling import TaskCall
-from penstock.client._handling import UnknownTask
+from penstock.client._execute import UnknownTask
 from penstock.client._names import NAME_CHARS_MAX, new_queue
 from penstock.client._plain import encode
+from penstock.client._task_call import TaskCall
 from penstock.client.errors import Fail
 from penstock.client.handle import Handle
 from penstock.client.options import JobOptions, NewJob, job_fields
 
 if TYPE_CHECKING:
     from penstock.client._async.client import AsyncClient
+    from penstock.client._durations import Duration, Moment
     from penstock.client._sync.client import Client
-    from penstock.client._units import Duration, Moment
     from penstock.client.context import JobContext
 
 P = ParamSpec("P")

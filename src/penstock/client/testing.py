@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 import msgspec
 
 from penstock.client import _clock
-from penstock.client._handling import Deferred, Done, Dropped, Failed, run, timed_out
+from penstock.client._durations import duration_ms, moment_ms
+from penstock.client._execute import Deferred, Done, Dropped, Failed, run, timed_out
 from penstock.client._settings import Settings
 from penstock.client._sync.client import Client
-from penstock.client._units import duration_ms, moment_ms
 from penstock.client.context import JobContext
 from penstock.client.errors import ApiError, NotFound
 from penstock.client.models import Job, Waited
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from penstock.client._async.client import AsyncClient
-    from penstock.client._handling import Outcome
-    from penstock.client._units import Duration
+    from penstock.client._durations import Duration
+    from penstock.client._execute import Outcome
     from penstock.client.options import NewJob
     from penstock.client.tasks import Task, Tasks
 

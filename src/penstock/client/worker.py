@@ -9,13 +9,13 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from penstock.client._desk import Desk
-from penstock.client._handling import is_async
-from penstock.client._plan import Plan
-from penstock.client._runners import LoopRunner, Runner, ThreadRunner
+from penstock.client._durations import Duration, duration_s
+from penstock.client._execute import is_async
+from penstock.client._executors import LoopRunner, Runner, ThreadRunner
 from penstock.client._settings import Settings
 from penstock.client._task_runner import TaskRunner
-from penstock.client._units import Duration, duration_s
+from penstock.client._worker_loop import Desk
+from penstock.client._worker_options import Plan
 from penstock.client.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from penstock.client._async.client import AsyncClient
-    from penstock.client._handling import Handler
+    from penstock.client._execute import Handler
     from penstock.client._sync.client import Client
 
 

@@ -18,8 +18,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.client._call import path
 from penstock.client._clock import steady
+from penstock.client._request import path
 from penstock.client.errors import Conflict, PenstockError
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.options import Options

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 
-from penstock.client._call import path
 from penstock.client._clock import block
+from penstock.client._request import path
 from penstock.client.errors import ApiError, Conflict, NotFound, PenstockError
 from penstock.spark import schemas
 from penstock.spark.journal import HISTORY_REPLACED

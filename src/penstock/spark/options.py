@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.client._units import text_moment_ms
+from penstock.client._durations import text_moment_ms
 from penstock.client.errors import PenstockError
 
 if TYPE_CHECKING:

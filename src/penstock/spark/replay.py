@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.client._call import path
+from penstock.client._request import path
 from penstock.client.errors import NotFound, PenstockError
 from penstock.spark import options as opts
 from penstock.spark.trouble import ours, sentence

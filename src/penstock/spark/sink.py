@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.client._call import path
+from penstock.client._request import path
 from penstock.client.errors import PenstockError
 from penstock.spark import schemas
 from penstock.spark.checkpoint import Checkpoint

@@ -18,8 +18,8 @@ import msgspec
 import pyarrow as pa
 
 from penstock.client import _tls
-from penstock.client._call import Call, body, path, query
 from penstock.client._clock import block
+from penstock.client._request import Call, body, path, query
 from penstock.client._retry import Attempts
 from penstock.client._settings import UNSENDABLE, is_sendable
 from penstock.client.errors import PenstockError, UnexpectedReply

@@ -13,7 +13,7 @@ from penstock.client._async.queues import AsyncQueues
 from penstock.client._async.transport import AsyncTransport
 from penstock.client._async.webhooks import AsyncWebhooks
 from penstock.client._async.workers import AsyncWorkers
-from penstock.client._units import Duration, duration_s
+from penstock.client._durations import Duration, duration_s
 from penstock.masking import without_password
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from penstock.client import _replies as replies
-from penstock.client._call import IF_PUSHED, IF_TAKEN, Call, body, nothing, path, query
+from penstock.client._durations import Duration, duration_ms
 from penstock.client._names import queue_path
 from penstock.client._plain import encode
-from penstock.client._units import Duration, duration_ms
+from penstock.client._request import IF_PUSHED, IF_TAKEN, Call, body, nothing, path, query
 from penstock.client.errors import LeaseLost
 from penstock.client.options import JobOptions, NewJob, is_remembered, job_fields
 

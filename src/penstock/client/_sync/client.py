@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from penstock.client import _settings
+from penstock.client._durations import Duration, duration_s
 from penstock.client._sync.crons import Crons
 from penstock.client._sync.events import Events
 from penstock.client._sync.jobs import Jobs
@@ -14,7 +15,6 @@ from penstock.client._sync.queues import Queues
 from penstock.client._sync.transport import Transport
 from penstock.client._sync.webhooks import Webhooks
 from penstock.client._sync.workers import Workers
-from penstock.client._units import Duration, duration_s
 from penstock.masking import without_password
 
 if TYPE_CHECKING:

@@ -6,16 +6,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.client import _replies as replies
-from penstock.client._call import Call, nothing, path
-from penstock.client._calling import TaskCall
+from penstock.client._durations import Duration, duration_ms
 from penstock.client._names import new_queue
 from penstock.client._plain import encode
-from penstock.client._units import Duration, duration_ms
+from penstock.client._request import Call, nothing, path
+from penstock.client._task_call import TaskCall
 from penstock.client.options import cron_fields
 
 if TYPE_CHECKING:
-    from penstock.client._calling import CalledTask
     from penstock.client._sync.transport import Transport
+    from penstock.client._task_call import CalledTask
     from penstock.client.models import Cron
     from penstock.client.options import Backoff, CronJobOptions
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from penstock.client._call import Call, nothing
 from penstock.client._clock import block
 from penstock.client._names import queue_path
+from penstock.client._request import Call, nothing
 from penstock.client._retry import FIRST_PAUSE_S, Attempts
 from penstock.client._sse import SseReader
 

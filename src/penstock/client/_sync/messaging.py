@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client import _clock
 from penstock.client import _replies as replies
-from penstock.client._call import IF_SETTLED, IF_TAKEN, Call, body, nothing, path, query
+from penstock.client._durations import Duration, Moment, duration_ms, moment_ms
 from penstock.client._names import queue_path
 from penstock.client._plain import encode
-from penstock.client._units import Duration, Moment, duration_ms, moment_ms
+from penstock.client._request import IF_SETTLED, IF_TAKEN, Call, body, nothing, path, query
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

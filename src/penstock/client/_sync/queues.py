@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from penstock.client import _replies as replies
-from penstock.client._call import Call, body, nothing, query
+from penstock.client._durations import Duration, duration_ms
 from penstock.client._names import queue_path
-from penstock.client._units import Duration, duration_ms
+from penstock.client._request import Call, body, nothing, query
 
 if TYPE_CHECKING:
     from penstock.client._sync.transport import Transport

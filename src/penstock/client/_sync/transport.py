@@ -13,7 +13,7 @@ from penstock.client._retry import SHORTEST_CONNECT_S, Attempts
 from penstock.client.errors import UnexpectedReply
 
 if TYPE_CHECKING:
-    from penstock.client._call import Call
+    from penstock.client._request import Call
     from penstock.client._settings import Settings
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.client import _replies as replies
-from penstock.client._call import Call, body, nothing, path
+from penstock.client._request import Call, body, nothing, path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

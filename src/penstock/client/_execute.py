@@ -7,9 +7,9 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from penstock.client import _results
+from penstock.client._durations import duration_ms
+from penstock.client._sanitize import ERROR_CHARS_MAX, sendable
 from penstock.client._stack import stack_of
-from penstock.client._texts import ERROR_CHARS_MAX, sendable
-from penstock.client._units import duration_ms
 from penstock.client.context import JobCancelled, JobContext, set_current
 from penstock.client.errors import Fail, Retry
 

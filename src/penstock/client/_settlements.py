@@ -9,10 +9,10 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from penstock.client import _results
-from penstock.client._handling import DROPPED, Deferred, Done, Dropped, Failed, Outcome
-from penstock.client._plan import BATCH_MAX
+from penstock.client._execute import DROPPED, Deferred, Done, Dropped, Failed, Outcome
 from penstock.client._results import NULL
 from penstock.client._stack import STACK_LINES, last_lines
+from penstock.client._worker_options import BATCH_MAX
 from penstock.client.errors import ApiError, LeaseLost, PenstockError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.client._async.client import AsyncClient
     from penstock.client._deferring import Deferring
-    from penstock.client._hand import Hand
+    from penstock.client._held_jobs import Hand
     from penstock.client.context import JobContext
 
 log = logging.getLogger("penstock.client")

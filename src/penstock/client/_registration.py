@@ -12,7 +12,7 @@ from penstock.client.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.client._async.client import AsyncClient
-    from penstock.client._plan import Plan
+    from penstock.client._worker_options import Plan
 
 log = logging.getLogger("penstock.client")
 #: How long leaving may take, in seconds.

@@ -9,15 +9,15 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.client import _handling
-from penstock.client._handling import DROPPED
+from penstock.client import _execute
+from penstock.client._execute import DROPPED
 from penstock.client._stack import stack_of_frame
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from penstock.client._handling import Handler, Outcome
+    from penstock.client._execute import Handler, Outcome
     from penstock.client.context import JobContext
 
     Finished = Callable[[JobContext, Outcome], None]
@@ -97,7 +97,7 @@ class ThreadRunner:
                 continue
             context.thread = threading.get_ident()
             context.begun = True
-            outcome = _handling.run(self._handler, context)
+            outcome = _execute.run(self._handler, context)
             context.thread = None
             if context.timed_out:
                 with self._lock:
@@ -173,7 +173,7 @@ class LoopRunner:
         self._start()
 
     async def _work(self, context: JobContext) -> None:
-        self._finished(context, await _handling.run_async(self._handler, context))
+        self._finished(context, await _execute.run_async(self._handler, context))
 
 
 class Runner(Protocol):

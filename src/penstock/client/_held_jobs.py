@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.client._clock import steady
-from penstock.client._plan import AHEAD_S, STALE_S
+from penstock.client._worker_options import AHEAD_S, STALE_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

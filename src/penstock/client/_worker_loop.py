@@ -16,12 +16,12 @@ from penstock.client._async.client import AsyncClient
 from penstock.client._cancellations import Cancellations
 from penstock.client._deadlines import Deadlines
 from penstock.client._deferring import Deferring
-from penstock.client._hand import Hand
-from penstock.client._handling import DROPPED, timed_out
-from penstock.client._outbox import Outbox
-from penstock.client._plan import AHEAD_S, BATCH_MAX, Plan
-from penstock.client._presence import Presence
+from penstock.client._execute import DROPPED, timed_out
+from penstock.client._held_jobs import Hand
+from penstock.client._registration import Presence
 from penstock.client._retry import ENDLESS_S
+from penstock.client._settlements import Outbox
+from penstock.client._worker_options import AHEAD_S, BATCH_MAX, Plan
 from penstock.client.context import JobContext
 from penstock.client.errors import ApiError, LeaseLost, PenstockError
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
     from typing import Any
 
-    from penstock.client._runners import Runner
+    from penstock.client._executors import Runner
     from penstock.client._settings import Settings
     from penstock.client.models import Job
 
