@@ -21,7 +21,7 @@ from penstock.lake.location import Lake
 from penstock.lake.tables import EVENTS, JOBS, MINUTES
 from penstock.lake.writer import mark_of, shard_mark
 from penstock.spark import options
-from penstock.spark.wire import Wire
+from penstock.spark.http_client import Wire
 from tests.spark.driver import BATCH, LEASE
 from tests.spark.tap import Tap
 

@@ -14,10 +14,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from penstock.lake.location import CARD, Lake
 from penstock.spark import options
 from penstock.spark.journal import JournalReplaced, JournalStream
-from penstock.spark.lease import HistoryChanged, LeaseReader
 from penstock.spark.options import OptionInvalid
 from penstock.spark.pipeline.card import LakeInvalid
 from penstock.spark.pipeline.run import Builder
+from penstock.spark.queue_stream import HistoryChanged, LeaseReader
 from tests.doors.api import Api
 from tests.doors.test_history import restore
 from tests.support.ports import free_port

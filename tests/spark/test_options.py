@@ -9,8 +9,8 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from penstock.core import limits
 from penstock.spark import options, schemas
+from penstock.spark.http_client import Wire
 from penstock.spark.options import OptionInvalid
-from penstock.spark.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

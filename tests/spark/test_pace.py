@@ -10,8 +10,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from penstock.spark import options
 from penstock.spark.journal import JournalStream
-from penstock.spark.lease import LeaseReader
-from penstock.spark.pace import Pace
+from penstock.spark.queue_stream import LeaseReader
+from penstock.spark.trigger_pacing import Pace
 
 if TYPE_CHECKING:
     from tests.spark.fake import FakeServer

@@ -15,8 +15,8 @@ from penstock.cli.main import main
 from penstock.lake.location import Lake, fitted
 from penstock.lake.tables import ATTEMPTS, JOBS
 from penstock.spark import options
+from penstock.spark.http_client import Wire
 from penstock.spark.replay import HEADER
-from penstock.spark.wire import Wire
 from tests.spark.chaos import fill, values_of
 from tests.support.server import ServerProcess
 

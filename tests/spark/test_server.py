@@ -14,7 +14,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from penstock.spark import options
 from penstock.spark.batch import JobsReader
-from penstock.spark.lease import LeaseReader, Split
+from penstock.spark.queue_stream import LeaseReader, Split
 from penstock.store.sqlite.store import FILE_NAME
 from tests.spark.chaos import counts, fill, until, values_of
 from tests.support.server import ServerProcess

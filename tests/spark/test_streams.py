@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from penstock.spark import batch, lease, options
+from penstock.spark import batch, options, queue_stream
 from penstock.spark.journal import EventsLost, JournalStream
 from tests.spark.chaos import until
 
@@ -146,13 +146,13 @@ def test_a_stream_begins_with_queues_that_are_empty(run: Run, fake: FakeServer) 
 
 
 def test_more_queues_than_one_claim_may_name(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "QUEUES_PER_CLAIM", 10)
-    monkeypatch.setattr(lease, "QUEUES_COUNTED", 5)
+    monkeypatch.setattr(queue_stream, "QUEUES_PER_CLAIM", 10)
+    monkeypatch.setattr(queue_stream, "QUEUES_COUNTED", 5)
     monkeypatch.setattr(batch, "QUEUES_PER_SNAPSHOT", 20)
     for number in range(25):
         fake.push(f"q{number:02}", ["x"])
     wanted = options.for_stream({"url": fake.url, "queuesPattern": "q.*", "maxOffsetsPerTrigger": "9"})
-    reader = lease.LeaseReader(wanted, StructType([StructField("queue", StringType())]))
+    reader = queue_stream.LeaseReader(wanted, StructType([StructField("queue", StringType())]))
     offset: dict[str, Any] = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
     taken = 0

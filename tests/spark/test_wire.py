@@ -10,10 +10,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.client.errors import ApiError, ConnectionFailed
 from penstock.spark import options
+from penstock.spark.http_client import RowsMissing, Wire
 from penstock.spark.journal import EventsLost, Range, ranges_of, read_range
 from penstock.spark.schemas import _ARROW, COLUMNS
 from penstock.spark.sink import BatchWriter
-from penstock.spark.wire import RowsMissing, Wire
 
 if TYPE_CHECKING:
     from tests.spark.fake import FakeServer

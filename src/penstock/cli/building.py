@@ -192,7 +192,7 @@ def _run(
     **more: Any,
 ) -> None:
     from penstock.client.errors import PenstockError  # noqa: PLC0415
-    from penstock.spark import options, trouble  # noqa: PLC0415
+    from penstock.spark import errors, options  # noqa: PLC0415
     from penstock.spark.pipeline import run as running  # noqa: PLC0415
 
     checked = options.for_batch(given)
@@ -216,7 +216,7 @@ def _run(
             if stop.is_set():  # Ctrl-C reaches Spark's workers as well
                 click.echo("Stopped in the middle of a batch; the next run does it again.")
                 return
-            found = None if isinstance(error, PenstockError) else trouble.ours(error)
+            found = None if isinstance(error, PenstockError) else errors.ours(error)
             if found is None:
                 raise
             raise found from error
@@ -229,7 +229,7 @@ def _run(
 
 def knock(options: Options) -> None:
     """Ask the server for its journal. Raises PenstockError if it does not answer, or may not, or cannot."""
-    from penstock.spark.wire import Wire  # noqa: PLC0415
+    from penstock.spark.http_client import Wire  # noqa: PLC0415
 
     with Wire(replace(options, retry_for=_PATIENCE_MS)) as wire:
         wire.get("/bulk/journal/at", shard=0, timestamp=0)

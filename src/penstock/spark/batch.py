@@ -10,9 +10,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.client.errors import NotFound, PenstockError
 from penstock.spark import schemas
+from penstock.spark.http_client import LONG_MS, Wire, queues_of
 from penstock.spark.journal import Positions, ranges_of, read_range
 from penstock.spark.options import OptionInvalid
-from penstock.spark.wire import LONG_MS, Wire, queues_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

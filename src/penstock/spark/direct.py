@@ -23,9 +23,9 @@ from penstock.bulkwork.jobs import jobs_batch
 from penstock.bulkwork.journal import Gathering
 from penstock.core.lifecycle import State
 from penstock.spark import schemas
+from penstock.spark.http_client import Wire, queues_of
 from penstock.spark.journal import EventsLost, Range, lost
 from penstock.spark.options import OptionInvalid, Options
-from penstock.spark.wire import Wire, queues_of
 from penstock.store.bulk_reader import Block
 from penstock.store.postgres import columns
 

@@ -110,7 +110,7 @@ def _source() -> Finding:
 
 def _server(url: str) -> Finding:
     from penstock.spark import options  # noqa: PLC0415, what is missing was said above
-    from penstock.spark.wire import Wire  # noqa: PLC0415
+    from penstock.spark.http_client import Wire  # noqa: PLC0415
 
     try:
         with Wire(options.for_batch({"url": url, "table": "jobs", "retryFor": "0", "timeout": "5s"})) as wire:

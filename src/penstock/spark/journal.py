@@ -18,9 +18,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 from penstock.client._clock import block
 from penstock.client.errors import ApiError, PenstockError
 from penstock.spark import schemas
+from penstock.spark.http_client import Wire, wrong_shard
 from penstock.spark.options import TRIGGER_DELAY_MS, OptionInvalid
-from penstock.spark.pace import Pace
-from penstock.spark.wire import Wire, wrong_shard
+from penstock.spark.trigger_pacing import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.client._request import path
 from penstock.client.errors import NotFound, PenstockError
 from penstock.spark import options as opts
-from penstock.spark.trouble import ours, sentence
-from penstock.spark.wire import Wire
+from penstock.spark.errors import ours, sentence
+from penstock.spark.http_client import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

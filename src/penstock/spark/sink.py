@@ -21,7 +21,7 @@ from penstock.client._request import path
 from penstock.client.errors import PenstockError
 from penstock.spark import schemas
 from penstock.spark.checkpoint import Checkpoint
-from penstock.spark.wire import LONG_MS, Wire
+from penstock.spark.http_client import LONG_MS, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

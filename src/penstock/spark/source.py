@@ -38,10 +38,12 @@ class PenstockSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, Spark's name
         """Return the reader of a stream: the journal, or queues."""
-        from penstock.spark import journal, lease, options  # noqa: PLC0415
+        from penstock.spark import journal, options, queue_stream  # noqa: PLC0415
 
         wanted = options.for_stream(self.options)
-        return lease.LeaseReader(wanted, schema) if wanted.table == "queues" else journal.JournalStream(wanted, schema)
+        return (
+            queue_stream.LeaseReader(wanted, schema) if wanted.table == "queues" else journal.JournalStream(wanted, schema)
+        )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch."""

@@ -20,14 +20,14 @@ from penstock.lake.maintenance import compact
 from penstock.lake.tables import EVENTS, QUARANTINE, TABLES
 from penstock.lake.transform import DERIVED
 from penstock.lake.writer import BATCH_MARK, commit, mark_of, paths_of_batch, shard_mark
+from penstock.spark.errors import is_passing, ours
+from penstock.spark.http_client import Wire
 from penstock.spark.journal import Positions, Range, fetch_range, ranges_of
 from penstock.spark.pipeline.build import rebuild
 from penstock.spark.pipeline.card import LOCK, LakeInvalid, histories_of, note_format, note_histories, open_card
-from penstock.spark.pipeline.fleet import look
 from penstock.spark.pipeline.migrate import migrate
 from penstock.spark.pipeline.tasks import fetch, remake
-from penstock.spark.trouble import is_passing, ours
-from penstock.spark.wire import Wire
+from penstock.spark.pipeline.worker_snapshot import look
 
 if TYPE_CHECKING:
     import threading

@@ -12,7 +12,7 @@ from penstock.client._clock import fresh_name, now_ms
 from penstock.client.errors import PenstockError
 from penstock.lake.tables import FLEET, TENANTS
 from penstock.lake.writer import PartWriter, commit
-from penstock.spark.wire import Wire
+from penstock.spark.http_client import Wire
 
 if TYPE_CHECKING:
     from penstock.lake.location import Lake

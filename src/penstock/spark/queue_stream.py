@@ -26,10 +26,10 @@ from penstock.client._clock import block
 from penstock.client._request import path
 from penstock.client.errors import ApiError, Conflict, NotFound, PenstockError
 from penstock.spark import schemas
+from penstock.spark.http_client import LONG_MS, Wire, acknowledge, queues_of
 from penstock.spark.journal import HISTORY_REPLACED
 from penstock.spark.options import TRIGGER_DELAY_MS
-from penstock.spark.pace import Pace
-from penstock.spark.wire import LONG_MS, Wire, acknowledge, queues_of
+from penstock.spark.trigger_pacing import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -320,9 +320,9 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._wire
 
     def _keep(self, group: str) -> None:
-        """See to it that a keeper runs (penstock.spark.keeper)."""
+        """See to it that a keeper runs (penstock.spark.lease_keeper)."""
         if self._keeper is None or self._keeper.poll() is not None:
-            command = [sys.executable, "-m", "penstock.spark.keeper"]
+            command = [sys.executable, "-m", "penstock.spark.lease_keeper"]
             # In a session of its own, so that it outlives the signal that ends Spark's processes by a moment.
             self._keeper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603, no shell
             self._say(asdict(self.options))

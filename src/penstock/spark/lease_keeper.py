@@ -22,8 +22,8 @@ from penstock.client._clock import steady
 from penstock.client._request import path
 from penstock.client.errors import Conflict, PenstockError
 from penstock.spark.checkpoint import Checkpoint
+from penstock.spark.http_client import LONG_MS, Wire, acknowledge
 from penstock.spark.options import Options
-from penstock.spark.wire import LONG_MS, Wire, acknowledge
 
 if TYPE_CHECKING:
     from typing import BinaryIO
