@@ -1,8 +1,8 @@
 """The one configuration. Later sources win: defaults, the file given by ``--config``, environment variables, flags."""
 
-from penstock.config.readers import Listener, duration
+from penstock.config.display import example, lines_of, spell
+from penstock.config.parsers import Listener, duration
 from penstock.config.settings import SECRETS, SETTINGS, Config, Setting, flag_of
-from penstock.config.shown import example, lines_of, spell
 from penstock.config.sources import load
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.config.readers import Listener
+from penstock.config.parsers import Listener
 from penstock.config.settings import SETTINGS, flag_of
 from penstock.core.errors import ConfigInvalid
 

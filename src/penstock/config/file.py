@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Never
 
 import yaml
 
-from penstock.config import sections
-from penstock.config.sections import Entry, Found, Given
+from penstock.config import epochq_compat
+from penstock.config.epochq_compat import Entry, Found, Given
 from penstock.config.settings import NOTHING, SECRETS, SETTINGS
 from penstock.core.errors import ConfigInvalid
 
@@ -50,18 +50,18 @@ def _read(file: Path, loader: yaml.SafeLoader, top: yaml.Node) -> Found:
     nested: dict[str, Entry] = {}
     for line in _lines(file, loader, top):
         name = line.key.replace("-", "_")
-        is_section = name in sections.NAMES and (isinstance(line.node, yaml.MappingNode) or name not in SETTINGS)
+        is_section = name in epochq_compat.NAMES and (isinstance(line.node, yaml.MappingNode) or name not in SETTINGS)
         if is_section:
             for each in _section(file, loader, line):
                 key = f"{name}.{each.key}"
-                if key not in sections.KEYS:
-                    _unknown(file, each, key, sections.KEYS)
+                if key not in epochq_compat.KEYS:
+                    _unknown(file, each, key, epochq_compat.KEYS)
                 nested[key] = Entry(key, _text_of(key, _value(loader, each), file, each), f"{file}, line {each.number}")
         elif name in SETTINGS:
             texts[name] = Given(_text_of(name, _value(loader, line), file, line), f"{file}, line {line.number}", name)
         else:
-            _unknown(file, line, line.key, (*SETTINGS, *sorted(sections.NAMES - set(SETTINGS))))
-    found = sections.translate(nested)
+            _unknown(file, line, line.key, (*SETTINGS, *sorted(epochq_compat.NAMES - set(SETTINGS))))
+    found = epochq_compat.translate(nested)
     for name, given in found.texts.items():
         if name in texts:
             raise ConfigInvalid(
@@ -75,7 +75,7 @@ def _section(file: Path, loader: yaml.SafeLoader, line: _Line) -> Iterator[_Line
     if isinstance(line.node, yaml.MappingNode):
         yield from _lines(file, loader, line.node)
     elif _value(loader, line) is not None:
-        some = next(key for key in sections.KEYS if key.startswith(f"{line.key}."))
+        some = next(key for key in epochq_compat.KEYS if key.startswith(f"{line.key}."))
         raise ConfigInvalid(
             f"The configuration file {file} has a value for {line.key} (line {line.number}), which is a section: expected "
             f"settings of its own below it, such as {some}."
@@ -113,11 +113,11 @@ def _text_of(name: str, value: object, file: Path, line: _Line) -> str:
     where = f"The configuration file {file} has"
     if isinstance(value, bool):  # YAML reads a bare off, no, on or yes as a truth value
         return "on" if value else "off"
-    if name in SECRETS | sections.SECRETS and not all(isinstance(each, str) for each in items):
+    if name in SECRETS | epochq_compat.SECRETS and not all(isinstance(each, str) for each in items):
         raise ConfigInvalid(f"{where} a value of {name} that is not text (line {line.number}). Put it in quotes.")
-    if not items and (ours := sections.SAME.get(name, name)) in NOTHING:
+    if not items and (ours := epochq_compat.SAME.get(name, name)) in NOTHING:
         return NOTHING[ours]
-    empty = not items and name not in sections.WITHOUT_MEANING
+    empty = not items and name not in epochq_compat.WITHOUT_MEANING
     if empty or not all(isinstance(each, str | int | float) for each in items):
         raise ConfigInvalid(f"{where} no usable value for {name} (line {line.number}). Leave the line out for the default.")
     return ",".join(map(str, items))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from penstock.config import readers
-from penstock.config.readers import Listener
+from penstock.config import parsers
+from penstock.config.parsers import Listener
 from penstock.core import limits
 from penstock.core.durability import Durability
 from penstock.core.pool_shares import ALL, HALF
@@ -152,24 +152,24 @@ SETTINGS: dict[str, Setting] = {
         "directory that holds the queue",
     ),
     "stores": Setting(
-        readers.stores,
+        parsers.stores,
         ("PENSTOCK_STORES",),
         "databases (postgresql://…) or directories (sqlite:DIR) to keep the queues in instead of data; --store once for each",
         "--store",
     ),
     "database_answer_ms": Setting(
-        readers.duration(1_000, 15_000),
+        parsers.duration(1_000, 15_000),
         ("PENSTOCK_DATABASE_ANSWER_MS",),
         "how long a database may say nothing at all until it is taken for lost, and everything is refused until it answers",
     ),
     "redis": Setting(
-        readers.redis,
+        parsers.redis,
         ("PENSTOCK_REDIS",),
         "Redis (redis://…, rediss://…) or its Sentinels (sentinel://HOST,HOST/MASTER) for the fast path of databases; several, "
         "separated by commas, are for the shards in turn",
     ),
     "redis_hot_jobs": Setting(
-        readers.number(1, 10**9),
+        parsers.number(1, 10**9),
         ("PENSTOCK_REDIS_HOT_JOBS",),
         "jobs taken from a queue within a second that make it a hot one",
     ),
@@ -178,115 +178,115 @@ SETTINGS: dict[str, Setting] = {
         ("PENSTOCK_WAL_DIR", "WAL_DIR"),
         "directory of the log of the enqueue buffer, with databases and Redis; if not set: the data directory",
     ),
-    "http": Setting(readers.main_listener, ("PENSTOCK_HTTP",), "where the doors listen (HTTP_PORT and HOST work too)"),
+    "http": Setting(parsers.main_listener, ("PENSTOCK_HTTP",), "where the doors listen (HTTP_PORT and HOST work too)"),
     "tcp": Setting(
-        readers.listener,
+        parsers.listener,
         ("PENSTOCK_TCP",),
         "where the jobs door's TCP protocol listens, or off (TCP_PORT and HOST work too)",
     ),
     "resp": Setting(
-        readers.listener,
+        parsers.listener,
         ("PENSTOCK_RESP",),
         "where the topics door speaks the Redis protocol, or off; with TLS if there is a certificate",
     ),
     "resp_plain": Setting(
-        readers.listener,
+        parsers.listener,
         ("PENSTOCK_RESP_PLAIN",),
         "a second listener of the Redis protocol that never uses TLS, or off",
     ),
     "metrics": Setting(
-        readers.listener, ("PENSTOCK_METRICS",), "where Prometheus finds metrics besides /prometheus, or off"
+        parsers.listener, ("PENSTOCK_METRICS",), "where Prometheus finds metrics besides /prometheus, or off"
     ),
     "batches": Setting(
-        readers.listener,
+        parsers.listener,
         ("PENSTOCK_BATCHES",),
         "where the batches door listens on its own, as mqueue does (8080 there), or off",
     ),
     "batches_max_retries": Setting(
-        readers.number(1, limits.attempts_max),
+        parsers.number(1, limits.attempts_max),
         ("PENSTOCK_BATCHES_MAX_RETRIES",),
         "deliveries of a message of the batches door that may fail before it is a dead letter, unless it says otherwise",
     ),
     "topics": Setting(
-        readers.listener,
+        parsers.listener,
         ("PENSTOCK_TOPICS",),
         "where the topics door listens on its own, as miniqueue does (8080 there), or off",
     ),
     "topics_lease_ms": Setting(
-        readers.duration(300, limits.HOUR_MS),
+        parsers.duration(300, limits.HOUR_MS),
         ("PENSTOCK_TOPICS_LEASE_MS",),
         "how long after the death of a server the messages come back that its subscribers held",
     ),
     "messages": Setting(
-        readers.listener,
+        parsers.listener,
         ("PENSTOCK_MESSAGES",),
         "where the messages door listens on its own, as EpochQ does (8080 there), or off",
     ),
     "messages_visibility_timeout_ms": Setting(
-        readers.duration(1, limits.timeout_ms_max),
+        parsers.duration(1, limits.timeout_ms_max),
         ("PENSTOCK_MESSAGES_VISIBILITY_TIMEOUT_MS",),
         "how long a consumer has for a message, unless its queue or the consumer says otherwise",
     ),
     "messages_max_size_kb": Setting(
-        readers.number(1, limits.payload_bytes_max // 1024), ("PENSTOCK_MESSAGES_MAX_SIZE_KB",), "how large a message may be"
+        parsers.number(1, limits.payload_bytes_max // 1024), ("PENSTOCK_MESSAGES_MAX_SIZE_KB",), "how large a message may be"
     ),
     "messages_batch_max": Setting(
-        readers.number(1, limits.bulk_jobs_max),
+        parsers.number(1, limits.bulk_jobs_max),
         ("PENSTOCK_MESSAGES_BATCH_MAX",),
         "messages that may be published or consumed at once",
     ),
     "messages_batch_default": Setting(
-        readers.number(1, limits.bulk_jobs_max),
+        parsers.number(1, limits.bulk_jobs_max),
         ("PENSTOCK_MESSAGES_BATCH_DEFAULT",),
         "messages that a consumer gets who does not say how many",
     ),
     "messages_max": Setting(
-        readers.number(1, limits.queue_messages_max),
+        parsers.number(1, limits.queue_messages_max),
         ("PENSTOCK_MESSAGES_MAX",),
         "messages that a queue holds, ready and in flight, unless it says otherwise",
     ),
     "messages_max_retries": Setting(
-        readers.number(0, limits.attempts_max),
+        parsers.number(0, limits.attempts_max),
         ("PENSTOCK_MESSAGES_MAX_RETRIES",),
         "how often a message is delivered before it is a dead letter, unless its queue or the message says otherwise",
     ),
     "messages_retention": Setting(
-        readers.duration(0, _LONG),
+        parsers.duration(0, _LONG),
         ("PENSTOCK_MESSAGES_RETENTION",),
         "how long a message is kept that nobody consumes, once it is due; 0: until somebody does",
     ),
     "messages_schedule_ahead": Setting(
-        readers.duration(1, limits.delay_ms_max),
+        parsers.duration(1, limits.delay_ms_max),
         ("PENSTOCK_MESSAGES_SCHEDULE_AHEAD",),
         "how far ahead a message may be scheduled",
     ),
     "messages_auto_create": Setting(
-        readers.yes_or_no,
+        parsers.yes_or_no,
         ("PENSTOCK_MESSAGES_AUTO_CREATE",),
         "make a namespace when its first message is published",
     ),
     "push_retry_delays_ms": Setting(
-        readers.durations(limits.push_retries_max, limits.DAY_MS),
+        parsers.durations(limits.push_retries_max, limits.DAY_MS),
         ("PENSTOCK_PUSH_RETRY_DELAYS_MS",),
         "how long to wait before each further try to push a message to a subscription, or none",
     ),
     "push_timeout_ms": Setting(
-        readers.duration(1, limits.HOUR_MS), ("PENSTOCK_PUSH_TIMEOUT_MS",), "how long a subscription has to take a message"
+        parsers.duration(1, limits.HOUR_MS), ("PENSTOCK_PUSH_TIMEOUT_MS",), "how long a subscription has to take a message"
     ),
     "durability": Setting(
-        readers.durability, ("PENSTOCK_DURABILITY",), "what an answer means: always (on disk), interval, or never"
+        parsers.durability, ("PENSTOCK_DURABILITY",), "what an answer means: always (on disk), interval, or never"
     ),
     "sync_interval_ms": Setting(
-        readers.duration(1, 60_000), ("PENSTOCK_SYNC_INTERVAL_MS",), "with interval: how much a power cut may take"
+        parsers.duration(1, 60_000), ("PENSTOCK_SYNC_INTERVAL_MS",), "with interval: how much a power cut may take"
     ),
-    "auth_tokens": Setting(readers.tokens, ("AUTH_TOKENS",), "tokens that open the doors, separated by commas"),
+    "auth_tokens": Setting(parsers.tokens, ("AUTH_TOKENS",), "tokens that open the doors, separated by commas"),
     "api_key": Setting(
-        readers.static_key,
+        parsers.static_key,
         ("PENSTOCK_AUTH_API_KEY", "EPOCHQ_AUTH_API_KEY", "EPOCHQUEUE_AUTH_API_KEY"),
         "one key that opens everything, shown as X-Api-Key; others are made with penstock keys",
     ),
     "auth_required": Setting(
-        readers.yes_or_no,
+        parsers.yes_or_no,
         ("PENSTOCK_AUTH_REQUIRED",),
         "ask for a token or a key at every door, even as long as there is none",
     ),
@@ -296,31 +296,31 @@ SETTINGS: dict[str, Setting] = {
     ),
     "jwt_jwks": Setting(str, ("JWT_JWKS",), "JWKS with such public keys: a file, or an https URL"),
     "jwt_leeway_ms": Setting(
-        readers.duration(0, limits.HOUR_MS), ("JWT_LEEWAY_MS",), "by how much clocks of issuers may differ"
+        parsers.duration(0, limits.HOUR_MS), ("JWT_LEEWAY_MS",), "by how much clocks of issuers may differ"
     ),
     "jwt_required_claims": Setting(
-        readers.claims, ("JWT_REQUIRED_CLAIMS",), "claims that a JSON Web Token must have, separated by commas, or none"
+        parsers.claims, ("JWT_REQUIRED_CLAIMS",), "claims that a JSON Web Token must have, separated by commas, or none"
     ),
     "jwt_audience": Setting(str, ("JWT_AUDIENCE",), "who a JSON Web Token must be for (its aud)"),
     "jwt_issuer": Setting(str, ("JWT_ISSUER",), "who a JSON Web Token must be from (its iss)"),
     "jwt_default_scopes": Setting(
-        readers.claims,
+        parsers.claims,
         ("JWT_DEFAULT_SCOPES",),
         "scopes of a JSON Web Token that has no claim with scopes or namespaces, separated by commas, or none",
     ),
     "namespace_quotas": Setting(
-        readers.quotas,
+        parsers.quotas,
         ("NAMESPACE_QUOTAS",),
         "jobs per minute as namespace:number, separated by commas; * is each of the others",
     ),
     "namespace_share": Setting(
-        readers.number(1, ALL),
+        parsers.number(1, ALL),
         ("PENSTOCK_NAMESPACE_SHARE",),
         "percent of each limited resource (connections, webhooks, crons and others) that one namespace may have, once "
         "namespaces are kept apart; 100: all of it",
     ),
     "namespace_queues_max": Setting(
-        readers.number(1, limits.queues_max),
+        parsers.number(1, limits.queues_max),
         ("PENSTOCK_NAMESPACE_QUEUES_MAX",),
         "queues that one namespace may have in each store, once namespaces are kept apart",
     ),
@@ -337,94 +337,94 @@ SETTINGS: dict[str, Setting] = {
         "--client-ca",
     ),
     "dev_cert": Setting(
-        readers.yes_or_no,
+        parsers.yes_or_no,
         ("PENSTOCK_DEV_CERT",),
         "TLS with a certificate for this machine only, made in the data directory if need be",
     ),
     "metrics_auth": Setting(
-        readers.yes_or_no,
+        parsers.yes_or_no,
         ("METRICS_AUTH",),
         "ask for a token at /prometheus too; if not set: once there are API keys, or JSON Web Tokens can be shown",
     ),
     "insecure": Setting(
-        readers.yes_or_no, ("PENSTOCK_INSECURE",), "allow listening to other machines without tokens, or with --dev-cert"
+        parsers.yes_or_no, ("PENSTOCK_INSECURE",), "allow listening to other machines without tokens, or with --dev-cert"
     ),
     "cors_allow_origin": Setting(
-        readers.origin,
+        parsers.origin,
         ("CORS_ALLOW_ORIGIN",),
         "web pages that may call the doors: * for all (once a token is asked for), an origin, or none",
     ),
     "allowed_hosts": Setting(
-        readers.own_hosts,
+        parsers.own_hosts,
         ("PENSTOCK_ALLOWED_HOSTS",),
         "names of this server besides localhost and its address, as requests have them in Host, separated by commas; *.NAME "
         "for all names below one, * for every name; others are refused while no token is asked for",
     ),
     "trusted_proxies": Setting(
-        readers.networks,
+        parsers.networks,
         ("PENSTOCK_TRUSTED_PROXIES",),
         "networks whose X-Forwarded-For and X-Forwarded-Host are believed, separated by commas",
     ),
     "rate_limit_window_ms": Setting(
-        readers.duration(1, limits.DAY_MS),
+        parsers.duration(1, limits.DAY_MS),
         ("RATE_LIMIT_WINDOW_MS",),
         "how long a request of a client counts",
     ),
     "rate_limit_max_requests": Setting(
-        readers.request_limit,
+        parsers.request_limit,
         ("RATE_LIMIT_MAX_REQUESTS",),
         "requests and commands per window and client; 0 or Infinity: no limit",
     ),
     "rate_limit_cleanup_ms": Setting(
-        readers.duration(1, limits.DAY_MS), ("RATE_LIMIT_CLEANUP_MS",), "how often clients not seen for long are forgotten"
+        parsers.duration(1, limits.DAY_MS), ("RATE_LIMIT_CLEANUP_MS",), "how often clients not seen for long are forgotten"
     ),
     "http_connections_max": Setting(
-        readers.number(0, 1_000_000),
+        parsers.number(0, 1_000_000),
         ("PENSTOCK_HTTP_CONNECTIONS_MAX",),
         "connections of all HTTP listeners together; 0: as many as the limit of open files leaves room for, up to 20000",
     ),
     "http_idle_timeout_ms": Setting(
-        readers.duration(1_000, limits.DAY_MS),
+        parsers.duration(1_000, limits.DAY_MS),
         ("PENSTOCK_HTTP_IDLE_TIMEOUT_MS",),
         "how long a connection may be silent while no request of it is under way",
     ),
     "shutdown_timeout_ms": Setting(
-        readers.duration(0, limits.HOUR_MS), ("SHUTDOWN_TIMEOUT_MS",), "how long a shutdown waits for requests under way"
+        parsers.duration(0, limits.HOUR_MS), ("SHUTDOWN_TIMEOUT_MS",), "how long a shutdown waits for requests under way"
     ),
-    "completed_max": Setting(readers.number(0, 10**9), ("PENSTOCK_COMPLETED_MAX",), "completed jobs kept per queue"),
+    "completed_max": Setting(parsers.number(0, 10**9), ("PENSTOCK_COMPLETED_MAX",), "completed jobs kept per queue"),
     "completed_age_ms": Setting(
-        readers.duration(0, _LONG), ("PENSTOCK_COMPLETED_AGE_MS",), "how long completed jobs are kept"
+        parsers.duration(0, _LONG), ("PENSTOCK_COMPLETED_AGE_MS",), "how long completed jobs are kept"
     ),
     "journal_bytes_max": Setting(
-        readers.number(1_000, 10**13), ("PENSTOCK_JOURNAL_BYTES_MAX",), "how much of the journal is kept"
+        parsers.number(1_000, 10**13), ("PENSTOCK_JOURNAL_BYTES_MAX",), "how much of the journal is kept"
     ),
-    "journal_age_ms": Setting(readers.duration(0, _LONG), ("PENSTOCK_JOURNAL_AGE_MS",), "how long the journal is kept"),
+    "journal_age_ms": Setting(parsers.duration(0, _LONG), ("PENSTOCK_JOURNAL_AGE_MS",), "how long the journal is kept"),
     "upgrade_copy": Setting(
-        readers.yes_or_no, ("PENSTOCK_UPGRADE_COPY",), "keep a copy of a data file of an older schema before it is upgraded"
+        parsers.yes_or_no, ("PENSTOCK_UPGRADE_COPY",), "keep a copy of a data file of an older schema before it is upgraded"
     ),
     "ballast_bytes": Setting(
-        readers.number(0, 10**12),
+        parsers.number(0, 10**12),
         ("PENSTOCK_BALLAST_BYTES",),
         "disk space reserved so that acks go on when the disk is full",
     ),
     "bulk_processes": Setting(
-        readers.number(1, 16), ("PENSTOCK_BULK_PROCESSES",), "processes that read in bulk, each started when it is needed"
+        parsers.number(1, 16), ("PENSTOCK_BULK_PROCESSES",), "processes that read in bulk, each started when it is needed"
     ),
     "bulk_memory_bytes": Setting(
-        readers.number(256 * limits.MEBIBYTE, 10**15),
+        parsers.number(256 * limits.MEBIBYTE, 10**15),
         ("PENSTOCK_BULK_MEMORY_BYTES",),
         "memory that one bulk process may use, on Linux; what needs more is refused",
     ),
     "bulk_spool_bytes": Setting(
-        readers.number(limits.MEBIBYTE, 10**14),
+        parsers.number(limits.MEBIBYTE, 10**14),
         ("PENSTOCK_BULK_SPOOL_BYTES",),
         "disk space for what is read in bulk, until it is fetched",
     ),
     "bulk_journal_rows": Setting(
-        readers.number(1, 10**8), ("PENSTOCK_BULK_JOURNAL_ROWS",), "events of the journal that may be read at once"
+        parsers.number(1, 10**8), ("PENSTOCK_BULK_JOURNAL_ROWS",), "events of the journal that may be read at once"
     ),
     "bulk_snapshot_ms": Setting(
-        readers.duration(1_000, limits.DAY_MS),
+        parsers.duration(1_000, limits.DAY_MS),
         ("PENSTOCK_BULK_SNAPSHOT_MS",),
         "how long a snapshot is kept after its last use",
     ),
@@ -434,43 +434,43 @@ SETTINGS: dict[str, Setting] = {
         "directory, or URL in an object store, of the lake that penstock pipeline keeps; it is told of under /insights",
     ),
     "queue_idle_threshold_ms": Setting(
-        readers.duration(0, _LONG),
+        parsers.duration(0, _LONG),
         ("QUEUE_IDLE_THRESHOLD_MS",),
         "a queue without jobs for this long is told to be idle; 0: never",
     ),
     "queue_size_threshold": Setting(
-        readers.number(0, 10**12), ("QUEUE_SIZE_THRESHOLD",), "more jobs than this in a queue are told; 0: never"
+        parsers.number(0, 10**12), ("QUEUE_SIZE_THRESHOLD",), "more jobs than this in a queue are told; 0: never"
     ),
     "memory_warning_mb": Setting(
-        readers.number(0, 10**9), ("MEMORY_WARNING_MB",), "a larger heap than this is told; 0: never"
+        parsers.number(0, 10**9), ("MEMORY_WARNING_MB",), "a larger heap than this is told; 0: never"
     ),
     "storage_warning_mb": Setting(
-        readers.number(0, 10**9), ("STORAGE_WARNING_MB",), "a larger store than this is told; 0: never"
+        parsers.number(0, 10**9), ("STORAGE_WARNING_MB",), "a larger store than this is told; 0: never"
     ),
     "worker_timeout_ms": Setting(
-        readers.duration(1, limits.DAY_MS), ("WORKER_TIMEOUT_MS",), "a worker silent for this long counts as disconnected"
+        parsers.duration(1, limits.DAY_MS), ("WORKER_TIMEOUT_MS",), "a worker silent for this long counts as disconnected"
     ),
     "worker_overload_threshold_ms": Setting(
-        readers.duration(0, limits.DAY_MS), ("WORKER_OVERLOAD_THRESHOLD_MS",), "a worker that is full for this long is told"
+        parsers.duration(0, limits.DAY_MS), ("WORKER_OVERLOAD_THRESHOLD_MS",), "a worker that is full for this long is told"
     ),
     "log_level": Setting(
-        readers.one_of("debug", "info", "warning", "error"),
+        parsers.one_of("debug", "info", "warning", "error"),
         ("LOG_LEVEL",),
         "debug (also logs each request), info, warning or error",
     ),
-    "log_format": Setting(readers.log_format, ("LOG_FORMAT",), "auto (plain on a terminal, else JSON), plain or json"),
+    "log_format": Setting(parsers.log_format, ("LOG_FORMAT",), "auto (plain on a terminal, else JSON), plain or json"),
     "webhook_allowed_hosts": Setting(
-        readers.hosts,
+        parsers.hosts,
         ("WEBHOOK_ALLOWED_HOSTS",),
         "private hosts that webhooks may call, as they are written in URLs, separated by commas",
     ),
     "push_allowed_hosts": Setting(
-        readers.hosts,
+        parsers.hosts,
         ("PENSTOCK_PUSH_ALLOWED_HOSTS",),
         "private hosts that messages may be pushed to, as they are written in URLs, separated by commas",
     ),
     "accept_loss": Setting(
-        readers.yes_or_no, (), "start although commits that were on disk are missing or damaged, without them"
+        parsers.yes_or_no, (), "start although commits that were on disk are missing or damaged, without them"
     ),
 }
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.config import readers
+from penstock.config import parsers
 from penstock.config.checks import check_listeners, check_messages, check_tls, check_wal_dir
+from penstock.config.env_compat import MQUEUE_ORIGIN, from_originals, scopes_of_mqueue
 from penstock.config.exposed import findings
 from penstock.config.file import Given, read_file
-from penstock.config.originals import MQUEUE_ORIGIN, from_originals, scopes_of_mqueue
 from penstock.config.settings import SECRETS, SETTINGS, Config, flag_of
 from penstock.core.errors import ConfigInvalid
 
@@ -62,7 +62,7 @@ def _warnings(config: Config) -> Iterator[str]:
 
 
 def _host(value: object) -> str:
-    return value.host if isinstance(value, readers.Listener) else ""
+    return value.host if isinstance(value, parsers.Listener) else ""
 
 
 def _from_env(env: Mapping[str, str], from_file: Mapping[str, Given]) -> dict[str, Given]:
@@ -72,8 +72,8 @@ def _from_env(env: Mapping[str, str], from_file: Mapping[str, Given]) -> dict[st
         assert default is not None
         variable = f"{listener.upper()}_PORT"
         port = env.get(variable)
-        if port or (host and f"PENSTOCK_{listener.upper()}" not in env and readers.is_address(host)):
-            address = host if host and readers.is_address(host) else default.host
+        if port or (host and f"PENSTOCK_{listener.upper()}" not in env and parsers.is_address(host)):
+            address = host if host and parsers.is_address(host) else default.host
             names = [f"${name}" for name, value in (("HOST", host), (variable, port)) if value]
             texts[listener] = Given(f"{address}:{port or default.port}", " and ".join(names), listener)
     for variable in ("EPOCHQUEUE_PORT", "EPOCHQ_PORT"):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
-from penstock.config.sections import Given
+from penstock.config.epochq_compat import Given
 from penstock.core import limits
 from penstock.core.errors import ConfigInvalid
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.config.readers import yes_or_no
+from penstock.config.parsers import yes_or_no
 from penstock.core.errors import ConfigInvalid
 
 if TYPE_CHECKING:

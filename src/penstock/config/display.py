@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from penstock.config import readers
+from penstock.config import parsers
 from penstock.config.settings import ADDRESSES, NOTHING, SECRETS, SETTINGS, SPELLED, Config, flag_of
 from penstock.masking import MASK, without_password
 
@@ -53,7 +53,7 @@ def spell(name: str, value: Any) -> str | None:
         return _without_passwords(value)
     if name in SECRETS:
         return f"'{MASK}'"
-    return readers.spell_duration(value) if name in SPELLED else _plain(name, value)
+    return parsers.spell_duration(value) if name in SPELLED else _plain(name, value)
 
 
 def _without_passwords(value: str | tuple[str, ...]) -> str:
@@ -65,7 +65,7 @@ def _plain(name: str, value: Any) -> str:
         return "true" if value else "false"
     if name == "namespace_quotas":
         return _yaml(dict(value))
-    if isinstance(value, tuple) and not isinstance(value, readers.Listener):
+    if isinstance(value, tuple) and not isinstance(value, parsers.Listener):
         return _yaml(list(value))
     return str(value) if isinstance(value, int) else _yaml(str(value))
 
