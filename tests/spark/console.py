@@ -19,7 +19,7 @@ class Console:
     """Runs ``penstock`` commands as they are printed. ``url``: of the server where a command names none."""
 
     def __init__(self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, url: str | None = None) -> None:
-        monkeypatch.setattr("penstock.cli.building._session", lambda *_given: spark)
+        monkeypatch.setattr("penstock.cli.lake._session", lambda *_given: spark)
         monkeypatch.setattr(type(spark), "stop", lambda _self: None)  # other tests need it
         self._env = {"PENSTOCK_URL": url}
 

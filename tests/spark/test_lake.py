@@ -517,8 +517,8 @@ def test_a_run_and_upkeep_by_command(
     with server.client() as client:
         body = {"name": "w", "queues": ["mail"], "concurrency": 4}
         client.post("/workers", json=body, headers={"X-Namespace": "acme"}).raise_for_status()
-    monkeypatch.setattr("penstock.cli.building._session", lambda *_given: spark)
-    monkeypatch.setattr("penstock.cli.building._listen", lambda _stop: None)
+    monkeypatch.setattr("penstock.cli.lake._session", lambda *_given: spark)
+    monkeypatch.setattr("penstock.cli.lake._listen", lambda _stop: None)
     monkeypatch.setattr(type(spark), "stop", lambda _self: stopped.append(True))
     lake = tmp_path / "lake"
     place = ["--lake", str(lake), "--url", server.url]
@@ -577,8 +577,8 @@ def test_a_server_that_cannot_give_the_journal_gets_a_remedy_and_no_traceback(
         started.append(True)
         return spark
 
-    monkeypatch.setattr("penstock.cli.building._session", start)
-    monkeypatch.setattr("penstock.cli.building._listen", lambda _stop: None)
+    monkeypatch.setattr("penstock.cli.lake._session", start)
+    monkeypatch.setattr("penstock.cli.lake._listen", lambda _stop: None)
     monkeypatch.setattr(type(spark), "stop", lambda _self: None)
 
     def says(server: ServerProcess, *more: str) -> Result:

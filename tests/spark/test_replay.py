@@ -120,7 +120,7 @@ def test_dead_letters_and_history(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_not_there_is_noticed_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.cli.building._PATIENCE_MS", 0)
+    monkeypatch.setattr("penstock.cli.lake._PATIENCE_MS", 0)
     monkeypatch.setattr("penstock.cli.replay._session", lambda _master: pytest.fail("Spark was started"))
     said = CliRunner().invoke(main, ["pipeline", "replay", "--url", "http://127.0.0.1:1", "--where", "true", "--queue", "x"])
     assert said.exit_code == 2

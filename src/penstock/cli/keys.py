@@ -10,7 +10,7 @@ import click
 
 from penstock import shards
 from penstock.access.api_keys import ROLES, check_wish, make_key
-from penstock.cli.asking import ask, token_option
+from penstock.cli.api import ask, token_option
 from penstock.cli.options import load, setting_options
 from penstock.config import Config, duration
 from penstock.core import limits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from penstock.cli.building import compact, forget, rebuild, run
+from penstock.cli.lake import compact, forget, rebuild, run
 from penstock.cli.replay import replay
 from penstock.cli.report import report
 

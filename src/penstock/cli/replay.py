@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.cli.building import knock
+from penstock.cli.lake import knock
 from penstock.core.errors import ConfigInvalid, PenstockError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from penstock.cli.building import LAKE
+from penstock.cli.lake import LAKE
 from penstock.core import limits
 from penstock.core.errors import ConfigInvalid
 from penstock.core.timestamps import from_rfc3339

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from penstock.cli.asking import ask, server_options
+from penstock.cli.api import ask, server_options
 from penstock.core.clock import SystemClock, pause
 
 LOOK_EVERY_MS: Final = 500

@@ -49,14 +49,14 @@ def worker(
     what runs, for up to --stop-timeout, and give back the rest; the second signal does so at once.
     """
     # Other commands start without the SDK.
-    from penstock.cli import working  # noqa: PLC0415
+    from penstock.cli import worker_run  # noqa: PLC0415
 
     if reload:
-        sys.exit(working.supervise([each for each in sys.argv[1:] if each != "--reload"]))
+        sys.exit(worker_run.supervise([each for each in sys.argv[1:] if each != "--reload"]))
     given = {name: value for name, value in server.items() if value is not None}
     options = {
         "concurrency": concurrency,
         "stop_timeout": stop_timeout,
         "unknown_task_timeout": unknown_task_timeout,
     }
-    working.work(target, given, queues, options, verbose=verbose)
+    worker_run.work(target, given, queues, options, verbose=verbose)
