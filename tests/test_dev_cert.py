@@ -11,12 +11,12 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from penstock import dev_cert
 from penstock.config import load
 from penstock.core import limits
 from penstock.core.errors import ConfigInvalid
 from penstock.core.timestamps import from_moment
-from penstock.listeners import check_tls
+from penstock.server import dev_cert
+from penstock.server.listeners import check_tls
 from tests.support.issuer import certificate, ec_key
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from penstock.core.errors import (
     TooMany,
 )
 from penstock.core.sharding import fnv1a32
-from penstock.gates import meter
+from penstock.server.auth import meter
 from penstock.store.contract import Take
 from tests.support.engines import QUEUE, push
 

@@ -23,9 +23,9 @@ from penstock.doors.jobs.event_hub import Hub
 from penstock.doors.jobs.session import Session
 from penstock.doors.jobs.tcp import TcpListener
 from penstock.engine.jobs.push import Push
-from penstock.gates import meter
 from penstock.outbound.fetch import Fetcher, NotFetched
 from penstock.outbound.guard import Guard
+from penstock.server.auth import meter
 from tests.doors.listen import ear, stream
 from tests.support.curl import CurlStream, needs_curl
 from tests.support.issuer import SECRET, confused, forged, jwk, jwks, public_pem, rsa_key, token

@@ -16,10 +16,10 @@ from websockets.asyncio.client import connect  # the other one reads and writes 
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import CloseCode
 
-from penstock import listeners
 from penstock.config import load
 from penstock.core import limits
 from penstock.core.errors import ConfigInvalid
+from penstock.server import listeners
 from tests.support.issuer import certificate, ec_key, rsa_key
 from tests.support.ports import free_port
 from tests.support.resp import END, RespClient

@@ -45,7 +45,7 @@ from penstock.engine.sharding.engine import Fleet, ShardFeed
 from penstock.engine.sharding.queue_move import Arrive, Clear, CountJobs, Depart, Leave, Open, Retarget, Stay, Unload
 from penstock.engine.stats import Stats
 from penstock.engine.worker_registry import Workers
-from penstock.shards import agree
+from penstock.server.storage import agree
 from penstock.store.contract import Selection
 from penstock.store.postgres import PostgresStore
 from penstock.store.sqlite import SqliteStore

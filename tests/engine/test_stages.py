@@ -17,7 +17,7 @@ from penstock.core.errors import CommitUnknown, InvalidInput, QuotaExceeded, Sta
 from penstock.core.queue import QueueKey
 from penstock.engine.bulk.staged_writes import Rows, Stages
 from penstock.engine.engine import Engine
-from penstock.gates import meter
+from penstock.server.auth import meter
 from penstock.store.contract import Search
 from penstock.store.sqlite import SqliteStore
 from tests.support.engines import push

@@ -15,7 +15,7 @@ from penstock.core.queue import QueueKey
 from penstock.core.schedule import parse
 from penstock.engine.jobs.push import Push
 from penstock.engine.queues.crons import SaveCron
-from penstock.gates import meter
+from penstock.server.auth import meter
 from tests.support.engines import claim_all
 from tests.support.server import ServerProcess
 

@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from penstock.client import Client
 from penstock.config import load
 from penstock.core.errors import ConfigInvalid
-from penstock.listeners import check_tls
+from penstock.server.listeners import check_tls
 from tests.support.issuer import certificate, ec_key, private_pem, rsa_key
 from tests.support.ports import free_port
 from tests.support.resp import RespClient

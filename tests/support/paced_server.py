@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from penstock import server
 from penstock.access.rate_limit import SlidingWindow
 from penstock.cli import main
 from penstock.core.clock import ManualClock
+from penstock.server import app
 
 
 class FileClock(ManualClock):
@@ -22,7 +22,7 @@ class PacedWindow(SlidingWindow):
         super().__init__(FileClock(), **limits)
 
 
-setattr(server, "SlidingWindow", PacedWindow)  # noqa: B010 - the server looks it up by this name
+setattr(app, "SlidingWindow", PacedWindow)  # noqa: B010 - the server looks it up by this name
 
 if __name__ == "__main__":
     main()

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock import listeners
 from penstock.cli import main
+from penstock.server import listeners
 from tests.support.receiver import until
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import click
 
 from penstock import config as configuration
 from penstock.cli.options import FLAGS, load, setting_options
-from penstock.gates import jwt_keys
-from penstock.listeners import check_tls
+from penstock.server.auth import jwt_keys
+from penstock.server.listeners import check_tls
 
 
 @click.group()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from penstock import shards
 from penstock.access.api_keys import ROLES, check_wish, make_key
 from penstock.cli.api import ask, token_option
 from penstock.cli.options import load, setting_options
@@ -20,6 +19,7 @@ from penstock.core.errors import ConfigInvalid, KeyNotFound, StoreLocked
 from penstock.core.timestamps import to_rfc3339
 from penstock.doors.http.namespace import check_namespace
 from penstock.masking import without_password
+from penstock.server import storage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,7 +150,7 @@ def _in_store(config: Config, do: Callable[[Store], Awaitable[T]], *, may_be_new
     async def run() -> T:
         clock = SystemClock()
         try:
-            opened = await shards.open_shards(config, clock)
+            opened = await storage.open_shards(config, clock)
         except StoreLocked:
             where = ", ".join(map(without_password, config.stores)) or str(config.data)
             raise StoreLocked(
@@ -160,6 +160,6 @@ def _in_store(config: Config, do: Callable[[Store], Awaitable[T]], *, may_be_new
         try:
             return await do(opened[0])
         finally:
-            await shards.close_shards(opened)
+            await storage.close_shards(opened)
 
     return asyncio.run(run())

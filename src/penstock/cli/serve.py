@@ -13,14 +13,15 @@ import click
 import structlog
 import uvloop
 
-from penstock import config as configuration
-from penstock import logs, server
 from penstock.cli.miniqueue import Translating
 from penstock.cli.options import FLAGS, load, setting_options
 from penstock.masking import without_password
+from penstock.server import app, logging
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from penstock import config as configuration
 
 log = structlog.get_logger("penstock")
 
@@ -31,7 +32,7 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     """Run the server until it is told to stop (Ctrl-C or SIGTERM)."""
     os.umask(0o077)  # jobs are nobody else's, in whatever file of the server, or of one of its processes
     config = load(config_file, flags)
-    logs.set_up(config.log_level, config.log_format)
+    logging.set_up(config.log_level, config.log_format)
     for note in config.notes:
         log.warning(note)
 
@@ -39,7 +40,7 @@ def serve(config_file: Path | None, **flags: Any) -> None:
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(server.serve(config, _greet))
+        runner.run(app.serve(config, _greet))
 
 
 def _allow_many_connections() -> None:

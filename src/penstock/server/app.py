@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from penstock import __version__, listeners
+from penstock import __version__
 from penstock.access.allowed_hosts import AllowedHosts
 from penstock.access.cross_origin import Origins
 from penstock.access.rate_limit import ClientAddress, SlidingWindow
@@ -19,7 +19,6 @@ from penstock.core.clock import SystemClock, pause
 from penstock.core.errors import PenstockError
 from penstock.core.events import EventKind
 from penstock.core.pool_shares import Shares
-from penstock.dev_cert import with_dev_cert
 from penstock.doors.batches.handlers import BatchesDoor
 from penstock.doors.batches.metrics import BatchesMetrics, Tally
 from penstock.doors.bulk.endpoints import BulkEndpoints
@@ -83,11 +82,13 @@ from penstock.doors.topics.handlers import TopicsDoor
 from penstock.doors.topics.subscriber import Subscribers
 from penstock.engine.bulk.consumer_groups import Groups
 from penstock.engine.bulk.staged_writes import Stages
-from penstock.gates import gate_of, keys_for, meter
 from penstock.outbound.dispatcher import PostOffice
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
-from penstock.shards import close_shards, make_engine, open_shards, speed_up
+from penstock.server import listeners
+from penstock.server.auth import gate_of, keys_for, meter
+from penstock.server.dev_cert import with_dev_cert
+from penstock.server.storage import close_shards, make_engine, open_shards, speed_up
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -1,0 +1,1 @@
+"""The server: puts all parts together, opens its storage and its listeners, and runs until it is stopped."""
