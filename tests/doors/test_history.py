@@ -12,9 +12,9 @@ import pytest
 from penstock.lake.location import CARD, Lake
 from penstock.lake.tables import EVENTS
 from penstock.lake.writer import BATCH_MARK, commit, shard_mark
-from tests.conformance.test_history import raise_epoch
 from tests.doors.api import Api
 from tests.doors.listen import stream
+from tests.store.conformance.test_history import raise_epoch
 from tests.support import stores
 from tests.support.server import ServerProcess
 

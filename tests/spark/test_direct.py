@@ -15,7 +15,7 @@ from penstock.spark.journal import EventsLost, Range, read_range
 from penstock.spark.options import OptionInvalid
 from tests.docs.blocks import runs
 from tests.docs.shell import put
-from tests.spark.test_wire import JOURNAL
+from tests.spark.test_http_client import JOURNAL
 from tests.support import postgres
 from tests.support.server import ServerProcess
 

@@ -2,7 +2,7 @@
 
 A store decides nothing: which state comes next, when to retry, who is dead are pure functions in ``core`` and ``engine``.
 A store reads and writes batches, keeps them through a crash, and guards every write with the state and lease token that
-were read (``tests/conformance`` is the proof, and runs against every store).
+were read (``tests/store/conformance`` is the proof, and runs against every store).
 
 All calls are ``async`` in signature. A transaction of the SQLite store never suspends between its first call and its
 commit, which is what makes it cheap; nothing above may rely on that.
