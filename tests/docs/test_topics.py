@@ -15,7 +15,7 @@ import httpx2
 from penstock.cli.serve import serve
 from penstock.config import Config
 from penstock.core import limits
-from penstock.doors.topics.subscriber import Word
+from penstock.doors.topics.subscriber import MessageOutcome
 from tests.docs.blocks import runs
 from tests.docs.generate import ROOT
 from tests.support.issuer import certificate
@@ -159,5 +159,5 @@ def test_the_limits_of_the_page_are_those_of_the_server() -> None:
 
 
 def test_every_word_of_the_stream_is_explained() -> None:
-    for word in Word:
+    for word in MessageOutcome:
         assert f'| `"{word.value}' in TEXT

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core import ids
-from penstock.doors.messages.rendering import Receipt, receipt_in
+from penstock.doors.messages.rendering import ReceiptHandle, receipt_in
 from penstock.lake.location import Lake
 from penstock.lake.tables import BACKLOG, FAILURES, FLEET, LATENCY, MINUTES, TENANTS, WORKERS
 from tests.support import lakes
@@ -81,7 +81,7 @@ def _other(name: Any) -> Any:
         return ids.to_ulid(number - _HOUR)
     if len(name) == 26:
         receipt = receipt_in(name)
-        return str(Receipt(receipt.id - _HOUR, receipt.token - _HOUR, receipt.dead))
+        return str(ReceiptHandle(receipt.id - _HOUR, receipt.token - _HOUR, receipt.dead))
     if re.fullmatch("[0-9a-f]{12}|[0-9a-f]{32}", name):
         return name[::-1]
     return name.replace("zebra", "okapi").replace(OWNER, NOWHERE)

@@ -19,8 +19,8 @@ from penstock.core.job import NewJob
 from penstock.core.queue import QueueKey
 from penstock.doors import permissions
 from penstock.doors.closing import Closing
-from penstock.doors.jobs.event_hub import Hub
-from penstock.doors.jobs.session import Session
+from penstock.doors.jobs.event_hub import EventHub
+from penstock.doors.jobs.session import JobsSession
 from penstock.doors.jobs.tcp import TcpListener
 from penstock.engine.jobs.push import Push
 from penstock.outbound.fetch import Fetcher, NotFetched
@@ -294,7 +294,7 @@ def test_what_is_sent_right_behind_an_auth_counts_as_after_it(guarded: ServerPro
 async def test_an_auth_that_must_wait_for_keys_holds_back_what_follows(engine: Engine, clock: ManualClock) -> None:
     fetched: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     gate = Gate(clock, (), Verifier(clock, KeyRing(clock, (), lambda: fetched), Rules()))
-    session = Session(all_commands(engine), gate)
+    session = JobsSession(all_commands(engine), gate)
     shown = token(rsa_key(), "RS256", kid="a")
     auth = asyncio.ensure_future(session.handle({"cmd": "Auth", "token": shown, "namespace": "mine"}))
     push = asyncio.ensure_future(session.handle({"cmd": "Count", "queue": "q"}))
@@ -334,7 +334,7 @@ async def test_a_session_whose_token_ended_does_nothing_until_it_shows_another(e
 
 
 async def test_events_of_a_queue_end_with_the_token_unless_another_was_shown(engine: Engine, clock: ManualClock) -> None:
-    listener = TcpListener(all_commands(engine), gate_by(clock), clock, hub=Hub(engine.feed, clock))
+    listener = TcpListener(all_commands(engine), gate_by(clock), clock, hub=EventHub(engine.feed, clock))
     await listener.start("127.0.0.1", 0)
 
     def subscribe(renew: bool) -> TcpClient:
@@ -531,7 +531,7 @@ def test_keys_and_quotas_that_cannot_be_used_stop_the_start(tmp_path: Path, name
 
 def test_the_table_of_an_open_server_asks_nobody(clock: ManualClock) -> None:
     gate = Gate(clock)
-    session = Session(all_commands(), gate)
+    session = JobsSession(all_commands(), gate)
     assert session.identity is gate.anybody
     session.check(Right.ADMIN, everywhere=True)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
 from penstock.core.errors import ProtocolError
-from penstock.doors.resp.parser import CLIENTS, STRANGERS, Bounds, Parser
+from penstock.doors.resp.parser import CLIENTS, STRANGERS, Bounds, RespParser
 from tests.fuzz.campaign import Campaign
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Outcome(NamedTuple):
 
 def outcome(pieces: list[bytes], bounds: Bounds, turn: int) -> Outcome:
     """Parse an input that arrives in pieces, ``turn`` commands at a time."""
-    parser = Parser(bounds)
+    parser = RespParser(bounds)
     commands: list[list[bytes]] = []
     try:
         for piece in pieces:

@@ -17,7 +17,7 @@ from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
 from penstock.doors.jobs.base import JobsDoor
-from penstock.doors.jobs.event_hub import Hub, Reader
+from penstock.doors.jobs.event_hub import EventHub, EventReader
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push
@@ -182,14 +182,14 @@ async def test_a_push_is_not_in_the_transaction_of_another_tenants_bulk_push(eng
 
 async def test_events_are_passed_on_in_shorter_slices_while_tenants_share_the_loop(engine: Engine) -> None:
     share_the_loop(engine)
-    hub, taken, per_turn = Hub(engine.feed, engine.clock, engine.share), 0, []
+    hub, taken, per_turn = EventHub(engine.feed, engine.clock, engine.share), 0, []
 
     def take(_message: Any, _told: Any) -> bool:
         nonlocal taken
         taken += 1
         return True
 
-    readers = [Reader(lambda told: told.seq, take, namespace="flood") for _ in range(10)]
+    readers = [EventReader(lambda told: told.seq, take, namespace="flood") for _ in range(10)]
     for reader in readers:
         hub.want(reader, frozenset({EventKind.JOB_PUSHED}))
     await engine.run(Push(FLOOD, some(100)))
@@ -282,7 +282,7 @@ async def test_a_long_listing_is_shown_in_slices(engine: Engine) -> None:
 
 
 async def test_events_for_many_readers_are_passed_on_in_slices(engine: Engine) -> None:
-    hub, per_turn = Hub(engine.feed, engine.clock), []
+    hub, per_turn = EventHub(engine.feed, engine.clock), []
     readers, taken = 20, 0
 
     def take(_message: Any, _told: Any) -> bool:
@@ -296,8 +296,8 @@ async def test_events_for_many_readers_are_passed_on_in_slices(engine: Engine) -
         seen.append(seq)
         return True
 
-    first = Reader(lambda told: told.seq, note, namespace="flood")
-    for reader in (first, *(Reader(lambda told: told.seq, take, namespace="flood") for _ in range(readers - 1))):
+    first = EventReader(lambda told: told.seq, note, namespace="flood")
+    for reader in (first, *(EventReader(lambda told: told.seq, take, namespace="flood") for _ in range(readers - 1))):
         hub.want(reader, frozenset({EventKind.JOB_PUSHED}))
     await engine.run(Push(FLOOD, some(1_000)))
     while len(seen) < 1_000:

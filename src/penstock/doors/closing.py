@@ -10,8 +10,8 @@ from penstock.doors.net.raw_sockets import ends_of
 if TYPE_CHECKING:
     from granian.rsgi import Scope
 
-    from penstock.doors.net.raw_sockets import Links
-    from penstock.doors.net.send_queue import Outbox
+    from penstock.doors.net.raw_sockets import RawSockets
+    from penstock.doors.net.send_queue import SendQueue
 
 
 class Closing(IntEnum):
@@ -42,7 +42,7 @@ def close_frame(closing: Closing) -> bytes:
     return bytes((0x88, len(body))) + body
 
 
-async def say_why(links: Links, scope: Scope, outbox: Outbox[Any], closing: Closing | None) -> None:
+async def say_why(links: RawSockets, scope: Scope, outbox: SendQueue[Any], closing: Closing | None) -> None:
     """Tell a client why its connection is closed, unless a message is half sent: then it is just cut off.
 
     ``closing``: None if the client takes nothing, so that it is told nothing.

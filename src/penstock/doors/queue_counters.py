@@ -18,7 +18,7 @@ OTHERS: Final = QueueKey("", "")
 _FEW: Final = 32
 
 
-class Tallies(Generic[C]):
+class QueueCounters(Generic[C]):
     """Counts by queue. ``kind`` makes a count: its slots are numbers. ``exists`` tells whether there is a queue.
 
     The counts of queues that are gone are added up under one name, so that sums stay and names do not.

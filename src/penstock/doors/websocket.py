@@ -9,7 +9,7 @@ from penstock.core import limits
 from penstock.core.errors import TooMany
 from penstock.doors.closing import Closing, close_frame, say_why
 from penstock.doors.net.raw_sockets import ends_of
-from penstock.doors.net.send_queue import Outbox
+from penstock.doors.net.send_queue import SendQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.doors.net.connections import Connection
     from penstock.doors.net.incoming_messages import Arrival
-    from penstock.doors.net.raw_sockets import Links
+    from penstock.doors.net.raw_sockets import RawSockets
 
 _CLOSE: Final = 0  #: the kind of the message that ends a connection
 
@@ -28,11 +28,11 @@ _CLOSE: Final = 0  #: the kind of the message that ends a connection
 class WebSocket:
     """One connection. A door says what it does when it begins, hears something, and ends."""
 
-    def __init__(self, clock: Clock, links: Links, scope: Scope, proto: RSGIWebsocketProtocol) -> None:
+    def __init__(self, clock: Clock, links: RawSockets, scope: Scope, proto: RSGIWebsocketProtocol) -> None:
         loop = asyncio.get_running_loop()
         self.clock = clock
         self.ended: asyncio.Future[None] = loop.create_future()
-        self.outbox: Outbox[str] = Outbox(clock, self.send, lambda: self.end(None))
+        self.outbox: SendQueue[str] = SendQueue(clock, self.send, lambda: self.end(None))
         self._links = links
         self._scope = scope
         self._proto = proto
@@ -165,7 +165,7 @@ class WebSocket:
 S = TypeVar("S", bound=WebSocket)
 
 
-class Connections(Generic[S]):
+class OpenSockets(Generic[S]):
     """Those of a door that are open, ``most`` at a time."""
 
     def __init__(self, most: int) -> None:

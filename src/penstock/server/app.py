@@ -20,7 +20,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.events import EventKind
 from penstock.core.pool_shares import Shares
 from penstock.doors.batches.handlers import BatchesDoor
-from penstock.doors.batches.metrics import BatchesMetrics, Tally
+from penstock.doors.batches.metrics import BatchCounters, BatchesMetrics
 from penstock.doors.bulk.endpoints import BulkEndpoints
 from penstock.doors.bulk.groups import GroupHandlers
 from penstock.doors.bulk.metrics import GroupMetrics
@@ -39,17 +39,17 @@ from penstock.doors.jobs.command_call import CommandTable
 from penstock.doors.jobs.cron_commands import cron_commands
 from penstock.doors.jobs.crons import CronHandlers
 from penstock.doors.jobs.dead_letter_commands import DeadLetters, dead_letter_commands
-from penstock.doors.jobs.event_hub import Hub
+from penstock.doors.jobs.event_hub import EventHub
 from penstock.doors.jobs.flow_commands import flow_commands
 from penstock.doors.jobs.flow_push import flow_push_commands
 from penstock.doors.jobs.group_commands import group_commands
 from penstock.doors.jobs.job_handlers import JobHandlers
-from penstock.doors.jobs.lease_handlers import HeldHandlers
+from penstock.doors.jobs.lease_handlers import LeaseHandlers
 from penstock.doors.jobs.metric_commands import metric_commands
-from penstock.doors.jobs.monitors import Thresholds, Watch
+from penstock.doors.jobs.monitors import Monitors, Thresholds
 from penstock.doors.jobs.queue_events import event_commands
 from penstock.doors.jobs.queues import QueueHandlers
-from penstock.doors.jobs.session import Session
+from penstock.doors.jobs.session import JobsSession
 from penstock.doors.jobs.sse import StreamHandlers
 from penstock.doors.jobs.summary_commands import summary_commands
 from penstock.doors.jobs.tcp import TcpListener
@@ -59,10 +59,10 @@ from penstock.doors.jobs.websocket import SocketDoor
 from penstock.doors.jobs.worker_commands import worker_commands
 from penstock.doors.jobs.workers import WorkerHandlers
 from penstock.doors.messages.handlers import MessagesDoor
-from penstock.doors.messages.metrics import MessageTally
-from penstock.doors.messages.push_dispatcher import PushOffice, PushRules
-from penstock.doors.messages.queue_registry import Places, Rules
-from penstock.doors.messages.request_metrics import RequestTally
+from penstock.doors.messages.metrics import MessageCounters
+from penstock.doors.messages.push_dispatcher import PushDispatcher, PushRules
+from penstock.doors.messages.queue_registry import MessageDefaults, QueueRegistry
+from penstock.doors.messages.request_metrics import RequestCounters
 from penstock.doors.messages.stats import MessageStats
 from penstock.doors.messages.stray import stray_among
 from penstock.doors.messages.subscriptions import SubscriptionHandlers
@@ -70,7 +70,7 @@ from penstock.doors.messages.websocket import PATH as CONSUMERS_PATH
 from penstock.doors.messages.websocket import Consumers
 from penstock.doors.messages.wire import error_body as message_error_body
 from penstock.doors.net.connection_monitor import ConnectionMonitor, connections_max
-from penstock.doors.net.raw_sockets import Links, ends_of, keep_listener_alive
+from penstock.doors.net.raw_sockets import RawSockets, ends_of, keep_listener_alive
 from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.keys import KeyHandlers
 from penstock.doors.ops.lag import LoopLag
@@ -206,8 +206,8 @@ class Doors:
         sender = Sender(engine.clock, guard)
         self.post_offices = _start_post_offices(engine, sender)
         self.workers = engine.workers
-        self.hub = hub = Hub(engine.feed, engine.clock, engine.share)
-        self._links = Links(engine.clock, tls=config.tls_cert_file is not None)
+        self.hub = hub = EventHub(engine.feed, engine.clock, engine.share)
+        self._links = RawSockets(engine.clock, tls=config.tls_cert_file is not None)
         self._window = self._new_window()
         self._origins = _origins(config, gate)
         metrics = Metrics(engine, uptime, self.workers, hub)
@@ -215,7 +215,7 @@ class Doors:
         self.ops = OpsHandlers(
             engine, self.readiness, metrics, uptime, self.connections, keeps_apart=lambda: gate.keeps_apart
         )
-        tally = Tally(engine.store.queue_find)
+        tally = BatchCounters(engine.store.queue_find)
         metrics.add(BatchesMetrics(tally, engine))
         self._batches = BatchesDoor(engine, tally, config.batches_max_retries)
         self.bulk, (self.groups, self.stages) = BulkEndpoints(config, engine), _start_bulk(engine, metrics)
@@ -223,18 +223,18 @@ class Doors:
         self._topics = TopicsDoor(
             engine, self.subscribers, self._links, window=self._window, address=ClientAddress(config.trusted_proxies)
         )
-        message_tally = MessageTally(engine.store.queue_find)
+        message_tally = MessageCounters(engine.store.queue_find)
         metrics.add(message_tally)
         for each in engine.engines:
             each.when_message_dies.append(message_tally.note_dead)
-        self._requests = RequestTally(engine.clock)
+        self._requests = RequestCounters(engine.clock)
         metrics.add(self._requests, LoopLag(clock))
-        places = Places(engine, _message_rules(config))
+        places = QueueRegistry(engine, _message_rules(config))
         push_guard = Guard(config.push_allowed_hosts)
         push_rules = PushRules(config.push_retry_delays_ms, config.push_timeout_ms)
         self._subscriptions = SubscriptionHandlers(engine, places, push_guard)
         push_sender = Sender(engine.clock, push_guard, timeout_ms=push_rules.timeout_ms)
-        self.push = PushOffice(engine, places, message_tally, push_sender, push_rules)
+        self.push = PushDispatcher(engine, places, message_tally, push_sender, push_rules)
         self.push.start()
         self._consumers = Consumers(
             engine,
@@ -275,7 +275,7 @@ class Doors:
             engine.clock,
             hub,
             self._gate,
-            lambda identity, namespace, client: Session(
+            lambda identity, namespace, client: JobsSession(
                 table, self._gate, identity=identity, namespace=namespace, window=self._window, client=client
             ),
             store=engine.store,
@@ -287,7 +287,7 @@ class Doors:
         main = with_rights(
             [
                 *jobs.routes(),
-                *HeldHandlers(engine).routes(),
+                *LeaseHandlers(engine).routes(),
                 *queues.routes(),
                 *DeadLetters(queues).routes(),
                 *crons.routes(),
@@ -325,7 +325,7 @@ class Doors:
         thresholds = Thresholds(
             config.queue_idle_threshold_ms, config.queue_size_threshold, config.memory_warning_mb, config.storage_warning_mb
         )
-        Watch(engine, hub, uptime, self.workers, thresholds, connections=self.connections, crons=engine.store.cron_count)
+        Monitors(engine, hub, uptime, self.workers, thresholds, connections=self.connections, crons=engine.store.cron_count)
 
     def connections(self) -> Connections:
         """Count the connections that stay."""
@@ -440,7 +440,7 @@ def _origins(config: Config, gate: Gate) -> Origins:
     return Origins(gate, hosts, ClientAddress(config.trusted_proxies), allow_origin=config.cors_allow_origin)
 
 
-def _monitor(config: Config, clock: Clock, metrics: Metrics, links: Links) -> ConnectionMonitor:
+def _monitor(config: Config, clock: Clock, metrics: Metrics, links: RawSockets) -> ConnectionMonitor:
     monitor = ConnectionMonitor(
         clock, most=config.http_connections_max or connections_max(), idle_ms=config.http_idle_timeout_ms
     )
@@ -464,8 +464,8 @@ def _start_bulk(engine: AnyEngine, metrics: Metrics) -> tuple[Groups, Stages]:
     return groups, stages
 
 
-def _message_rules(config: Config) -> Rules:
-    return Rules(
+def _message_rules(config: Config) -> MessageDefaults:
+    return MessageDefaults(
         visibility_timeout_ms=config.messages_visibility_timeout_ms,
         max_messages=config.messages_max,
         max_retries=max(1, config.messages_max_retries),

@@ -10,8 +10,8 @@ import pytest
 from penstock.core.events import FIELDS, PAYLOAD_KINDS, EventKind
 from penstock.core.ids import to_uuid
 from penstock.doors.jobs import event_rendering
-from penstock.doors.jobs.event_filter import Subscription
-from penstock.doors.jobs.event_rendering import PATTERNS, PAYLOADS, Told
+from penstock.doors.jobs.event_filter import EventFilter
+from penstock.doors.jobs.event_rendering import PATTERNS, PAYLOADS, OutgoingEvent
 from penstock.store.contract import JournalBlock
 from tests.doors.jobs import seed
 
@@ -27,10 +27,10 @@ KEPT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def told(kind: EventKind, payload: dict[str, Any] | None = None) -> Told:
+def told(kind: EventKind, payload: dict[str, Any] | None = None) -> OutgoingEvent:
     fields = [payload] if kind in PAYLOAD_KINDS else [KEPT[name] for name in FIELDS[kind]]
     event = [kind.value, 0 if kind in PAYLOAD_KINDS else 4, 77, None, *fields]
-    return Told(JournalBlock(10, AT, [event], {4: ("default", "mail")}), 0)
+    return OutgoingEvent(JournalBlock(10, AT, [event], {4: ("default", "mail")}), 0)
 
 
 def test_the_table_is_the_contracts() -> None:
@@ -71,7 +71,7 @@ def test_streams_carry_the_number_and_perhaps_the_name() -> None:
     told_ = told(EventKind.JOB_PUSHED)
     assert event_rendering.stream_legacy(told_).startswith(b'id: 10\ndata: {"eventType":"pushed","queue":"mail",')
     assert event_rendering.stream_typed(told_).startswith(b'id: 10\nevent: job:pushed\ndata: {"queue":"mail",')
-    unnumbered = Told(JournalBlock(0, AT, [[EventKind.WORKER_HEARTBEAT, 0, 0, None, {"workerId": "w"}]], {}), 0)
+    unnumbered = OutgoingEvent(JournalBlock(0, AT, [[EventKind.WORKER_HEARTBEAT, 0, 0, None, {"workerId": "w"}]], {}), 0)
     assert event_rendering.stream_typed(unnumbered).startswith(b"event: worker:heartbeat\n")
 
 
@@ -90,7 +90,7 @@ def test_wildcards_stand_for_their_category() -> None:
 
 
 def test_a_single_event_can_be_left_out_of_a_wildcard() -> None:
-    subscription = Subscription()
+    subscription = EventFilter()
     subscription.add(["job:*", "queue:counts"])
     subscription.remove(["job:progress"])
     assert subscription.kinds == PATTERNS["job:*"] - PATTERNS["job:progress"] | PATTERNS["queue:counts"]

@@ -10,16 +10,16 @@ import pytest
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow
 from penstock.doors.jobs import event_rendering
-from penstock.doors.jobs.event_hub import Hub, Reader
+from penstock.doors.jobs.event_hub import EventHub, EventReader
 from penstock.doors.jobs.event_rendering import PATTERNS, PAYLOADS
-from penstock.doors.jobs.monitors import Thresholds, Watch
+from penstock.doors.jobs.monitors import Monitors, Thresholds
 from penstock.doors.ops.health import Uptime
 from penstock.engine.worker_registry import Workers
 from tests.support.engines import ack, claim_job, move, push, push_many
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
-    from penstock.doors.jobs.event_rendering import Told
+    from penstock.doors.jobs.event_rendering import OutgoingEvent
     from penstock.engine.engine import Engine
 
 pytestmark = pytest.mark.anyio
@@ -31,14 +31,14 @@ class Desk:
     """A hub with a watch, and one reader."""
 
     def __init__(self, engine: Engine, clock: ManualClock, thresholds: Thresholds) -> None:
-        self.hub = Hub(engine.feed, engine.clock)
+        self.hub = EventHub(engine.feed, engine.clock)
         workers = Workers(clock, engine.feed)
-        Watch(engine, self.hub, Uptime(clock), workers, thresholds)
+        Monitors(engine, self.hub, Uptime(clock), workers, thresholds)
         self.heard: Heard = []
         self.room = True
-        self.reader = Reader(event_rendering.pubsub, self.take)
+        self.reader = EventReader(event_rendering.pubsub, self.take)
 
-    def take(self, message: str, _told: Told) -> bool:
+    def take(self, message: str, _told: OutgoingEvent) -> bool:
         if self.room:
             self.heard.append(json.loads(message))
         return self.room

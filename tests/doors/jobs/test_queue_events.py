@@ -11,7 +11,7 @@ import pytest
 from penstock.access.authenticator import Gate
 from penstock.core import limits
 from penstock.core.job import NewJob
-from penstock.doors.jobs.event_hub import Hub
+from penstock.doors.jobs.event_hub import EventHub
 from penstock.doors.jobs.tcp import TcpListener
 from penstock.engine.jobs.push import Push
 from tests.support.engines import QUEUE
@@ -126,12 +126,12 @@ async def subscribed(listener: TcpListener, reads: int = 2**16) -> Slow:
     return opened
 
 
-def missed(hub: Hub) -> int:
+def missed(hub: EventHub) -> int:
     return hub.missed
 
 
 async def test_a_slow_reader_is_disconnected_and_costs_others_nothing(engine: Engine, clock: ManualClock) -> None:
-    hub = Hub(engine.feed, clock)
+    hub = EventHub(engine.feed, clock)
     listener = TcpListener(all_commands(engine), Gate(clock), clock, hub=hub)
     await listener.start("127.0.0.1", 0)
     slow, quick = await subscribed(listener, 64), await subscribed(listener)
@@ -154,7 +154,7 @@ async def test_a_slow_reader_is_disconnected_and_costs_others_nothing(engine: En
 
 
 async def test_nobody_listens_to_the_feed_once_all_have_left(engine: Engine, clock: ManualClock) -> None:
-    hub = Hub(engine.feed, clock)
+    hub = EventHub(engine.feed, clock)
     listener = TcpListener(all_commands(engine), Gate(clock), clock, hub=hub)
     await listener.start("127.0.0.1", 0)
     one, other = await subscribed(listener), await subscribed(listener)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core.clock import ManualClock
-from penstock.doors.jobs.reader_lag import SendQueues
+from penstock.doors.jobs.reader_lag import ReaderLag
 from tests.doors.api import Api
 from tests.doors.listen import StreamEar, stream
 from tests.support import stores
@@ -186,7 +186,7 @@ def test_the_send_queues_of_the_system_are_read_rightly(tmp_path: Path) -> None:
         "  sl  local_address rem_address   st tx_queue rx_queue\n"
         "   0: 0100007F:1A86 0200007F:C350 01 00000A00:00000000 00:00000000 00000000     0        0 1\n"
     )
-    queues = SendQueues(ManualClock(), (table,))
+    queues = ReaderLag(ManualClock(), (table,))
     assert queues.waiting("127.0.0.2:50000") == 0xA00
     assert queues.waiting("127.0.0.2:50001") == 0
     assert queues.waiting("nobody") == 0

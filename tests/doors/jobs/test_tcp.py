@@ -18,7 +18,7 @@ from penstock.core.clock import settle
 from penstock.core.ids import to_uuid
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
-from penstock.doors.jobs.session import Session
+from penstock.doors.jobs.session import JobsSession
 from penstock.doors.jobs.tcp import TcpListener
 from penstock.engine.jobs.push import Push
 from tests.support.engines import QUEUE, state
@@ -521,18 +521,18 @@ async def test_who_shows_no_token_in_time_is_turned_away(engine: Engine, clock: 
 
 async def test_a_session_remembers_a_bounded_number_of_jobs(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "connection_jobs_max", 2)
-    session = Session(all_commands(engine), Gate(engine.clock), namespace="mine")
+    session = JobsSession(all_commands(engine), Gate(engine.clock), namespace="mine")
     pushed = await session.handle({"cmd": "PUSHB", "queue": "q", "jobs": [{"data": n} for n in range(3)]})
     assert len((await session.handle({"cmd": "PULLB", "queue": "q", "count": 3}))["jobs"]) == 3
     await session.close()
     states = [(await session.handle({"cmd": "GetState", "id": each}))["state"] for each in pushed["ids"]]
     assert states == ["active", "waiting", "waiting"]
-    elsewhere = Session(all_commands(engine), Gate(engine.clock))
+    elsewhere = JobsSession(all_commands(engine), Gate(engine.clock))
     assert (await elsewhere.handle({"cmd": "GetState", "id": pushed["ids"][0]}))["state"] == "unknown"
 
 
 async def test_a_session_never_raises(engine: Engine) -> None:
-    session = Session(all_commands(engine), Gate(engine.clock))
+    session = JobsSession(all_commands(engine), Gate(engine.clock))
     strange: list[Any] = [
         None,
         5,

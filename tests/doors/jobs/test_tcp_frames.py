@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import FrameTooLarge, InvalidInput
 from penstock.doors.jobs import jsonable, tcp_frames
-from penstock.doors.jobs.tcp_frames import Parser
+from penstock.doors.jobs.tcp_frames import FrameParser
 from tests.support.tcp import frame
 
 SCALARS = (
@@ -43,7 +43,7 @@ def cut(stream: bytes, cuts: list[int]) -> list[bytes]:
 
 @given(st.lists(MESSAGES, max_size=5), st.lists(st.integers(0, 10**6), max_size=20))
 def test_however_the_stream_is_cut_the_messages_are_the_same(messages: list[Any], cuts: list[int]) -> None:
-    parser = Parser()
+    parser = FrameParser()
     stream = b"".join(map(frame, messages))
     found = [tcp_frames.decode(each) for part in cut(stream, cuts) for each in parser.receive(part)]
     assert found == messages
@@ -63,7 +63,7 @@ def test_what_goes_out_is_what_went_in(message: dict[str, Any]) -> None:
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 10**6), max_size=5))
 def test_garbage_is_refused_and_nothing_else(garbage: bytes, cuts: list[int]) -> None:
-    parser = Parser(bytes_max=100)
+    parser = FrameParser(bytes_max=100)
     for part in cut(garbage, cuts):
         for each in parser.receive(part):
             assert len(each) <= 100
@@ -75,7 +75,7 @@ def test_garbage_is_refused_and_nothing_else(garbage: bytes, cuts: list[int]) ->
 
 
 def test_a_frame_too_large_is_refused_by_its_header_after_the_frames_before_it() -> None:
-    parser = Parser()
+    parser = FrameParser()
     good = frame({"cmd": "Ping"})
     found = parser.receive(good + struct.pack(">I", 64 * 2**20 + 1) + b"x")
     assert [tcp_frames.decode(each) for each in found] == [{"cmd": "Ping"}]
@@ -85,13 +85,13 @@ def test_a_frame_too_large_is_refused_by_its_header_after_the_frames_before_it()
 
 
 def test_a_frame_that_is_only_announced_takes_no_room() -> None:
-    parser = Parser()
+    parser = FrameParser()
     assert parser.receive(struct.pack(">I", 5_000)) == []
     assert (parser.partial, parser.kept) == (True, 4)
 
 
 def test_a_frame_that_was_too_large_may_be_allowed_later() -> None:
-    parser = Parser(bytes_max=10)
+    parser = FrameParser(bytes_max=10)
     large = frame({"cmd": "x" * 20})
     assert parser.receive(large[:10]) == []
     assert parser.broken

@@ -16,11 +16,11 @@ from penstock.core.errors import StorageFailed, TooMany
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import State
 from penstock.doors.closing import Closing
-from penstock.doors.messages.metrics import MessageTally
-from penstock.doors.messages.queue_registry import Places, Rules
+from penstock.doors.messages.metrics import MessageCounters
+from penstock.doors.messages.queue_registry import MessageDefaults, QueueRegistry
 from penstock.doors.messages.request_metrics import RouteCount
 from penstock.doors.messages.websocket import Consumers
-from penstock.doors.net.raw_sockets import Links
+from penstock.doors.net.raw_sockets import RawSockets
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.settle import Ack, PutBack
 from tests.support.engines import QUEUE, claim, push, state
@@ -83,9 +83,9 @@ class Client:
 
 
 def door_of(engine: Engine, clock: ManualClock) -> Consumers:
-    places = Places(engine, Rules())
+    places = QueueRegistry(engine, MessageDefaults())
     return Consumers(
-        engine, places, MessageTally(engine.store.queue_find), Gate(clock), links=Links(clock), window=None,
+        engine, places, MessageCounters(engine.store.queue_find), Gate(clock), links=RawSockets(clock), window=None,
         handshakes=RouteCount(clock),
     )  # fmt: skip
 
@@ -143,7 +143,7 @@ async def test_what_could_not_be_acknowledged_in_time_is_the_queues(
     (message,) = client.frames
     fail_on(engine, monkeypatch, Ack)
     await client.ack(message)
-    await clock.advance(Rules().visibility_timeout_ms)
+    await clock.advance(MessageDefaults().visibility_timeout_ms)
     assert [each.get("attempt") for each in client.frames] == [1, None, 2]
 
 
@@ -173,7 +173,7 @@ async def test_what_could_not_be_given_back_comes_when_its_time_is_over(
     await client.hang_up()
     failing.clear()
     assert await state(engine, job) is State.ACTIVE
-    await clock.advance(Rules().visibility_timeout_ms)
+    await clock.advance(MessageDefaults().visibility_timeout_ms)
     assert await state(engine, job) is State.WAITING
 
 
@@ -245,7 +245,7 @@ async def test_nothing_is_remembered_of_a_connection_that_is_over(
     assert (len(door.deliveries), engine.feed.is_heard) == (2, True)
     await client.ack(client.frames[0])
     assert (len(door.deliveries), engine.feed.is_heard) == (2, True)
-    await clock.advance(Rules().visibility_timeout_ms)
+    await clock.advance(MessageDefaults().visibility_timeout_ms)
     assert (len(door.deliveries), engine.feed.is_heard) == (2, False), "late words about them are heard"
     await client.hang_up()
     assert (len(door.deliveries), engine.feed.is_heard) == (0, False)

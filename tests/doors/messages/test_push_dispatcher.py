@@ -17,9 +17,9 @@ from penstock.core.ids import to_ulid
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
-from penstock.doors.messages.metrics import MessageTally
-from penstock.doors.messages.push_dispatcher import PushOffice, PushRules
-from penstock.doors.messages.queue_registry import Places, Rules
+from penstock.doors.messages.metrics import MessageCounters
+from penstock.doors.messages.push_dispatcher import PushDispatcher, PushRules
+from penstock.doors.messages.queue_registry import MessageDefaults, QueueRegistry
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.push import Push
 from penstock.engine.queues import admin
@@ -76,8 +76,10 @@ class FakePost:
         return [after - before for before, after in zip(self.at, self.at[1:], strict=False)]
 
 
-def office_of(engine: Engine, post: Any) -> PushOffice:
-    return PushOffice(engine, Places(engine, Rules()), MessageTally(engine.store.queue_find), post, PushRules())
+def office_of(engine: Engine, post: Any) -> PushDispatcher:
+    return PushDispatcher(
+        engine, QueueRegistry(engine, MessageDefaults()), MessageCounters(engine.store.queue_find), post, PushRules()
+    )
 
 
 @pytest.fixture
@@ -86,7 +88,7 @@ def post(clock: ManualClock) -> FakePost:
 
 
 @pytest.fixture
-async def office(engine: Engine, post: FakePost) -> AsyncIterator[PushOffice]:
+async def office(engine: Engine, post: FakePost) -> AsyncIterator[PushDispatcher]:
     running = office_of(engine, post)
     running.start()
     running.start()
@@ -108,7 +110,7 @@ async def publish(engine: Engine, **options: Any) -> Job:
 
 
 async def test_the_plan_is_followed_to_its_end(
-    engine: Engine, office: PushOffice, post: FakePost, clock: ManualClock
+    engine: Engine, office: PushDispatcher, post: FakePost, clock: ManualClock
 ) -> None:
     post.answers += [500, "timeout", 429, 503]
     await subscribe(engine)
@@ -129,7 +131,7 @@ async def test_the_plan_is_followed_to_its_end(
 
 
 @pytest.mark.parametrize("status", [200, 201, 204, 299])
-async def test_a_good_answer_acknowledges(engine: Engine, office: PushOffice, post: FakePost, status: int) -> None:
+async def test_a_good_answer_acknowledges(engine: Engine, office: PushDispatcher, post: FakePost, status: int) -> None:
     post.answers.append(status)
     await subscribe(engine)
     job = await publish(engine)
@@ -140,7 +142,7 @@ async def test_a_good_answer_acknowledges(engine: Engine, office: PushOffice, po
 
 @pytest.mark.parametrize("status", [400, 401, 404, 408, 410, 422, 499])
 async def test_a_refusal_makes_a_dead_letter_at_once(
-    engine: Engine, office: PushOffice, post: FakePost, status: int
+    engine: Engine, office: PushDispatcher, post: FakePost, status: int
 ) -> None:
     post.answers.append(status)
     await subscribe(engine)
@@ -152,7 +154,7 @@ async def test_a_refusal_makes_a_dead_letter_at_once(
 
 @pytest.mark.parametrize("answer", [301, 302, 307, 429, 500, 502, 599, "no answer"])
 async def test_what_may_get_better_is_tried_again(
-    engine: Engine, office: PushOffice, post: FakePost, clock: ManualClock, answer: int | str
+    engine: Engine, office: PushDispatcher, post: FakePost, clock: ManualClock, answer: int | str
 ) -> None:
     post.answers.append(answer)
     await subscribe(engine)
@@ -220,7 +222,7 @@ async def test_a_plan_goes_on_after_a_restart(tmp_path: Path, clock: ManualClock
 
 
 async def test_few_at_once_and_the_others_wait_in_the_queue(
-    engine: Engine, office: PushOffice, post: FakePost, clock: ManualClock
+    engine: Engine, office: PushDispatcher, post: FakePost, clock: ManualClock
 ) -> None:
     post.gate.clear()
     await subscribe(engine)
@@ -235,7 +237,7 @@ async def test_few_at_once_and_the_others_wait_in_the_queue(
     assert len(post.got) == len({each["id"] for each in post.got}) == 20
 
 
-async def test_a_slow_receiver_holds_up_nobody_else(engine: Engine, office: PushOffice, post: FakePost) -> None:
+async def test_a_slow_receiver_holds_up_nobody_else(engine: Engine, office: PushDispatcher, post: FakePost) -> None:
     other = QueueKey("default", "other")
     await subscribe(engine)
     await subscribe(engine, other, "http://quick.com/")
@@ -247,7 +249,7 @@ async def test_a_slow_receiver_holds_up_nobody_else(engine: Engine, office: Push
     assert post.urls.count("http://quick.com/") == 3
 
 
-async def test_retries_do_not_hold_up_what_comes_after(engine: Engine, office: PushOffice, post: FakePost) -> None:
+async def test_retries_do_not_hold_up_what_comes_after(engine: Engine, office: PushDispatcher, post: FakePost) -> None:
     post.answers += [500] * 20
     await subscribe(engine)
     await push_many(engine, 20, flags=JobFlag.MESSAGE)
@@ -258,7 +260,7 @@ async def test_retries_do_not_hold_up_what_comes_after(engine: Engine, office: P
 
 
 async def test_who_unsubscribes_gets_no_more_and_what_was_begun_is_finished(
-    engine: Engine, office: PushOffice, post: FakePost, clock: ManualClock
+    engine: Engine, office: PushDispatcher, post: FakePost, clock: ManualClock
 ) -> None:
     subscription = await subscribe(engine)
     post.gate.clear()
@@ -275,7 +277,7 @@ async def test_who_unsubscribes_gets_no_more_and_what_was_begun_is_finished(
 
 
 async def test_a_queue_that_is_removed_takes_its_subscriptions_along(
-    engine: Engine, office: PushOffice, post: FakePost
+    engine: Engine, office: PushDispatcher, post: FakePost
 ) -> None:
     await subscribe(engine)
     await publish(engine)
@@ -289,7 +291,7 @@ async def test_a_queue_that_is_removed_takes_its_subscriptions_along(
 
 
 async def test_what_is_cut_off_by_the_end_of_the_server_goes_back_in_order(
-    engine: Engine, office: PushOffice, post: FakePost, clock: ManualClock
+    engine: Engine, office: PushDispatcher, post: FakePost, clock: ManualClock
 ) -> None:
     await subscribe(engine)
     post.gate.clear()
@@ -307,7 +309,7 @@ async def test_what_is_cut_off_by_the_end_of_the_server_goes_back_in_order(
 
 
 async def test_what_is_answered_in_that_moment_counts(
-    engine: Engine, office: PushOffice, post: FakePost, clock: ManualClock
+    engine: Engine, office: PushDispatcher, post: FakePost, clock: ManualClock
 ) -> None:
     await subscribe(engine)
     post.gate.clear()
@@ -320,7 +322,7 @@ async def test_what_is_answered_in_that_moment_counts(
     assert await state(engine, job) is State.NOWHERE
 
 
-async def test_a_receiver_may_acknowledge_by_its_receipt(engine: Engine, office: PushOffice, post: FakePost) -> None:
+async def test_a_receiver_may_acknowledge_by_its_receipt(engine: Engine, office: PushDispatcher, post: FakePost) -> None:
     await subscribe(engine)
     post.gate.clear()
     job = await publish(engine)
@@ -333,9 +335,9 @@ async def test_a_receiver_may_acknowledge_by_its_receipt(engine: Engine, office:
 
 
 async def test_a_message_outlasts_the_attempt_to_deliver_it(
-    engine: Engine, office: PushOffice, post: FakePost, clock: ManualClock
+    engine: Engine, office: PushDispatcher, post: FakePost, clock: ManualClock
 ) -> None:
-    office.places.rules = Rules(visibility_timeout_ms=1)
+    office.places.rules = MessageDefaults(visibility_timeout_ms=1)
     await subscribe(engine)
     post.gate.clear()
     await publish(engine)
@@ -347,7 +349,7 @@ async def test_a_message_outlasts_the_attempt_to_deliver_it(
 # Who pushes.
 
 
-async def test_only_who_leads_pushes(engine: Engine, office: PushOffice, post: FakePost) -> None:
+async def test_only_who_leads_pushes(engine: Engine, office: PushDispatcher, post: FakePost) -> None:
     engine.leads = False
     await subscribe(engine)
     await publish(engine)
@@ -363,7 +365,7 @@ async def test_only_who_leads_pushes(engine: Engine, office: PushOffice, post: F
 
 
 async def test_a_store_that_fails_is_asked_again(
-    engine: Engine, office: PushOffice, post: FakePost, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, office: PushDispatcher, post: FakePost, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = engine.run
     failing = [True]
@@ -381,5 +383,5 @@ async def test_a_store_that_fails_is_asked_again(
     assert len(post.got) == 1, "it had asked before"
     await clock.advance(limits.push_rest_ms)
     failing.clear()
-    await clock.advance(Rules().visibility_timeout_ms)  # the lease of what could not be settled runs out
+    await clock.advance(MessageDefaults().visibility_timeout_ms)  # the lease of what could not be settled runs out
     assert [each["attempt"] for each in post.got] == [1, 2]

@@ -13,10 +13,10 @@ from penstock.access.authenticator import Gate
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.doors.closing import Closing, close_frame
-from penstock.doors.jobs.event_hub import Hub
-from penstock.doors.jobs.session import Session
+from penstock.doors.jobs.event_hub import EventHub
+from penstock.doors.jobs.session import JobsSession
 from penstock.doors.jobs.websocket import SocketDoor
-from penstock.doors.net.raw_sockets import LOOK_EVERY_MS, Links, keep_listener_alive
+from penstock.doors.net.raw_sockets import LOOK_EVERY_MS, RawSockets, keep_listener_alive
 from tests.support.engines import push
 from tests.support.tcp import all_commands
 
@@ -54,7 +54,7 @@ def pair() -> Iterator[Pair]:
 
 
 async def test_words_reach_the_client_they_are_meant_for(pair: Pair, clock: ManualClock) -> None:
-    links, other = Links(clock), Pair()
+    links, other = RawSockets(clock), Pair()
     assert await links.say(pair.name, b"first")
     assert await links.say(other.name, b"second", over=True)
     assert pair.client.recv(100) == b"first"
@@ -67,7 +67,7 @@ async def test_words_reach_the_client_they_are_meant_for(pair: Pair, clock: Manu
 
 
 async def test_sockets_are_looked_through_once_a_second_at_most(pair: Pair, clock: ManualClock) -> None:
-    links = Links(clock)
+    links = RawSockets(clock)
     assert await links.say(pair.name, b"found")
     late, later = Pair(), Pair()
     saying = [asyncio.ensure_future(links.say(each.name, b"found too")) for each in (late, later)]
@@ -85,7 +85,7 @@ async def test_who_has_no_room_is_told_nothing(pair: Pair, clock: ManualClock) -
     with pytest.raises(BlockingIOError):
         while True:
             pair.server.send(b"x" * 65_536)
-    assert not await Links(clock).say(pair.name, b"word")
+    assert not await RawSockets(clock).say(pair.name, b"word")
 
 
 async def test_the_system_is_told_to_watch_over_all_connections_of_a_listener() -> None:
@@ -117,11 +117,11 @@ class Served:
         gate = Gate(clock, tokens)
         self.door = SocketDoor(
             clock,
-            Hub(engine.feed, clock),
+            EventHub(engine.feed, clock),
             gate,
-            lambda identity, namespace, _client: Session(table, gate, identity=identity, namespace=namespace),
+            lambda identity, namespace, _client: JobsSession(table, gate, identity=identity, namespace=namespace),
             store=engine.store,
-            links=Links(clock),
+            links=RawSockets(clock),
         )
         scope: Any = SimpleNamespace(path="/ws", headers={}, http_version="1.1", scheme="http")
         scope.client, scope.server = pair.client_name, f"127.0.0.1:{pair.port}"

@@ -12,14 +12,14 @@ from penstock.access.identity import EVERYBODY
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.events import EventKind
-from penstock.doors.jobs.event_hub import Hub, Reader
+from penstock.doors.jobs.event_hub import EventHub, EventReader
 from penstock.doors.jobs.sse import EventForm, EventStream, LastSeen, StreamHandlers
-from penstock.doors.net.send_queue import Outbox
+from penstock.doors.net.send_queue import SendQueue
 from tests.support.engines import push
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
-    from penstock.doors.jobs.event_rendering import Told
+    from penstock.doors.jobs.event_rendering import OutgoingEvent
     from penstock.engine.engine import Engine
     from penstock.store.contract import JournalPage
 
@@ -32,7 +32,7 @@ async def test_a_reader_that_takes_nothing_is_given_up(clock: ManualClock) -> No
     async def send(_messages: list[str]) -> None:
         await asyncio.get_running_loop().create_future()
 
-    outbox: Outbox[str] = Outbox(clock, send, lambda: broken.append(True))
+    outbox: SendQueue[str] = SendQueue(clock, send, lambda: broken.append(True))
     taken = 0
     while outbox.put("x" * 1_000):
         taken += 1
@@ -45,14 +45,14 @@ async def test_a_reader_that_takes_nothing_is_given_up(clock: ManualClock) -> No
 
 
 async def test_who_comes_later_than_a_minute_is_not_told_of_the_start(engine: Engine, clock: ManualClock) -> None:
-    hub, heard = Hub(engine.feed, clock), []
+    hub, heard = EventHub(engine.feed, clock), []
 
-    def reader() -> Reader:
-        def take(message: Any, _told: Told) -> bool:
+    def reader() -> EventReader:
+        def take(message: Any, _told: OutgoingEvent) -> bool:
             heard.append(message)
             return True
 
-        return Reader(lambda told: told.kind.wire_name, take)
+        return EventReader(lambda told: told.kind.wire_name, take)
 
     early, late, uninterested = reader(), reader(), reader()
     hub.want(early, frozenset({EventKind.SERVER_STARTED}))
@@ -74,7 +74,7 @@ async def test_messages_are_sent_in_order_and_counted(clock: ManualClock) -> Non
         await settle(1)
         sent.extend(messages)
 
-    outbox: Outbox[str] = Outbox(clock, send, lambda: None)
+    outbox: SendQueue[str] = SendQueue(clock, send, lambda: None)
     for number in range(limits.reader_buffer_messages_max):
         assert outbox.put(str(number))
     assert not outbox.put("one too many")
@@ -92,7 +92,7 @@ class Streamed:
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         scope = SimpleNamespace(client="127.0.0.1:1")
         req: Any = SimpleNamespace(disconnected=self._disconnected, scope=scope, identity=EVERYBODY)
-        door = StreamHandlers(engine, Hub(engine.feed, engine.clock))
+        door = StreamHandlers(engine, EventHub(engine.feed, engine.clock))
         seen = None if last is None else LastSeen([last], [])
         stream = EventStream(door, req, "default", "", last=seen, form=EventForm(typed=False, marks=""))
         transport: Any = SimpleNamespace(send_bytes=self._send_bytes)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.core import limits
 from penstock.core.errors import ProtocolError
 from penstock.doors.resp.inline import split
-from penstock.doors.resp.parser import CLIENTS, STRANGERS, Bounds, Parser
+from penstock.doors.resp.parser import CLIENTS, STRANGERS, Bounds, RespParser
 from tests.fuzz.resp import CAMPAIGN, CORPUS, check, encoded, outcome
 
 PING = [b"PING"]
@@ -150,7 +150,7 @@ def test_strangers_may_send_less(data: bytes, error: str) -> None:
 
 
 def test_what_is_announced_is_refused_before_it_arrives_and_costs_nothing() -> None:
-    parser = Parser()
+    parser = RespParser()
     parser.receive(b"*3\r\n$7\r\nPUBLISH\r\n$1\r\nt\r\n$10485760\r\n")
     assert parser.take(1) == []
     assert parser.kept < 40
@@ -158,7 +158,7 @@ def test_what_is_announced_is_refused_before_it_arrives_and_costs_nothing() -> N
 
 
 def test_commands_before_a_malformed_one_are_not_lost() -> None:
-    parser = Parser()
+    parser = RespParser()
     parser.receive(encoded(b"PING") * 3 + b"*x\r\n" + encoded(b"PING"))
     assert parser.take(1_000) == [PING] * 3
     for _ in range(2):
@@ -169,7 +169,7 @@ def test_commands_before_a_malformed_one_are_not_lost() -> None:
 
 
 def test_no_more_is_taken_than_asked_for_and_bounds_hold_from_the_next_command_on() -> None:
-    parser = Parser(STRANGERS)
+    parser = RespParser(STRANGERS)
     parser.receive(encoded(b"AUTH", b"secret") + encoded(b"PUBLISH", b"t", b"x" * 20_000))
     assert parser.take(1) == [[b"AUTH", b"secret"]]
     parser.bounds = CLIENTS
@@ -178,7 +178,7 @@ def test_no_more_is_taken_than_asked_for_and_bounds_hold_from_the_next_command_o
 
 
 def test_a_large_word_in_small_pieces_is_put_together_once() -> None:
-    parser = Parser()
+    parser = RespParser()
     wire = encoded(b"PUBLISH", b"t", b"x" * limits.payload_bytes_max)
     joined = 0
     real = parser._join
@@ -201,7 +201,7 @@ def test_a_large_word_in_small_pieces_is_put_together_once() -> None:
     "line", [b"POST / HTTP/1.1", b"GET / HTTP/1.1", b"Host: localhost:6380", b"host: x", b"PRI * HTTP/2.0", b"post x"]
 )
 def test_requests_of_http_are_refused_without_a_word(line: bytes) -> None:
-    parser = Parser()
+    parser = RespParser()
     parser.receive(line + b"\r\n")
     with pytest.raises(ProtocolError) as refusal:
         parser.take(1)

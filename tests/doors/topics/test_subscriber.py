@@ -13,7 +13,7 @@ from penstock.core.errors import JobNotFound, StaleLease, StorageFailed, TooMany
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
 from penstock.doors.topics.message import new_message
-from penstock.doors.topics.subscriber import Message, NextFailed, NothingHeld, Occupied, Subscribers, Word
+from penstock.doors.topics.subscriber import MessageOutcome, NextFailed, NothingHeld, Occupied, Subscribers, TopicMessage
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push
 from penstock.engine.queues import admin
@@ -45,17 +45,17 @@ async def publish(engine: Engine, *messages: bytes) -> list[Job]:
 async def test_one_message_at_a_time(engine: Engine, subscribers: Subscribers) -> None:
     await publish(engine, b"1", b"2")
     subscriber = subscribers.subscribe(TOPIC)
-    assert await subscriber.next() == Message(b"1")
+    assert await subscriber.next() == TopicMessage(b"1")
     with pytest.raises(NextFailed) as refused:
         await subscriber.next()
     assert isinstance(refused.value.reason, Occupied)
-    assert await subscriber.settle_and_next(Word.ACK) == Message(b"2")
+    assert await subscriber.settle_and_next(MessageOutcome.ACK) == TopicMessage(b"2")
 
 
 async def test_nothing_to_give_back(subscribers: Subscribers) -> None:
     subscriber = subscribers.subscribe(TOPIC)
-    await subscriber.settle(Word.ACK)
-    for word in (Word.NACK, Word.BACK, Word.DACK):
+    await subscriber.settle(MessageOutcome.ACK)
+    for word in (MessageOutcome.NACK, MessageOutcome.BACK, MessageOutcome.DACK):
         with pytest.raises(NothingHeld):
             await subscriber.settle(word)
 
@@ -67,7 +67,7 @@ async def test_a_lease_lasts_as_long_as_the_subscriber(engine: Engine, subscribe
     for _ in range(20):
         await clock.advance(LEASE_MS // 2)
         assert await claim(engine, queue=TOPIC) is None
-    await subscriber.settle(Word.ACK)
+    await subscriber.settle(MessageOutcome.ACK)
     assert await state(engine, job) is State.NOWHERE
 
 
@@ -80,10 +80,10 @@ async def test_the_lease_of_a_dead_server_runs_out(engine: Engine, clock: Manual
     await clock.advance(LEASE_MS)
     alive = Subscribers(engine, LEASE_MS)
     other = alive.subscribe(TOPIC)
-    assert await other.next() == Message(b"1")
+    assert await other.next() == TopicMessage(b"1")
     with pytest.raises(StaleLease):
-        await subscriber.settle(Word.ACK)
-    assert await other.settle_and_next(Word.ACK) == Message(b"2")
+        await subscriber.settle(MessageOutcome.ACK)
+    assert await other.settle_and_next(MessageOutcome.ACK) == TopicMessage(b"2")
     await alive.close()
 
 
@@ -93,7 +93,7 @@ async def test_who_closes_gives_back_what_it_holds(engine: Engine, subscribers: 
     await one.next()
     await one.close()
     await one.close()
-    assert await two.next() == Message(b"1")
+    assert await two.next() == TopicMessage(b"1")
     assert len(subscribers) == 1
 
 
@@ -106,7 +106,7 @@ async def test_who_closes_while_it_waits_takes_nothing(engine: Engine, subscribe
     assert await waiting is None
     assert engine.room.waiting(TOPIC) == 0
     await publish(engine, b"1")
-    assert await two.next() == Message(b"1")
+    assert await two.next() == TopicMessage(b"1")
 
 
 async def test_who_is_cancelled_while_it_waits_takes_nothing(engine: Engine, subscribers: Subscribers) -> None:
@@ -117,7 +117,7 @@ async def test_who_is_cancelled_while_it_waits_takes_nothing(engine: Engine, sub
     with pytest.raises(asyncio.CancelledError):
         await waiting
     await publish(engine, b"1")
-    assert await subscriber.next() == Message(b"1")
+    assert await subscriber.next() == TopicMessage(b"1")
 
 
 async def test_what_arrives_as_somebody_closes_goes_back(engine: Engine, subscribers: Subscribers) -> None:
@@ -132,8 +132,8 @@ async def test_what_arrives_as_somebody_closes_goes_back(engine: Engine, subscri
     await pushing
     got = await waiting
     await one.close()
-    assert got in (None, Message(b"1"))
-    assert await two.next() == Message(b"1")
+    assert got in (None, TopicMessage(b"1"))
+    assert await two.next() == TopicMessage(b"1")
 
 
 async def test_who_waits_for_long_lines_up_again(engine: Engine, subscribers: Subscribers, clock: ManualClock) -> None:
@@ -144,7 +144,7 @@ async def test_who_waits_for_long_lines_up_again(engine: Engine, subscribers: Su
     await settle()
     assert not waiting.done()
     await publish(engine, b"1")
-    assert await waiting == Message(b"1")
+    assert await waiting == TopicMessage(b"1")
 
 
 async def test_a_purge_takes_the_message_away(engine: Engine, subscribers: Subscribers) -> None:
@@ -152,12 +152,12 @@ async def test_a_purge_takes_the_message_away(engine: Engine, subscribers: Subsc
     subscriber = subscribers.subscribe(TOPIC)
     await subscriber.next()
     await admin.empty(engine, TOPIC)
-    await subscriber.settle(Word.ACK)
+    await subscriber.settle(MessageOutcome.ACK)
     await publish(engine, b"2")
-    assert await subscriber.next() == Message(b"2")
+    assert await subscriber.next() == TopicMessage(b"2")
     await admin.empty(engine, TOPIC)
     with pytest.raises(JobNotFound):
-        await subscriber.settle(Word.NACK)
+        await subscriber.settle(MessageOutcome.NACK)
 
 
 async def test_what_the_store_refuses_leaves_the_message_in_hand(
@@ -168,11 +168,11 @@ async def test_what_the_store_refuses_leaves_the_message_in_hand(
     await subscriber.next()
     with monkeypatch.context() as patch:
         patch.setattr(engine.store, "check_writable", refuse)
-        for word in Word:
+        for word in MessageOutcome:
             with pytest.raises(StorageFailed):
                 await subscriber.settle_and_next(word)
         assert subscriber.hold is not None
-    assert await subscriber.settle_and_next(Word.NACK) == Message(b"1")
+    assert await subscriber.settle_and_next(MessageOutcome.NACK) == TopicMessage(b"1")
 
 
 def refuse(*, grows: bool) -> None:
@@ -205,7 +205,7 @@ async def test_nothing_is_confirmed_that_was_given_back(engine: Engine, subscrib
     subscriber = subscribers.subscribe(TOPIC)
     await subscriber.next()
     said: list[str] = []
-    both = [lambda: subscriber.settle_and_next(Word.ACK, 0, lambda: said.append("OK")), subscriber.close]
+    both = [lambda: subscriber.settle_and_next(MessageOutcome.ACK, 0, lambda: said.append("OK")), subscriber.close]
     if first == "close":
         both.reverse()
     subscribers.stop()
@@ -230,7 +230,7 @@ async def test_what_was_said_is_done_though_there_is_no_next(
     monkeypatch.setattr(engine, "run", no_claims)
     said: list[str] = []
     with pytest.raises(NextFailed):
-        await subscriber.settle_and_next(Word.ACK, 0, lambda: said.append("OK"))
+        await subscriber.settle_and_next(MessageOutcome.ACK, 0, lambda: said.append("OK"))
     assert said == ["OK"]
     assert subscriber.hold is None
     assert await state(engine, job) is State.NOWHERE

@@ -10,7 +10,7 @@ import pytest
 from penstock.core import limits
 from penstock.core.errors import JobNotFound, StaleLease, TooMany, WrongState
 from penstock.core.lifecycle import Arrow
-from penstock.doors.jobs.lease_handlers import HeldHandlers
+from penstock.doors.jobs.lease_handlers import LeaseHandlers
 from penstock.engine.jobs.lease_waiters import AskHeld, LossAlert
 from penstock.engine.jobs.settle import Hold, Release
 from tests.support.engines import ack, claim_job, fail, move, push, renew
@@ -99,7 +99,7 @@ async def test_a_wait_ends_with_its_alarm_even_if_that_rings_early(
     call_at = clock.call_at
     monkeypatch.setattr(clock, "call_at", lambda at, callback: call_at(at - 1, callback))
     holds = [Hold(job.id, job.token)]
-    waiting = asyncio.create_task(HeldHandlers(engine)._lost("default", [str(job.id)], holds, 1_000))
+    waiting = asyncio.create_task(LeaseHandlers(engine)._lost("default", [str(job.id)], holds, 1_000))
     while not engine.held_jobs._alerts:
         await asyncio.sleep(0)
     await clock.advance(999)
@@ -110,7 +110,7 @@ async def test_a_wait_ends_with_its_alarm_even_if_that_rings_early(
 async def test_a_client_that_hangs_up_before_its_question_is_applied_leaves_nothing_behind(engine: Engine) -> None:
     job = await held(engine)
     holds = [Hold(job.id, job.token)]
-    waiting = asyncio.create_task(HeldHandlers(engine)._lost("default", [str(job.id)], holds, 1_000))
+    waiting = asyncio.create_task(LeaseHandlers(engine)._lost("default", [str(job.id)], holds, 1_000))
     await asyncio.sleep(0)  # it has asked, and is not answered yet
     assert not engine.held_jobs._alerts
     waiting.cancel()

@@ -30,7 +30,7 @@ from penstock.core.time_slices import in_slices
 from penstock.core.timestamps import from_rfc3339, to_rfc3339
 from penstock.doors.batches import wire
 from penstock.doors.batches.leases import Leases
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.route import Plain, Route
 from penstock.doors.http.unknown import FieldCheck
 from penstock.doors.opaque import unwrap, wrap_steps
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Details, Job, Payload
     from penstock.core.time_slices import Steps
-    from penstock.doors.batches.metrics import Tally
+    from penstock.doors.batches.metrics import BatchCounters
     from penstock.doors.http.request import Request
     from penstock.engine.jobs.settle import ItemOutcome
     from penstock.engine.sharding.engine import AnyEngine
@@ -55,15 +55,17 @@ BACKOFF_MS: Final = 2_000
 #: Dead letters are read in groups of this many, so that large ones are not all in memory at once.
 READ_AT_ONCE: Final = 20
 
-ENQUEUE: Final = wire.Body(list[wire.EnqueueItem])
+ENQUEUE: Final = wire.StrictBodyReader(list[wire.EnqueueItem])
 ENQUEUE_CHECK: Final[FieldCheck[list[wire.EnqueueItem]]] = FieldCheck(list[wire.EnqueueItem], list[wire.StrictItem])
-ENQUEUE_QUERY: Final = Reader(wire.EnqueueQuery)
+ENQUEUE_QUERY: Final = BodyReader(wire.EnqueueQuery)
 DEQUEUE: Final = wire.Query(wire.DequeueQuery, "Missing namespace or topic")
-ITEM: Final = wire.Body(wire.ItemBody)
-ITEMS: Final[wire.Body[wire.ItemBody | list[wire.ItemBody]]] = wire.Body(wire.Items)
-NACKS: Final[wire.Body[wire.NackBody | list[wire.NackBody]]] = wire.Body(wire.Nacks)
-HEARTBEATS: Final[wire.Body[wire.RenewItemBody | list[wire.RenewItemBody]]] = wire.Body(wire.Heartbeats)
-DEAD: Final = wire.Query(wire.DeadQuery, "Missing namespace or topic")
+ITEM: Final = wire.StrictBodyReader(wire.ItemBody)
+ITEMS: Final[wire.StrictBodyReader[wire.ItemBody | list[wire.ItemBody]]] = wire.StrictBodyReader(wire.Items)
+NACKS: Final[wire.StrictBodyReader[wire.NackBody | list[wire.NackBody]]] = wire.StrictBodyReader(wire.Nacks)
+HEARTBEATS: Final[wire.StrictBodyReader[wire.RenewItemBody | list[wire.RenewItemBody]]] = wire.StrictBodyReader(
+    wire.Heartbeats
+)
+DEAD: Final = wire.Query(wire.DeadItemsQuery, "Missing namespace or topic")
 TOPICS: Final = wire.Query(wire.TopicsQuery, "Missing namespace")
 Item = TypeVar("Item", wire.EnqueueItem, wire.ItemBody, wire.NackBody, wire.RenewItemBody)
 #: What a Go program sends for a time that it does not set: 0001-01-01T00:00:00Z.
@@ -76,7 +78,7 @@ _encode = msgspec.json.Encoder().encode
 class BatchesDoor:
     """One method per route. ``tally`` counts. ``max_retries``: deliveries that may fail; the last one makes a dead letter."""
 
-    def __init__(self, engine: AnyEngine, tally: Tally, max_retries: int = 3) -> None:
+    def __init__(self, engine: AnyEngine, tally: BatchCounters, max_retries: int = 3) -> None:
         self._engine = engine
         self._store = engine.store
         self._tally = tally
@@ -230,7 +232,7 @@ class BatchesDoor:
         which = "".join(f"shard {number} is down\n" for number in down) if len(self._store.journals) > 1 else ""
         return Plain(f"Database unhealthy\n{which}".encode(), status=503)
 
-    def _topic(self, req: Request, meant: wire.ItemBody | wire.DequeueQuery | wire.DeadQuery, right: Right) -> QueueKey:
+    def _topic(self, req: Request, meant: wire.ItemBody | wire.DequeueQuery | wire.DeadItemsQuery, right: Right) -> QueueKey:
         """Return the topic a request is about, if whoever asks has the right to it."""
         req.allow(meant.namespace, right)
         return QueueKey(meant.namespace, meant.topic)

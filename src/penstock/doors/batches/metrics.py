@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from penstock.doors.queue_counters import Tallies
+from penstock.doors.queue_counters import QueueCounters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ class Count:
         self.enqueued = self.dequeued = self.acked = self.nacked = 0
 
 
-class Tally(Tallies[Count]):
+class BatchCounters(QueueCounters[Count]):
     """Counts per topic."""
 
     def __init__(self, exists: Callable[[QueueKey], object]) -> None:
@@ -39,7 +39,7 @@ class Tally(Tallies[Count]):
 class BatchesMetrics(Collector):
     """The metrics mqueue has, of the topics this door was asked about."""
 
-    def __init__(self, tally: Tally, engine: AnyEngine) -> None:
+    def __init__(self, tally: BatchCounters, engine: AnyEngine) -> None:
         self._tally = tally
         self._engine = engine
         self._store = engine.store

@@ -11,7 +11,7 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput
 from penstock.core.ids import ID_MAX
 from penstock.core.time_slices import in_slices
-from penstock.doors.http.body import Reader, item_shape, sound_steps
+from penstock.doors.http.body import BodyReader, item_shape, sound_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ class DequeueQuery(msgspec.Struct):
     consumer: Annotated[str, Meta(min_length=1, max_length=limits.name_chars_max)] | None = None
 
 
-class DeadQuery(msgspec.Struct):
+class DeadItemsQuery(msgspec.Struct):
     """Whose dead letters to list, and how many."""
 
     namespace: Namespace
@@ -179,7 +179,7 @@ T = TypeVar("T")
 Q = TypeVar("Q", bound=msgspec.Struct)
 
 
-class Query(Reader[Q]):
+class Query(BodyReader[Q]):
     """Reads query strings. ``missing``: what mqueue says if one does not name a topic, or a namespace."""
 
     def __init__(self, shape: type[Q], missing: str) -> None:
@@ -194,7 +194,7 @@ class Query(Reader[Q]):
             raise InvalidInput(self._missing) if str(error).endswith(" is required") else error from None
 
 
-class Body(Generic[T]):
+class StrictBodyReader(Generic[T]):
     """Reads bodies of one shape, strictly: an id that is almost right names somebody else's message."""
 
     def __init__(self, shape: type[T] | UnionType) -> None:

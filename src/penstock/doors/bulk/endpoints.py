@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.doors.bulk.journal import JournalHandlers
-from penstock.doors.bulk.service import BulkOffice
+from penstock.doors.bulk.service import BulkService
 from penstock.doors.bulk.snapshots import SnapshotHandlers
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ class BulkEndpoints:
     """Puts them together: they share an office."""
 
     def __init__(self, config: Config, engine: AnyEngine) -> None:
-        self.office = BulkOffice(config, engine)
+        self.office = BulkService(config, engine)
         self.snapshots = SnapshotHandlers(engine, self.office, config.bulk_snapshot_ms)
         self._journal = JournalHandlers(engine, self.office, config.bulk_journal_rows)
 

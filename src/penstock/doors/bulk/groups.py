@@ -13,10 +13,10 @@ from penstock.core import limits
 from penstock.core.bulk_records import slice_name
 from penstock.core.errors import InvalidInput
 from penstock.core.queue import QueueKey
-from penstock.doors.bulk.service import BulkDoor, BulkOffice, check_history
+from penstock.doors.bulk.service import BulkDoor, BulkService, check_history
 from penstock.doors.bulk.stages import TAG, check_name
 from penstock.doors.bulk.wire import ARROW, ROWS_HEADER
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply, LeasesLostReply
 from penstock.doors.http.namespace import namespace_in
 from penstock.doors.http.route import File, Route
@@ -111,16 +111,16 @@ class GroupReply(msgspec.Struct):
     last_seen: int
 
 
-CLAIM: Final = Reader(EpochClaimBody)
-READ: Final = Reader(EpochReadQuery)
-ACK: Final = Reader(EpochAckBody)
-HEARTBEAT: Final = Reader(GroupHeartbeatBody)
+CLAIM: Final = BodyReader(EpochClaimBody)
+READ: Final = BodyReader(EpochReadQuery)
+ACK: Final = BodyReader(EpochAckBody)
+HEARTBEAT: Final = BodyReader(GroupHeartbeatBody)
 
 
 class GroupHandlers(BulkDoor):
     """One method per route."""
 
-    def __init__(self, engine: AnyEngine, groups: Groups, office: BulkOffice) -> None:
+    def __init__(self, engine: AnyEngine, groups: Groups, office: BulkService) -> None:
         super().__init__(engine, office)
         self._groups = groups
 

@@ -9,8 +9,8 @@ from penstock.access.identity import ANYWHERE
 from penstock.core import limits
 from penstock.core.errors import HistoryReplaced, InvalidInput, JournalGone
 from penstock.doors.bulk import wire
-from penstock.doors.bulk.service import BulkDoor, BulkOffice, check_history
-from penstock.doors.http.body import Reader
+from penstock.doors.bulk.service import BulkDoor, BulkService, check_history
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply, JournalGoneReply
 from penstock.doors.http.route import File, Route
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from penstock.engine.sharding.engine import AnyEngine
     from penstock.store.contract import Store
 
-_QUERY: Final = Reader(wire.JournalQuery)
-_AT: Final = Reader(wire.JournalAtQuery)
+_QUERY: Final = BodyReader(wire.JournalQuery)
+_AT: Final = BodyReader(wire.JournalAtQuery)
 
 
 class JournalHandlers(BulkDoor):
     """``GET /bulk`` and ``/bulk/journal``. ``rows_max``: how many events may be read at once."""
 
-    def __init__(self, engine: AnyEngine, office: BulkOffice, rows_max: int) -> None:
+    def __init__(self, engine: AnyEngine, office: BulkService, rows_max: int) -> None:
         super().__init__(engine, office)
         self._rows_max = rows_max
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.store.contract import Store
 
 
-class BulkOffice:
+class BulkService:
     """The bulk processes of a server and its spool."""
 
     def __init__(self, config: Config, engine: AnyEngine) -> None:
@@ -104,7 +104,7 @@ def check_history(shard: int, store: Store, expected: str) -> None:
 class BulkDoor:
     """The handlers are methods of the classes that build on this."""
 
-    def __init__(self, engine: AnyEngine, office: BulkOffice) -> None:
+    def __init__(self, engine: AnyEngine, office: BulkService) -> None:
         self.engine = engine
         self.office = office
 

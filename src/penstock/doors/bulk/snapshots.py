@@ -13,8 +13,8 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, SnapshotNotFound, TooMany
 from penstock.core.ids import random_name
 from penstock.doors.bulk import wire
-from penstock.doors.bulk.service import BulkDoor, BulkOffice
-from penstock.doors.http.body import Reader
+from penstock.doors.bulk.service import BulkDoor, BulkService
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import JSON, File, Plain, Route
 from penstock.doors.jobs.mapping import STATE_NAMES, STATES_BY_NAME
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("penstock.bulk")
 
-_BODY: Final = Reader(wire.SnapshotBody)
+_BODY: Final = BodyReader(wire.SnapshotBody)
 _GONE: Final = Plain(b"", status=204)
 
 
@@ -54,7 +54,7 @@ class _Snapshot:
 class SnapshotHandlers(BulkDoor):
     """``/bulk/snapshots``. ``kept_ms``: how long a snapshot outlives its last use."""
 
-    def __init__(self, engine: AnyEngine, office: BulkOffice, kept_ms: int) -> None:
+    def __init__(self, engine: AnyEngine, office: BulkService, kept_ms: int) -> None:
         super().__init__(engine, office)
         self._kept_ms = kept_ms
         self._kept: dict[str, _Snapshot] = {}

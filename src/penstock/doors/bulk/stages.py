@@ -12,14 +12,14 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput
 from penstock.core.queue import QueueKey
 from penstock.doors.bulk.wire import ARROW
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.namespace import namespace_in
 from penstock.doors.http.route import Route
 from penstock.doors.jobs.base import check_queue_name
 
 if TYPE_CHECKING:
-    from penstock.doors.bulk.service import BulkOffice
+    from penstock.doors.bulk.service import BulkService
     from penstock.doors.http.request import Request
     from penstock.engine.bulk.staged_writes import Stages
     from penstock.engine.sharding.engine import AnyEngine
@@ -81,14 +81,14 @@ class AbortReply(msgspec.Struct):
     rows: int
 
 
-COMMIT: Final = Reader(CommitBody)
-STAGE: Final = Reader(StageQuery)
+COMMIT: Final = BodyReader(CommitBody)
+STAGE: Final = BodyReader(StageQuery)
 
 
 class StageHandlers:
     """One method per route."""
 
-    def __init__(self, engine: AnyEngine, stages: Stages, office: BulkOffice) -> None:
+    def __init__(self, engine: AnyEngine, stages: Stages, office: BulkService) -> None:
         self._store = engine.store
         self._office = office
         self._stages = stages

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.access.rate_limit import ClientAddress, SlidingWindow
     from penstock.core.clock import Clock
     from penstock.doors.http.route import Handler
-    from penstock.doors.net.raw_sockets import Links
+    from penstock.doors.net.raw_sockets import RawSockets
     from penstock.doors.net.unread_answers import UnreadAnswers
     from penstock.engine.fair_share import FairShare
 
@@ -114,7 +114,7 @@ class HttpApp:
         origins: Origins,
         window: SlidingWindow | None,
         address: ClientAddress,
-        links: Links,
+        links: RawSockets,
         share: FairShare,
         websocket: Callable[[Scope, RSGIWebsocketProtocol, str], Awaitable[None]] | None = None,
         plain_errors: bool = False,

@@ -35,7 +35,7 @@ WHOLE_NUMBERS: Final = frozenset({"priority", "maxAttempts", "attempts", "count"
 _INVALID = "Invalid JSON body"
 
 
-class Reader(Generic[T]):
+class BodyReader(Generic[T]):
     """Reads JSON bodies, or query strings, of one shape."""
 
     def __init__(self, shape: type[T]) -> None:

@@ -30,7 +30,7 @@ class Shaped(Protocol):
         """A struct, or a list of structs."""
 
 
-class Meter(Protocol):
+class RequestObserver(Protocol):
     """Wants to know how the requests of a route are answered, and how soon."""
 
     def watch(self, proto: HTTPProtocol) -> HTTPProtocol:
@@ -75,7 +75,7 @@ class Route(NamedTuple):
     status: int = 200  #: of a good answer
     warned: bool = False  #: a good answer may name fields that were ignored, in the header penstock-warning
     takes: str = ""  #: the media type of a body that is taken as it is
-    meter: Meter | None = None
+    meter: RequestObserver | None = None
     also: tuple[tuple[int, type[msgspec.Struct | str]], ...] = ()  #: other statuses, and the shapes they have; str: text
 
     @property

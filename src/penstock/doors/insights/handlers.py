@@ -14,7 +14,7 @@ from penstock.core.errors import InvalidInput, LakeUnavailable, LakeUnset
 from penstock.doors.bulk.groups import GroupReply
 from penstock.doors.bulk.service import BulkDoor
 from penstock.doors.bulk.wire import ARROW, ROWS_HEADER
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import JSON, File, Plain, Route
 from penstock.doors.insights import wire
@@ -22,15 +22,15 @@ from penstock.doors.insights import wire
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from penstock.doors.bulk.service import BulkOffice
+    from penstock.doors.bulk.service import BulkService
     from penstock.doors.http.request import Request
     from penstock.engine.bulk.consumer_groups import Groups
     from penstock.engine.sharding.engine import AnyEngine
 
 _UNITS: Final = {"m": limits.MINUTE_MS, "h": limits.HOUR_MS, "d": limits.DAY_MS}
-_WINDOW: Final = Reader(wire.WindowQuery)
-_SERIES: Final = Reader(wire.SeriesQuery)
-_LATENCY: Final = Reader(wire.LatencyQuery)
+_WINDOW: Final = BodyReader(wire.WindowQuery)
+_SERIES: Final = BodyReader(wire.SeriesQuery)
+_LATENCY: Final = BodyReader(wire.LatencyQuery)
 
 
 class _Overview(msgspec.Struct):
@@ -47,7 +47,7 @@ class _Overview(msgspec.Struct):
 class InsightHandlers(BulkDoor):
     """One method per route. ``lake``: where it is; empty: there is none."""
 
-    def __init__(self, engine: AnyEngine, office: BulkOffice, groups: Groups, lake: str) -> None:
+    def __init__(self, engine: AnyEngine, office: BulkService, groups: Groups, lake: str) -> None:
         super().__init__(engine, office)
         self._groups = groups
         self._lake = lake
@@ -139,7 +139,7 @@ class InsightHandlers(BulkDoor):
         """Return everything under ``/insights``."""
         tag = "Insights"
         routes = [Route("GET", "/insights", self.overview, "What the lake knows, and how fresh", tag, wire.InsightsReply)]
-        told: list[tuple[str, Callable[[Request], Awaitable[Any]], str, type[msgspec.Struct], Reader[Any]]] = [
+        told: list[tuple[str, Callable[[Request], Awaitable[Any]], str, type[msgspec.Struct], BodyReader[Any]]] = [
             ("queues", partial(self._windowed, "queues"), "What queues did", wire.QueueFiguresReply, _WINDOW),
             ("series", self.series, "What happened, step by step", wire.SeriesReply, _SERIES),
             ("latency", self.latency, "Percentiles of how long jobs waited or took", wire.LatencyReply, _LATENCY),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.lifecycle import State
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.jobs import client_wire as c
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.client_views import (
     client_state,
     full_job_view,
 )
-from penstock.doors.jobs.command_call import Entry
+from penstock.doors.jobs.command_call import CommandEntry
 from penstock.doors.jobs.commands import ID, QUEUE, DataReply
 from penstock.doors.jobs.listings import choose
 from penstock.doors.jobs.mapping import job_name, job_ref
@@ -21,37 +21,37 @@ from penstock.engine.queues.limit_status import AskLimits
 from penstock.store.contract import Page
 
 if TYPE_CHECKING:
-    from penstock.doors.jobs.command_call import Call
+    from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.job_handlers import JobHandlers
     from penstock.doors.jobs.queues import QueueHandlers
 
-JOBS = Reader(c.JobsQuery)
-LIMITS = Reader(c.LimitsQuery)
+JOBS = BodyReader(c.JobsQuery)
+LIMITS = BodyReader(c.LimitsQuery)
 
 
-def client_job_commands(jobs: JobHandlers) -> dict[str, Entry]:
+def client_job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
     """Return the commands about jobs that answer otherwise here than over HTTP."""
 
-    async def get(call: Call, id: str) -> c.FullJobReply:
+    async def get(call: CommandCall, id: str) -> c.FullJobReply:
         job, payload = await jobs.job(call.request, id)
         result = await jobs.store.result_get(job.id) if job.state == State.COMPLETED else None
         return c.FullJobReply(job=full_job_view(job, payload, jobs.store.queue_of(job).key.name, result))
 
-    async def get_state(call: Call, id: str) -> wire.StateReply:
+    async def get_state(call: CommandCall, id: str) -> wire.StateReply:
         found = await jobs.store.job_get(call.session.namespace, job_ref(id))
         return wire.StateReply(id=id, state="unknown" if found is None else client_state(found[0]))
 
     return {
-        "GetJob": Entry(get, None, ID),
-        "GetJobByCustomId": Entry(get, None, {"id": "customId"}),
-        "GetState": Entry(get_state, None, ID),
+        "GetJob": CommandEntry(get, None, ID),
+        "GetJobByCustomId": CommandEntry(get, None, {"id": "customId"}),
+        "GetState": CommandEntry(get_state, None, ID),
     }
 
 
-def client_queue_commands(queues: QueueHandlers) -> dict[str, Entry]:
+def client_queue_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
     """Return the commands about queues that answer otherwise here than over HTTP, or that HTTP does not have."""
 
-    async def list_jobs(call: Call, queue: str) -> c.FullJobsReply:
+    async def list_jobs(call: CommandCall, queue: str) -> c.FullJobsReply:
         query = JOBS.parse(await call.body())
         found = queues.queue(call.request, queue)
         names = ",".join(query.state) if isinstance(query.state, list) else query.state
@@ -65,14 +65,14 @@ def client_queue_commands(queues: QueueHandlers) -> dict[str, Entry]:
         return c.FullJobsReply(jobs=[full_job_view(job, body, queue, results.get(job.id)) for job, body in listed])
 
     return {
-        "GetJobs": Entry(list_jobs, JOBS, QUEUE),
+        "GetJobs": CommandEntry(list_jobs, JOBS, QUEUE),
     }
 
 
-def limit_commands(queues: QueueHandlers) -> dict[str, Entry]:
+def limit_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
     """Return the commands about limits and unique keys that HTTP does not have."""
 
-    async def get_limits(call: Call, queue: str) -> DataReply:
+    async def get_limits(call: CommandCall, queue: str) -> DataReply:
         asked = LIMITS.parse(await call.body())
         status = await queues.engine.run(AskLimits(queues.queue_key(call.request, queue), asked.max_jobs))
         rate = None if status.rate_limit is None else {"max": status.rate_limit, "duration": status.window_ms}
@@ -84,15 +84,15 @@ def limit_commands(queues: QueueHandlers) -> dict[str, Entry]:
         }
         return DataReply(data={"limits": shown})
 
-    async def key_holder(call: Call, queue: str, key: str) -> DataReply:
+    async def key_holder(call: CommandCall, queue: str, key: str) -> DataReply:
         holder = await queues.engine.run(UniqueKey(queues.queue_key(call.request, queue), key))
         return DataReply(data={"jobId": None if holder is None else job_name(holder)})
 
-    async def free_key(call: Call, queue: str, key: str) -> DataReply:
+    async def free_key(call: CommandCall, queue: str, key: str) -> DataReply:
         holder = await queues.engine.run(UniqueKey(queues.queue_key(call.request, queue), key, free=True))
         return DataReply(data={"count": 0 if holder is None else 1})
 
-    async def free_key_of(call: Call, id: str) -> DataReply:
+    async def free_key_of(call: CommandCall, id: str) -> DataReply:
         found = await queues.store.job_get(call.session.namespace, job_ref(id))
         holder = None
         if found is not None and found[0].unique_key is not None:
@@ -103,8 +103,8 @@ def limit_commands(queues: QueueHandlers) -> dict[str, Entry]:
 
     by_key = QUEUE | {"key": "deduplicationId"}
     return {
-        "GetQueueLimits": Entry(get_limits, LIMITS, QUEUE),
-        "GetDeduplicationJobId": Entry(key_holder, None, by_key),
-        "RemoveDeduplicationKey": Entry(free_key, None, by_key),
-        "RemoveJobDeduplicationKey": Entry(free_key_of, None, ID),
+        "GetQueueLimits": CommandEntry(get_limits, LIMITS, QUEUE),
+        "GetDeduplicationJobId": CommandEntry(key_holder, None, by_key),
+        "RemoveDeduplicationKey": CommandEntry(free_key, None, by_key),
+        "RemoveJobDeduplicationKey": CommandEntry(free_key_of, None, ID),
     }

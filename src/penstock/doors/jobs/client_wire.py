@@ -17,7 +17,7 @@ Moment = Annotated[int, Meta(ge=0, le=limits.timestamp_ms_max)]
 # In.
 
 
-class JobsQuery(wire.In):
+class JobsQuery(wire.RequestModel):
     """Which part of a listing. ``state``: one, several in an array or separated by commas, or none for all."""
 
     state: str | list[str] | None = None
@@ -26,7 +26,7 @@ class JobsQuery(wire.In):
     asc: bool = True  #: false: the last one first
 
 
-class DeadFilter(wire.In):
+class DeadFilter(wire.RequestModel):
     """Which dead jobs, oldest first. Times are milliseconds since 1970."""
 
     reason: str | None = None
@@ -38,7 +38,7 @@ class DeadFilter(wire.In):
     offset: Offset = 0
 
 
-class DeadQuery(wire.In):
+class DeadQuery(wire.RequestModel):
     """How many dead jobs to list; none means all, up to the length of a page."""
 
     count: Offset | None = None
@@ -51,7 +51,7 @@ class RetryDeadBody(wire.DlqRetryBody):
     filter: DeadFilter | None = None
 
 
-class LimitsQuery(wire.In):
+class LimitsQuery(wire.RequestModel):
     """``maxJobs``: the rate limit counts as free until so many of its jobs were taken."""
 
     max_jobs: Offset | None = None

@@ -1,7 +1,7 @@
 """A command as the handlers of the jobs door see it, and the table of all commands.
 
-The doors differ in how a question arrives, not in what is asked. A ``Call`` answers the same questions as an HTTP request, so
-that one handler, with one set of limits and error texts, serves HTTP, TCP and WebSocket.
+The doors differ in how a question arrives, not in what is asked. A ``CommandCall`` answers the same questions as an HTTP
+request, so that one handler, with one set of limits and error texts, serves HTTP, TCP and WebSocket.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from penstock.doors.permissions import command_right
 
 if TYPE_CHECKING:
     from penstock.access.identity import Identity
-    from penstock.doors.http.body import Reader
+    from penstock.doors.http.body import BodyReader
     from penstock.doors.http.request import Request
     from penstock.doors.http.route import Handler
-    from penstock.doors.jobs.session import Session
+    from penstock.doors.jobs.session import JobsSession
     from penstock.engine.sharding.engine import AnyEngine
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -79,13 +79,13 @@ def _is_json(text: bytes) -> bool:
     return True
 
 
-class Call:
+class CommandCall:
     """One command, on its way through a session. Its fields are what a request has in its path, query and body."""
 
     __slots__ = ("message", "session")
     warns = False  #: clients send fields of their own in each command, and a reply has no headers
 
-    def __init__(self, session: Session, message: Mapping[str, Any]) -> None:
+    def __init__(self, session: JobsSession, message: Mapping[str, Any]) -> None:
         self.session = session
         self.message = message
 
@@ -138,11 +138,11 @@ def _text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """One command. ``handler`` takes the call and its parameters, as the handler of a route does."""
 
     handler: Handler
-    shape: Reader[Any] | None = None  #: its optional and required fields, besides those in ``params``
+    shape: BodyReader[Any] | None = None  #: its optional and required fields, besides those in ``params``
     params: Mapping[str, str] = {}  #: which field gives which parameter of the handler
     public: bool = False  #: may be used before the client has shown a token
     takes: bool = False  #: hands jobs to the client, which go back when it hangs up
@@ -160,7 +160,7 @@ class Entry(NamedTuple):
         shape = [] if self.shape is None else [each.encode_name for each in msgspec.structs.fields(self.shape.shape)]
         return [*self.params.values(), *shape]
 
-    async def __call__(self, call: Call) -> Any:
+    async def __call__(self, call: CommandCall) -> Any:
         """Answer a call."""
         return await self.handler(call, **{name: call.field(field) for name, field in self.params.items()})
 
@@ -168,9 +168,9 @@ class Entry(NamedTuple):
 class CommandTable:
     """All commands by name. Adding one is adding an entry to a group."""
 
-    def __init__(self, engine: AnyEngine, *groups: Mapping[str, Entry]) -> None:
+    def __init__(self, engine: AnyEngine, *groups: Mapping[str, CommandEntry]) -> None:
         self.engine = engine
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, CommandEntry] = {}
         for group in groups:
             assert not self._entries.keys() & group.keys(), "a command is there twice"
             for name, entry in group.items():
@@ -185,9 +185,9 @@ class CommandTable:
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
-    def __getitem__(self, name: str) -> Entry:
+    def __getitem__(self, name: str) -> CommandEntry:
         return self._entries[name]
 
-    def get(self, name: str) -> Entry | None:
+    def get(self, name: str) -> CommandEntry | None:
         """Return a command, or None if there is none of that name."""
         return self._entries.get(name)

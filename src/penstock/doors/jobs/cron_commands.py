@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.doors.jobs import crons as c
-from penstock.doors.jobs.command_call import Entry
+from penstock.doors.jobs.command_call import CommandEntry
 
 if TYPE_CHECKING:
     from penstock.doors.jobs.crons import CronHandlers
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 NAME: Final = {"id": "name"}
 
 
-def cron_commands(crons: CronHandlers) -> dict[str, Entry]:
+def cron_commands(crons: CronHandlers) -> dict[str, CommandEntry]:
     """Return the commands about crons."""
     return {
-        "Cron": Entry(crons.save, c.CRON),
-        "CronGet": Entry(crons.get, None, NAME),
-        "CronList": Entry(crons.list_crons),
-        "CronDelete": Entry(crons.delete, None, NAME),
+        "Cron": CommandEntry(crons.save, c.CRON),
+        "CronGet": CommandEntry(crons.get, None, NAME),
+        "CronList": CommandEntry(crons.list_crons),
+        "CronDelete": CommandEntry(crons.delete, None, NAME),
     }

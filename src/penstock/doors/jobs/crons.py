@@ -10,7 +10,7 @@ from penstock.core.cron import CronJobOptions, CronKey, CronPlan
 from penstock.core.errors import CronNotFound, InvalidInput
 from penstock.core.job import JobFlag
 from penstock.core.schedule import parse
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.base import JobsDoor, check_queue_name
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.engine.sharding.engine import AnyEngine
 
-CRON = Reader(wire.CronBody)
+CRON = BodyReader(wire.CronBody)
 
 
 def save_command(namespace: str, body: wire.CronBody) -> SaveCron:

@@ -8,13 +8,13 @@ from penstock.core import limits
 from penstock.core.errors import WrongState
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow, State
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import Refused
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import client_wire as c
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.client_views import REASONS, client_reason, dead_entry, full_dead_view, next_retry_at
-from penstock.doors.jobs.command_call import Entry
+from penstock.doors.jobs.command_call import CommandEntry
 from penstock.doors.jobs.commands import QUEUE, DataReply
 from penstock.doors.jobs.mapping import job_ref
 from penstock.engine.jobs.update import MoveJob
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.queue import DlqConfig, Queue
     from penstock.doors.http.request import Request
-    from penstock.doors.jobs.command_call import Call
+    from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.queues import QueueHandlers
 
-DEAD = Reader(c.DeadQuery)
-RETRY_DEAD = Reader(c.RetryDeadBody)
+DEAD = BodyReader(c.DeadQuery)
+RETRY_DEAD = BodyReader(c.RetryDeadBody)
 
 
-def dead_letter_commands(queues: QueueHandlers) -> dict[str, Entry]:
+def dead_letter_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
     """Return the commands about dead letters that answer otherwise here than over HTTP, or that HTTP does not have."""
     letters = DeadLetters(queues)
     return {
-        "Dlq": Entry(letters.list_dead, DEAD, QUEUE),
-        "GetDlqStats": Entry(letters.stats, None, QUEUE),
-        "RetryDlq": Entry(letters.retry, RETRY_DEAD, QUEUE),
-        "RemoveDlqJob": Entry(letters.remove, None, QUEUE | {"job": "jobId"}),
+        "Dlq": CommandEntry(letters.list_dead, DEAD, QUEUE),
+        "GetDlqStats": CommandEntry(letters.stats, None, QUEUE),
+        "RetryDlq": CommandEntry(letters.retry, RETRY_DEAD, QUEUE),
+        "RemoveDlqJob": CommandEntry(letters.remove, None, QUEUE | {"job": "jobId"}),
     }
 
 
@@ -52,7 +52,7 @@ class DeadLetters:
     def __init__(self, queues: QueueHandlers) -> None:
         self.queues = queues
 
-    async def list_dead(self, call: Call, queue: str) -> c.DeadEntriesReply:
+    async def list_dead(self, call: CommandCall, queue: str) -> c.DeadEntriesReply:
         query = DEAD.parse(await call.body())
         found = self.queues.queue(call.request, queue)
         most = limits.list_jobs_max if query.count is None else min(query.count, limits.list_jobs_max)
@@ -69,7 +69,7 @@ class DeadLetters:
         entries = [dead_entry(full_dead_view(job, body, queue), job, rule) for job, body in found_again]
         return c.DeadEntriesReply(jobs=[entry.job for entry in entries], entries=entries)
 
-    async def stats(self, call: Call, queue: str) -> DataReply:
+    async def stats(self, call: CommandCall, queue: str) -> DataReply:
         return DataReply(data={"stats": await self._counted(call.request, queue)})
 
     async def http_stats(self, req: Request, queue: str) -> c.DeadStatsReply:
@@ -91,7 +91,7 @@ class DeadLetters:
         path = "/queues/{queue}/dlq/stats"
         return self.queues.namespaced(Route("GET", path, self.http_stats, "Figures of the DLQ", "DLQ", c.DeadStatsReply))
 
-    async def remove(self, call: Call, queue: str, job: str) -> DataReply:
+    async def remove(self, call: CommandCall, queue: str, job: str) -> DataReply:
         key = self.queues.queue_key(call.request, queue)
         found = await self.queues.store.job_get(key.namespace, job_ref(job))
         if found is None or self.queues.store.queue_of(found[0]).key != key or found[0].state != State.DEAD:
@@ -102,7 +102,7 @@ class DeadLetters:
             raise Refused(str(error)) from None
         return DataReply(data={"removed": True})
 
-    async def retry(self, call: Call, queue: str) -> wire.CountReply:
+    async def retry(self, call: CommandCall, queue: str) -> wire.CountReply:
         wanted = RETRY_DEAD.parse(await call.body()).filter
         if wanted is None:
             return await self.queues.retry_dlq(call.request, queue)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from penstock.core.events import EventKind
 
 
-class Subscription:
+class EventFilter:
     """Names and wildcards, and single events left out of wildcards."""
 
     def __init__(self) -> None:

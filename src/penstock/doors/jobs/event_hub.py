@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.core import limits
 from penstock.core.events import EventKind, queue_event
 from penstock.core.job import DEFAULT_NAMESPACE
-from penstock.doors.jobs.event_rendering import Told
+from penstock.doors.jobs.event_rendering import OutgoingEvent
 from penstock.engine.event_feed import UNNUMBERED
 from penstock.outbound.request import data_of
 from penstock.store.contract import JournalBlock
@@ -35,7 +35,7 @@ _FOR_EVERYBODY: Final = frozenset({EventKind.SERVER_STARTED, EventKind.SERVER_SH
 _NO_QUEUE: Final = ("", "")
 
 
-class Reader:
+class EventReader:
     """One connection that wants events of some kinds, of one namespace, perhaps of one queue.
 
     ``render`` is the form it wants them in; ``take`` is given each, rendered and as it is, and tells whether it had room.
@@ -46,8 +46,8 @@ class Reader:
 
     def __init__(
         self,
-        render: Callable[[Told], Any],
-        take: Callable[[Any, Told], bool],
+        render: Callable[[OutgoingEvent], Any],
+        take: Callable[[Any, OutgoingEvent], bool],
         *,
         namespace: str = DEFAULT_NAMESPACE,
         queue: str = "",
@@ -63,7 +63,7 @@ class Reader:
         self.missed = 0  #: events it had no room for
         self.greeted = False  #: whether it was told, or will be told, that the server has started
 
-    def concerns(self, told: Told) -> bool:
+    def concerns(self, told: OutgoingEvent) -> bool:
         """Tell whether an event is about what this reader looks at, or about the server, as far as it may know of that."""
         if told.namespace is None:
             return self.everywhere or told.kind in _FOR_EVERYBODY
@@ -72,17 +72,17 @@ class Reader:
         return not self.queue or not told.queue or told.queue == self.queue
 
 
-class Hub:
+class EventHub:
     """Readers join with ``want`` and leave by wanting nothing."""
 
     def __init__(self, feed: Feed, clock: Clock, share: FairShare | None = None) -> None:
         self._share = share
         self._feed = feed
         self._clock = clock
-        self._started: Told | None = None
+        self._started: OutgoingEvent | None = None
         self._started_until = 0  #: steady ms
         #: By kind and namespace, in the order in which they came: an event costs nothing for readers of other namespaces.
-        self._readers: dict[int, dict[str, dict[Reader, None]]] = {}
+        self._readers: dict[int, dict[str, dict[EventReader, None]]] = {}
         self._wanted: dict[int, int] = {}  #: how many want a kind
         self._end: Callable[[], None] | None = None
         self._backlog: deque[tuple[JournalBlock, int]] = deque()  #: events to pass on: a block and a position in it
@@ -90,7 +90,7 @@ class Hub:
         self.on_block: list[Callable[[JournalBlock], None]] = []  #: who else looks at what happens, while somebody reads
         self.on_wish: list[Callable[[], None]] = []  #: who is told when the wishes of readers change
 
-    def want(self, reader: Reader, kinds: frozenset[EventKind]) -> None:
+    def want(self, reader: EventReader, kinds: frozenset[EventKind]) -> None:
         """Change which events a reader gets."""
         moved = reader.filed != reader.namespace
         for kind in reader.kinds if moved else reader.kinds - kinds:
@@ -109,7 +109,7 @@ class Hub:
         for tell in self.on_wish:
             tell()
 
-    def _remove(self, kind: int, reader: Reader) -> None:
+    def _remove(self, kind: int, reader: EventReader) -> None:
         self._wanted[kind] -= 1
         namespaces = self._readers[kind]
         del namespaces[reader.filed][reader]
@@ -122,10 +122,12 @@ class Hub:
         """Tell that the server has started: now to those who are there already, and for a while to whoever comes."""
         now = self._clock.now_ms()
         self._started_until = self._clock.steady_ms() + limits.server_started_ms
-        self._started = Told(JournalBlock(UNNUMBERED, now, [queue_event(EventKind.SERVER_STARTED, 0, payload)], {}), 0)
+        self._started = OutgoingEvent(
+            JournalBlock(UNNUMBERED, now, [queue_event(EventKind.SERVER_STARTED, 0, payload)], {}), 0
+        )
         self._feed.pass_on(EventKind.SERVER_STARTED, payload, now)
 
-    def greet(self, reader: Reader) -> None:
+    def greet(self, reader: EventReader) -> None:
         """Tell a reader that has just come that the server has started, if it wants to know and if that was just now."""
         if reader.greeted or EventKind.SERVER_STARTED not in reader.kinds:
             return
@@ -133,7 +135,7 @@ class Hub:
         if self._started is not None and self._clock.steady_ms() < self._started_until:
             self._pass_on(self._started, (reader,))
 
-    async def data_of(self, store: Store | ShardedStore, told: Told) -> bytes | None:
+    async def data_of(self, store: Store | ShardedStore, told: OutgoingEvent) -> bytes | None:
         """Return the result of a completed job, or the payload of a failed one: JSON; None if it is gone or too large."""
         found = await data_of(store, told.kind, told.namespace or "", told.job)
         return self._feed.removed.get(told.job) if found is None and told.kind is EventKind.JOB_COMPLETED else found
@@ -167,9 +169,9 @@ class Hub:
             readers = self._readers_of(block, index)
             if readers:
                 messages -= len(readers)
-                self._pass_on(Told(block, index), readers)
+                self._pass_on(OutgoingEvent(block, index), readers)
 
-    def _readers_of(self, block: JournalBlock, index: int) -> tuple[Reader, ...]:
+    def _readers_of(self, block: JournalBlock, index: int) -> tuple[EventReader, ...]:
         """Return the readers that want an event of this kind, of its namespace if the block has it."""
         event = block.events[index]
         namespaces = self._readers.get(event[0])
@@ -180,7 +182,7 @@ class Hub:
             return tuple(namespaces.get(namespace, ()))
         return tuple(reader for each in namespaces.values() for reader in each)  # the event itself has its namespace
 
-    def _pass_on(self, told: Told, readers: tuple[Reader, ...]) -> None:
+    def _pass_on(self, told: OutgoingEvent, readers: tuple[EventReader, ...]) -> None:
         for reader in readers:
             if reader.concerns(told) and not reader.take(told.form(reader.render), told):
                 reader.missed += 1

@@ -130,7 +130,7 @@ PATTERNS: Final = _patterns()
 _PLACES: Final = {kind: {name: 4 + index for index, name in enumerate(fields)} for kind, fields in FIELDS.items()}
 
 
-class Told:
+class OutgoingEvent:
     """One event, on its way to readers."""
 
     __slots__ = ("_around", "_event", "_forms", "at", "kind", "namespace", "prev", "queue", "seq", "shard")
@@ -145,7 +145,7 @@ class Told:
         self._event: Sequence[Any] = event
         #: What a job that is retried was before: the failure that leads to a retry is told right before it.
         self.prev = "" if self.kind is not Kind.JOB_RETRIED else _before(block.events[index - 1] if index else None, event)
-        self._forms: dict[Callable[[Told], Any], Any] = {}
+        self._forms: dict[Callable[[OutgoingEvent], Any], Any] = {}
         #: Whom it is about: None and "" = everybody.
         about: tuple[str | None, str] = block.queues.get(event[1]) or (None, "")
         self.namespace, self.queue = about
@@ -153,7 +153,7 @@ class Told:
             self.namespace = self.namespace or event[3]
             self.queue = event[4].get("queue", "")
 
-    def form(self, render: Callable[[Told], Any]) -> Any:
+    def form(self, render: Callable[[OutgoingEvent], Any]) -> Any:
         """Return the event in a form, rendered by whoever asks first."""
         if render not in self._forms:
             self._forms[render] = render(self)
@@ -192,17 +192,17 @@ def _before(last: Sequence[Any] | None, event: Sequence[Any]) -> str:
     return "failed" if failed else "completed"
 
 
-def _wait_ms(told: Told) -> int:
+def _wait_ms(told: OutgoingEvent) -> int:
     run_at: int = told.field("run_at")
     return max(0, run_at - told.at)
 
 
-def _cleaned(told: Told) -> Mapping[str, Any]:
+def _cleaned(told: OutgoingEvent) -> Mapping[str, Any]:
     note = told.field("cleaned")
     return note if isinstance(note, dict) else {"states": [], "count": note}  # early versions kept the count only
 
 
-_VALUES: Final[dict[str, Callable[[Told], Any]]] = {
+_VALUES: Final[dict[str, Callable[[OutgoingEvent], Any]]] = {
     "queue": lambda told: told.queue,
     "jobId": lambda told: told.job_id,
     "error": lambda told: told.field("error"),
@@ -221,12 +221,12 @@ _VALUES: Final[dict[str, Callable[[Told], Any]]] = {
 }
 
 
-def pubsub(told: Told) -> str:
+def pubsub(told: OutgoingEvent) -> str:
     """Render for who subscribed by name: ``{event, ts, data}``."""
     return _encode({"event": told.kind.wire_name, "ts": told.at, "data": told.payload()}).decode()
 
 
-def legacy_fields(told: Told) -> dict[str, Any]:
+def legacy_fields(told: OutgoingEvent) -> dict[str, Any]:
     """Return the older form: ``{eventType, queue, jobId, timestamp, ...}``."""
     shown: dict[str, Any] = {"eventType": LEGACY[told.kind], "queue": told.queue}
     if told.kind.name.startswith("JOB_"):
@@ -240,7 +240,7 @@ def legacy_fields(told: Told) -> dict[str, Any]:
     return shown
 
 
-def legacy(told: Told) -> str:
+def legacy(told: OutgoingEvent) -> str:
     """Render in the older form."""
     return _encode(legacy_fields(told)).decode()
 
@@ -254,14 +254,14 @@ class Unfinished(str):
 
     __slots__ = ("told",)
 
-    told: Told
+    told: OutgoingEvent
 
     def finish(self, data: bytes | None) -> str:
         """Return the whole message, given JSON, or None if there is none."""
         return str(self) if data is None else f'{self[:-1]},"data":{data.decode()}}}'
 
 
-def legacy_socket(told: Told) -> str:
+def legacy_socket(told: OutgoingEvent) -> str:
     """Render in the older form for who may get results and payloads too."""
     text: str = told.form(legacy)
     if told.kind not in WITH_DATA:
@@ -271,19 +271,19 @@ def legacy_socket(told: Told) -> str:
     return unfinished
 
 
-def stream_legacy(told: Told) -> bytes:
+def stream_legacy(told: OutgoingEvent) -> bytes:
     """Render for an event stream, unnamed, in the older form."""
     return f"{_id(told)}data: {told.form(legacy)}\n\n".encode()
 
 
-def stream_typed(told: Told) -> bytes:
+def stream_typed(told: OutgoingEvent) -> bytes:
     """Render for an event stream, named, with the payload and its time."""
     data = _encode({**told.payload(), "timestamp": told.at}).decode()
     return f"{_id(told)}event: {told.kind.wire_name}\ndata: {data}\n\n".encode()
 
 
 @lru_cache(maxsize=16)
-def stream_form(*, typed: bool, marks: str) -> Callable[[Told], bytes]:
+def stream_form(*, typed: bool, marks: str) -> Callable[[OutgoingEvent], bytes]:
     """Return how events are rendered for an event stream. ``marks``: what follows the numbers in ids, see ``History.mark``.
 
     The same function for the same choice, so that an event is rendered once for all readers with it.
@@ -292,7 +292,7 @@ def stream_form(*, typed: bool, marks: str) -> Callable[[Told], bytes]:
     if not marks:
         return render
 
-    def marked(told: Told) -> bytes:
+    def marked(told: OutgoingEvent) -> bytes:
         place = _id(told)
         plain: bytes = told.form(render)
         return f"{place[:-1]}@{marks}\n".encode() + plain[len(place) :] if place else plain
@@ -315,12 +315,12 @@ def stream_gap(last: int, first: int, shard: int | None, *, replaced: bool = Fal
     return f"event: {GAP}\ndata: {data}\n\n".encode()
 
 
-def _id(told: Told) -> str:
+def _id(told: OutgoingEvent) -> str:
     return f"id: {place}\n" if (place := told.place) else ""
 
 
-def told_of(block: JournalBlock, kinds: Iterable[Kind], after: int = 0) -> Iterator[Told]:
+def told_of(block: JournalBlock, kinds: Iterable[Kind], after: int = 0) -> Iterator[OutgoingEvent]:
     """Go through the events of a block that are of some kinds, and behind a number of the journal."""
     for index, event in enumerate(block.events):
         if event[0] in kinds and block.seq + index > after:
-            yield Told(block, index)
+            yield OutgoingEvent(block, index)

@@ -9,7 +9,7 @@ from msgspec import Raw
 from penstock.core.dependencies import Need
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.base import hold, in_other_words
-from penstock.doors.jobs.command_call import Entry
+from penstock.doors.jobs.command_call import CommandEntry
 from penstock.doors.jobs.commands import ID
 from penstock.doors.jobs.job_handlers import CHILDREN, TOKEN
 from penstock.doors.jobs.mapping import job_ref
@@ -17,7 +17,7 @@ from penstock.engine.jobs.dependencies import Adopt, CancelChildren, Unneed
 from penstock.engine.jobs.park import Park
 
 if TYPE_CHECKING:
-    from penstock.doors.jobs.command_call import Call
+    from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.job_handlers import JobHandlers
 
 NOT_FOUND: Final = "Job not found"
@@ -35,7 +35,7 @@ class ValuesReply(wire.Reply, kw_only=True):
     data: ValuesData
 
 
-class RemovedReply(wire.Reply, kw_only=True):
+class DependencyRemovedReply(wire.Reply, kw_only=True):
     """Whether there was something to remove."""
 
     removed: bool
@@ -53,45 +53,45 @@ class MovedReply(wire.Reply, kw_only=True):
     data: MovedData
 
 
-def flow_commands(jobs: JobHandlers) -> dict[str, Entry]:
+def flow_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
     """Return the commands about jobs that wait for other jobs."""
 
-    async def answered(call: Call, id: str) -> ValuesReply:
+    async def answered(call: CommandCall, id: str) -> ValuesReply:
         job, _ = await jobs.job(call.request, id)
         return ValuesReply(data=ValuesData(await jobs.child_values(call.request, job, Need.DONE)))
 
-    async def failed(call: Call, id: str) -> wire.ChildrenReply:
+    async def failed(call: CommandCall, id: str) -> wire.ChildrenReply:
         job, _ = await jobs.job(call.request, id)
         return wire.ChildrenReply(values=await jobs.child_values(call.request, job, Need.FAILED, Need.CONTINUED))
 
-    async def ignored(call: Call, id: str) -> wire.ChildrenReply:
+    async def ignored(call: CommandCall, id: str) -> wire.ChildrenReply:
         job, _ = await jobs.job(call.request, id)
         return wire.ChildrenReply(values=await jobs.child_values(call.request, job, Need.IGNORED))
 
-    async def adopt(call: Call, child: str, parent: str) -> wire.Ok:
+    async def adopt(call: CommandCall, child: str, parent: str) -> wire.Ok:
         command = Adopt(call.session.namespace, job_ref(child), job_ref(parent))
         await in_other_words(jobs.engine.run(command), NOT_FOUND)
         return wire.Ok()
 
-    async def unneed(call: Call, id: str) -> RemovedReply:
+    async def unneed(call: CommandCall, id: str) -> DependencyRemovedReply:
         command = Unneed(call.session.namespace, job_ref(id))
-        return RemovedReply(removed=await in_other_words(jobs.engine.run(command), NOT_FOUND))
+        return DependencyRemovedReply(removed=await in_other_words(jobs.engine.run(command), NOT_FOUND))
 
-    async def cancel_children(call: Call, id: str) -> wire.CountReply:
+    async def cancel_children(call: CommandCall, id: str) -> wire.CountReply:
         command = CancelChildren(call.session.namespace, job_ref(id))
         return wire.CountReply(count=await in_other_words(jobs.engine.run(command), NOT_FOUND))
 
-    async def park(call: Call, id: str) -> MovedReply:
+    async def park(call: CommandCall, id: str) -> MovedReply:
         token = TOKEN.parse(await call.body()).token
         await jobs.settle(Park(call.session.namespace, (hold(id, token),)), id, "Job is not active")
         return MovedReply(data=MovedData())
 
     return {
-        "MoveToWaitingChildren": Entry(park, TOKEN, ID, settles=True),
-        "GetChildrenValues": Entry(answered, CHILDREN, ID),
-        "GetFailedChildrenValues": Entry(failed, CHILDREN, ID),
-        "GetIgnoredChildrenFailures": Entry(ignored, CHILDREN, ID),
-        "UpdateParent": Entry(adopt, None, {"child": "childId", "parent": "parentId"}),
-        "RemoveChildDependency": Entry(unneed, None, ID),
-        "RemoveUnprocessedChildren": Entry(cancel_children, None, ID),
+        "MoveToWaitingChildren": CommandEntry(park, TOKEN, ID, settles=True),
+        "GetChildrenValues": CommandEntry(answered, CHILDREN, ID),
+        "GetFailedChildrenValues": CommandEntry(failed, CHILDREN, ID),
+        "GetIgnoredChildrenFailures": CommandEntry(ignored, CHILDREN, ID),
+        "UpdateParent": CommandEntry(adopt, None, {"child": "childId", "parent": "parentId"}),
+        "RemoveChildDependency": CommandEntry(unneed, None, ID),
+        "RemoveUnprocessedChildren": CommandEntry(cancel_children, None, ID),
     }

@@ -12,10 +12,10 @@ from penstock.core import ids, limits
 from penstock.core.errors import InvalidInput
 from penstock.core.job import Payload
 from penstock.core.queue import QueueKey
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.base import check_queue_name, in_other_words
-from penstock.doors.jobs.command_call import Entry
+from penstock.doors.jobs.command_call import CommandEntry
 from penstock.doors.jobs.commands import ID
 from penstock.doors.jobs.job_handlers import CANNOT_UPDATE, DATA
 from penstock.doors.jobs.mapping import job_ref, job_view, new_job, take_payload
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.job import Job, NewJob
-    from penstock.doors.jobs.command_call import Call
+    from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.job_handlers import JobHandlers
 
 
-class FlowJobBody(wire.In):
+class FlowJobBody(wire.RequestModel):
     """One job of a flow. Its id is chosen by who sends it."""
 
     id: wire.Key
@@ -38,7 +38,7 @@ class FlowJobBody(wire.In):
     input: wire.PushBody
 
 
-class FlowBody(wire.In):
+class FlowBody(wire.RequestModel):
     """Jobs that need each other."""
 
     jobs: Annotated[list[FlowJobBody], Meta(max_length=limits.bulk_jobs_max)]
@@ -56,15 +56,15 @@ class FlowReply(wire.Reply, kw_only=True):
     data: FlowData
 
 
-FLOW: Final = Reader(FlowBody)
+FLOW: Final = BodyReader(FlowBody)
 #: Fields of a payload in which a FlowProducer notes the parent and the children of a job.
 NOTES: Final = frozenset({"__parentId", "__parentQueue", "__childrenIds", "__flowParentId", "__flowParentIds"})
 
 
-def flow_push_commands(jobs: JobHandlers) -> dict[str, Entry]:
+def flow_push_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
     """Return the commands that know what a FlowProducer notes in payloads."""
 
-    async def push_flow(call: Call) -> FlowReply:
+    async def push_flow(call: CommandCall) -> FlowReply:
         body = await FLOW.take(await call.body())
         order = _check(body.jobs)
         new = {job.id: _new_job(job) for job in body.jobs}
@@ -73,7 +73,7 @@ def flow_push_commands(jobs: JobHandlers) -> dict[str, Entry]:
         stored = {job.id: answer for job, (answer,) in zip(order, answers, strict=True)}
         return FlowReply(data=FlowData([_view(stored[job.id], new[job.id], job.queue) for job in body.jobs]))
 
-    async def update_data(call: Call, id: str) -> wire.Ok:
+    async def update_data(call: CommandCall, id: str) -> wire.Ok:
         """Replace a payload, but for what the producer of a flow has noted in it."""
         found = await jobs.store.job_get(call.session.namespace, job_ref(id))
         notes = {} if found is None or b'"__' not in found[1].data else _notes(found[1].data)
@@ -89,7 +89,7 @@ def flow_push_commands(jobs: JobHandlers) -> dict[str, Entry]:
         await in_other_words(jobs.engine.run(command), CANNOT_UPDATE)
         return wire.Ok()
 
-    return {"PUSHF": Entry(push_flow, FLOW), "Update": Entry(update_data, DATA, ID)}
+    return {"PUSHF": CommandEntry(push_flow, FLOW), "Update": CommandEntry(update_data, DATA, ID)}
 
 
 def _fields(data: bytes) -> dict[str, Raw]:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from penstock.core import limits
 from penstock.core.lifecycle import State
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.jobs import wire
-from penstock.doors.jobs.command_call import Entry
+from penstock.doors.jobs.command_call import CommandEntry
 from penstock.doors.jobs.commands import QUEUE, DataReply
 from penstock.engine.queues.group_limits import AskGroup, ConfigureGroup
 from penstock.engine.queues.limit_status import NO_RATE_LIMIT
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.group_limits import GroupLimits
-    from penstock.doors.jobs.command_call import Call
+    from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.queues import QueueHandlers
 
 
-class GroupFields(wire.In):
+class GroupFields(wire.RequestModel):
     """Which group of a queue."""
 
     group_id: wire.Key
@@ -58,11 +58,11 @@ class WaitFields(GroupFields):
     max_jobs: wire.Positive | None = None
 
 
-GROUP: Final = Reader(GroupFields)
-CONCURRENCY: Final = Reader(ConcurrencyFields)
-RATE: Final = Reader(RateFields)
-HOLD: Final = Reader(HoldFields)
-WAIT: Final = Reader(WaitFields)
+GROUP: Final = BodyReader(GroupFields)
+CONCURRENCY: Final = BodyReader(ConcurrencyFields)
+RATE: Final = BodyReader(RateFields)
+HOLD: Final = BodyReader(HoldFields)
+WAIT: Final = BodyReader(WaitFields)
 
 
 class GroupCommands:
@@ -71,83 +71,85 @@ class GroupCommands:
     def __init__(self, queues: QueueHandlers) -> None:
         self._queues = queues
 
-    def table(self) -> dict[str, Entry]:
+    def table(self) -> dict[str, CommandEntry]:
         """Return the commands by their names."""
         return {
-            "GetGroupJobsCount": Entry(self.waiting, GROUP, QUEUE),
-            "GetGroupActiveCount": Entry(self.active, GROUP, QUEUE),
-            "GetGroupsJobsCount": Entry(self.waiting_in_all, None, QUEUE),
-            "SetGroupConcurrency": Entry(self.set_concurrency, CONCURRENCY, QUEUE),
-            "GetGroupConcurrency": Entry(self.get_concurrency, GROUP, QUEUE),
-            "RemoveGroupConcurrency": Entry(self.remove_concurrency, GROUP, QUEUE),
-            "SetGroupRateLimit": Entry(self.set_rate, RATE, QUEUE),
-            "GetGroupRateLimit": Entry(self.get_rate, GROUP, QUEUE),
-            "GetGroupRateLimitTtl": Entry(self.rate_wait, WAIT, QUEUE),
-            "RemoveGroupRateLimit": Entry(self.remove_rate, GROUP, QUEUE),
-            "RateLimitGroup": Entry(self.hold, HOLD, QUEUE),
-            "PauseGroup": Entry(partial(self.set_paused, paused=True), GROUP, QUEUE),
-            "ResumeGroup": Entry(partial(self.set_paused, paused=False), GROUP, QUEUE),
-            "IsGroupPaused": Entry(self.is_paused, GROUP, QUEUE),
+            "GetGroupJobsCount": CommandEntry(self.waiting, GROUP, QUEUE),
+            "GetGroupActiveCount": CommandEntry(self.active, GROUP, QUEUE),
+            "GetGroupsJobsCount": CommandEntry(self.waiting_in_all, None, QUEUE),
+            "SetGroupConcurrency": CommandEntry(self.set_concurrency, CONCURRENCY, QUEUE),
+            "GetGroupConcurrency": CommandEntry(self.get_concurrency, GROUP, QUEUE),
+            "RemoveGroupConcurrency": CommandEntry(self.remove_concurrency, GROUP, QUEUE),
+            "SetGroupRateLimit": CommandEntry(self.set_rate, RATE, QUEUE),
+            "GetGroupRateLimit": CommandEntry(self.get_rate, GROUP, QUEUE),
+            "GetGroupRateLimitTtl": CommandEntry(self.rate_wait, WAIT, QUEUE),
+            "RemoveGroupRateLimit": CommandEntry(self.remove_rate, GROUP, QUEUE),
+            "RateLimitGroup": CommandEntry(self.hold, HOLD, QUEUE),
+            "PauseGroup": CommandEntry(partial(self.set_paused, paused=True), GROUP, QUEUE),
+            "ResumeGroup": CommandEntry(partial(self.set_paused, paused=False), GROUP, QUEUE),
+            "IsGroupPaused": CommandEntry(self.is_paused, GROUP, QUEUE),
         }
 
-    async def _count(self, call: Call, queue: str, state: State, group: str | None) -> DataReply:
+    async def _count(self, call: CommandCall, queue: str, state: State, group: str | None) -> DataReply:
         found = self._queues.queue(call.request, queue)
         return DataReply(data={"count": 0 if found is None else await self._queues.store.group_count(found, state, group)})
 
-    async def waiting(self, call: Call, queue: str) -> DataReply:
+    async def waiting(self, call: CommandCall, queue: str) -> DataReply:
         """Count the waiting jobs of a group."""
         return await self._count(call, queue, State.WAITING, GROUP.parse(await call.body()).group_id)
 
-    async def active(self, call: Call, queue: str) -> DataReply:
+    async def active(self, call: CommandCall, queue: str) -> DataReply:
         """Count the active jobs of a group."""
         return await self._count(call, queue, State.ACTIVE, GROUP.parse(await call.body()).group_id)
 
-    async def waiting_in_all(self, call: Call, queue: str) -> DataReply:
+    async def waiting_in_all(self, call: CommandCall, queue: str) -> DataReply:
         """Count the waiting jobs of all groups."""
         return await self._count(call, queue, State.WAITING, None)
 
-    async def _change(self, call: Call, queue: str, group: str, make: Callable[[GroupLimits, int], GroupLimits]) -> bool:
+    async def _change(
+        self, call: CommandCall, queue: str, group: str, make: Callable[[GroupLimits, int], GroupLimits]
+    ) -> bool:
         return await self._queues.engine.run(ConfigureGroup(self._queues.queue_key(call.request, queue), group, make))
 
-    async def _ask(self, call: Call, queue: str, group: str) -> tuple[GroupLimits, int]:
+    async def _ask(self, call: CommandCall, queue: str, group: str) -> tuple[GroupLimits, int]:
         return await self._queues.engine.run(AskGroup(self._queues.queue_key(call.request, queue), group))
 
-    async def set_concurrency(self, call: Call, queue: str) -> wire.Ok:
+    async def set_concurrency(self, call: CommandCall, queue: str) -> wire.Ok:
         """Set how many jobs of a group may be active at once."""
         asked = CONCURRENCY.parse(await call.body())
         await self._change(call, queue, asked.group_id, lambda group, _: replace(group, concurrency=asked.concurrency))
         return wire.Ok()
 
-    async def get_concurrency(self, call: Call, queue: str) -> DataReply:
+    async def get_concurrency(self, call: CommandCall, queue: str) -> DataReply:
         """Answer how many jobs of a group may be active at once, if that was set."""
         group, _ = await self._ask(call, queue, GROUP.parse(await call.body()).group_id)
         return DataReply(data={"concurrency": group.concurrency})
 
-    async def remove_concurrency(self, call: Call, queue: str) -> DataReply:
+    async def remove_concurrency(self, call: CommandCall, queue: str) -> DataReply:
         """Have the jobs of a group run one after the other again."""
         name = GROUP.parse(await call.body()).group_id
         removed = await self._change(call, queue, name, lambda group, _: replace(group, concurrency=None))
         return DataReply(data={"removed": int(removed)})
 
-    async def set_rate(self, call: Call, queue: str) -> wire.Ok:
+    async def set_rate(self, call: CommandCall, queue: str) -> wire.Ok:
         """Set how many jobs of a group may be claimed within a time."""
         asked = RATE.parse(await call.body())
         await self._change(call, queue, asked.group_id, lambda group, _: _with_rate(group, asked.max, asked.duration))
         return wire.Ok()
 
-    async def get_rate(self, call: Call, queue: str) -> DataReply:
+    async def get_rate(self, call: CommandCall, queue: str) -> DataReply:
         """Answer with the rate limit of a group, if it has one."""
         group, _ = await self._ask(call, queue, GROUP.parse(await call.body()).group_id)
         limit = None if group.rate_limit is None else {"max": group.rate_limit, "duration": group.rate_window_ms}
         return DataReply(data={"limit": limit})
 
-    async def remove_rate(self, call: Call, queue: str) -> DataReply:
+    async def remove_rate(self, call: CommandCall, queue: str) -> DataReply:
         """Remove the rate limit of a group."""
         name = GROUP.parse(await call.body()).group_id
         removed = await self._change(call, queue, name, lambda group, _: _with_rate(group, None, limits.SECOND_MS))
         return DataReply(data={"removed": int(removed)})
 
-    async def rate_wait(self, call: Call, queue: str) -> DataReply:
+    async def rate_wait(self, call: CommandCall, queue: str) -> DataReply:
         """Answer for how long the rate limit of a group lasts, in ms; -2: it does not hold."""
         asked = WAIT.parse(await call.body())
         group, steady_ms = await self._ask(call, queue, asked.group_id)
@@ -156,25 +158,25 @@ class GroupCommands:
         wait_ms = group.wait_ms(steady_ms, asked.max_jobs, defaults)
         return DataReply(data={"ttl": NO_RATE_LIMIT if wait_ms is None else wait_ms})
 
-    async def hold(self, call: Call, queue: str) -> wire.Ok:
+    async def hold(self, call: CommandCall, queue: str) -> wire.Ok:
         """Let no job of a group be claimed for a time."""
         asked = HOLD.parse(await call.body())
         await self._change(call, queue, asked.group_id, lambda group, now: replace(group, held_until=now + asked.duration))
         return wire.Ok()
 
-    async def set_paused(self, call: Call, queue: str, *, paused: bool) -> DataReply:
+    async def set_paused(self, call: CommandCall, queue: str, *, paused: bool) -> DataReply:
         """Pause or resume a group."""
         name = GROUP.parse(await call.body()).group_id
         changed = await self._change(call, queue, name, lambda group, _: replace(group, paused=paused))
         return DataReply(data={"changed": changed})
 
-    async def is_paused(self, call: Call, queue: str) -> DataReply:
+    async def is_paused(self, call: CommandCall, queue: str) -> DataReply:
         """Answer whether a group is paused."""
         group, _ = await self._ask(call, queue, GROUP.parse(await call.body()).group_id)
         return DataReply(data={"paused": group.paused})
 
 
-def group_commands(queues: QueueHandlers) -> dict[str, Entry]:
+def group_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
     """Return the commands about groups."""
     return GroupCommands(queues).table()
 

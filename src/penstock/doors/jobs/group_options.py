@@ -8,9 +8,9 @@ from penstock.core.group_limits import GroupDefaults
 from penstock.engine.queues.group_limits import AskForGroups
 
 if TYPE_CHECKING:
-    from penstock.doors.http.body import Reader
+    from penstock.doors.http.body import BodyReader
     from penstock.doors.jobs import wire
-    from penstock.doors.jobs.command_call import Call
+    from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.job_handlers import JobHandlers
 
 
@@ -20,7 +20,7 @@ class Pull(Protocol):
     group: wire.GroupOptions | None
 
 
-async def ask_for_groups(jobs: JobHandlers, call: Call, queue: str, reader: Reader[Any]) -> None:
+async def ask_for_groups(jobs: JobHandlers, call: CommandCall, queue: str, reader: BodyReader[Any]) -> None:
     """Before a pull: have the limits for all groups that the worker asks for. Nothing is written while they hold already."""
     if "group" not in call.message:
         return

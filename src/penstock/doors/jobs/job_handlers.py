@@ -13,7 +13,7 @@ from penstock.core.errors import BodyTooLarge, InvalidInput, PayloadTooLarge
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
 from penstock.core.time_slices import in_slices
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.long_poll import PullWaits, claim_for
 from penstock.doors.http.route import Route
 from penstock.doors.http.unknown import FieldCheck
@@ -42,37 +42,37 @@ if TYPE_CHECKING:
     from penstock.engine.sharding.engine import AnyEngine
 
 
-class ChildrenPage(wire.In):
+class ChildrenPage(wire.RequestModel):
     """Which of a job's children, oldest first."""
 
     limit: Annotated[int, Meta(ge=1, le=limits.list_jobs_max)] = limits.list_jobs_max
     offset: Annotated[int, Meta(ge=0, le=limits.offset_max)] = 0
 
 
-PUSH = Reader(wire.PushBody)
-BULK = Reader(wire.BulkBody)
+PUSH = BodyReader(wire.PushBody)
+BULK = BodyReader(wire.BulkBody)
 PUSH_CHECK: FieldCheck[wire.PushBody] = FieldCheck(wire.PushBody, wire.StrictPush)
 BULK_CHECK: FieldCheck[wire.BulkBody] = FieldCheck(wire.BulkBody, wire.StrictBulk)
-PULL = Reader(wire.HttpPullQuery)
-PULL_BATCH = Reader(wire.HttpPullBatchBody)
-STOP_WAITING = Reader(wire.StopWaitingBody)
-ACK = Reader(wire.AckBody)
-ACK_BATCH = Reader(wire.AckBatchBody)
-FAIL = Reader(wire.FailBody)
-DATA = Reader(wire.DataBody)
-PRIORITY = Reader(wire.PriorityBody)
-DELAY = Reader(wire.DelayBody)
-POSTPONE = Reader(wire.PostponeBody)
-TOKEN = Reader(wire.TokenBody)
-WAIT = Reader(wire.WaitBody)
-PROGRESS = Reader(wire.ProgressBody)
-HEARTBEAT = Reader(wire.HeartbeatBody)
-RELEASE_BATCH = Reader(wire.ReleaseBatchBody)
-HEARTBEAT_BATCH = Reader(wire.HeartbeatBatchBody)
-EXTEND = Reader(wire.ExtendBody)
-EXTEND_BATCH = Reader(wire.ExtendBatchBody)
-LOG = Reader(wire.LogBody)
-CHILDREN = Reader(ChildrenPage)
+PULL = BodyReader(wire.HttpPullQuery)
+PULL_BATCH = BodyReader(wire.HttpPullBatchBody)
+STOP_WAITING = BodyReader(wire.StopWaitingBody)
+ACK = BodyReader(wire.AckBody)
+ACK_BATCH = BodyReader(wire.AckBatchBody)
+FAIL = BodyReader(wire.FailBody)
+DATA = BodyReader(wire.DataBody)
+PRIORITY = BodyReader(wire.PriorityBody)
+DELAY = BodyReader(wire.DelayBody)
+POSTPONE = BodyReader(wire.PostponeBody)
+TOKEN = BodyReader(wire.TokenBody)
+WAIT = BodyReader(wire.WaitBody)
+PROGRESS = BodyReader(wire.ProgressBody)
+HEARTBEAT = BodyReader(wire.HeartbeatBody)
+RELEASE_BATCH = BodyReader(wire.ReleaseBatchBody)
+HEARTBEAT_BATCH = BodyReader(wire.HeartbeatBatchBody)
+EXTEND = BodyReader(wire.ExtendBody)
+EXTEND_BATCH = BodyReader(wire.ExtendBatchBody)
+LOG = BodyReader(wire.LogBody)
+CHILDREN = BodyReader(ChildrenPage)
 
 NOT_ACTIVE = "Job not found or not active"
 NOT_ALIVE = "Job not found or not active (or invalid token)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.base import ABOUT_THE_JOB, JobsDoor, holds, in_words
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.engine.jobs.settle import Hold
 
-HELD_BATCH = Reader(wire.HeldBatchBody)
+HELD_BATCH = BodyReader(wire.HeldBatchBody)
 
 
-class HeldHandlers(JobsDoor):
+class LeaseHandlers(JobsDoor):
     """One method per route."""
 
     async def held_batch(self, req: Request) -> wire.BatchReply:

@@ -47,7 +47,7 @@ _NO_DETAILS = Details()
 V = TypeVar("V", bound=JobView)
 
 
-class Options(msgspec.Struct, omit_defaults=True):
+class DoorOptions(msgspec.Struct, omit_defaults=True):
     """Options of a job that only this door knows, kept with the payload."""
 
     tags: list[str] = []
@@ -61,9 +61,9 @@ class Options(msgspec.Struct, omit_defaults=True):
     name: str | None = None  #: engine/queues/crons.py writes it, too
 
 
-_NO_OPTIONS = Options()
+_NO_OPTIONS = DoorOptions()
 _encode_options = msgspec.json.Encoder().encode
-_decode_options = msgspec.json.Decoder(Options).decode
+_decode_options = msgspec.json.Decoder(DoorOptions).decode
 
 
 def job_ref(text: str) -> int | str:
@@ -243,7 +243,7 @@ def _repeat(body: RepeatBody) -> Repeat:
 
 
 def _options(body: PushBody, repeat: Repeat | None, dedup: Dedup | None) -> bytes:
-    options = Options(
+    options = DoorOptions(
         body.tags or [],
         body.depends_on or [],
         body.parent_id,
@@ -304,7 +304,7 @@ def fill_view(shape: type[V], job: Job, payload: Payload, queue: str, **more: An
     return view
 
 
-def _show_rare(view: JobView, job: Job, details: Details, options: Options) -> None:
+def _show_rare(view: JobView, job: Job, details: Details, options: DoorOptions) -> None:
     """Show what few jobs have."""
     if details.backoff_type is not None:
         view.backoff_config = BackoffView(details.backoff_type, job.backoff, details.backoff_max)
@@ -337,7 +337,7 @@ def _show_rare(view: JobView, job: Job, details: Details, options: Options) -> N
     view.ignore_dependency_on_failure = job.has(JobFlag.IGNORE_FAILURE)
 
 
-def _columns(job: Job, payload: Payload, queue: str, details: Details, options: Options) -> tuple[Any, ...]:
+def _columns(job: Job, payload: Payload, queue: str, details: Details, options: DoorOptions) -> tuple[Any, ...]:
     flags = job.flags
     return (
         job.custom_id or ids.to_uuid(job.id),

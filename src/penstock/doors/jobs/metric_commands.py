@@ -10,20 +10,20 @@ from msgspec import Meta
 from penstock.core import limits
 from penstock.core.errors import InvalidInput
 from penstock.core.lifecycle import State
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.jobs import wire
-from penstock.doors.jobs.command_call import Entry
+from penstock.doors.jobs.command_call import CommandEntry
 from penstock.store.contract import FinishedMinutes
 
 if TYPE_CHECKING:
-    from penstock.doors.jobs.command_call import Call
+    from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.queues import QueueHandlers
     from penstock.doors.ops.health import OpsHandlers
 
 STATES: Final = {"completed": State.COMPLETED, "failed": State.DEAD}
 
 
-class MetricsFields(wire.In):
+class MetricsFields(wire.RequestModel):
     """Which ends of the jobs of a queue, and which of the minutes, newest first, both included. ``end`` -1: up to the last."""
 
     queue: str | None = None
@@ -54,13 +54,13 @@ class QueueMetricsReply(wire.Reply, kw_only=True):
     data: QueueMetrics
 
 
-METRICS: Final = Reader(MetricsFields)
+METRICS: Final = BodyReader(MetricsFields)
 
 
-def metric_commands(ops: OpsHandlers, queues: QueueHandlers) -> dict[str, Entry]:
+def metric_commands(ops: OpsHandlers, queues: QueueHandlers) -> dict[str, CommandEntry]:
     """Return the command."""
 
-    async def of_queue(call: Call) -> QueueMetricsReply:
+    async def of_queue(call: CommandCall) -> QueueMetricsReply:
         asked = METRICS.parse(await call.body())
         key = queues.queue_key(call.request, asked.queue or "")
         state = STATES.get(asked.type or "")
@@ -73,9 +73,9 @@ def metric_commands(ops: OpsHandlers, queues: QueueHandlers) -> dict[str, Entry]
         end = None if asked.end == -1 else asked.end + 1
         return QueueMetricsReply(data=QueueMetrics(meta, per_minute[asked.start : end], len(per_minute)))
 
-    async def metrics(call: Call) -> QueueMetricsReply | dict[str, Any]:
+    async def metrics(call: CommandCall) -> QueueMetricsReply | dict[str, Any]:
         if call.message.get("queue") is not None:
             return await of_queue(call)
         return {"ok": True, "metrics": msgspec.to_builtins(ops.all_metrics())}
 
-    return {"Metrics": Entry(metrics, METRICS, narrows=True)}
+    return {"Metrics": CommandEntry(metrics, METRICS, narrows=True)}

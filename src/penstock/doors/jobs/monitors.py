@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Alarm
     from penstock.core.queue import Queue
-    from penstock.doors.jobs.event_hub import Hub
+    from penstock.doors.jobs.event_hub import EventHub
     from penstock.doors.ops.health import Uptime
     from penstock.engine.sharding.engine import AnyEngine
     from penstock.engine.worker_registry import Workers
@@ -49,7 +49,7 @@ class Thresholds(NamedTuple):
 class Pulse:
     """Calls something every few ms, but only while a reader wants one of the given kinds."""
 
-    def __init__(self, watch: Watch, kinds: tuple[Kind, ...], every_ms: int, beat: Callable[[], None]) -> None:
+    def __init__(self, watch: Monitors, kinds: tuple[Kind, ...], every_ms: int, beat: Callable[[], None]) -> None:
         self._watch = watch
         self._kinds = kinds
         self._every_ms = every_ms
@@ -77,7 +77,7 @@ class Pulse:
             self.tend()
 
 
-class Watch:
+class Monitors:
     """Looks at what the hub hears, and passes on what follows from it.
 
     ``connections`` and ``crons`` are asked for figures of the snapshots.
@@ -86,7 +86,7 @@ class Watch:
     def __init__(
         self,
         engine: AnyEngine,
-        hub: Hub,
+        hub: EventHub,
         uptime: Uptime,
         workers: Workers,
         thresholds: Thresholds,

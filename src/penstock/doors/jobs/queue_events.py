@@ -20,16 +20,16 @@ from penstock.core.events import EventKind
 from penstock.doors.http import body
 from penstock.doors.jobs import event_rendering, tcp_frames, wire
 from penstock.doors.jobs.base import check_queue_name
-from penstock.doors.jobs.command_call import Entry
-from penstock.doors.jobs.event_hub import Reader
-from penstock.doors.net.send_queue import Outbox
+from penstock.doors.jobs.command_call import CommandEntry
+from penstock.doors.jobs.event_hub import EventReader
+from penstock.doors.net.send_queue import SendQueue
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
-    from penstock.doors.jobs.command_call import Call
-    from penstock.doors.jobs.event_hub import Hub
-    from penstock.doors.jobs.event_rendering import Told
-    from penstock.doors.jobs.session import Session
+    from penstock.doors.jobs.command_call import CommandCall
+    from penstock.doors.jobs.event_hub import EventHub
+    from penstock.doors.jobs.event_rendering import OutgoingEvent
+    from penstock.doors.jobs.session import JobsSession
     from penstock.store.contract import Store
     from penstock.store.sharded import ShardedStore
 
@@ -37,7 +37,7 @@ log = structlog.get_logger("penstock.tcp")
 _decode: Final = msgspec.json.Decoder().decode
 
 
-class TrimFields(wire.In):
+class TrimFields(wire.RequestModel):
     """How many events to keep of a queue."""
 
     max_length: Annotated[int, Meta(ge=0, le=limits.offset_max)]
@@ -55,10 +55,10 @@ class TrimmedReply(wire.Reply, kw_only=True):
     data: TrimmedData
 
 
-TRIM: Final = body.Reader(TrimFields)
+TRIM: Final = body.BodyReader(TrimFields)
 
 
-class Wire(Protocol):
+class EventConnection(Protocol):
     """The connection that events are sent on."""
 
     def refuse(self, error: PenstockError) -> None:
@@ -71,14 +71,14 @@ class Wire(Protocol):
 class UnfinishedFrame(bytes):
     """A frame to which the result or payload of its job is added when it is sent: until then nobody looks it up."""
 
-    told: Told
+    told: OutgoingEvent
 
     def finish(self, data: bytes | None) -> bytes:
         """Return the whole frame, given JSON, or None if there is none."""
         return bytes(self) if data is None else _frame(self.told, {"data": _decode(data)})
 
 
-def _frame(told: Told, more: dict[str, Any]) -> bytes:
+def _frame(told: OutgoingEvent, more: dict[str, Any]) -> bytes:
     # Clients drop an event without a job id, and take an empty one for an event of the queue.
     fields = {"jobId": ""} | event_rendering.legacy_fields(told) | more
     if told.kind is EventKind.JOB_REMOVED and told.field("finished_at") is None:
@@ -86,7 +86,7 @@ def _frame(told: Told, more: dict[str, Any]) -> bytes:
     return tcp_frames.encode({"type": "event", "event": fields})
 
 
-def framed(told: Told) -> bytes:
+def framed(told: OutgoingEvent) -> bytes:
     """Render an event as a frame."""
     frame = _frame(told, {})
     if told.kind not in event_rendering.WITH_DATA:
@@ -99,20 +99,22 @@ def framed(told: Told) -> bytes:
 class QueueEvents:
     """What one connection is told: the events of one queue at a time, as long as its client may look."""
 
-    def __init__(self, hub: Hub, store: Store | ShardedStore, clock: Clock, session: Session, link: Wire) -> None:
+    def __init__(
+        self, hub: EventHub, store: Store | ShardedStore, clock: Clock, session: JobsSession, link: EventConnection
+    ) -> None:
         self._hub = hub
         self._store = store
         self._clock = clock
         self._session = session
         self._link = link
-        self._outbox: Outbox[bytes] = Outbox(clock, self._send, self._give_up)
-        self._reader: Reader | None = None
+        self._outbox: SendQueue[bytes] = SendQueue(clock, self._send, self._give_up)
+        self._reader: EventReader | None = None
         self._expiry: Expiry | None = None
 
     def subscribe(self, queue: str) -> None:
         """Send the events of a queue from now on, in place of those of another one."""
         self.unsubscribe()
-        self._reader = Reader(framed, self._take, namespace=self._session.namespace, queue=queue, everywhere=False)
+        self._reader = EventReader(framed, self._take, namespace=self._session.namespace, queue=queue, everywhere=False)
         self._hub.want(self._reader, event_rendering.LEGACY_KINDS)
         self._session.at_end["events"] = self.unsubscribe
         self._watch_token()
@@ -148,7 +150,7 @@ class QueueEvents:
         else:
             self._watch_token()
 
-    def _take(self, frame: bytes, _told: Told) -> bool:
+    def _take(self, frame: bytes, _told: OutgoingEvent) -> bool:
         if self._outbox.put(frame):
             return True
         self._give_up()
@@ -169,32 +171,32 @@ class QueueEvents:
             self._outbox.moved()
 
 
-def event_commands() -> dict[str, Entry]:
+def event_commands() -> dict[str, CommandEntry]:
     """Return the commands about events."""
 
-    async def subscribe(call: Call, queue: str) -> wire.Ok:
+    async def subscribe(call: CommandCall, queue: str) -> wire.Ok:
         check_queue_name(queue)
         _events_of(call).subscribe(queue)
         return wire.Ok()
 
-    async def unsubscribe(call: Call) -> wire.Ok:
+    async def unsubscribe(call: CommandCall) -> wire.Ok:
         _events_of(call).unsubscribe()
         return wire.Ok()
 
-    async def trim(call: Call, queue: str) -> TrimmedReply:
+    async def trim(call: CommandCall, queue: str) -> TrimmedReply:
         """Take the command of bunqueue. The journal is one for all queues and is trimmed by age, so nothing is removed here."""
         check_queue_name(queue)
         TRIM.parse(await call.body())
         return TrimmedReply(data=TrimmedData())
 
     return {
-        "SubscribeEvents": Entry(subscribe, None, {"queue": "queue"}),
-        "UnsubscribeEvents": Entry(unsubscribe),
-        "TrimEvents": Entry(trim, TRIM, {"queue": "queue"}),
+        "SubscribeEvents": CommandEntry(subscribe, None, {"queue": "queue"}),
+        "UnsubscribeEvents": CommandEntry(unsubscribe),
+        "TrimEvents": CommandEntry(trim, TRIM, {"queue": "queue"}),
     }
 
 
-def _events_of(call: Call) -> QueueEvents:
+def _events_of(call: CommandCall) -> QueueEvents:
     found = call.session.events
     if found is None:
         raise InvalidInput("SubscribeEvents is for TCP connections. Send Subscribe over a WebSocket.")

@@ -11,7 +11,7 @@ from penstock.core.errors import InvalidInput, WrongState
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State, sources
 from penstock.core.queue import Counts, QueueSettings
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import Refused
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import Request
 
 
-LIST = Reader(wire.ListQuery)
-CLEAN = Reader(wire.CleanBody)
-COUNT = Reader(wire.CountBody)
-RETRY_COMPLETED = Reader(wire.RetryCompletedBody)
-DLQ_LIST = Reader(wire.DlqQuery)
-DLQ_RETRY = Reader(wire.DlqRetryBody)
-LIMIT = Reader(wire.LimitBody)
-RATE_LIMIT = Reader(wire.RateLimitBody)
-STALL = Reader(wire.StallBody)
-DLQ = Reader(wire.DlqBody)
-MODE = Reader(wire.ModeBody)
+LIST = BodyReader(wire.ListQuery)
+CLEAN = BodyReader(wire.CleanBody)
+COUNT = BodyReader(wire.CountBody)
+RETRY_COMPLETED = BodyReader(wire.RetryCompletedBody)
+DLQ_LIST = BodyReader(wire.DlqQuery)
+DLQ_RETRY = BodyReader(wire.DlqRetryBody)
+LIMIT = BodyReader(wire.LimitBody)
+RATE_LIMIT = BodyReader(wire.RateLimitBody)
+STALL = BodyReader(wire.StallBody)
+DLQ = BodyReader(wire.DlqBody)
+MODE = BodyReader(wire.ModeBody)
 
 
 class QueueHandlers(JobsDoor):

@@ -18,7 +18,7 @@ LOOK_EVERY_MS: Final = 100
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
-class SendQueues:
+class ReaderLag:
     """Bytes that wait in the send queues of sockets, by the address of the other side."""
 
     def __init__(self, clock: Clock, tables: tuple[Path, ...] = _TABLES) -> None:

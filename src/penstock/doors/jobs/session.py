@@ -20,7 +20,7 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, RateLimited, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.jobs import wire
-from penstock.doors.jobs.command_call import Call
+from penstock.doors.jobs.command_call import CommandCall
 from penstock.doors.jobs.mapping import job_ref, token_value
 from penstock.engine.jobs.settle import Hold, Release
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.access.authenticator import Gate
     from penstock.access.identity import Identity
     from penstock.access.rate_limit import SlidingWindow
-    from penstock.doors.jobs.command_call import CommandTable, Entry
+    from penstock.doors.jobs.command_call import CommandEntry, CommandTable
     from penstock.doors.jobs.queue_events import QueueEvents
 
 log = structlog.get_logger("penstock.commands")
@@ -39,7 +39,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Session:
+class JobsSession:
     """Answers commands with the entries of a table.
 
     ``gate`` knows the tokens; ``identity`` is who the client has shown to be (None: it has not yet). ``window`` limits how many
@@ -191,15 +191,15 @@ class Session:
         if self._share.shared and not entry.public:
             self._share.enter(self.namespace)
             try:
-                reply = await entry(Call(self, message))
+                reply = await entry(CommandCall(self, message))
             finally:
                 self._share.leave()
         else:
-            reply = await entry(Call(self, message))
+            reply = await entry(CommandCall(self, message))
         self._keep_track(entry, message, reply)
         return _encode(reply)
 
-    def _keep_track(self, entry: Entry, message: Mapping[str, Any], reply: object) -> None:
+    def _keep_track(self, entry: CommandEntry, message: Mapping[str, Any], reply: object) -> None:
         """Remember which jobs the client holds. Of very many, the oldest are forgotten: their leases will run out."""
         if entry.takes and message.get("detach") is not True:
             for job, token in _taken(reply):

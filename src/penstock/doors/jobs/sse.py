@@ -20,22 +20,22 @@ from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Plain, Route, Stream
 from penstock.doors.jobs import event_rendering
 from penstock.doors.jobs.base import JobsDoor
-from penstock.doors.jobs.event_hub import Hub, Reader
-from penstock.doors.jobs.reader_lag import LOOK_EVERY_MS, SendQueues
+from penstock.doors.jobs.event_hub import EventHub, EventReader
+from penstock.doors.jobs.reader_lag import LOOK_EVERY_MS, ReaderLag
 from penstock.doors.jobs.wire import EventsQuery
-from penstock.doors.net.send_queue import Outbox
+from penstock.doors.net.send_queue import SendQueue
 
 if TYPE_CHECKING:
     from penstock.core.clock import Alarm
     from penstock.core.events import EventKind
     from penstock.doors.http.request import Request
     from penstock.doors.http.route import StreamTransport
-    from penstock.doors.jobs.event_rendering import Told
+    from penstock.doors.jobs.event_rendering import OutgoingEvent
     from penstock.engine.engine import Engine
     from penstock.engine.sharding.engine import AnyEngine
     from penstock.store.contract import JournalBlock, JournalPage, Store
 
-EVENTS: Final = body.Reader(EventsQuery)
+EVENTS: Final = body.BodyReader(EventsQuery)
 EVENT_STREAM: Final = "text/event-stream"
 KEEP_ALIVE: Final = (("connection", "keep-alive"),)
 RETRY_MS: Final = 3_000
@@ -48,10 +48,10 @@ _LOOK_AFTER_BYTES: Final = limits.reader_buffer_bytes_max // 4
 class StreamHandlers(JobsDoor):
     """``GET /events`` and ``GET /events/queues/{queue}``."""
 
-    def __init__(self, engine: AnyEngine, hub: Hub) -> None:
+    def __init__(self, engine: AnyEngine, hub: EventHub) -> None:
         super().__init__(engine)
         self.hub = hub
-        self.queues = SendQueues(engine.clock)
+        self.queues = ReaderLag(engine.clock)
         self._ids = IdSource()
         self._open: set[EventStream] = set()
         self._pool = Pool("event streams", limits.event_streams_max, engine.shares)
@@ -147,11 +147,11 @@ class EventStream:
         self._kinds: frozenset[EventKind] = event_rendering.ALL_KINDS if form.typed else event_rendering.LEGACY_KINDS
         render = event_rendering.stream_form(typed=form.typed, marks=form.marks)
         everywhere = req.identity.may(ANYWHERE, Right.LOOK)
-        self._reader = Reader(render, self._take, namespace=namespace, queue=queue, everywhere=everywhere)
+        self._reader = EventReader(render, self._take, namespace=namespace, queue=queue, everywhere=everywhere)
         self._transport: Any = None
         turn = partial(door.engine.share.begin, namespace)
-        self._outbox: Outbox[bytes] = Outbox(self._clock, self._send, self.end, turn)
-        self._held: list[tuple[bytes, Told]] | None = None  #: what happens while the client is still catching up
+        self._outbox: SendQueue[bytes] = SendQueue(self._clock, self._send, self.end, turn)
+        self._held: list[tuple[bytes, OutgoingEvent]] | None = None  #: what happens while the client is still catching up
         self._held_bytes = 0
         self._unseen_bytes = 0  #: sent since it was last seen that the client takes what it is sent
         self._heartbeat: Alarm | None = None
@@ -272,7 +272,7 @@ class EventStream:
         numbered = shard if len(self._last) > 1 else None
         return [event_rendering.stream_gap(last, first, numbered, replaced=replaced)] if last else []
 
-    def _take(self, message: bytes, told: Told) -> bool:
+    def _take(self, message: bytes, told: OutgoingEvent) -> bool:
         if told.seq and self._last is not None and told.seq <= self._last[told.shard]:
             return True  # it was read from the journal
         if self._held is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.doors.jobs import wire
-from penstock.doors.jobs.command_call import Entry
+from penstock.doors.jobs.command_call import CommandEntry
 
 if TYPE_CHECKING:
-    from penstock.doors.jobs.command_call import Call
+    from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.queues import QueueHandlers
 
 
@@ -37,10 +37,10 @@ class QueueRowsReply(wire.Reply, kw_only=True):
     data: QueueRows
 
 
-def summary_commands(queues: QueueHandlers) -> dict[str, Entry]:
+def summary_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
     """Return the commands that tell of all queues at once."""
 
-    async def all_queues(call: Call) -> QueueRowsReply:
+    async def all_queues(call: CommandCall) -> QueueRowsReply:
         rows = []
         for each in await queues.summary(call.request):
             counts = (await queues.counts_apart(call.request, each.name)).counts
@@ -51,4 +51,4 @@ def summary_commands(queues: QueueHandlers) -> dict[str, Entry]:
             rows.append(row)
         return QueueRowsReply(data=QueueRows(rows, queues.engine.clock.now_ms()))
 
-    return {"DashboardQueues": Entry(all_queues)}
+    return {"DashboardQueues": CommandEntry(all_queues)}

@@ -17,7 +17,7 @@ from penstock.core.errors import InvalidInput, PenstockError, TooMany, Unauthori
 from penstock.core.time_slices import in_slices
 from penstock.doors.jobs import jsonable, tcp_frames
 from penstock.doors.jobs.queue_events import QueueEvents
-from penstock.doors.jobs.session import Session, refusal
+from penstock.doors.jobs.session import JobsSession, refusal
 from penstock.doors.net.listener import ConnectionListener
 from penstock.doors.net.raw_sockets import keep_alive
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.clock import Alarm, Clock
     from penstock.doors.jobs.command_call import CommandTable
-    from penstock.doors.jobs.event_hub import Hub
+    from penstock.doors.jobs.event_hub import EventHub
 
 log = structlog.get_logger("penstock.tcp")
 
 
-class TcpListener(ConnectionListener["Connection"]):
+class TcpListener(ConnectionListener["TcpConnection"]):
     """Accepts connections. ``window`` limits how many commands may come from one address (None: no limit).
 
     ``hub``: where the events of queues come from (None: nobody can subscribe).
@@ -45,7 +45,7 @@ class TcpListener(ConnectionListener["Connection"]):
         gate: Gate,
         clock: Clock,
         *,
-        hub: Hub | None = None,
+        hub: EventHub | None = None,
         window: SlidingWindow | None = None,
         connections_max: int = limits.tcp_connections_max,
     ) -> None:
@@ -56,17 +56,17 @@ class TcpListener(ConnectionListener["Connection"]):
         self.hub = hub
         self.window = window
 
-    def connection(self) -> Connection:
-        return Connection(self)
+    def connection(self) -> TcpConnection:
+        return TcpConnection(self)
 
 
-class Connection(asyncio.Protocol):
+class TcpConnection(asyncio.Protocol):
     """One client."""
 
     def __init__(self, listener: TcpListener) -> None:
         self._listener = listener
-        self._session: Session
-        self._parser = tcp_frames.Parser(limits.stranger_frame_bytes_max)
+        self._session: JobsSession
+        self._parser = tcp_frames.FrameParser(limits.stranger_frame_bytes_max)
         self._stranger = True  #: it has to show a token, and has not yet
         self._transport: asyncio.Transport
         self._frames: deque[bytes] = deque()  #: complete, and not begun
@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self._client = str(peer[0]) if peer else ""
-        self._session = Session(
+        self._session = JobsSession(
             self._listener.table,
             self._listener.gate,
             window=self._listener.window,

@@ -31,7 +31,7 @@ _TIMESTAMP: Final = -1
 _UNDECODABLE: Final = "Invalid command format"
 
 
-class Parser:
+class FrameParser:
     """Cuts a stream of bytes into frames.
 
     ``broken`` says why nothing more can be read from this stream, once that is so: a frame too large is refused as soon as its

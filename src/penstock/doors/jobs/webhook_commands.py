@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.doors.jobs import webhooks as h
-from penstock.doors.jobs.command_call import Entry
+from penstock.doors.jobs.command_call import CommandEntry
 from penstock.doors.jobs.commands import ID
 
 if TYPE_CHECKING:
     from penstock.doors.jobs.webhooks import WebhookHandlers
 
 
-def webhook_commands(webhooks: WebhookHandlers) -> dict[str, Entry]:
+def webhook_commands(webhooks: WebhookHandlers) -> dict[str, CommandEntry]:
     """Return the commands about webhooks."""
     return {
-        "AddWebhook": Entry(webhooks.add, h.ADD),
-        "RemoveWebhook": Entry(webhooks.remove, None, {"id": "webhookId"}),
-        "ListWebhooks": Entry(webhooks.list_webhooks),
-        "SetWebhookEnabled": Entry(webhooks.set_enabled, h.ENABLED, ID),
+        "AddWebhook": CommandEntry(webhooks.add, h.ADD),
+        "RemoveWebhook": CommandEntry(webhooks.remove, None, {"id": "webhookId"}),
+        "ListWebhooks": CommandEntry(webhooks.list_webhooks),
+        "SetWebhookEnabled": CommandEntry(webhooks.set_enabled, h.ENABLED, ID),
     }

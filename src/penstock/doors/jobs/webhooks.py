@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core import ids
 from penstock.core.webhook import check_events
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire_webhooks as wire
 from penstock.doors.jobs.base import JobsDoor, check_queue_name
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from penstock.engine.sharding.engine import AnyEngine
     from penstock.outbound.guard import Guard
 
-ADD = Reader(wire.WebhookBody)
-ENABLED = Reader(wire.EnabledBody)
+ADD = BodyReader(wire.WebhookBody)
+ENABLED = BodyReader(wire.EnabledBody)
 
 #: An id nobody ever got: what is not spelled like one of ours names no webhook.
 _NO_ID = 0

@@ -23,11 +23,11 @@ from penstock.doors.http.namespace import namespace_in
 from penstock.doors.jobs import event_rendering
 from penstock.doors.jobs.base import check_queue_name
 from penstock.doors.jobs.command_call import TextMessage
-from penstock.doors.jobs.event_filter import Subscription
-from penstock.doors.jobs.event_hub import Hub, Reader
+from penstock.doors.jobs.event_filter import EventFilter
+from penstock.doors.jobs.event_hub import EventHub, EventReader
 from penstock.doors.jobs.session import refusal
-from penstock.doors.net.incoming_messages import Strangers
-from penstock.doors.websocket import Connections, WebSocket
+from penstock.doors.net.incoming_messages import UnauthenticatedSockets
+from penstock.doors.websocket import OpenSockets, WebSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from penstock.access.identity import Identity
     from penstock.core.clock import Alarm, Clock
     from penstock.core.pool_shares import Shares
-    from penstock.doors.jobs.event_rendering import Told
-    from penstock.doors.net.raw_sockets import Links
+    from penstock.doors.jobs.event_rendering import OutgoingEvent
+    from penstock.doors.net.raw_sockets import RawSockets
     from penstock.store.contract import Store
     from penstock.store.sharded import ShardedStore
 
@@ -87,12 +87,12 @@ class SocketDoor:
     def __init__(
         self,
         clock: Clock,
-        hub: Hub,
+        hub: EventHub,
         gate: Gate,
         sessions: Callable[[Identity | None, str, str], CommandSession],
         *,
         store: Store | ShardedStore,
-        links: Links,
+        links: RawSockets,
         shares: Shares | None = None,
     ) -> None:
         self.clock = clock
@@ -102,8 +102,8 @@ class SocketDoor:
         self.links = links
         self.sessions = sessions
         self._gate = gate
-        self.strangers = Strangers(clock)
-        self._connections: Connections[Socket] = Connections(limits.websockets_max)
+        self.strangers = UnauthenticatedSockets(clock)
+        self._connections: OpenSockets[Socket] = OpenSockets(limits.websockets_max)
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -177,8 +177,8 @@ class Socket(WebSocket):
         self._session = session
         self._known = known  #: called when the client has shown a token
         self._alarm: Alarm | Expiry | None = None  #: rings when the client must have shown a token, or a new one
-        self._subscription = Subscription()
-        self._reader = Reader(event_rendering.legacy_socket, self._take, namespace=session.namespace, queue=queue)
+        self._subscription = EventFilter()
+        self._reader = EventReader(event_rendering.legacy_socket, self._take, namespace=session.namespace, queue=queue)
         self._commands: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(limits.socket_commands_max)
 
@@ -277,7 +277,7 @@ class Socket(WebSocket):
 
     # Out.
 
-    def _take(self, message: str, _told: Told) -> bool:
+    def _take(self, message: str, _told: OutgoingEvent) -> bool:
         return self.outbox.put(message)
 
     def complain(self, error: str) -> None:

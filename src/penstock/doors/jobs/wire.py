@@ -34,7 +34,7 @@ Backoff = Annotated[int, Meta(ge=0, le=limits.backoff_ms_max)]
 Ids = Annotated[list[str], Meta(max_length=limits.ids_max)]
 
 
-class In(msgspec.Struct, rename="camel", gc=False):
+class RequestModel(msgspec.Struct, rename="camel", gc=False):
     """Base of what comes in. Unknown fields are ignored."""
 
 
@@ -45,7 +45,7 @@ class Out(msgspec.Struct, rename="camel", gc=False):
 # In.
 
 
-class RepeatBody(In):
+class RepeatBody(RequestModel):
     """How a job comes again once it is done: after ``every`` ms, or at the next tick of ``cron``."""
 
     every: Every | None = None
@@ -57,7 +57,7 @@ class RepeatBody(In):
     count: Annotated[int, Meta(ge=0, le=limits.repeats_max)] = 0
 
 
-class BackoffBody(In):
+class BackoffBody(RequestModel):
     """How long to wait before a retry: ``delay`` ms each time, or doubled each time up to ``maxDelay``."""
 
     type: Literal["exponential", "fixed"] = "exponential"
@@ -65,7 +65,7 @@ class BackoffBody(In):
     max_delay: Backoff | None = None
 
 
-class DedupBody(In):
+class DedupBody(RequestModel):
     """What else a unique key does: see Dedup. ``ttl`` in ms; 0: no limit."""
 
     ttl: Annotated[int, Meta(ge=0, le=limits.ttl_ms_max)] | None = None
@@ -73,7 +73,7 @@ class DedupBody(In):
     replace: bool = False
 
 
-class PushBody(In):
+class PushBody(RequestModel):
     """A job to be pushed. Durations in milliseconds. The order of the fields is the order in which they are checked."""
 
     data: Raw
@@ -112,7 +112,7 @@ class PushBody(In):
     name: Name | None = None
 
 
-class BulkBody(In):
+class BulkBody(RequestModel):
     """Jobs to be pushed together."""
 
     jobs: Annotated[list[PushBody], Meta(max_length=limits.bulk_jobs_max)]
@@ -138,7 +138,7 @@ class StrictPush(PushBody, forbid_unknown_fields=True):
     dedup: StrictDedup | None = None
 
 
-class StrictBulk(In, forbid_unknown_fields=True):
+class StrictBulk(RequestModel, forbid_unknown_fields=True):
     """The same, without any other field: see FieldCheck."""
 
     jobs: Annotated[list[StrictPush], Meta(max_length=limits.bulk_jobs_max)]
@@ -148,14 +148,14 @@ class StrictBulk(In, forbid_unknown_fields=True):
 Positive = Annotated[int, Meta(ge=1, le=limits.whole_number_max)]
 
 
-class GroupRate(In):
+class GroupRate(RequestModel):
     """How many jobs of each group may be claimed within a time, in ms."""
 
     max: Positive
     duration: Positive
 
 
-class GroupOptions(In):
+class GroupOptions(RequestModel):
     """What a worker asks for all groups of its queue. ``affinity``, of bunqueue's worker, is checked and not used."""
 
     concurrency: Positive | None = None
@@ -163,7 +163,7 @@ class GroupOptions(In):
     affinity: str | None = None
 
 
-class PullQuery(In):
+class PullQuery(RequestModel):
     """How to pull one job."""
 
     timeout: Wait = 0
@@ -171,7 +171,7 @@ class PullQuery(In):
     lock_ttl: Lease | None = None
 
 
-class PullBatchBody(In):
+class PullBatchBody(RequestModel):
     """How to pull several jobs."""
 
     count: Annotated[int, Meta(ge=1, le=limits.claim_jobs_max)]
@@ -192,13 +192,13 @@ class HttpPullBatchBody(PullBatchBody):
     wait_id: Key | None = None
 
 
-class StopWaitingBody(In):
+class StopWaitingBody(RequestModel):
     """Which pulls to end: those that wait and have this id."""
 
     wait_id: Key
 
 
-class AckBody(In):
+class AckBody(RequestModel):
     """A job is done."""
 
     result: Raw | None = None
@@ -206,7 +206,7 @@ class AckBody(In):
     remove_on_complete: bool = False  #: remove it, whatever its own options say
 
 
-class AckBatchBody(In):
+class AckBatchBody(RequestModel):
     """Several jobs are done. Results and tokens are matched to the ids by position."""
 
     ids: Ids
@@ -215,7 +215,7 @@ class AckBatchBody(In):
     remove_on_completes: list[bool | None] | None = None  #: which to remove, whatever their own options say
 
 
-class FailBody(In):
+class FailBody(RequestModel):
     """A job failed."""
 
     error: Text | None = None
@@ -226,25 +226,25 @@ class FailBody(In):
     remove_on_fail: bool = False  #: remove it if it would be dead, whatever its own options say
 
 
-class DataBody(In):
+class DataBody(RequestModel):
     """A new payload."""
 
     data: Raw
 
 
-class PriorityBody(In):
+class PriorityBody(RequestModel):
     """A new priority."""
 
     priority: Priority
 
 
-class DelayBody(In):
+class DelayBody(RequestModel):
     """A new delay."""
 
     delay: Delay
 
 
-class TokenBody(In):
+class TokenBody(RequestModel):
     """``token``: the lease of the worker that asks. A job that another worker holds by now is left alone."""
 
     token: str | None = None
@@ -256,13 +256,13 @@ class PostponeBody(DelayBody):
     token: str | None = None
 
 
-class WaitBody(In):
+class WaitBody(RequestModel):
     """How long to wait for a job to end."""
 
     timeout: Annotated[int, Meta(ge=0, le=limits.completion_wait_ms_max)] = 30_000
 
 
-class ProgressBody(In):
+class ProgressBody(RequestModel):
     """How far a worker is. Below 0 counts as 0, above 100 as 100."""
 
     progress: int
@@ -270,21 +270,21 @@ class ProgressBody(In):
     token: str | None = None
 
 
-class HeartbeatBody(In):
+class HeartbeatBody(RequestModel):
     """A worker is alive."""
 
     token: str | None = None
     duration: Lease | None = None
 
 
-class HeartbeatBatchBody(In):
+class HeartbeatBatchBody(RequestModel):
     """A worker is alive and holds several jobs. Tokens are matched to the ids by position."""
 
     ids: Ids
     tokens: list[str | None] | None = None
 
 
-class ReleaseBatchBody(In):
+class ReleaseBatchBody(RequestModel):
     """A worker gives back jobs it has not begun. Tokens are matched to the ids by position."""
 
     ids: Ids
@@ -292,7 +292,7 @@ class ReleaseBatchBody(In):
     delay: Delay = 0  #: before they are ready again
 
 
-class HeldBatchBody(In):
+class HeldBatchBody(RequestModel):
     """A worker asks which jobs it still holds. Tokens are matched to the ids by position."""
 
     ids: Ids
@@ -300,14 +300,14 @@ class HeldBatchBody(In):
     timeout: Wait = 0  #: for how long to wait until one is lost
 
 
-class ExtendBody(In):
+class ExtendBody(RequestModel):
     """A worker needs more time."""
 
     duration: Lease
     token: str | None = None
 
 
-class ExtendBatchBody(In):
+class ExtendBatchBody(RequestModel):
     """A worker needs more time for several jobs. Tokens and durations are matched to the ids by position."""
 
     ids: Ids
@@ -315,14 +315,14 @@ class ExtendBatchBody(In):
     durations: list[Lease] | None = None
 
 
-class LogBody(In):
+class LogBody(RequestModel):
     """A line for a job's log."""
 
     message: LogText
     level: Literal["info", "warn", "error"] = "info"
 
 
-class CronJobBody(In):
+class CronJobBody(RequestModel):
     """What the jobs of a cron are like: fields of a push."""
 
     timeout: Timeout | None = None
@@ -342,7 +342,7 @@ class CronJobBody(In):
     size_limit: Annotated[int, Meta(ge=1, le=limits.offset_max)] | None = None
 
 
-class CronBody(In):
+class CronBody(RequestModel):
     """A cron to be added, or replaced if there is one of that name. Either ``schedule`` or ``repeatEvery``, not both."""
 
     name: Name
@@ -363,7 +363,7 @@ class CronBody(In):
     job_name: Name | None = None  #: what its jobs are called
 
 
-class ListQuery(In):
+class ListQuery(RequestModel):
     """Which part of a listing."""
 
     state: str | None = None
@@ -371,7 +371,7 @@ class ListQuery(In):
     offset: Annotated[int, Meta(ge=0, le=limits.offset_max)] = 0
 
 
-class EventsQuery(In):
+class EventsQuery(RequestModel):
     """How events are spelled, and after which one to begin. ``format``: ``typed`` for all of them, each with its name."""
 
     format: Literal["legacy", "typed"] = "legacy"
@@ -379,7 +379,7 @@ class EventsQuery(In):
     ids: Literal["plain", "marked"] = "plain"  #: ``marked``: ids also say of which journal their numbers are
 
 
-class CleanBody(In):
+class CleanBody(RequestModel):
     """Which jobs to remove."""
 
     grace: Annotated[int, Meta(ge=0, le=limits.grace_ms_max)] = 0
@@ -387,13 +387,13 @@ class CleanBody(In):
     limit: Annotated[int, Meta(ge=1, le=limits.clean_jobs_max)] = 1_000
 
 
-class CountBody(In):
+class CountBody(RequestModel):
     """How many, at most."""
 
     count: Annotated[int, Meta(ge=1, le=limits.offset_max)] | None = None
 
 
-class RetryCompletedBody(In):
+class RetryCompletedBody(RequestModel):
     """Which completed job to run again; none means all, or as many as ``count`` says, oldest first.
 
     ``timestamp``: only those that completed by this moment, ms since 1970.
@@ -404,20 +404,20 @@ class RetryCompletedBody(In):
     timestamp: Annotated[int, Meta(ge=0, le=limits.timestamp_ms_max)] | None = None
 
 
-class DlqQuery(In):
+class DlqQuery(RequestModel):
     """How many dead jobs to list."""
 
     count: Annotated[int, Meta(ge=0, le=limits.list_jobs_max)] = 100
 
 
-class DlqRetryBody(In):
+class DlqRetryBody(RequestModel):
     """Which dead job to bring back; none means all, or as many as ``count`` says, oldest first."""
 
     job_id: str | None = None
     count: Annotated[int, Meta(ge=1, le=limits.offset_max)] | None = None
 
 
-class LimitBody(In):
+class LimitBody(RequestModel):
     """A limit."""
 
     limit: Annotated[int, Meta(ge=1, le=1_000_000_000)]
@@ -430,7 +430,7 @@ class RateLimitBody(LimitBody):
     ttl: Annotated[int, Meta(ge=0, le=limits.YEAR_MS)] = 0
 
 
-class StallPatch(In):
+class StallPatch(RequestModel):
     """Changes to the stall rule; what is not given stays."""
 
     enabled: bool | None = None
@@ -445,13 +445,13 @@ class StallBody(StallPatch):
     config: StallPatch | None = None
 
 
-class ModeBody(In):
+class ModeBody(RequestModel):
     """When a push is answered: once it is in the database (``direct``), or in the server's own log (``buffered``)."""
 
     mode: Literal["direct", "buffered"]
 
 
-class DlqPatch(In):
+class DlqPatch(RequestModel):
     """Changes to the dead-letter rule; what is not given stays. ``maxAge: null`` keeps dead jobs for ever."""
 
     auto_retry: bool | None = None

@@ -7,10 +7,10 @@ from typing import Annotated
 from msgspec import Meta
 
 from penstock.core import limits
-from penstock.doors.jobs.wire import In, Key, Out, Reply
+from penstock.doors.jobs.wire import Key, Out, Reply, RequestModel
 
 
-class WebhookBody(In):
+class WebhookBody(RequestModel):
     """A webhook to be registered. The texts of a URL and of events that are missing or wrong are the contract's."""
 
     url: str = ""
@@ -19,7 +19,7 @@ class WebhookBody(In):
     secret: Key | None = None
 
 
-class EnabledBody(In):
+class EnabledBody(RequestModel):
     """On or off."""
 
     enabled: bool

@@ -10,11 +10,11 @@ from msgspec import Meta
 
 from penstock.core import limits
 from penstock.core.errors import PenstockError, WorkerNotFound
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Route
 from penstock.doors.jobs.base import JobsDoor, check_queue_name
-from penstock.doors.jobs.wire import In, Key, Out
+from penstock.doors.jobs.wire import Key, Out, RequestModel
 
 if TYPE_CHECKING:
     from penstock.doors.http.request import Request
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Number = Annotated[int, Meta(ge=0, le=2**53)]
 
 
-class WorkerBody(In):
+class WorkerBody(RequestModel):
     """A worker that introduces itself. ``startedAt`` in ms since 1970."""
 
     name: Key
@@ -37,7 +37,7 @@ class WorkerBody(In):
     started_at: Number | None = None
 
 
-class WorkerHeartbeatBody(In):
+class WorkerHeartbeatBody(RequestModel):
     """What a worker is doing, and has done since it started."""
 
     active_jobs: Number | None = None
@@ -139,8 +139,8 @@ class WorkerHeardReply(Out):
     ok: bool = True
 
 
-REGISTER = Reader(WorkerBody)
-HEARTBEAT = Reader(WorkerHeartbeatBody)
+REGISTER = BodyReader(WorkerBody)
+HEARTBEAT = BodyReader(WorkerHeartbeatBody)
 
 
 def register(workers: Workers, namespace: str, body: WorkerBody) -> WorkerRegisteredView:

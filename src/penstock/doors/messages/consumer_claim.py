@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.engine.sharding.engine import AnyEngine
 
 
-class Taker:
+class ConsumerClaim:
     """One place in the line of a queue."""
 
     def __init__(self, engine: AnyEngine, queue: QueueKey) -> None:

@@ -55,7 +55,7 @@ class Holder(Protocol):
         """Something was said about one of its deliveries, somewhere."""
 
 
-class Delivery(NamedTuple):
+class OpenDelivery(NamedTuple):
     """A message that is out, or was and came back because its time was over."""
 
     job_id: int
@@ -67,7 +67,7 @@ class Deliveries:
 
     def __init__(self, engine: AnyEngine) -> None:
         self._engine = engine
-        self._all: dict[int, Delivery] = {}
+        self._all: dict[int, OpenDelivery] = {}
         self._out: dict[int, int] = {}  #: by message: the token of the delivery that is out
         self._unsure: dict[int, bool] = {}  #: tokens of deliveries to be looked into: was something said about them?
         self._looking: asyncio.Task[None] | None = None
@@ -78,7 +78,7 @@ class Deliveries:
 
     def add(self, job_id: int, token: int, holder: Holder) -> None:
         """Note that a message is out."""
-        self._all[token] = Delivery(job_id, holder)
+        self._all[token] = OpenDelivery(job_id, holder)
         self._out[job_id] = token
         if self._stop_listening is None:
             self._stop_listening = self._engine.feed.listen(self._hear)

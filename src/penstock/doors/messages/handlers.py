@@ -14,7 +14,7 @@ from penstock.core.ids import ID_MAX, to_ulid
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.time_slices import in_slices
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.long_poll import claim_for
 from penstock.doors.http.route import Plain, Route
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from penstock.core.queue import QueueKey
     from penstock.core.time_slices import Steps
     from penstock.doors.http.request import Request
-    from penstock.doors.messages.metrics import MessageTally
-    from penstock.doors.messages.queue_registry import Places, Rules
-    from penstock.doors.messages.settling import Settling
+    from penstock.doors.messages.metrics import MessageCounters
+    from penstock.doors.messages.queue_registry import MessageDefaults, QueueRegistry
+    from penstock.doors.messages.settling import DeliverySettler
     from penstock.engine.sharding.engine import AnyEngine
 
 #: An idempotency key of this door is kept as its job's own id, behind this and its queue.
@@ -44,12 +44,12 @@ KEY_PREFIX: Final = "message:"
 DEAD_DEFAULT: Final = 10
 REPLAY_MAX: Final = 100
 
-MESSAGE: Final[wire.Body[wire.MessageBody]] = wire.Body(wire.MessageBody)
-BATCH: Final[wire.Body[list[wire.MessageBody]]] = wire.Body(list[wire.MessageBody])
-NAMESPACE: Final[wire.Body[wire.NamespaceBody]] = wire.Body(wire.NamespaceBody)
-QUEUE: Final[wire.Body[wire.QueueBody]] = wire.Body(wire.QueueBody)
-CONSUME: Final = Reader(wire.ConsumeQuery)
-DEAD: Final = Reader(wire.DeadLettersQuery)
+MESSAGE: Final[wire.MessageBodyReader[wire.MessageBody]] = wire.MessageBodyReader(wire.MessageBody)
+BATCH: Final[wire.MessageBodyReader[list[wire.MessageBody]]] = wire.MessageBodyReader(list[wire.MessageBody])
+NAMESPACE: Final[wire.MessageBodyReader[wire.NamespaceBody]] = wire.MessageBodyReader(wire.NamespaceBody)
+QUEUE: Final[wire.MessageBodyReader[wire.QueueBody]] = wire.MessageBodyReader(wire.QueueBody)
+CONSUME: Final = BodyReader(wire.ConsumeQuery)
+DEAD: Final = BodyReader(wire.DeadLettersQuery)
 _GONE: Final = Plain(b"", status=204)
 _encode = msgspec.json.Encoder().encode
 
@@ -57,7 +57,7 @@ _encode = msgspec.json.Encoder().encode
 class MessagesDoor:
     """One method per route. ``tally`` counts, ``settling`` takes what is said about deliveries."""
 
-    def __init__(self, engine: AnyEngine, places: Places, tally: MessageTally, settling: Settling) -> None:
+    def __init__(self, engine: AnyEngine, places: QueueRegistry, tally: MessageCounters, settling: DeliverySettler) -> None:
         self._engine = engine
         self._settling = settling
         self._store = engine.store
@@ -230,7 +230,7 @@ def _created(body: msgspec.Struct) -> Plain:
     return Plain(_encode(body), "application/json", 201)
 
 
-def _new_job(body: wire.MessageBody, name: str | None, rules: Rules, now_ms: int) -> Steps[NewJob]:
+def _new_job(body: wire.MessageBody, name: str | None, rules: MessageDefaults, now_ms: int) -> Steps[NewJob]:
     """Turn a message into what the engine pushes, in steps. Raises InvalidInput."""
     data = wire.bytes_in(body.body)
     metadata = None if not body.metadata else Raw(_encode(body.metadata))

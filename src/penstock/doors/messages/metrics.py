@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from penstock.doors.queue_counters import Tallies
+from penstock.doors.queue_counters import QueueCounters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ class MessageCount:
         self.published = self.consumed = self.acked = self.nacked = self.dlq_routed = 0
 
 
-class MessageTally(Tallies[MessageCount], Collector):
+class MessageCounters(QueueCounters[MessageCount], Collector):
     """Counts per queue, as metrics under the names of the original."""
 
     def __init__(self, exists: Callable[[QueueKey], object]) -> None:

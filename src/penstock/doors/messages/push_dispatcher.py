@@ -20,7 +20,7 @@ from penstock.core.clock import pause
 from penstock.core.errors import JobNotFound, PenstockError, StaleLease, WrongState
 from penstock.core.ids import to_ulid
 from penstock.core.lifecycle import Arrow
-from penstock.doors.messages.consumer_claim import Taker
+from penstock.doors.messages.consumer_claim import ConsumerClaim
 from penstock.doors.messages.view import view_of
 from penstock.engine.jobs.settle import Ack, Fail, Hold, PutBack, Renew
 from penstock.outbound.request import sign
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from penstock.core.clock import Alarm
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey, Subscription
-    from penstock.doors.messages.metrics import MessageTally
-    from penstock.doors.messages.queue_registry import Places
+    from penstock.doors.messages.metrics import MessageCounters
+    from penstock.doors.messages.queue_registry import QueueRegistry
     from penstock.engine.jobs.settle import Settlement
     from penstock.engine.sharding.engine import AnyEngine
     from penstock.outbound.delivery import Post
@@ -54,13 +54,15 @@ class PushRules(NamedTuple):
     timeout_ms: int = 5_000  #: for all of one attempt
 
 
-class PushOffice:
+class PushDispatcher:
     """A pusher for every subscription that is this server's to serve. Start it after the engine, stop it before that closes.
 
     ``post`` sends a message, and gives up after ``rules.timeout_ms``.
     """
 
-    def __init__(self, engine: AnyEngine, places: Places, tally: MessageTally, post: Post, rules: PushRules) -> None:
+    def __init__(
+        self, engine: AnyEngine, places: QueueRegistry, tally: MessageCounters, post: Post, rules: PushRules
+    ) -> None:
         self.engine = engine
         self.places = places
         self.tally = tally
@@ -132,12 +134,12 @@ class PushOffice:
 class Pusher:
     """Serves one subscription: so many messages at a time, each on its own, so that a slow one holds up few others."""
 
-    def __init__(self, office: PushOffice, queue: QueueKey, subscription: Subscription) -> None:
+    def __init__(self, office: PushDispatcher, queue: QueueKey, subscription: Subscription) -> None:
         self._office = office
         self._engine = office.engine
         self._queue = queue
         self._subscription = subscription
-        self._taker = Taker(office.engine, queue)
+        self._taker = ConsumerClaim(office.engine, queue)
         self._pushing: dict[asyncio.Task[None], Hold] = {}
         self._task: asyncio.Task[None] | None = None
 

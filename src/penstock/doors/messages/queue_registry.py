@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.engine.sharding.engine import AnyEngine
 
 
-class Rules(NamedTuple):
+class MessageDefaults(NamedTuple):
     """What goes for messages. Durations in ms."""
 
     visibility_timeout_ms: int = 30_000
@@ -37,10 +37,10 @@ class Rules(NamedTuple):
     auto_create: bool = True  #: a namespace is made by its first message
 
 
-class Places:
+class QueueRegistry:
     """Finds and makes namespaces and queues. ``rules`` go where nothing else was said."""
 
-    def __init__(self, engine: AnyEngine, rules: Rules) -> None:
+    def __init__(self, engine: AnyEngine, rules: MessageDefaults) -> None:
         self._engine = engine
         self._store = engine.store
         self.rules = rules
@@ -143,7 +143,7 @@ class Places:
         self.find(key)
         await admin.obliterate(self._engine, key)
 
-    def rules_of(self, key: QueueKey) -> Rules:
+    def rules_of(self, key: QueueKey) -> MessageDefaults:
         """Return what goes for a queue."""
         queue = self._store.queue_find(key)
         own = None if queue is None else queue.settings.messages

@@ -11,7 +11,7 @@ _BITS: Final = 63
 _DEAD: Final = 1 << 2 * _BITS
 
 
-class Receipt(NamedTuple):
+class ReceiptHandle(NamedTuple):
     """Which delivery of which message."""
 
     id: int
@@ -22,9 +22,9 @@ class Receipt(NamedTuple):
         return to_crockford((_DEAD if self.dead else 0) | self.id << _BITS | self.token)
 
 
-def receipt_in(text: str) -> Receipt:
+def receipt_in(text: str) -> ReceiptHandle:
     """Read a receipt handle. Raises ReceiptUnknown."""
     number = from_crockford(text)
     if number is None:
         raise ReceiptUnknown(f"broker: unknown receipt handle: {text[:64]}")
-    return Receipt(number >> _BITS & ID_MAX, number & ID_MAX, bool(number & _DEAD))
+    return ReceiptHandle(number >> _BITS & ID_MAX, number & ID_MAX, bool(number & _DEAD))

@@ -56,7 +56,7 @@ class _Watched:
         self._count.count(status, self._since)
 
 
-class RequestTally(Collector):
+class RequestCounters(Collector):
     """Counts per route, as metrics under the names of the original. A path is the route's, so there are no more than routes."""
 
     def __init__(self, clock: Clock) -> None:

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from penstock.access.identity import Identity
     from penstock.core.queue import QueueKey
     from penstock.doors.messages.deliveries import Deliveries
-    from penstock.doors.messages.metrics import MessageTally
+    from penstock.doors.messages.metrics import MessageCounters
     from penstock.engine.jobs.settle import ItemOutcome
     from penstock.engine.sharding.engine import AnyEngine
 
 
-class Settling:
+class DeliverySettler:
     """Acknowledges deliveries, or gives them back, by their receipt handles. ``deliveries`` are those over WebSockets."""
 
-    def __init__(self, engine: AnyEngine, tally: MessageTally, deliveries: Deliveries) -> None:
+    def __init__(self, engine: AnyEngine, tally: MessageCounters, deliveries: Deliveries) -> None:
         self._engine = engine
         self._tally = tally
         self._deliveries = deliveries

@@ -6,27 +6,27 @@ from typing import TYPE_CHECKING, Final
 
 from penstock import __version__
 from penstock.access.identity import Right
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.route import Route
 from penstock.doors.messages import wire
 
 if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.doors.http.request import Request
-    from penstock.doors.messages.queue_registry import Places
+    from penstock.doors.messages.queue_registry import QueueRegistry
     from penstock.doors.ops.health import Uptime
     from penstock.store.contract import Store
     from penstock.store.sharded import ShardedStore
 
 PAGE_DEFAULT: Final = 50
 PAGE_MAX: Final = 200
-_STATS: Final = Reader(wire.StatsQuery)
+_STATS: Final = BodyReader(wire.StatsQuery)
 
 
 class MessageStats:
     """One method per route. Everybody sees the queues of the namespaces they may look at."""
 
-    def __init__(self, store: Store | ShardedStore, places: Places, uptime: Uptime, node: str) -> None:
+    def __init__(self, store: Store | ShardedStore, places: QueueRegistry, uptime: Uptime, node: str) -> None:
         self._store = store
         self._places = places
         self._uptime = uptime

@@ -16,11 +16,11 @@ from penstock.engine.queues.push_subscriptions import AddSubscription, RemoveSub
 
 if TYPE_CHECKING:
     from penstock.doors.http.request import Request
-    from penstock.doors.messages.queue_registry import Places
+    from penstock.doors.messages.queue_registry import QueueRegistry
     from penstock.engine.sharding.engine import AnyEngine
     from penstock.outbound.guard import Guard
 
-SUBSCRIPTION: Final[wire.Body[wire.SubscriptionBody]] = wire.Body(wire.SubscriptionBody)
+SUBSCRIPTION: Final[wire.MessageBodyReader[wire.SubscriptionBody]] = wire.MessageBodyReader(wire.SubscriptionBody)
 #: An id nobody ever got: what is not spelled like one of ours names no subscription.
 _NO_ID: Final = 0
 _encode = msgspec.json.Encoder().encode
@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 class SubscriptionHandlers:
     """One method per route. ``guard`` knows which URLs may be called."""
 
-    def __init__(self, engine: AnyEngine, places: Places, guard: Guard) -> None:
+    def __init__(self, engine: AnyEngine, places: QueueRegistry, guard: Guard) -> None:
         self._engine = engine
         self._places = places
         self._guard = guard

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.ids import to_ulid
 from penstock.doors.messages import wire
-from penstock.doors.messages.rendering import Receipt
+from penstock.doors.messages.rendering import ReceiptHandle
 from penstock.doors.opaque import unwrap
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def view_of(key: QueueKey, delivery: Delivery, *, dead: bool = False) -> wire.Me
     """Show a message that was just taken. ``dead``: from the dead letters."""
     job, payload = delivery
     data, metadata = unwrap(payload)
-    receipt = Receipt(job.id, job.token, dead)
+    receipt = ReceiptHandle(job.id, job.token, dead)
     return wire.MessageView(
         to_ulid(job.id), data, str(receipt), *key, 1 if dead else job.attempts + 1, job.created_at, metadata
     )

@@ -25,12 +25,12 @@ from penstock.core.pool_shares import Pool
 from penstock.doors.closing import Closing
 from penstock.doors.http.errors import status_of
 from penstock.doors.messages import wire
-from penstock.doors.messages.consumer_claim import Taker
+from penstock.doors.messages.consumer_claim import ConsumerClaim
 from penstock.doors.messages.deliveries import Deliveries
-from penstock.doors.messages.rendering import Receipt
-from penstock.doors.messages.settling import Settling
+from penstock.doors.messages.rendering import ReceiptHandle
+from penstock.doors.messages.settling import DeliverySettler
 from penstock.doors.messages.view import view_of
-from penstock.doors.websocket import Connections, WebSocket
+from penstock.doors.websocket import OpenSockets, WebSocket
 from penstock.engine.jobs.settle import Hold, PutBack
 
 if TYPE_CHECKING:
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     from penstock.core.clock import Alarm
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey
-    from penstock.doors.messages.metrics import MessageTally
-    from penstock.doors.messages.queue_registry import Places
+    from penstock.doors.messages.metrics import MessageCounters
+    from penstock.doors.messages.queue_registry import QueueRegistry
     from penstock.doors.messages.request_metrics import RouteCount
-    from penstock.doors.net.raw_sockets import Links
+    from penstock.doors.net.raw_sockets import RawSockets
     from penstock.engine.sharding.engine import AnyEngine
 
 log = structlog.get_logger("penstock.push")
 
 _encode = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder(wire.Word).decode
+_decode: Final = msgspec.json.Decoder(wire.SettleFrame).decode
 SWITCHING: Final = 101  #: the status of a handshake that went well
 _MESSAGE: Final = b'{"type":"message",'
 
@@ -70,11 +70,11 @@ class Consumers:
     def __init__(
         self,
         engine: AnyEngine,
-        places: Places,
-        tally: MessageTally,
+        places: QueueRegistry,
+        tally: MessageCounters,
         gate: Gate,
         *,
-        links: Links,
+        links: RawSockets,
         window: SlidingWindow | None,
         handshakes: RouteCount,
     ) -> None:
@@ -82,13 +82,13 @@ class Consumers:
         self.places = places
         self.tally = tally
         self.deliveries = Deliveries(engine)  #: of all connections
-        self.settling = Settling(engine, tally, self.deliveries)  #: takes what is said about deliveries, at any door
+        self.settling = DeliverySettler(engine, tally, self.deliveries)  #: takes what is said about deliveries, at any door
         self._handshakes = handshakes
         self._pool = Pool("WebSocket connections of consumers", limits.push_sockets_max, engine.shares)
         self.gate = gate
         self.links = links
         self.window = window
-        self._connections: Connections[Consumer] = Connections(limits.push_sockets_max)
+        self._connections: OpenSockets[Consumer] = OpenSockets(limits.push_sockets_max)
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -147,7 +147,7 @@ def _path_of(scope: Scope) -> tuple[str, str]:
     raise RouteNotFound
 
 
-class Held(NamedTuple):
+class UnsettledMessage(NamedTuple):
     """A message that is out."""
 
     id: int
@@ -181,14 +181,14 @@ class Consumer(WebSocket):
         self._identity = identity
         self._client = client
         self._window = window
-        self._taker = Taker(door.engine, queue)
-        self._held: dict[str, Held] = {}  #: by receipt handle
+        self._taker = ConsumerClaim(door.engine, queue)
+        self._held: dict[str, UnsettledMessage] = {}  #: by receipt handle
         self._settling: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
         self._lapse: Alarm | None = None  #: rings when the visibility timeout of something that is out is over
         self._lapses_at = 0  #: steady ms
         self._silent = False  #: it has let a message go without a word, and has said nothing since
-        self._late: list[Held] = []  #: those it has let go since it said something last
+        self._late: list[UnsettledMessage] = []  #: those it has let go since it said something last
         self._expiry: Expiry | None = None
         self._feeding: asyncio.Task[None] | None = None
 
@@ -260,11 +260,11 @@ class Consumer(WebSocket):
     def _hand_out(self, delivery: Delivery, lease_ms: int) -> None:
         view = view_of(self._queue, delivery)
         until = self.clock.steady_ms() + lease_ms
-        self._hold(view.receipt_handle, Held(delivery.job.id, delivery.job.token, until))
+        self._hold(view.receipt_handle, UnsettledMessage(delivery.job.id, delivery.job.token, until))
         self._door.tally.of(self._queue).consumed += 1
         self.outbox.put((_MESSAGE + _encode(view)[1:]).decode(), must=True)
 
-    def _hold(self, handle: str, held: Held) -> None:
+    def _hold(self, handle: str, held: UnsettledMessage) -> None:
         self._held[handle] = held
         self._door.deliveries.add(held.id, held.token, self)
         if self._lapse is None or held.until < self._lapses_at:
@@ -290,7 +290,7 @@ class Consumer(WebSocket):
             self._expect_lapse(min(held.until for held in self._held.values()))
         self._freed.set()
 
-    def _forget(self, held: Held) -> None:
+    def _forget(self, held: UnsettledMessage) -> None:
         self._door.deliveries.remove(held.token)
 
     # What happens elsewhere, see Holder.
@@ -302,7 +302,7 @@ class Consumer(WebSocket):
 
     def delivery_over(self, job_id: int, token: int) -> None:
         """Make room in the window for a message that was settled by another way, or is the queue's again."""
-        held = self._held.pop(str(Receipt(job_id, token)), None)
+        held = self._held.pop(str(ReceiptHandle(job_id, token)), None)
         if held is not None:  # else it came back, and a late word about it is still a sign of life
             self._forget(held)
             self._freed.set()
@@ -329,7 +329,7 @@ class Consumer(WebSocket):
         await self._take(_word_in(data))
         self.spoke()
 
-    async def _take(self, word: wire.Word | str) -> None:
+    async def _take(self, word: wire.SettleFrame | str) -> None:
         try:
             if self._door.window is not None:
                 self._door.window.check(self._client)
@@ -357,7 +357,7 @@ class Consumer(WebSocket):
         self._settling.discard(task)
         self._freed.set()
 
-    async def _settle(self, word: wire.Word, held: Held | None) -> None:
+    async def _settle(self, word: wire.SettleFrame, held: UnsettledMessage | None) -> None:
         """Say what became of a delivery. ``held``: it is one of this connection's."""
         try:
             await self._door.settling.settle(self._identity, word.receipt_handle, done=word.type == "ack")
@@ -369,7 +369,7 @@ class Consumer(WebSocket):
             self._tell(str(error), word.receipt_handle[:64])
 
 
-def _word_in(data: bytes | str) -> wire.Word | str:
+def _word_in(data: bytes | str) -> wire.SettleFrame | str:
     """Return what a client says, or what is wrong with it."""
     try:
         word = _decode(data)

@@ -31,17 +31,17 @@ _KNOWN: Final = {str(error()): str(error()).lower() for error in (Unauthorized, 
 _encode = msgspec.json.Encoder().encode
 
 
-class In(msgspec.Struct, forbid_unknown_fields=True):
+class StrictModel(msgspec.Struct, forbid_unknown_fields=True):
     """A body that is read strictly: a field that is misspelt is not just left out."""
 
 
-class NamespaceBody(In):
+class NamespaceBody(StrictModel):
     """A namespace to be made."""
 
     name: str = ""
 
 
-class QueueBody(In):
+class QueueBody(StrictModel):
     """How a queue to be made treats its messages. 0 and less: as the server does."""
 
     visibility_timeout_ms: Annotated[int, Meta(le=limits.lease_ms_max)] = 0
@@ -50,7 +50,7 @@ class QueueBody(In):
     max_batch_size: Annotated[int, Meta(le=limits.queue_messages_max)] = 0
 
 
-class MessageBody(In):
+class MessageBody(StrictModel):
     """A message. ``body``: base64, or else taken as the text it is. ``deliver_at``: ms since 1970; not before that."""
 
     body: str = ""
@@ -59,14 +59,14 @@ class MessageBody(In):
     metadata: dict[str, str] | None = None
 
 
-class SubscriptionBody(In):
+class SubscriptionBody(StrictModel):
     """Where messages are pushed to, and what they are signed with."""
 
     url: str = ""
     secret: str = ""
 
 
-class Word(msgspec.Struct):
+class SettleFrame(msgspec.Struct):
     """What a WebSocket says of a message it got: ``ack`` or ``nack``."""
 
     type: str
@@ -241,7 +241,7 @@ T = TypeVar("T")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*?)`")
 
 
-class Body(Generic[T]):
+class MessageBodyReader(Generic[T]):
     """Reads bodies of one shape, in the words that clients of the original know."""
 
     def __init__(self, shape: Any) -> None:

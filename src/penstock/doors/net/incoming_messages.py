@@ -113,7 +113,7 @@ class ArrivingMessages:
         arrival.too_large(arrival.connection)
 
 
-class Strangers:
+class UnauthenticatedSockets:
     """WebSockets that have not shown a token yet: few at a time, and fewer from one address. The next ones wait."""
 
     def __init__(self, clock: Clock) -> None:

@@ -1,7 +1,8 @@
 """What listeners of our own share: they count their connections, and the memory that what arrives on them takes.
 
-Connections whose clients still have to show a token are counted apart (``Strangers``), so that they take no place of others.
-Clients show their tokens at once after connecting; so when there are too many, the oldest makes room for the newest.
+Connections whose clients still have to show a token are counted apart (``UnauthenticatedConnections``), so that they take no
+place of others. Clients show their tokens at once after connecting; so when there are too many, the oldest makes room for
+the newest.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Stoppable(Protocol):
 C = TypeVar("C", bound=Stoppable)
 
 
-class Strangers(Generic[C]):
+class UnauthenticatedConnections(Generic[C]):
     """Connections whose clients have not shown a token yet: at most ``most``, shared among addresses."""
 
     def __init__(self, most: int) -> None:
@@ -82,7 +83,7 @@ class ConnectionListener(Generic[C]):
 
     def __init__(self, name: str, connections_max: int, shares: Shares | None = None) -> None:
         self.connections: set[C] = set()
-        self.strangers: Strangers[C] = Strangers(limits.listener_strangers_max)
+        self.strangers: UnauthenticatedConnections[C] = UnauthenticatedConnections(limits.listener_strangers_max)
         self._pool = Pool(f"{name} connections", connections_max, shares)
         self._places: dict[C, Place] = {}
         self.bytes = 0  #: that arrive or are being worked on, beyond what every connection may keep

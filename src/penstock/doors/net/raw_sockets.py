@@ -66,7 +66,7 @@ def ends_of(scope: Scope) -> str:
     return f"{scope.client} {scope.server.rpartition(':')[2]}"
 
 
-class Links:
+class RawSockets:
     """Finds the socket of a client, and sends last words to it. ``tls``: not there, where plain bytes would be garbage."""
 
     def __init__(self, clock: Clock, *, tls: bool = False) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", str, bytes)
 
 
-class Outbox(Generic[M]):
+class SendQueue(Generic[M]):
     """``send`` sends messages, oldest first; ``broken`` hears, once, that the reader is gone or takes nothing any more.
 
     A ``send`` that takes messages one by one says with ``moved`` that it goes on. ``turn`` returns what each ``send`` has to

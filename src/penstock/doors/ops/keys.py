@@ -10,7 +10,7 @@ import structlog
 from penstock.access.api_keys import check_wish
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core.errors import Forbidden, KeyNotFound
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.namespace import check_namespace
 from penstock.doors.http.route import Route
 
@@ -70,7 +70,7 @@ class RevokedReply(_Out):
     ok: bool
 
 
-_BODY = Reader(KeyBody)
+_BODY = BodyReader(KeyBody)
 
 
 class KeyHandlers:

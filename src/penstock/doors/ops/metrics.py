@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from prometheus_client.registry import Collector
 
-    from penstock.doors.jobs.event_hub import Hub
+    from penstock.doors.jobs.event_hub import EventHub
     from penstock.doors.ops.health import Uptime
     from penstock.engine.sharding.engine import AnyEngine
     from penstock.engine.stats import Histogram
@@ -42,7 +42,7 @@ class Looker(Protocol):
 class Metrics:
     """Renders everything the engine and its store can tell."""
 
-    def __init__(self, engine: AnyEngine, uptime: Uptime, workers: Workers, hub: Hub) -> None:
+    def __init__(self, engine: AnyEngine, uptime: Uptime, workers: Workers, hub: EventHub) -> None:
         self._engine = engine
         self._workers = workers
         self._hub = hub

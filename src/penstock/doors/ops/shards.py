@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.core.errors import RebalanceRefused
-from penstock.doors.http.body import Reader
+from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Route
 from penstock.engine.sharding.engine import Fleet
@@ -54,7 +54,7 @@ class RebalanceBody(msgspec.Struct):
     to: int | None = None
 
 
-_BODY = Reader(RebalanceBody)
+_BODY = BodyReader(RebalanceBody)
 
 
 class ShardHandlers:

@@ -26,7 +26,7 @@ class Kind(Enum):
 _MANY: Final = limits.resp_args_max
 
 
-class Entry:
+class RespCommand:
     """One command. ``fewest`` and ``most`` count its name; ``group`` is where clients list it."""
 
     def __init__(
@@ -59,8 +59,8 @@ class Entry:
         return self.fewest if self.fewest == self.most else -self.fewest
 
 
-_topics: Final = partial(Entry, group="pubsub")
-_jobs: Final = partial(Entry, group="list")
+_topics: Final = partial(RespCommand, group="pubsub")
+_jobs: Final = partial(RespCommand, group="list")
 _ALL: Final = (
     # Topics.
     _topics(
@@ -99,19 +99,19 @@ _ALL: Final = (
     _jobs("DONE id [token]", 2, 3, Kind.DONE, "A job that was pulled is done"),
     _jobs("FAIL id [token] [error]", 2, 4, Kind.FAIL, "A job that was pulled has failed: it is retried, or dead"),
     # The connection.
-    Entry("AUTH [namespace] token", 2, 3, Kind.AFTER, "Show a token, and choose the namespace", public=True),
-    Entry(
+    RespCommand("AUTH [namespace] token", 2, 3, Kind.AFTER, "Show a token, and choose the namespace", public=True),
+    RespCommand(
         "HELLO [protocol [AUTH namespace token] [SETNAME name]]",
         *(1, _MANY, Kind.AFTER, "Choose the protocol, 2 or 3, and show a token"),
         public=True,
     ),
-    Entry("QUIT", 1, _MANY, Kind.AFTER, "Close the connection", public=True),
-    Entry("RESET", 1, 1, Kind.AFTER, "Be as it was when the connection was opened", public=True),
-    Entry("PING [text]", 1, _MANY, Kind.NOW, "Ask whether the server is there"),
-    Entry("ECHO text", 2, 2, Kind.NOW, "Get a text back"),
-    Entry("SELECT index", 2, 2, Kind.NOW, "Choose a database: there is 0, namespaces are chosen with AUTH"),
-    Entry("INFO [section ...]", 1, _MANY, Kind.NOW, "Look at the server"),
-    Entry("CLIENT subcommand [argument ...]", 2, _MANY, Kind.NOW, "Name the connection, or look at it"),
-    Entry("COMMAND [COUNT | DOCS | INFO | LIST]", 1, _MANY, Kind.NOW, "List the commands"),
+    RespCommand("QUIT", 1, _MANY, Kind.AFTER, "Close the connection", public=True),
+    RespCommand("RESET", 1, 1, Kind.AFTER, "Be as it was when the connection was opened", public=True),
+    RespCommand("PING [text]", 1, _MANY, Kind.NOW, "Ask whether the server is there"),
+    RespCommand("ECHO text", 2, 2, Kind.NOW, "Get a text back"),
+    RespCommand("SELECT index", 2, 2, Kind.NOW, "Choose a database: there is 0, namespaces are chosen with AUTH"),
+    RespCommand("INFO [section ...]", 1, _MANY, Kind.NOW, "Look at the server"),
+    RespCommand("CLIENT subcommand [argument ...]", 2, _MANY, Kind.NOW, "Name the connection, or look at it"),
+    RespCommand("COMMAND [COUNT | DOCS | INFO | LIST]", 1, _MANY, Kind.NOW, "List the commands"),
 )
 COMMANDS: Final = {entry.name.encode(): entry for entry in _ALL}

@@ -14,18 +14,18 @@ from penstock.doors.resp import arguments, replies
 from penstock.doors.resp.command_table import COMMANDS
 from penstock.doors.resp.receive import WORDS, delay_ms_of, new_receive
 from penstock.doors.resp.replies import OK
-from penstock.doors.topics.subscriber import Word
+from penstock.doors.topics.subscriber import MessageOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from penstock.doors.resp.command_table import Entry
+    from penstock.doors.resp.command_table import RespCommand
     from penstock.doors.resp.parser import Command
     from penstock.doors.resp.replies import Value
-    from penstock.doors.resp.session import Session
+    from penstock.doors.resp.session import RespSession
 
-    Now = Callable[[Session, Command], bytes]
-    After = Callable[[Session, Command], Awaitable[bytes]]
+    Now = Callable[[RespSession, Command], bytes]
+    After = Callable[[RespSession, Command], Awaitable[bytes]]
 
 #: Names of connections and of libraries may not hold what would break a line of CLIENT LIST.
 _SPACES: Final = frozenset(map(chr, range(33)))
@@ -36,25 +36,25 @@ _KEEP_SUBSCRIBE: Final = (b"ioredis", b"node-redis")
 # What is answered at once.
 
 
-def ping(session: Session, command: Command) -> bytes:
+def ping(session: RespSession, command: Command) -> bytes:
     """Answer as miniqueue does, unless the client is a library that insists on what Redis answers."""
     if not session.is_stock:
         return b"+pong\r\n"
     return b"+PONG\r\n" if len(command) == 1 else replies.bulk(command[1])
 
 
-def echo(_session: Session, command: Command) -> bytes:
+def echo(_session: RespSession, command: Command) -> bytes:
     """Answer what was said."""
     return replies.bulk(command[1])
 
 
-def choose_database(_session: Session, command: Command) -> bytes:
+def choose_database(_session: RespSession, command: Command) -> bytes:
     """Answer SELECT: clients choose the database 0 without being asked."""
     arguments.whole(command[1], "index", 0, 2**31)
     return OK if command[1] == b"0" else replies.error("ERR DB index is out of range: there is 0. AUTH chooses a namespace.")
 
 
-def info(session: Session, _command: Command) -> bytes:
+def info(session: RespSession, _command: Command) -> bytes:
     """Answer what clients look at before they begin."""
     lines: dict[str, object] = {"redis_version": f"penstock_v{__version__}", "redis_mode": "standalone", "loading": 0}
     if session.identity is not None and session.identity.may(ANYWHERE, Right.LOOK):  # they are of all namespaces
@@ -62,7 +62,7 @@ def info(session: Session, _command: Command) -> bytes:
     return replies.bulk("".join(f"{name}:{value}\r\n" for name, value in lines.items()).encode())
 
 
-def client(session: Session, command: Command) -> bytes:
+def client(session: RespSession, command: Command) -> bytes:
     """Answer what clients say about themselves, and ask."""
     session.is_stock = True
     what, rest = command[1].upper(), command[2:]
@@ -102,7 +102,7 @@ def _client_name(word: bytes) -> str:
     return name
 
 
-def describe(session: Session, command: Command) -> bytes:
+def describe(session: RespSession, command: Command) -> bytes:
     """Answer COMMAND: what there is, for clients that complete words."""
     what, rest = (command[1].upper(), command[2:]) if len(command) > 1 else (b"INFO", [])
     if what == b"COUNT" and not rest:
@@ -147,13 +147,13 @@ def _docs_of(names: Sequence[bytes], protocol: int) -> bytes:
 
 
 @cache
-def _entry_info(entry: Entry, protocol: int) -> bytes:
+def _entry_info(entry: RespCommand, protocol: int) -> bytes:
     # Flags; where keys are, of which there are none; categories, tips, specifications of keys, subcommands.
     return replies.value([entry.name.lower(), entry.arity, [], 0, 0, 0, [], [], [], []], protocol)
 
 
 @cache
-def _entry_docs(entry: Entry, protocol: int) -> bytes:
+def _entry_docs(entry: RespCommand, protocol: int) -> bytes:
     """Return the name of a command and what is said about it."""
     docs: Value = {"summary": f"{entry.summary}: {entry.syntax}", "since": __version__, "group": entry.group}
     return replies.bulk(entry.name.lower().encode()) + replies.value(docs, protocol)
@@ -162,7 +162,7 @@ def _entry_docs(entry: Entry, protocol: int) -> bytes:
 # What waits until everything before it is answered.
 
 
-async def topics(session: Session, _command: Command) -> bytes:
+async def topics(session: RespSession, _command: Command) -> bytes:
     """Answer the names of the namespace's topics, sorted: as one line, or as a list where clients can tell."""
     store, namespace = session.engine.store, session.namespace
     await settle(1)  # there may be very many, and very many who ask
@@ -172,7 +172,7 @@ async def topics(session: Session, _command: Command) -> bytes:
     return replies.simple(f"[{' '.join(names)}]")
 
 
-async def receive(session: Session, command: Command) -> bytes:
+async def receive(session: RespSession, command: Command) -> bytes:
     """Answer the next message of a topic."""
     asked = new_receive(command)
     if session.link.gone:  # nobody waits on behalf of a client that has hung up
@@ -180,18 +180,18 @@ async def receive(session: Session, command: Command) -> bytes:
     return await session.received.receive(asked, session.key_of(command[1]), session.identity, session.protocol)
 
 
-async def settle_message(session: Session, command: Command) -> bytes:
+async def settle_message(session: RespSession, command: Command) -> bytes:
     """Do what was said about the message that was received. Raises InvalidInput if there is none."""
     word = WORDS[command[0].upper()]
-    return await session.received.settle(word, delay_ms_of(command) if word is Word.DACK else 0)
+    return await session.received.settle(word, delay_ms_of(command) if word is MessageOutcome.DACK else 0)
 
 
-async def auth(session: Session, command: Command) -> bytes:
+async def auth(session: RespSession, command: Command) -> bytes:
     """Let a client in."""
     return await _show(session, command[-1], command[1] if len(command) == 3 else None) or OK
 
 
-async def hello(session: Session, command: Command) -> bytes:
+async def hello(session: RespSession, command: Command) -> bytes:
     """Answer what the server is, in the protocol that was asked for."""
     protocol, place, name = session.protocol, 2, session.name
     if len(command) > 1:
@@ -228,7 +228,7 @@ async def hello(session: Session, command: Command) -> bytes:
     return replies.mapping(about, protocol)
 
 
-async def _show(session: Session, token: bytes, user: bytes | None) -> bytes | None:
+async def _show(session: RespSession, token: bytes, user: bytes | None) -> bytes | None:
     """Show a token; return why it is refused, in the words of Redis if there is no more to be said."""
     try:
         await session.show(token, user)
@@ -238,7 +238,7 @@ async def _show(session: Session, token: bytes, user: bytes | None) -> bytes | N
     return None
 
 
-async def reset(session: Session, _command: Command) -> bytes:
+async def reset(session: RespSession, _command: Command) -> bytes:
     """Begin anew: what the client holds goes back."""
     await session.close()
     session.forget()
@@ -255,7 +255,7 @@ NOW: Final[dict[str, Now]] = {
 }
 AFTER: Final[dict[str, After]] = {
     "RECEIVE": receive,
-    **{word.value: settle_message for word in Word},
+    **{word.value: settle_message for word in MessageOutcome},
     "TOPICS": topics,
     "AUTH": auth,
     "HELLO": hello,

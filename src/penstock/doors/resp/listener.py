@@ -19,8 +19,8 @@ from penstock.doors.net.listener import ConnectionListener
 from penstock.doors.net.loop_share import LoopShare
 from penstock.doors.net.raw_sockets import keep_alive
 from penstock.doors.resp import replies
-from penstock.doors.resp.parser import CLIENTS, STRANGERS, Parser
-from penstock.doors.resp.session import Goodbye, Session
+from penstock.doors.resp.parser import CLIENTS, STRANGERS, RespParser
+from penstock.doors.resp.session import Goodbye, RespSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.resp")
 
 
-class RespListener(ConnectionListener["Connection"]):
+class RespListener(ConnectionListener["RespConnection"]):
     """Accepts connections. ``window`` limits how many commands may come from one address (None: no limit)."""
 
     def __init__(
@@ -56,8 +56,8 @@ class RespListener(ConnectionListener["Connection"]):
         self.share = LoopShare(self.clock)  #: of the event loop, for the commands of all connections
         self._since = self.clock.steady_ms()
 
-    def connection(self) -> Connection:
-        return Connection(self)
+    def connection(self) -> RespConnection:
+        return RespConnection(self)
 
     def figures(self) -> dict[str, int]:
         """Return what INFO shows, none of which has to be counted for it."""
@@ -68,13 +68,13 @@ class RespListener(ConnectionListener["Connection"]):
         }
 
 
-class Connection(asyncio.Protocol):
+class RespConnection(asyncio.Protocol):
     """One client."""
 
     def __init__(self, listener: RespListener) -> None:
         self._listener = listener
-        self._parser = Parser(STRANGERS)
-        self._session: Session
+        self._parser = RespParser(STRANGERS)
+        self._session: RespSession
         self._transport: asyncio.Transport
         self._task: asyncio.Task[None] | None = None
         self._next: deque[Command] = deque()  #: commands that were looked at, and not taken
@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
         listener = self._listener
         peer = transport.get_extra_info("peername")
         self._client = str(peer[0]) if peer else ""
-        self._session = Session(
+        self._session = RespSession(
             listener.engine,
             listener.gate,
             listener.subscribers,

@@ -40,7 +40,7 @@ STRANGERS: Final = Bounds(limits.stranger_args_max, limits.stranger_bulk_bytes_m
 CLIENTS: Final = Bounds(limits.resp_args_max, limits.payload_bytes_max)
 
 
-class Parser:
+class RespParser:
     """``receive`` bytes, ``take`` commands. ``bounds`` may be changed between two commands."""
 
     def __init__(self, bounds: Bounds = CLIENTS) -> None:

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.queue import QueueKey
-    from penstock.doors.resp.pulls import Held, Pull
+    from penstock.doors.resp.pulls import Pull, PulledJobs
     from penstock.engine.jobs.settle import ItemOutcome
     from penstock.engine.sharding.engine import AnyEngine
 
 
-class Settling(NamedTuple):
+class SettleCommand(NamedTuple):
     """What a DONE or FAIL says."""
 
     text: str  #: the id as it was given
@@ -39,32 +39,32 @@ class Settling(NamedTuple):
         return self.hold.token is not None
 
 
-def new_settling(command: Sequence[bytes], *, failed: bool) -> Settling:
+def new_settle_command(command: Sequence[bytes], *, failed: bool) -> SettleCommand:
     """Read a DONE or FAIL. An empty token is none. Raises InvalidInput."""
     name = arguments.text(command[1], "id")
     token = arguments.text(command[2], "token") if len(command) > 2 and command[2] else None
     why = arguments.text(command[3], "error", limits.error_chars_max) if len(command) > 3 and command[3] else None
-    return Settling(name, Hold(job_ref(name), token_value(token)), failed, why)
+    return SettleCommand(name, Hold(job_ref(name), token_value(token)), failed, why)
 
 
-class Works:
+class Pipeline:
     """Pulls and settlements that are answered together."""
 
-    def __init__(self, engine: AnyEngine, namespace: str, slots: list[bytes], held: Held) -> None:
+    def __init__(self, engine: AnyEngine, namespace: str, slots: list[bytes], held: PulledJobs) -> None:
         self._engine = engine
         self._namespace = namespace
         self._slots = slots  #: where the replies go
         self._held = held
         self._pulls: dict[QueueKey, Pulls] = {}
         self._jobs = 0  #: that are asked for
-        self._settlings: list[tuple[Settling, int]] = []
+        self._settlings: list[tuple[SettleCommand, int]] = []
 
     def takes_pull(self, pull: Pull) -> bool:
         """Tell whether a pull can be done together with these."""
         fenced = not self._settlings or self._settlings[0][0].fenced
         return fenced and (self._jobs + pull.jobs <= limits.claim_jobs_max or not self._jobs)
 
-    def takes_settling(self, settling: Settling) -> bool:
+    def takes_settling(self, settling: SettleCommand) -> bool:
         """Tell whether a settlement can be done together with these."""
         if self._pulls and not settling.fenced:
             return False
@@ -80,7 +80,7 @@ class Works:
         self._jobs += pull.jobs
         self._slots.append(b"")
 
-    def add_settling(self, settling: Settling) -> None:
+    def add_settling(self, settling: SettleCommand) -> None:
         """Take a settlement; its reply goes to the end of the slots."""
         self._settlings.append((settling, len(self._slots)))
         self._slots.append(b"")
@@ -100,22 +100,22 @@ class Works:
         for pulls in self._pulls.values():
             await pulls.finish(self._slots)
 
-    def _parts(self) -> list[list[tuple[Settling, int]]]:
+    def _parts(self) -> list[list[tuple[SettleCommand, int]]]:
         """Return the settlements that are one to the engine: all of them or, of failures, those with the same error."""
-        parts: list[list[tuple[Settling, int]]] = []
+        parts: list[list[tuple[SettleCommand, int]]] = []
         for each in self._settlings:
             if not parts or parts[-1][0][0].error != each[0].error:
                 parts.append([])
             parts[-1].append(each)
         return parts
 
-    def _settle(self, part: Sequence[tuple[Settling, int]]) -> asyncio.Future[list[ItemOutcome]]:
+    def _settle(self, part: Sequence[tuple[SettleCommand, int]]) -> asyncio.Future[list[ItemOutcome]]:
         first, holds = part[0][0], [settling.hold for settling, _ in part]
         if first.failed:
             return ask(self._engine, Fail(self._namespace, holds, first.error))
         return ask(self._engine, Ack(self._namespace, holds, [None] * len(holds)))
 
-    def _said(self, settling: Settling, outcome: ItemOutcome) -> bytes:
+    def _said(self, settling: SettleCommand, outcome: ItemOutcome) -> bytes:
         if outcome is None:
             self._held.drop(settling.hold.ref)
             return OK

@@ -50,7 +50,7 @@ def new_pull(queue: QueueKey, command: Sequence[bytes]) -> Pull:
     )
 
 
-class Held:
+class PulledJobs:
     """The jobs a client has pulled and not settled. They go back when its connection ends.
 
     Of very many, the oldest are forgotten: their leases will run out.
@@ -91,7 +91,7 @@ class Held:
 class Pulls:
     """Pulls that do not wait, from one queue: the engine is asked once, and each gets its share, first come first served."""
 
-    def __init__(self, engine: AnyEngine, queue: QueueKey, held: Held) -> None:
+    def __init__(self, engine: AnyEngine, queue: QueueKey, held: PulledJobs) -> None:
         self._engine = engine
         self._queue = queue
         self._held = held

@@ -14,18 +14,23 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.doors.resp import arguments, replies
 from penstock.doors.resp.replies import OK, bulk, error
-from penstock.doors.topics.subscriber import NextFailed, Occupied, Word
+from penstock.doors.topics.subscriber import MessageOutcome, NextFailed, Occupied
 
 if TYPE_CHECKING:
     from penstock.access.identity import Identity
     from penstock.core.clock import Clock
     from penstock.core.queue import QueueKey
     from penstock.doors.resp.parser import Command
-    from penstock.doors.topics.subscriber import Message, Subscriber, Subscribers
+    from penstock.doors.topics.subscriber import Subscriber, Subscribers, TopicMessage
 
-WORDS: Final = {word.value.encode(): word for word in Word}
+WORDS: Final = {word.value.encode(): word for word in MessageOutcome}
 #: How a word that could not be done is called: the original says the same of DACK as of NACK.
-NAMES: Final = {Word.ACK: "ack", Word.NACK: "nack", Word.BACK: "back", Word.DACK: "nack"}
+NAMES: Final = {
+    MessageOutcome.ACK: "ack",
+    MessageOutcome.NACK: "nack",
+    MessageOutcome.BACK: "back",
+    MessageOutcome.DACK: "nack",
+}
 #: Without a number, DACK puts a message off for as long as it did when it took none.
 _DACK_S: Final = 1
 _OPTIONS: Final = (b"WAIT",)
@@ -85,12 +90,12 @@ class Received:
         spelled = bulk(message.data)
         return replies.array((spelled, b":%d\r\n" % message.dack_count)) if asked.with_dacks else spelled
 
-    async def _next(self, asked: Receive, key: QueueKey, identity: Identity | None) -> Message | None:
+    async def _next(self, asked: Receive, key: QueueKey, identity: Identity | None) -> TopicMessage | None:
         held = self._held()
         if held is not None and asked.acks and held.queue == key:
-            return await held.settle_and_next(Word.ACK, wait_ms=asked.wait_ms)
+            return await held.settle_and_next(MessageOutcome.ACK, wait_ms=asked.wait_ms)
         if held is not None and asked.acks:
-            await held.settle(Word.ACK)
+            await held.settle(MessageOutcome.ACK)
         elif held is not None:
             raise NextFailed(Occupied())
         await self.give_back()
@@ -104,7 +109,7 @@ class Received:
     def _held(self) -> Subscriber | None:
         return self._subscriber if self else None
 
-    async def settle(self, word: Word, delay_ms: int) -> bytes:
+    async def settle(self, word: MessageOutcome, delay_ms: int) -> bytes:
         """Return the reply to what is said about the message in hand. Raises InvalidInput if there is none."""
         held = self._held()
         if held is None:

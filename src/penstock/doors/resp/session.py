@@ -21,11 +21,11 @@ from penstock.doors.http.namespace import check_namespace
 from penstock.doors.net.loop_share import LoopShare
 from penstock.doors.resp import arguments, connection_commands, replies
 from penstock.doors.resp.command_table import COMMANDS, Kind
-from penstock.doors.resp.pipeline import Works, new_settling
-from penstock.doors.resp.pulls import Held, new_pull
+from penstock.doors.resp.pipeline import Pipeline, new_settle_command
+from penstock.doors.resp.pulls import PulledJobs, new_pull
 from penstock.doors.resp.pushes import Pushes, failed_to_publish, new_job
 from penstock.doors.resp.receive import Received
-from penstock.doors.resp.subscription import Subscription
+from penstock.doors.resp.subscription import RespSubscription
 from penstock.doors.topics.message import check_topic, new_message
 from penstock.doors.wait_permission import ENDED
 from penstock.engine.jobs.claim import Claim, Wait
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.access.identity import Identity
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.job import NewJob
-    from penstock.doors.resp.command_table import Entry
+    from penstock.doors.resp.command_table import RespCommand
     from penstock.doors.resp.parser import Command
     from penstock.doors.resp.pulls import Pull
     from penstock.doors.topics.subscriber import Subscribers
@@ -87,7 +87,7 @@ class Link(Protocol):
         """End that wait."""
 
 
-class Session:
+class RespSession:
     """``gate`` knows the tokens; ``window`` limits how many commands may come from the address ``client`` (None: no limit)."""
 
     def __init__(
@@ -111,12 +111,12 @@ class Session:
         self.client = client
         #: Counts the connection for a namespace, when its client shows who it is; raises TooMany if that has its share.
         self.admit: Callable[[str], None] = lambda _namespace: None
-        self.held = Held(engine)
+        self.held = PulledJobs(engine)
         self.received = Received(subscribers, engine.clock)
         self._window = window
         self._slots: list[bytes] = []  #: replies that were not sent yet, in order
         self._unsent_bytes = 0  #: of those among them that were made at once
-        self._open: Pushes | Works | None = None  #: what is being gathered
+        self._open: Pushes | Pipeline | None = None  #: what is being gathered
         self._allowed: set[bytes] = set()  #: commands the client may use, as of this turn
         self._key = QueueKey("", "")  #: the queue of the topic that was named last
         self._waiting: Wait | None = None
@@ -175,7 +175,7 @@ class Session:
         if self._window is not None:
             self._window.check(self.client)
 
-    def _check(self, name: bytes, entry: Entry | None) -> None:
+    def _check(self, name: bytes, entry: RespCommand | None) -> None:
         """Raise Unauthorized or Forbidden unless the client may use a command, now. It is looked at once a turn."""
         if name in self._allowed or (entry is not None and entry.public):
             return
@@ -243,7 +243,7 @@ class Session:
         except PenstockError as problem:
             self._slots.append(replies.refusal(problem))
 
-    async def _do(self, entry: Entry, command: Command) -> None:
+    async def _do(self, entry: RespCommand, command: Command) -> None:
         """Gather a command with those before it or, if that cannot be, finish those first."""
         kind = entry.kind
         if kind is Kind.PUBLISH:
@@ -256,9 +256,9 @@ class Session:
         elif kind is Kind.PULL:
             await self._pull(command)
         elif kind is Kind.DONE or kind is Kind.FAIL:
-            settling = new_settling(command, failed=kind is Kind.FAIL)
+            settling = new_settle_command(command, failed=kind is Kind.FAIL)
             works = self._open
-            if not isinstance(works, Works) or not works.takes_settling(settling):
+            if not isinstance(works, Pipeline) or not works.takes_settling(settling):
                 works = await self._new_works()
             works.add_settling(settling)
         elif kind is Kind.NOW:
@@ -285,7 +285,7 @@ class Session:
             await self.flush()
             self._slots.append(await self._wait(pull))
             return
-        if not isinstance(works, Works) or not works.takes_pull(pull):
+        if not isinstance(works, Pipeline) or not works.takes_pull(pull):
             works = await self._new_works()
         works.add_pull(pull)
 
@@ -304,12 +304,12 @@ class Session:
             expiry.cancel()
             self._waiting = None
 
-    async def _new_works(self) -> Works:
+    async def _new_works(self) -> Pipeline:
         await self.flush()
-        works = self._open = Works(self.engine, self.namespace, self._slots, self.held)
+        works = self._open = Pipeline(self.engine, self.namespace, self._slots, self.held)
         return works
 
-    async def _after(self, entry: Entry, command: Command) -> None:
+    async def _after(self, entry: RespCommand, command: Command) -> None:
         """Do what waits until everything before it is answered."""
         if entry.name == "QUIT":
             self._slots.append(replies.OK)
@@ -325,7 +325,7 @@ class Session:
             )
         if self.received:
             raise InvalidInput("A message that was received is held: say what became of it before you subscribe")
-        over = await Subscription(self, self.key_of(command[1])).run()
+        over = await RespSubscription(self, self.key_of(command[1])).run()
         if not over.goes_on:
             self._slots.append(over.last)
             raise Goodbye

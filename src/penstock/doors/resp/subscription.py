@@ -12,13 +12,13 @@ from penstock.core.errors import InvalidInput, PenstockError, ProtocolError
 from penstock.doors.resp import connection_commands, replies
 from penstock.doors.resp.receive import NAMES, WORDS, delay_ms_of
 from penstock.doors.resp.replies import OK, bulk, error
-from penstock.doors.topics.subscriber import NextFailed, Word
+from penstock.doors.topics.subscriber import MessageOutcome, NextFailed
 
 if TYPE_CHECKING:
     from penstock.core.queue import QueueKey
     from penstock.doors.resp.parser import Command
-    from penstock.doors.resp.session import Session
-    from penstock.doors.topics.subscriber import Message, Subscriber
+    from penstock.doors.resp.session import RespSession
+    from penstock.doors.topics.subscriber import Subscriber, TopicMessage
 
 #: What is not about the message, and is answered while it is waited for.
 _ASIDE: Final = frozenset((b"PING", b"QUIT", b"RESET"))
@@ -33,10 +33,10 @@ class Over(Exception):
         self.goes_on = goes_on
 
 
-class Subscription:
+class RespSubscription:
     """What a client says while it is subscribed. ``run`` it; it ends with Over."""
 
-    def __init__(self, session: Session, key: QueueKey) -> None:
+    def __init__(self, session: RespSession, key: QueueKey) -> None:
         self._session = session
         self._link = session.link
         self._key = key
@@ -71,13 +71,13 @@ class Subscription:
         self._expired = True
         self._link.wake()
 
-    async def _first(self, subscriber: Subscriber) -> Message:
+    async def _first(self, subscriber: Subscriber) -> TopicMessage:
         self._settled = True
         answer = asyncio.ensure_future(subscriber.next())
         await self._wait(subscriber, answer)
         return self._given(answer.result())
 
-    async def _settle(self, subscriber: Subscriber, word: Word, delay_ms: int) -> Message:
+    async def _settle(self, subscriber: Subscriber, word: MessageOutcome, delay_ms: int) -> TopicMessage:
         """Do what was said, say so, and wait for the next message."""
         if subscriber.hold is None:  # the server stops, and has put it back already: it must not say that this is done
             raise Over
@@ -96,12 +96,12 @@ class Subscription:
         self._link.write(OK)
         self._link.wake()
 
-    def _given(self, message: Message | None) -> Message:
+    def _given(self, message: TopicMessage | None) -> TopicMessage:
         if message is None or self._link.gone:  # the server stops, or there is nobody to get it: it goes back
             raise Over
         return message
 
-    async def _wait(self, subscriber: Subscriber, answer: asyncio.Future[Message | None]) -> None:
+    async def _wait(self, subscriber: Subscriber, answer: asyncio.Future[TopicMessage | None]) -> None:
         """Wait for a message. Meanwhile the client may ask whether we are there, or leave; everything else waits, too."""
         answer.add_done_callback(lambda _: self._link.wake())
         try:
@@ -131,7 +131,7 @@ class Subscription:
         if self._link.gone:
             raise Over
 
-    async def _said(self) -> tuple[Word, int]:
+    async def _said(self) -> tuple[MessageOutcome, int]:
         """Return what the client says about its message, and for how long it is put off, in ms."""
         while True:
             self._check_token()
@@ -172,14 +172,14 @@ class Subscription:
         return True
 
 
-def _read(command: Command) -> tuple[Word, int]:
+def _read(command: Command) -> tuple[MessageOutcome, int]:
     """Read what is said about a message. Raises Over."""
     word = WORDS.get(command[0].upper())
-    if len(command) > (2 if word is Word.DACK else 1):
+    if len(command) > (2 if word is MessageOutcome.DACK else 1):
         raise Over(error("invalid command"))
     if word is None:
         raise Over(error("invalid ack command"))
     try:
-        return word, delay_ms_of(command) if word is Word.DACK else 0
+        return word, delay_ms_of(command) if word is MessageOutcome.DACK else 0
     except InvalidInput as problem:
         raise Over(error(str(problem))) from None

@@ -15,13 +15,13 @@ from penstock.core.clock import pause
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
-    from penstock.doors.net.raw_sockets import Links
+    from penstock.doors.net.raw_sockets import RawSockets
 
 
 class Flows:
     """The connections that streams run over, by their ends (``links.ends_of``). Many streams may share one."""
 
-    def __init__(self, clock: Clock, links: Links) -> None:
+    def __init__(self, clock: Clock, links: RawSockets) -> None:
         self.clock = clock
         self.links = links
         self.unread = 0  #: bytes that all of them were sent and, as far as was looked, have not taken

@@ -20,7 +20,7 @@ from penstock.engine.queues import admin
 if TYPE_CHECKING:
     from penstock.access.rate_limit import ClientAddress, SlidingWindow
     from penstock.doors.http.request import Request
-    from penstock.doors.net.raw_sockets import Links
+    from penstock.doors.net.raw_sockets import RawSockets
     from penstock.doors.topics.subscriber import Subscribers
     from penstock.engine.sharding.engine import AnyEngine
 
@@ -40,7 +40,7 @@ class TopicsDoor:
         self,
         engine: AnyEngine,
         subscribers: Subscribers,
-        links: Links,
+        links: RawSockets,
         *,
         window: SlidingWindow | None,
         address: ClientAddress,

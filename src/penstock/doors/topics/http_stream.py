@@ -13,7 +13,7 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.doors.topics.decoder import CommandDecoder
 from penstock.doors.topics.read_ahead import ReadAhead
-from penstock.doors.topics.subscriber import NextFailed, NothingHeld, Word
+from penstock.doors.topics.subscriber import MessageOutcome, NextFailed, NothingHeld
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.doors.http.route import StreamTransport
     from penstock.doors.topics.backpressure import Flow
-    from penstock.doors.topics.subscriber import Message, Subscriber
+    from penstock.doors.topics.subscriber import Subscriber, TopicMessage
 
 _SECONDS: Final = re.compile(r"[+-]?[0-9]{1,18}\Z")
-_WORDS: Final = {word.value: word for word in Word}
+_WORDS: Final = {word.value: word for word in MessageOutcome}
 
 
-class Line(msgspec.Struct, omit_defaults=True, rename="camel"):
+class StreamLine(msgspec.Struct, omit_defaults=True, rename="camel"):
     """What a subscriber is told, as one line of JSON. A message without content is ``{}``."""
 
     msg: bytes = b""  #: in base64
@@ -94,7 +94,7 @@ class SubscriptionStream:
                 if not await self._obey(commands.popleft()):
                     return
             if self._decoder.broken:
-                await self._send(Line(error="error decoding command"))
+                await self._send(StreamLine(error="error decoding command"))
                 return
 
     async def _chunks(self) -> AsyncIterator[bytes]:
@@ -122,17 +122,17 @@ class SubscriptionStream:
                 return False
             message = await self._next_after(command)
         except Unsettled as error:
-            await self._send(Line(error=str(error)))
+            await self._send(StreamLine(error=str(error)))
             return False
         except PenstockError as error:
-            await self._send(Line(error=str(error)))
+            await self._send(StreamLine(error=str(error)))
             return True
         if message is None:
             return False
-        await self._send(Line(*message))
+        await self._send(StreamLine(*message))
         return True
 
-    async def _next_after(self, command: str) -> Message | None:
+    async def _next_after(self, command: str) -> TopicMessage | None:
         """Carry out one command, and return the next message; None if there will be none."""
         name, *arguments = command.split(" ")
         word = _WORDS.get(name)
@@ -140,7 +140,7 @@ class SubscriptionStream:
             if name != "INIT":
                 raise InvalidInput("unrecognised command received")
             return await self._subscriber.next()
-        delay_ms = _delay_ms(arguments) if word is Word.DACK else 0
+        delay_ms = _delay_ms(arguments) if word is MessageOutcome.DACK else 0
         try:
             return await self._subscriber.settle_and_next(word, delay_ms)
         except (NextFailed, Unsettled):
@@ -150,7 +150,7 @@ class SubscriptionStream:
         except PenstockError as error:
             raise Unsettled(f"error {word.value}ing message: {error}") from None
 
-    async def _send(self, line: Line) -> None:
+    async def _send(self, line: StreamLine) -> None:
         data = _encode(line) + b"\n"
         if not await self._flow.reserve(len(data)):
             self.end()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.topics")
 
 
-class Word(Enum):
+class MessageOutcome(Enum):
     """What a subscriber says about the message it holds."""
 
     ACK = "ACK"  #: done: it is removed
@@ -43,7 +43,7 @@ class Word(Enum):
     DACK = "DACK"  #: not done: to the front, after a delay
 
 
-_ARROWS = {Word.NACK: Arrow.RETURN, Word.BACK: Arrow.SEND_BACK, Word.DACK: Arrow.SNOOZE}
+_ARROWS = {MessageOutcome.NACK: Arrow.RETURN, MessageOutcome.BACK: Arrow.SEND_BACK, MessageOutcome.DACK: Arrow.SNOOZE}
 
 
 class NothingHeld(PenstockError):
@@ -68,7 +68,7 @@ class NextFailed(PenstockError):
         self.reason = reason
 
 
-class Message(NamedTuple):
+class TopicMessage(NamedTuple):
     """What a subscriber gets."""
 
     data: bytes
@@ -175,7 +175,7 @@ class Subscriber:
         self._asked: Wait | None = None  #: for the next message
         self._closed = False
 
-    async def next(self, wait_ms: int | None = None) -> Message | None:
+    async def next(self, wait_ms: int | None = None) -> TopicMessage | None:
         """Wait for the next message, and hold it. ``wait_ms``: for how long; without an end unless given.
 
         None: there is none in that time, or there will be none, because the server stops, or it was closed.
@@ -191,7 +191,7 @@ class Subscriber:
                 break
         return None
 
-    async def settle(self, word: Word, delay_ms: int = 0) -> None:
+    async def settle(self, word: MessageOutcome, delay_ms: int = 0) -> None:
         """Say what became of the message in hand; ``delay_ms`` is for DACK.
 
         An ACK for nothing changes nothing, as long as this is not closed.
@@ -205,14 +205,14 @@ class Subscriber:
 
     async def settle_and_next(
         self,
-        word: Word,
+        word: MessageOutcome,
         delay_ms: int = 0,
         when_settled: Callable[[], None] = lambda: None,
         *,
         wait_ms: int | None = None,
-    ) -> Message | None:
+    ) -> TopicMessage | None:
         """``settle``, then ``next``, together if that makes no difference. ``when_settled`` is called between the two."""
-        if word is not Word.ACK or self.hold is None or self._closed or self._subscribers.closed:
+        if word is not MessageOutcome.ACK or self.hold is None or self._closed or self._subscribers.closed:
             await self.settle(word, delay_ms)
             when_settled()
             return await self.next(wait_ms)
@@ -276,26 +276,26 @@ class Subscriber:
             self._asked = None
         return deliveries[0] if deliveries else None
 
-    def _take(self, delivery: Delivery) -> Message:
+    def _take(self, delivery: Delivery) -> TopicMessage:
         job, payload = delivery
         self.hold = Hold(job.id, job.token)
         self.held_since = self._engine.clock.steady_ms()
         data, _ = unwrap(payload)
-        return Message(data, 0 if job.details is None else details_of(job).dacks)
+        return TopicMessage(data, 0 if job.details is None else details_of(job).dacks)
 
     # Settlements.
 
-    def _settlement(self, word: Word, delay_ms: int) -> Settlement | None:
+    def _settlement(self, word: MessageOutcome, delay_ms: int) -> Settlement | None:
         if self.hold is None:
-            if word is Word.ACK and not self._closed:  # once it is closed, what was held was given back
+            if word is MessageOutcome.ACK and not self._closed:  # once it is closed, what was held was given back
                 return None
             raise NothingHeld
-        if word is Word.ACK:
+        if word is MessageOutcome.ACK:
             return Ack(self.queue.namespace, [self.hold], (None,))
         return PutBack(self.queue.namespace, [self.hold], _ARROWS[word], delay_ms)
 
-    def _settled(self, word: Word, outcomes: Sequence[PenstockError | None]) -> None:
+    def _settled(self, word: MessageOutcome, outcomes: Sequence[PenstockError | None]) -> None:
         self.hold = None
         problem = outcomes[0]
-        if problem is not None and not (word is Word.ACK and isinstance(problem, JobNotFound)):
+        if problem is not None and not (word is MessageOutcome.ACK and isinstance(problem, JobNotFound)):
             raise problem
