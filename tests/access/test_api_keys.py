@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.access import api_keys
-from penstock.access.api_keys import ApiKeys, check_wish
-from penstock.access.authenticator import Gate, shown_in
+from penstock.access.api_keys import ApiKeys, check_request
+from penstock.access.authenticator import Authenticator, shown_in
 from penstock.access.identity import ANYWHERE, EVERYBODY, Right
 from penstock.core import limits
 from penstock.core.errors import Forbidden, InvalidInput, KeyNotFound, KeysUnavailable, StorageFailed, TooMany, Unauthorized
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-WISH = check_wish(["a", "b"], ["produce"])
+WISH = check_request(["a", "b"], ["produce"])
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ async def test_a_key_speaks_for_its_roles_in_its_namespaces(keys: ApiKeys) -> No
     ],
 )
 async def test_roles_add_up(keys: ApiKeys, roles: list[str], rights: Right) -> None:
-    identity = keys.identify((await keys.make(check_wish([ANYWHERE], roles))).text)
+    identity = keys.identify((await keys.make(check_request([ANYWHERE], roles))).text)
     for right in (Right.LOOK, Right.PRODUCE, Right.TAKE, Right.SETTLE, Right.ADMIN):
         assert identity.may("x", right) == identity.may(ANYWHERE, right) == bool(rights & right)
 
@@ -149,7 +149,7 @@ async def test_a_key_ends_by_itself(keys: ApiKeys, clock: ManualClock) -> None:
 )
 def test_bad_wishes_are_explained(namespaces: list[str], roles: list[str], label: str, lasts_ms: int | None) -> None:
     with pytest.raises(InvalidInput, match="must be"):
-        check_wish(namespaces, roles, label, lasts_ms)
+        check_request(namespaces, roles, label, lasts_ms)
 
 
 async def test_the_number_of_keys_is_bounded(keys: ApiKeys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,12 +170,12 @@ async def test_the_number_of_keys_is_bounded(keys: ApiKeys, monkeypatch: pytest.
 async def test_the_first_key_closes_an_open_gate_and_ends_what_nobody_was_asked_for(
     keys: ApiKeys, clock: ManualClock
 ) -> None:
-    gate, ended = Gate(clock), []
+    gate, ended = Authenticator(clock), []
     gate.use(keys)
     anybody = await gate.identify("whatever")
     gate.check(anybody, ANYWHERE, Right.ADMIN)
     anybody.watch(lambda: ended.append(True))
-    made = await keys.make(check_wish([ANYWHERE], ["admin"]))
+    made = await keys.make(check_request([ANYWHERE], ["admin"]))
     assert not gate.is_open
     assert ended == [True]
     with pytest.raises(Unauthorized, match="Not authenticated"):
@@ -189,7 +189,7 @@ async def test_the_first_key_closes_an_open_gate_and_ends_what_nobody_was_asked_
 
 
 async def test_keys_open_next_to_tokens_which_go_first(keys: ApiKeys, clock: ManualClock) -> None:
-    gate = Gate(clock, ["pk_static"])
+    gate = Authenticator(clock, ["pk_static"])
     gate.use(keys)
     made = await keys.make(WISH)
     assert await gate.identify("pk_static") is EVERYBODY
@@ -197,7 +197,7 @@ async def test_keys_open_next_to_tokens_which_go_first(keys: ApiKeys, clock: Man
 
 
 async def test_a_gate_can_ask_before_there_is_any_key(keys: ApiKeys, clock: ManualClock) -> None:
-    gate = Gate(clock, required=True)
+    gate = Authenticator(clock, required=True)
     gate.use(keys)
     assert not gate.is_open
     with pytest.raises(Unauthorized):
@@ -241,7 +241,7 @@ class Moody:
 async def test_as_long_as_keys_cannot_be_read_nobody_is_let_in(store: Store, clock: ManualClock) -> None:
     moody: Any = Moody(store)
     moody.down = True
-    keys, gate = ApiKeys(moody, clock), Gate(clock)
+    keys, gate = ApiKeys(moody, clock), Authenticator(clock)
     await keys.start()
     gate.use(keys)
     for shown in ("", "pk_x", "a.b.c"):
@@ -259,7 +259,7 @@ async def test_as_long_as_keys_cannot_be_read_nobody_is_let_in(store: Store, clo
 async def test_with_tokens_a_store_that_is_down_keeps_nobody_else_out(store: Store, clock: ManualClock) -> None:
     moody: Any = Moody(store)
     moody.down = True
-    keys, gate = ApiKeys(moody, clock), Gate(clock, ["t"])
+    keys, gate = ApiKeys(moody, clock), Authenticator(clock, ["t"])
     await keys.start()
     gate.use(keys)
     assert await gate.identify("t") is EVERYBODY

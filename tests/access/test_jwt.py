@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.access.authenticator import Gate, shown_in
+from penstock.access.authenticator import Authenticator, shown_in
 from penstock.access.identity import ANYWHERE, EVERYBODY, Identity, Right, grants_of
-from penstock.access.jwt import Rules, Verifier
+from penstock.access.jwt import TokenRules, Verifier
 from penstock.access.keys import Key, KeyRing, jwks_keys, pem_key, secret_key
 from penstock.core import limits
 from penstock.core.clock import ManualClock, settle
@@ -37,7 +37,7 @@ ALL = Right.LOOK | Right.PRODUCE | Right.TAKE | Right.SETTLE | Right.ADMIN
 
 
 def verifier(clock: ManualClock, *keys: Key, fetch: Any = None, **rules: Any) -> Verifier:
-    return Verifier(clock, KeyRing(clock, keys or (SHARED,), fetch), Rules(**rules))
+    return Verifier(clock, KeyRing(clock, keys or (SHARED,), fetch), TokenRules(**rules))
 
 
 async def refused(checker: Verifier, shown: str) -> str:
@@ -62,7 +62,7 @@ async def refused(checker: Verifier, shown: str) -> str:
 async def test_a_good_token_says_who_it_is(clock: ManualClock, key: Key, shown: str) -> None:
     identity = await verifier(clock, key).identify(shown)
     assert (identity.subject, identity.may(ANYWHERE, ALL)) == ("test-user", True)
-    gate = Gate(clock, ["static"], verifier(clock, key))
+    gate = Authenticator(clock, ["static"], verifier(clock, key))
     assert (await gate.identify(f"Bearer {shown}")).subject == "test-user"
     assert await gate.identify("static") is EVERYBODY
     with pytest.raises(Unauthorized):
@@ -70,7 +70,7 @@ async def test_a_good_token_says_who_it_is(clock: ManualClock, key: Key, shown: 
 
 
 async def test_without_tokens_and_keys_the_gate_is_open(clock: ManualClock) -> None:
-    gate = Gate(clock)
+    gate = Authenticator(clock)
     assert gate.is_open
     assert await gate.identify("") is gate.anybody
     await gate.close()
@@ -407,7 +407,7 @@ class Provider:
 async def test_keys_are_fetched_when_they_are_needed_and_once_for_many(clock: ManualClock) -> None:
     provider = Provider(jwks(jwk(rsa_key(), "a")))
     provider.open.clear()
-    checker = Verifier(clock, KeyRing(clock, (), provider), Rules())
+    checker = Verifier(clock, KeyRing(clock, (), provider), TokenRules())
     shown = token(rsa_key(), "RS256", kid="a")
     asking = [asyncio.ensure_future(checker.identify(shown)) for _ in range(5)]
     await settle()
@@ -418,7 +418,7 @@ async def test_keys_are_fetched_when_they_are_needed_and_once_for_many(clock: Ma
 
 async def test_an_unknown_key_is_asked_for_but_not_too_often(clock: ManualClock) -> None:
     provider = Provider(jwks(jwk(rsa_key(), "a")), jwks(jwk(rsa_key(1), "b")))
-    checker = Verifier(clock, KeyRing(clock, (), provider), Rules())
+    checker = Verifier(clock, KeyRing(clock, (), provider), TokenRules())
     old, new = token(rsa_key(), "RS256", kid="a"), token(rsa_key(1), "RS256", kid="b")
     await checker.identify(old)
     for _ in range(10):
@@ -434,7 +434,7 @@ async def test_an_unknown_key_is_asked_for_but_not_too_often(clock: ManualClock)
 
 async def test_old_keys_are_fetched_anew_while_they_are_used(clock: ManualClock) -> None:
     provider = Provider(jwks(jwk(rsa_key(), "a")), OSError("no route"), jwks(jwk(rsa_key(1), "b")))
-    checker = Verifier(clock, KeyRing(clock, (), provider), Rules())
+    checker = Verifier(clock, KeyRing(clock, (), provider), TokenRules())
     shown = token(rsa_key(), "RS256", kid="a")
     for asked in (1, 2):
         await checker.identify(shown)
@@ -447,7 +447,7 @@ async def test_old_keys_are_fetched_anew_while_they_are_used(clock: ManualClock)
 
 
 async def test_without_any_keys_a_client_is_told_to_come_back(clock: ManualClock) -> None:
-    checker = Verifier(clock, KeyRing(clock, (), Provider(OSError("no route"))), Rules())
+    checker = Verifier(clock, KeyRing(clock, (), Provider(OSError("no route"))), TokenRules())
     for _ in range(2):
         with pytest.raises(KeysUnavailable):
             await checker.identify(token(rsa_key(), "RS256"))

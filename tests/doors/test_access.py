@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from penstock.access.authenticator import Gate
+from penstock.access.authenticator import Authenticator
 from penstock.access.identity import WORDS, Right
-from penstock.access.jwt import Rules, Verifier
+from penstock.access.jwt import TokenRules, Verifier
 from penstock.access.keys import KeyRing, secret_key
 from penstock.core.clock import ManualClock, SystemClock, settle
 from penstock.core.job import NewJob
@@ -293,7 +293,7 @@ def test_what_is_sent_right_behind_an_auth_counts_as_after_it(guarded: ServerPro
 
 async def test_an_auth_that_must_wait_for_keys_holds_back_what_follows(engine: Engine, clock: ManualClock) -> None:
     fetched: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    gate = Gate(clock, (), Verifier(clock, KeyRing(clock, (), lambda: fetched), Rules()))
+    gate = Authenticator(clock, (), Verifier(clock, KeyRing(clock, (), lambda: fetched), TokenRules()))
     session = JobsSession(all_commands(engine), gate)
     shown = token(rsa_key(), "RS256", kid="a")
     auth = asyncio.ensure_future(session.handle({"cmd": "Auth", "token": shown, "namespace": "mine"}))
@@ -307,8 +307,8 @@ async def test_an_auth_that_must_wait_for_keys_holds_back_what_follows(engine: E
     await gate.close()
 
 
-def gate_by(clock: ManualClock) -> Gate:
-    return Gate(clock, ["static"], Verifier(clock, KeyRing(clock, [secret_key(SECRET)]), Rules()))
+def gate_by(clock: ManualClock) -> Authenticator:
+    return Authenticator(clock, ["static"], Verifier(clock, KeyRing(clock, [secret_key(SECRET)]), TokenRules()))
 
 
 async def test_a_session_whose_token_ended_does_nothing_until_it_shows_another(engine: Engine, clock: ManualClock) -> None:
@@ -455,7 +455,7 @@ async def test_a_key_set_is_fetched_over_http(reply: bytes) -> None:
     clock = SystemClock()
     async with Receiver(reply) as receiver:
         fetch = Fetcher(clock, Guard(["127.0.0.1"]), receiver.url, timeout_ms=20_000, bytes_max=10_000)
-        gate = Gate(clock, (), Verifier(clock, KeyRing(clock, (), fetch), Rules()))
+        gate = Authenticator(clock, (), Verifier(clock, KeyRing(clock, (), fetch), TokenRules()))
         assert (await gate.identify(token(rsa_key(), "RS256", kid="a"))).may("x", Right.ADMIN)
     assert receiver.requests[0].line == "GET /hook HTTP/1.1"
 
@@ -530,7 +530,7 @@ def test_keys_and_quotas_that_cannot_be_used_stop_the_start(tmp_path: Path, name
 
 
 def test_the_table_of_an_open_server_asks_nobody(clock: ManualClock) -> None:
-    gate = Gate(clock)
+    gate = Authenticator(clock)
     session = JobsSession(all_commands(), gate)
     assert session.identity is gate.anybody
     session.check(Right.ADMIN, everywhere=True)

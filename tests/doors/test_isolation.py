@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from penstock.access.api_keys import ApiKeys
-from penstock.access.authenticator import Gate
+from penstock.access.authenticator import Authenticator
 from penstock.config import Config
 from penstock.doors.resp.command_table import COMMANDS as RESP_COMMANDS
 from penstock.outbound.guard import Guard
@@ -449,7 +449,7 @@ LISTENERS: dict[str, dict[str, Row]] = {
 @pytest.fixture
 async def doors(engine: Engine, store: SqliteStore, clock: ManualClock) -> Doors:
     """All there is to be asked, as the server puts it together."""
-    return Doors(Config(), engine, Gate(clock), Guard(()), ApiKeys(store, clock), clock=clock)
+    return Doors(Config(), engine, Authenticator(clock), Guard(()), ApiKeys(store, clock), clock=clock)
 
 
 async def test_every_route_of_every_listener_has_a_row(doors: Doors) -> None:

@@ -40,7 +40,7 @@ _TEXT_CHARS: Final = len(PREFIX) + 2 * _ID_BYTES + 1 + 2 * _SECRET_BYTES
 _NO_DIGEST: Final = bytes(32)
 
 
-class Wish(NamedTuple):
+class KeyRequest(NamedTuple):
     """What a key is to be: where and what for, what people call it, and how long it is good (None: until it is revoked)."""
 
     namespaces: tuple[str, ...]
@@ -49,14 +49,16 @@ class Wish(NamedTuple):
     lasts_ms: int | None = None
 
 
-class Made(NamedTuple):
+class CreatedKey(NamedTuple):
     """A new key, and its text, which is shown this once."""
 
     key: ApiKey
     text: str
 
 
-def check_wish(namespaces: Sequence[str], roles: Sequence[str], label: str = "", lasts_ms: int | None = None) -> Wish:
+def check_request(
+    namespaces: Sequence[str], roles: Sequence[str], label: str = "", lasts_ms: int | None = None
+) -> KeyRequest:
     """Return what a key is to be, each namespace and role once. Raises InvalidInput, saying what was expected.
 
     What namespaces may be called is for the doors to say.
@@ -69,10 +71,10 @@ def check_wish(namespaces: Sequence[str], roles: Sequence[str], label: str = "",
         raise InvalidInput(f"label must be one line of at most {limits.api_key_label_chars_max} characters")
     if lasts_ms is not None and not 0 < lasts_ms <= limits.api_key_ms_max:
         raise InvalidInput(f"a key must be good for 1 to {limits.api_key_ms_max} ms")
-    return Wish(tuple(dict.fromkeys(namespaces)), tuple(dict.fromkeys(roles)), label, lasts_ms)
+    return KeyRequest(tuple(dict.fromkeys(namespaces)), tuple(dict.fromkeys(roles)), label, lasts_ms)
 
 
-async def make_key(store: Store, wish: Wish) -> Made:
+async def make_key(store: Store, wish: KeyRequest) -> CreatedKey:
     """Make a key and keep it. Raises TooMany, StorageFailed."""
     key_id = secrets.token_hex(_ID_BYTES)
     text = f"{PREFIX}{key_id}_{secrets.token_hex(_SECRET_BYTES)}"
@@ -80,7 +82,7 @@ async def make_key(store: Store, wish: Wish) -> Made:
     expires_at = None if wish.lasts_ms is None else now + wish.lasts_ms
     key = ApiKey(key_id, _digest(text), wish.namespaces, wish.roles, wish.label, now, expires_at)
     await store.key_add(key, limits.api_keys_max)
-    return Made(key, text)
+    return CreatedKey(key, text)
 
 
 class ApiKeys:
@@ -180,7 +182,7 @@ class ApiKeys:
             raise KeyNotFound
         return key
 
-    async def make(self, wish: Wish) -> Made:
+    async def make(self, wish: KeyRequest) -> CreatedKey:
         """Make a key that is good at once. Raises TooMany, StorageFailed."""
         async with self._changing:
             made = await make_key(self._store, wish)

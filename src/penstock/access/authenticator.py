@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
 
 
-class Headers(Protocol):
+class CredentialHeaders(Protocol):
     """The headers of a request."""
 
     def get(self, name: str, default: str) -> str:
         """Return a header by its name in lower case."""
 
 
-class Gate:
+class Authenticator:
     """``tokens`` open everything; ``verifier`` knows JSON Web Tokens (None: there are none). ``use`` brings API keys.
 
     Without any of them it is open, unless ``required``. It may close later, when the first key is made: then whatever was begun
@@ -103,7 +103,7 @@ class Gate:
 SHOWN_IN: Final = ("x-api-key", "authorization", "authorisation")
 
 
-def shown_in(headers: Headers) -> str:
+def shown_in(headers: CredentialHeaders) -> str:
     """Return what is shown in a request's headers, empty if nothing is."""
     get = headers.get
     return get("x-api-key", "") or get("authorization", "") or get("authorisation", "")

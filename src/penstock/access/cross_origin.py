@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from granian.rsgi import Scope
 
     from penstock.access.allowed_hosts import AllowedHosts
-    from penstock.access.authenticator import Gate
+    from penstock.access.authenticator import Authenticator
     from penstock.access.rate_limit import ClientAddress
 
 log = structlog.get_logger("penstock.access")
@@ -44,7 +44,7 @@ class Origins:
     ``hosts`` are the names of the server; ``address`` knows which proxies to believe when they say what they were asked for.
     """
 
-    def __init__(self, gate: Gate, hosts: AllowedHosts, address: ClientAddress, *, allow_origin: str) -> None:
+    def __init__(self, gate: Authenticator, hosts: AllowedHosts, address: ClientAddress, *, allow_origin: str) -> None:
         self._gate = gate
         self._hosts = hosts
         self._address = address

@@ -23,7 +23,7 @@ _FOREVER_MS: Final = 2**62
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Rules(NamedTuple):
+class TokenRules(NamedTuple):
     """What a token must be, besides signed and within its time.
 
     ``leeway_ms``: by how much clocks may differ. ``required``: claims that must be there. ``audience`` and ``issuer``: who it
@@ -41,7 +41,7 @@ class Rules(NamedTuple):
 class Verifier:
     """Checks tokens. Those with a good signature are remembered by their digest, so that it is checked once."""
 
-    def __init__(self, clock: Clock, keys: KeyRing, rules: Rules) -> None:
+    def __init__(self, clock: Clock, keys: KeyRing, rules: TokenRules) -> None:
         self._clock = clock
         self._keys = keys
         self._rules = rules

@@ -28,7 +28,7 @@ class Counter:
 
     def __init__(self, stores: Sequence[Store], clock: Clock) -> None:
         self.clock = clock
-        self._desks = [Desk(store, stores, clock) for store in stores]
+        self._desks = [QuotaBatcher(store, stores, clock) for store in stores]
 
     async def count(self, takes: Sequence[Take]) -> list[int]:
         """Count jobs at once, for those who are in a transaction: 0 for each, or how many ms until there is room for it.
@@ -48,7 +48,7 @@ class Counter:
         return self._desks[fnv1a32(take.namespace) % len(self._desks)].ask(take)
 
 
-class Desk:
+class QuotaBatcher:
     """Asks one store. What comes while a question is under way is gathered into the next one.
 
     While the store cannot be asked, this server counts for itself, and lets pass its share of the quota: what there is for each

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from penstock.access.api_keys import ROLES, check_wish, make_key
+from penstock.access.api_keys import ROLES, check_request, make_key
 from penstock.cli.api import ask, token_option
 from penstock.cli.options import load, setting_options
 from penstock.config import Config, duration
@@ -61,7 +61,7 @@ def create(
     **flags: Any,
 ) -> None:
     """Make a key. It is shown this once; only a digest of it is kept."""
-    wish = check_wish(namespaces, roles, label, _lasts_ms(expires))
+    wish = check_request(namespaces, roles, label, _lasts_ms(expires))
     for namespace in wish.namespaces:
         if namespace != "*":
             check_namespace(namespace)

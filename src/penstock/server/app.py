@@ -97,7 +97,7 @@ if TYPE_CHECKING:
     from granian.rsgi import Scope
 
     from penstock.access.api_keys import ApiKeys
-    from penstock.access.authenticator import Gate
+    from penstock.access.authenticator import Authenticator
     from penstock.config import Config
     from penstock.core.clock import Clock
     from penstock.doors.http.request import Bodies
@@ -198,7 +198,9 @@ async def _finish(config: Config, doors: Doors, running: list[asyncio.Task[None]
 class Doors:
     """All ways in and out of one engine. ``clock``: this process's own; the engine's may be that of a database."""
 
-    def __init__(self, config: Config, engine: AnyEngine, gate: Gate, guard: Guard, keys: ApiKeys, *, clock: Clock) -> None:
+    def __init__(
+        self, config: Config, engine: AnyEngine, gate: Authenticator, guard: Guard, keys: ApiKeys, *, clock: Clock
+    ) -> None:
         self._config, self._clock, self._gate, self._share = config, clock, gate, engine.share
         self._bodies: list[Bodies] = []
         self.readiness = Readiness()
@@ -434,7 +436,7 @@ class Doors:
         return app
 
 
-def _origins(config: Config, gate: Gate) -> Origins:
+def _origins(config: Config, gate: Authenticator) -> Origins:
     listening = (config.http, config.metrics, config.batches, config.topics, config.messages)
     hosts = AllowedHosts([each.host for each in listening if each is not None], config.allowed_hosts)
     return Origins(gate, hosts, ClientAddress(config.trusted_proxies), allow_origin=config.cors_allow_origin)

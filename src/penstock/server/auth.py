@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.access.api_keys import ApiKeys
-from penstock.access.authenticator import Gate
+from penstock.access.authenticator import Authenticator
 from penstock.access.identity import WORDS
 from penstock.access.quotas import Counter, Quotas
 from penstock.core import limits
@@ -48,7 +48,7 @@ def jwt_keys(config: Config) -> list[Key]:
     return keys
 
 
-def gate_of(config: Config, clock: Clock, guard: Guard) -> Gate:
+def gate_of(config: Config, clock: Clock, guard: Guard) -> Authenticator:
     """Return the gate that all doors ask. Raises ConfigInvalid for keys that cannot be used."""
     tokens = (*config.auth_tokens, config.api_key) if config.api_key else config.auth_tokens
     keys = jwt_keys(config)
@@ -58,15 +58,15 @@ def gate_of(config: Config, clock: Clock, guard: Guard) -> Gate:
         size, wait = limits.jwks_bytes_max, limits.jwks_fetch_ms_max
         fetch = Fetcher(clock, guard, config.jwt_jwks, timeout_ms=wait, bytes_max=size)
     if not keys and fetch is None:
-        return Gate(clock, tokens, required=config.auth_required)
-    from penstock.access.jwt import Rules, Verifier  # noqa: PLC0415, see above
+        return Authenticator(clock, tokens, required=config.auth_required)
+    from penstock.access.jwt import TokenRules, Verifier  # noqa: PLC0415, see above
     from penstock.access.keys import KeyRing  # noqa: PLC0415
 
     ring = KeyRing(clock, keys, fetch)
     ring.tend()
     defaults = tuple(_usable("jwt_default_scopes", lambda: [_checked_scope(each) for each in config.jwt_default_scopes]))
-    rules = Rules(config.jwt_leeway_ms, config.jwt_required_claims, config.jwt_audience, config.jwt_issuer, defaults)
-    return Gate(clock, tokens, Verifier(clock, ring, rules), required=config.auth_required)
+    rules = TokenRules(config.jwt_leeway_ms, config.jwt_required_claims, config.jwt_audience, config.jwt_issuer, defaults)
+    return Authenticator(clock, tokens, Verifier(clock, ring, rules), required=config.auth_required)
 
 
 def _checked_scope(scope: str) -> str:
@@ -77,7 +77,7 @@ def _checked_scope(scope: str) -> str:
     return scope
 
 
-async def keys_for(gate: Gate, store: Store, clock: Clock) -> ApiKeys:
+async def keys_for(gate: Authenticator, store: Store, clock: Clock) -> ApiKeys:
     """Have a gate let people in by the API keys of a store, and follow what becomes of these until the gate is closed."""
     keys = ApiKeys(store, clock)
     await keys.start()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from penstock.access.authenticator import Gate
+from penstock.access.authenticator import Authenticator
 from penstock.core import limits
 from penstock.core.job import NewJob
 from penstock.doors.jobs.event_hub import EventHub
@@ -132,7 +132,7 @@ def missed(hub: EventHub) -> int:
 
 async def test_a_slow_reader_is_disconnected_and_costs_others_nothing(engine: Engine, clock: ManualClock) -> None:
     hub = EventHub(engine.feed, clock)
-    listener = TcpListener(all_commands(engine), Gate(clock), clock, hub=hub)
+    listener = TcpListener(all_commands(engine), Authenticator(clock), clock, hub=hub)
     await listener.start("127.0.0.1", 0)
     slow, quick = await subscribed(listener, 64), await subscribed(listener)
     seen = 0
@@ -155,7 +155,7 @@ async def test_a_slow_reader_is_disconnected_and_costs_others_nothing(engine: En
 
 async def test_nobody_listens_to_the_feed_once_all_have_left(engine: Engine, clock: ManualClock) -> None:
     hub = EventHub(engine.feed, clock)
-    listener = TcpListener(all_commands(engine), Gate(clock), clock, hub=hub)
+    listener = TcpListener(all_commands(engine), Authenticator(clock), clock, hub=hub)
     await listener.start("127.0.0.1", 0)
     one, other = await subscribed(listener), await subscribed(listener)
     heard = [engine.feed.is_heard]

@@ -12,7 +12,7 @@ import httpx2
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from penstock.access.authenticator import Gate
+from penstock.access.authenticator import Authenticator
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.ids import to_uuid
@@ -395,7 +395,7 @@ async def connect(listener: TcpListener) -> Wire:
 
 
 async def test_a_frame_that_does_not_go_on_is_given_up(engine: Engine, clock: ManualClock) -> None:
-    listener = TcpListener(all_commands(engine), Gate(clock), clock)
+    listener = TcpListener(all_commands(engine), Authenticator(clock), clock)
     await listener.start("127.0.0.1", 0)
     wire = await connect(listener)
     await clock.advance(10 * limits.frame_idle_ms_max)  # silence between frames is fine
@@ -413,7 +413,7 @@ async def test_a_frame_that_does_not_go_on_is_given_up(engine: Engine, clock: Ma
 
 
 async def test_one_connection_too_many_is_told_so(engine: Engine, clock: ManualClock) -> None:
-    listener = TcpListener(all_commands(engine), Gate(clock), clock, connections_max=1)
+    listener = TcpListener(all_commands(engine), Authenticator(clock), clock, connections_max=1)
     await listener.start("127.0.0.1", 0)
     first = await connect(listener)
     second = Wire(*await asyncio.open_connection("127.0.0.1", listener.port))
@@ -425,7 +425,7 @@ async def test_one_connection_too_many_is_told_so(engine: Engine, clock: ManualC
 
 
 async def test_frames_that_would_take_too_much_memory_are_refused(engine: Engine, clock: ManualClock) -> None:
-    listener = TcpListener(all_commands(engine), Gate(clock), clock)
+    listener = TcpListener(all_commands(engine), Authenticator(clock), clock)
     await listener.start("127.0.0.1", 0)
     wire = await connect(listener)
     small, large = frame({"cmd": "Hello", "padding": "x" * 60_000}), frame({"cmd": "Hello", "padding": "x" * 70_000})
@@ -451,7 +451,7 @@ async def test_who_never_reads_is_cut_off_at_the_limit_and_what_it_held_goes_bac
     engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(limits, "connection_write_bytes_max", 2_000_000)
-    listener = TcpListener(all_commands(engine), Gate(clock), clock)
+    listener = TcpListener(all_commands(engine), Authenticator(clock), clock)
     await listener.start("127.0.0.1", 0)
     (large, held) = await engine.run(Push(QUEUE, [NewJob(b'"' + b"x" * 1_000_000 + b'"'), NewJob(b"1", priority=5)]))
     loop, log = asyncio.get_running_loop(), [""]
@@ -482,7 +482,7 @@ async def test_who_never_reads_is_cut_off_at_the_limit_and_what_it_held_goes_bac
 
 async def test_the_system_asks_silent_clients_whether_they_are_there(engine: Engine, clock: ManualClock) -> None:
     """Who is gone without a word never closes its connection; only so does what it holds go back."""
-    listener = TcpListener(all_commands(engine), Gate(clock), clock)
+    listener = TcpListener(all_commands(engine), Authenticator(clock), clock)
     await listener.start("127.0.0.1", 0)
     wire = await connect(listener)
     (connection,) = listener.connections
@@ -498,7 +498,7 @@ async def test_the_system_asks_silent_clients_whether_they_are_there(engine: Eng
 
 
 async def test_who_shows_no_token_in_time_is_turned_away(engine: Engine, clock: ManualClock) -> None:
-    listener = TcpListener(all_commands(engine), Gate(clock, ["secret"]), clock)
+    listener = TcpListener(all_commands(engine), Authenticator(clock, ["secret"]), clock)
     await listener.start("127.0.0.1", 0)
     known, silent, talking = [await connect(listener) for _ in range(3)]
     known.writer.write(frame({"cmd": "Auth", "token": "secret"}))
@@ -521,18 +521,18 @@ async def test_who_shows_no_token_in_time_is_turned_away(engine: Engine, clock: 
 
 async def test_a_session_remembers_a_bounded_number_of_jobs(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "connection_jobs_max", 2)
-    session = JobsSession(all_commands(engine), Gate(engine.clock), namespace="mine")
+    session = JobsSession(all_commands(engine), Authenticator(engine.clock), namespace="mine")
     pushed = await session.handle({"cmd": "PUSHB", "queue": "q", "jobs": [{"data": n} for n in range(3)]})
     assert len((await session.handle({"cmd": "PULLB", "queue": "q", "count": 3}))["jobs"]) == 3
     await session.close()
     states = [(await session.handle({"cmd": "GetState", "id": each}))["state"] for each in pushed["ids"]]
     assert states == ["active", "waiting", "waiting"]
-    elsewhere = JobsSession(all_commands(engine), Gate(engine.clock))
+    elsewhere = JobsSession(all_commands(engine), Authenticator(engine.clock))
     assert (await elsewhere.handle({"cmd": "GetState", "id": pushed["ids"][0]}))["state"] == "unknown"
 
 
 async def test_a_session_never_raises(engine: Engine) -> None:
-    session = JobsSession(all_commands(engine), Gate(engine.clock))
+    session = JobsSession(all_commands(engine), Authenticator(engine.clock))
     strange: list[Any] = [
         None,
         5,

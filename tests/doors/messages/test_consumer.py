@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.access.authenticator import Gate
+from penstock.access.authenticator import Authenticator
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.errors import StorageFailed, TooMany
@@ -85,7 +85,7 @@ class Client:
 def door_of(engine: Engine, clock: ManualClock) -> Consumers:
     places = QueueRegistry(engine, MessageDefaults())
     return Consumers(
-        engine, places, MessageCounters(engine.store.queue_find), Gate(clock), links=RawSockets(clock), window=None,
+        engine, places, MessageCounters(engine.store.queue_find), Authenticator(clock), links=RawSockets(clock), window=None,
         handshakes=RouteCount(clock),
     )  # fmt: skip
 

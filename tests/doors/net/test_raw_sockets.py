@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.access.authenticator import Gate
+from penstock.access.authenticator import Authenticator
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.doors.closing import Closing, close_frame
@@ -114,7 +114,7 @@ class Served:
         self.stuck = stuck
         self.closed: list[int | None] = []
         clock, table = engine.clock, all_commands(engine)
-        gate = Gate(clock, tokens)
+        gate = Authenticator(clock, tokens)
         self.door = SocketDoor(
             clock,
             EventHub(engine.feed, clock),

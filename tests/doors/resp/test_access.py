@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from penstock.access.authenticator import Gate
+from penstock.access.authenticator import Authenticator
 from penstock.access.identity import EVERYTHING, Identity, Right
 from penstock.core import limits
 from penstock.core.lifecycle import State
@@ -102,7 +102,7 @@ def test_what_comes_right_behind_a_token_may_be_large(stranger: RespClient, guar
 
 @pytest.mark.anyio
 async def test_a_stranger_has_ten_seconds(engine: Engine, clock: ManualClock) -> None:
-    listener = RespListener(Subscribers(engine, 10_000), Gate(clock, ["secret"]))
+    listener = RespListener(Subscribers(engine, 10_000), Authenticator(clock, ["secret"]))
     await listener.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     friend, friends = await asyncio.open_connection("127.0.0.1", listener.port)
@@ -207,7 +207,7 @@ def test_a_token_that_has_expired_says_so(stranger: RespClient) -> None:
 
 @pytest.mark.anyio
 async def test_a_subscription_ends_with_its_token_and_gives_its_message_back(engine: Engine, clock: ManualClock) -> None:
-    class Office(Gate):
+    class Office(Authenticator):
         async def identify(self, shown: str) -> Identity:
             return Identity(shown, {"*": int(EVERYTHING)}, clock.now_ms() + int(shown))
 
@@ -233,7 +233,7 @@ async def test_a_subscription_ends_with_its_token_and_gives_its_message_back(eng
 
 @pytest.mark.anyio
 async def test_a_received_message_goes_back_when_the_token_ends(engine: Engine, clock: ManualClock) -> None:
-    class Office(Gate):
+    class Office(Authenticator):
         async def identify(self, shown: str) -> Identity:
             return Identity(shown, {"*": int(EVERYTHING)}, clock.now_ms() + int(shown))
 

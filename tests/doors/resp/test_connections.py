@@ -11,7 +11,7 @@ import httpx2
 import pytest
 import redis
 
-from penstock.access.authenticator import Gate
+from penstock.access.authenticator import Authenticator
 from penstock.core import limits
 from penstock.core.clock import settle
 from penstock.core.job import NewJob
@@ -192,7 +192,7 @@ def test_a_port_that_is_taken_stops_the_server_if_it_was_asked_for(tmp_path: Pat
 @pytest.fixture
 async def listener(engine: Engine, clock: ManualClock) -> AsyncIterator[RespListener]:
     subscribers = Subscribers(engine, 10_000)
-    opened = RespListener(subscribers, Gate(clock), connections_max=3)
+    opened = RespListener(subscribers, Authenticator(clock), connections_max=3)
     await opened.start("127.0.0.1", 0)
     yield opened
     await opened.stop()

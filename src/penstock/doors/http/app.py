@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from granian._granian import RSGIWebsocketProtocol
     from granian.rsgi import Scope
 
-    from penstock.access.authenticator import Gate
+    from penstock.access.authenticator import Authenticator
     from penstock.access.cross_origin import Origins
     from penstock.access.rate_limit import ClientAddress, SlidingWindow
     from penstock.core.clock import Clock
@@ -108,7 +108,7 @@ class HttpApp:
     def __init__(
         self,
         routes: Sequence[Route],
-        gate: Gate,
+        gate: Authenticator,
         *,
         clock: Clock,
         origins: Origins,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from granian._granian import RSGIHTTPProtocol as HTTPProtocol
     from granian.rsgi import Scope
 
-    from penstock.access.authenticator import Gate
+    from penstock.access.authenticator import Authenticator
     from penstock.access.identity import Identity, Right
     from penstock.core.clock import Alarm, Clock
     from penstock.core.errors import PenstockError
@@ -87,7 +87,7 @@ class Request:
     )
     warns = True  #: the answer has room for a warning
 
-    def __init__(self, scope: Scope, proto: HTTPProtocol, bodies: Bodies, gate: Gate) -> None:
+    def __init__(self, scope: Scope, proto: HTTPProtocol, bodies: Bodies, gate: Authenticator) -> None:
         self.scope = scope
         self._gate = gate
         self.warning = ""  #: what was ignored; the answer says so

@@ -27,7 +27,7 @@ from penstock.engine.jobs.settle import Hold, Release
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.access.authenticator import Gate
+    from penstock.access.authenticator import Authenticator
     from penstock.access.identity import Identity
     from penstock.access.rate_limit import SlidingWindow
     from penstock.doors.jobs.command_call import CommandEntry, CommandTable
@@ -49,7 +49,7 @@ class JobsSession:
     def __init__(
         self,
         table: CommandTable,
-        gate: Gate,
+        gate: Authenticator,
         *,
         identity: Identity | None = None,
         namespace: str = DEFAULT_NAMESPACE,

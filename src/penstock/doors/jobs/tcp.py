@@ -24,7 +24,7 @@ from penstock.doors.net.raw_sockets import keep_alive
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from penstock.access.authenticator import Gate
+    from penstock.access.authenticator import Authenticator
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.clock import Alarm, Clock
     from penstock.doors.jobs.command_call import CommandTable
@@ -42,7 +42,7 @@ class TcpListener(ConnectionListener["TcpConnection"]):
     def __init__(
         self,
         table: CommandTable,
-        gate: Gate,
+        gate: Authenticator,
         clock: Clock,
         *,
         hub: EventHub | None = None,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from granian._granian import RSGIWebsocketProtocol
     from granian.rsgi import Scope
 
-    from penstock.access.authenticator import Gate
+    from penstock.access.authenticator import Authenticator
     from penstock.access.identity import Identity
     from penstock.core.clock import Alarm, Clock
     from penstock.core.pool_shares import Shares
@@ -88,7 +88,7 @@ class SocketDoor:
         self,
         clock: Clock,
         hub: EventHub,
-        gate: Gate,
+        gate: Authenticator,
         sessions: Callable[[Identity | None, str, str], CommandSession],
         *,
         store: Store | ShardedStore,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from granian._granian import RSGIWebsocketProtocol
     from granian.rsgi import Scope
 
-    from penstock.access.authenticator import Gate
+    from penstock.access.authenticator import Authenticator
     from penstock.access.identity import Identity
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.clock import Alarm
@@ -72,7 +72,7 @@ class Consumers:
         engine: AnyEngine,
         places: QueueRegistry,
         tally: MessageCounters,
-        gate: Gate,
+        gate: Authenticator,
         *,
         links: RawSockets,
         window: SlidingWindow | None,

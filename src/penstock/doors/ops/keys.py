@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import structlog
 
-from penstock.access.api_keys import check_wish
+from penstock.access.api_keys import check_request
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core.errors import Forbidden, KeyNotFound
 from penstock.doors.http.body import BodyReader
@@ -16,7 +16,7 @@ from penstock.doors.http.route import Route
 
 if TYPE_CHECKING:
     from penstock.access.api_keys import ApiKeys
-    from penstock.access.authenticator import Gate
+    from penstock.access.authenticator import Authenticator
     from penstock.core.apikey import ApiKey
     from penstock.doors.http.request import Request
 
@@ -76,13 +76,13 @@ _BODY = BodyReader(KeyBody)
 class KeyHandlers:
     """One method per route. Whoever administers all namespaces of a key may do everything with it; nobody else sees it."""
 
-    def __init__(self, keys: ApiKeys, gate: Gate) -> None:
+    def __init__(self, keys: ApiKeys, gate: Authenticator) -> None:
         self._keys = keys
         self._gate = gate
 
     async def make(self, req: Request) -> KeyReply:
         body = await _BODY.read(req)
-        wish = check_wish(body.namespaces, body.roles, body.label, body.expires_in_ms)
+        wish = check_request(body.namespaces, body.roles, body.label, body.expires_in_ms)
         for namespace in wish.namespaces:
             if namespace != ANYWHERE:
                 check_namespace(namespace, "namespaces")

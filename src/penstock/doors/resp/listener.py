@@ -25,7 +25,7 @@ from penstock.doors.resp.session import Goodbye, RespSession
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.access.authenticator import Gate
+    from penstock.access.authenticator import Authenticator
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.clock import Alarm
     from penstock.core.errors import PenstockError
@@ -41,7 +41,7 @@ class RespListener(ConnectionListener["RespConnection"]):
     def __init__(
         self,
         subscribers: Subscribers,
-        gate: Gate,
+        gate: Authenticator,
         *,
         window: SlidingWindow | None = None,
         connections_max: int = limits.resp_connections_max,

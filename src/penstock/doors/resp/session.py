@@ -33,7 +33,7 @@ from penstock.engine.jobs.claim import Claim, Wait
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.access.authenticator import Gate
+    from penstock.access.authenticator import Authenticator
     from penstock.access.identity import Identity
     from penstock.access.rate_limit import SlidingWindow
     from penstock.core.job import NewJob
@@ -93,7 +93,7 @@ class RespSession:
     def __init__(
         self,
         engine: AnyEngine,
-        gate: Gate,
+        gate: Authenticator,
         subscribers: Subscribers,
         link: Link,
         *,
