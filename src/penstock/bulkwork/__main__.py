@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from penstock.bulkwork.protocol import LENGTH_BYTES, MEMORY_VARIABLE, Outcome, Task, decode_task, frame
+from penstock.bulkwork.protocol import LENGTH_BYTES, MEMORY_VARIABLE, BulkTask, TaskOutcome, decode_task, frame
 from penstock.bulkwork.tasks import TASKS
 from penstock.core import limits
 from penstock.core.errors import BulkMemory, JournalGone, PenstockError
@@ -64,12 +64,12 @@ def _most_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS says bytes
 
 
-def _next(source: BinaryIO) -> Task | None:
+def _next(source: BinaryIO) -> BulkTask | None:
     length = source.read(LENGTH_BYTES)
     return decode_task(source.read(int.from_bytes(length))) if length else None
 
 
-def _in_background(task: Task) -> Outcome:
+def _in_background(task: BulkTask) -> TaskOutcome:
     """Do a task in a thread of its own: whoever has become less urgent cannot become as urgent as before again."""
     with ThreadPoolExecutor(1, initializer=_be_patient) as thread:
         return thread.submit(_outcome, task).result()
@@ -80,20 +80,20 @@ def _be_patient() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
-def _outcome(task: Task) -> Outcome:
+def _outcome(task: BulkTask) -> TaskOutcome:
     do = TASKS.get(task.name)
     try:
         assert do is not None, task.name
-        return Outcome(asyncio.run(do(**task.given)))
+        return TaskOutcome(asyncio.run(do(**task.given)))
     except JournalGone as error:
-        return Outcome(code=error.code, text=str(error), first=error.first)
+        return TaskOutcome(code=error.code, text=str(error), first=error.first)
     except PenstockError as error:
-        return Outcome(code=error.code, text=str(error))
+        return TaskOutcome(code=error.code, text=str(error))
     except MemoryError:
-        return Outcome(code=BulkMemory.code, text=str(BulkMemory()))
+        return TaskOutcome(code=BulkMemory.code, text=str(BulkMemory()))
     except Exception:  # noqa: BLE001 - whatever went wrong, the server gets an answer
         sys.stderr.write(masked(traceback.format_exc()))
-        return Outcome(code="internal", text="A bulk read failed; the log says why.")
+        return TaskOutcome(code="internal", text="A bulk read failed; the log says why.")
 
 
 if __name__ == "__main__":

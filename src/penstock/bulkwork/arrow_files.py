@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-class Part(msgspec.Struct):
+class FilePart(msgspec.Struct):
     """One finished file."""
 
     path: str
@@ -53,7 +53,7 @@ class Spooler:
         self._stream: pa.ipc.RecordBatchStreamWriter | None = None
         self._path = ""
         self._rows = 0
-        self.parts: list[Part] = []
+        self.parts: list[FilePart] = []
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +97,7 @@ class Spooler:
         self._sink.write(trailer(self._rows))
         size = self._check_room()
         self._sink.close()
-        self.parts.append(Part(self._path, self._rows, size))
+        self.parts.append(FilePart(self._path, self._rows, size))
         self._room -= size
         self._sink = self._stream = None
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 import penstock
-from penstock.bulkwork.protocol import LENGTH_BYTES, MEMORY_VARIABLE, Outcome, Task, decode_outcome, frame
+from penstock.bulkwork.protocol import LENGTH_BYTES, MEMORY_VARIABLE, BulkTask, TaskOutcome, decode_outcome, frame
 from penstock.core import limits
 from penstock.core.errors import (
     BulkFailed,
@@ -90,7 +90,7 @@ class BulkProcesses:
         try:
             async with self._turns:
                 with nullcontext() if spool is None else spool.room() as room:
-                    outcome = await self._do(Task(name, given if room is None else {**given, "room": room}))
+                    outcome = await self._do(BulkTask(name, given if room is None else {**given, "room": room}))
         finally:
             self._waiting -= 1
         if outcome.code:
@@ -107,7 +107,7 @@ class BulkProcesses:
                 process.kill()
         await asyncio.gather(*(process.wait() for process in ended))
 
-    async def _do(self, task: Task) -> Outcome:
+    async def _do(self, task: BulkTask) -> TaskOutcome:
         process = await self._free_one()
         self._busy.add(process)
         watchdog = self._clock.call_at(self._clock.steady_ms() + limits.bulk_task_ms_max, process.kill)
@@ -153,7 +153,7 @@ class BulkProcesses:
         )
 
 
-async def _ask(process: Process, task: Task) -> Outcome:
+async def _ask(process: Process, task: BulkTask) -> TaskOutcome:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(frame(task))
@@ -162,7 +162,7 @@ async def _ask(process: Process, task: Task) -> Outcome:
     return decode_outcome(await process.stdout.readexactly(size))
 
 
-def _error(outcome: Outcome) -> PenstockError:
+def _error(outcome: TaskOutcome) -> PenstockError:
     if outcome.code == JournalGone.code:
         return JournalGone(outcome.text, first=outcome.first)
     return _ERRORS.get(outcome.code, PenstockError)(outcome.text)

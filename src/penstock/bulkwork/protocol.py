@@ -11,14 +11,14 @@ LENGTH_BYTES: Final = 4
 MEMORY_VARIABLE: Final = "PENSTOCK_BULK_MEMORY_BYTES"
 
 
-class Task(msgspec.Struct):
+class BulkTask(msgspec.Struct):
     """What is to be done: the name of a task, and what it needs."""
 
     name: str
     given: dict[str, Any]
 
 
-class Outcome(msgspec.Struct, omit_defaults=True):
+class TaskOutcome(msgspec.Struct, omit_defaults=True):
     """What came of it: an answer; or an error by its code, with its text and what else it carries."""
 
     answer: Any = None
@@ -29,11 +29,11 @@ class Outcome(msgspec.Struct, omit_defaults=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-decode_task = msgspec.msgpack.Decoder(Task).decode
-decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
+decode_task = msgspec.msgpack.Decoder(BulkTask).decode
+decode_outcome = msgspec.msgpack.Decoder(TaskOutcome).decode
 
 
-def frame(message: Task | Outcome) -> bytes:
+def frame(message: BulkTask | TaskOutcome) -> bytes:
     """Return a message as it is sent."""
     body = _encode(message)
     return len(body).to_bytes(LENGTH_BYTES) + body

@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 
 from penstock.bulkwork import stage_rows
-from penstock.bulkwork.arrow_files import Part, Spooler
+from penstock.bulkwork.arrow_files import FilePart, Spooler
 from penstock.bulkwork.epoch_rows import SCHEMA, epoch_batch
 from penstock.bulkwork.jobs import JOBS, jobs_batch
 from penstock.bulkwork.journal import EVENTS, Gathering
@@ -154,7 +154,7 @@ def _write(spooler: Spooler, gathering: Gathering) -> None:
         spooler.write(batch)
 
 
-def _listed(parts: list[Part]) -> list[dict[str, Any]]:
+def _listed(parts: list[FilePart]) -> list[dict[str, Any]]:
     return [msgspec.to_builtins(part) for part in parts]
 
 
