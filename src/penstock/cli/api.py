@@ -29,7 +29,7 @@ def token_option(command: F) -> F:
     return click.option("--token", envvar="PENSTOCK_TOKEN", help=text)(command)
 
 
-class Refused(PenstockError):
+class RequestRefused(PenstockError):
     """The server has understood, and refuses."""
 
     code = "refused"
@@ -49,7 +49,7 @@ def ask(method: str, url: str, path: str, token: str | None, body: Any = None) -
     except HTTPError as error:
         text = error.read().decode(errors="replace")
         if error.code in (400, 403, 404, 409):
-            raise Refused(_words(text)) from error
+            raise RequestRefused(_words(text)) from error
         raise PenstockError(f"{url} answered {error.code}: {text[:1_000]}") from error
     except (URLError, OSError) as error:
         raise PenstockError(f"{url} cannot be reached: {error}. Name a server with --url.") from error

@@ -26,7 +26,7 @@ _POSTGRES: Final = (
 )
 
 
-class Meter:
+class ProgressMeter:
     """Shows how far a step is, in lines: one for each tenth."""
 
     def __init__(self, prefix: str = "") -> None:
@@ -52,9 +52,9 @@ def directories(config: Config) -> list[Path]:
     return found
 
 
-def meters(count: int) -> list[Meter]:
+def meters(count: int) -> list[ProgressMeter]:
     """Return a meter for each of some shards."""
-    return [Meter(f"shard {number}: " if count > 1 else "") for number in range(count)]
+    return [ProgressMeter(f"shard {number}: " if count > 1 else "") for number in range(count)]
 
 
 @click.command()

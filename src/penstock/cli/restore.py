@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.backup import Meter, describe, directories, meters
+from penstock.cli.backup import ProgressMeter, describe, directories, meters
 from penstock.cli.options import load, setting_options
 from penstock.core.clock import SystemClock
 from penstock.core.errors import ConfigInvalid
@@ -43,7 +43,7 @@ def restore(source: Path | None, config_file: Path | None, *, check: bool, repla
     parts = backups.parts_of(source)
     if check:
         for part in parts:
-            click.echo(f"{part}: {describe(backups.verify(part, Meter()))}")
+            click.echo(f"{part}: {describe(backups.verify(part, ProgressMeter()))}")
         return
     for part in parts:
         backups.read_manifest(part)  # all are there, before the first one is prepared
