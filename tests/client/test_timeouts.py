@@ -124,7 +124,7 @@ def test_threads_that_hang_are_not_replaced_for_ever(client: Client, queue: str,
 @pytest.mark.usefixtures("early")
 def test_a_job_that_was_not_begun_in_time_is_given_back(client: Client, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waited for a hand, so no attempt is counted."""
-    monkeypatch.setattr(_worker_loop.Desk, "_wanted", lambda _self: 3)
+    monkeypatch.setattr(_worker_loop.WorkerLoop, "_wanted", lambda _self: 3)
     begun, release = threading.Event(), threading.Event()
     order: list[Any] = []
 

@@ -600,7 +600,7 @@ def test_a_handler_that_exits_fails_and_a_desk_that_breaks_is_told(
     async def broken(*_args: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(_worker_loop.Desk, "_renew", broken)
+    monkeypatch.setattr(_worker_loop.WorkerLoop, "_renew", broken)
     client.jobs.push(queue, 1)
     with pytest.raises(ZeroDivisionError):
         Worker(client, queue, lambda job: until(lambda: job.cancelled), heartbeat=0.05, stop_timeout=0.1).run()

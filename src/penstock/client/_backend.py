@@ -34,7 +34,7 @@ class Backend(Protocol):
         """The same for coroutines."""
 
 
-class _Kept:
+class _LoopClient:
     """A client that is closed with the loop it is used in, if nobody closes it before.
 
     What a loop closes when it ends are asynchronous generators that have begun (``asyncio.run`` sees to that), so one of them
@@ -60,7 +60,7 @@ class ServerBackend:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._client: Client | None = None
-        self._async_clients: dict[asyncio.AbstractEventLoop, _Kept] = {}
+        self._async_clients: dict[asyncio.AbstractEventLoop, _LoopClient] = {}
 
     @property
     def client(self) -> Client:
@@ -76,7 +76,7 @@ class ServerBackend:
         kept = self._async_clients.get(loop)
         if kept is None:
             self._forget_closed_loops()
-            kept = self._async_clients[loop] = _Kept(AsyncClient.from_settings(self.settings))
+            kept = self._async_clients[loop] = _LoopClient(AsyncClient.from_settings(self.settings))
         return kept.client
 
     def push(self, queue: str, jobs: Sequence[NewJob]) -> list[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.client._async.client import AsyncClient
-    from penstock.client._held_jobs import Hand
+    from penstock.client._held_jobs import HeldJobs
     from penstock.client.context import JobContext
 
 log = logging.getLogger("penstock.client")
@@ -34,7 +34,7 @@ JOBS_MAX: Final = 10_000
 class Cancellations:
     """Asks about the jobs that a worker has had for a while. ``lose`` is told of those that are lost."""
 
-    def __init__(self, client: AsyncClient, hand: Hand, lose: Callable[[JobContext], None]) -> None:
+    def __init__(self, client: AsyncClient, hand: HeldJobs, lose: Callable[[JobContext], None]) -> None:
         self._jobs = client.jobs
         self._hand = hand
         self._lose = lose

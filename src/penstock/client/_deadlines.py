@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from penstock.client._held_jobs import Hand
+    from penstock.client._held_jobs import HeldJobs
     from penstock.client.context import JobContext
 
 #: How much earlier than the server a worker ends an attempt: this part of the timeout, and so many seconds at the most.
@@ -26,7 +26,9 @@ class Deadlines:
     ``late`` is told of jobs that were not begun, or have not ended, in time.
     """
 
-    def __init__(self, hand: Hand, loop: asyncio.AbstractEventLoop, late: Callable[[Sequence[JobContext]], None]) -> None:
+    def __init__(
+        self, hand: HeldJobs, loop: asyncio.AbstractEventLoop, late: Callable[[Sequence[JobContext]], None]
+    ) -> None:
         self._hand = hand
         self._loop = loop
         self._late = late

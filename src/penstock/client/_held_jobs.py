@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.client.context import JobContext
 
 
-class Pace:
+class Throughput:
     """How many jobs a worker does per second, lately."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Pace:
             self._since, self._count = self._since + passed, 0
 
 
-class Hand:
+class HeldJobs:
     """The jobs of a worker, from the pull until they are settled. Belongs to the loop it is made in.
 
     ``count``: jobs that handlers or the server still have to do with. ``held``, by token: those whose lease is ours.
@@ -47,7 +47,7 @@ class Hand:
     def __init__(self) -> None:
         self.held: dict[str, JobContext] = {}
         self.count = 0
-        self.pace = Pace()
+        self.pace = Throughput()
         self.room = asyncio.Event()  #: set when jobs have left
         self.empty = asyncio.Event()  #: set when the last has
 

@@ -12,17 +12,17 @@ from penstock.client.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.client._async.client import AsyncClient
-    from penstock.client._worker_options import Plan
+    from penstock.client._worker_options import WorkerOptions
 
 log = logging.getLogger("penstock.client")
 #: How long leaving may take, in seconds.
 GOODBYE_S = 2.0
 
 
-class Presence:
+class Registration:
     """The entry of one worker among the registered ones."""
 
-    def __init__(self, client: AsyncClient, plan: Plan) -> None:
+    def __init__(self, client: AsyncClient, plan: WorkerOptions) -> None:
         self._workers = client.workers
         self._plan = plan
         self._id = f"{plan.name}-{_clock.fresh_name()}"

@@ -26,7 +26,7 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class ApiCall(Generic[T]):
     """One request.
 
     ``repeatable``: sending it again does no harm if the answer to the first got lost. ``already``: statuses that mean it is

@@ -13,7 +13,7 @@ from penstock.client._request import IF_SETTLED
 from penstock.client.errors import ApiError, Conflict, ConnectionFailed, LeaseLost, NotFound
 
 if TYPE_CHECKING:
-    from penstock.client._request import Call
+    from penstock.client._request import ApiCall
 
 log = logging.getLogger("penstock.client")
 
@@ -46,7 +46,7 @@ class Attempts:
     ``connect_for``: give up earlier, after so many seconds in a row in which no connection could be made; ``retry_for``.
     """
 
-    def __init__(self, call: Call[Any], retry_for: float, connect_for: float | None = None) -> None:
+    def __init__(self, call: ApiCall[Any], retry_for: float, connect_for: float | None = None) -> None:
         self.call = call
         self.repeated = False  #: an earlier try may have counted
         self._retry_for = retry_for

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.client._async.client import AsyncClient
     from penstock.client._deferring import Deferring
-    from penstock.client._held_jobs import Hand
+    from penstock.client._held_jobs import HeldJobs
     from penstock.client.context import JobContext
 
 log = logging.getLogger("penstock.client")
@@ -46,7 +46,7 @@ class _Batch:
         self.deferred: dict[int, list[JobContext]] = {}  #: by for how long, in seconds
 
 
-class Outbox:
+class Settlements:
     """Hands in. ``finished`` and ``report`` may be called from any thread, everything else belongs to the loop.
 
     ``start`` starts something that must not break unnoticed; ``lose`` is told of jobs that are not ours any more; ``deferring``
@@ -57,7 +57,7 @@ class Outbox:
 
     def __init__(
         self,
-        hand: Hand,
+        hand: HeldJobs,
         loop: asyncio.AbstractEventLoop,
         start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         lose: Callable[[JobContext], None],

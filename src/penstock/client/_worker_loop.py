@@ -17,11 +17,11 @@ from penstock.client._cancellations import Cancellations
 from penstock.client._deadlines import Deadlines
 from penstock.client._deferring import Deferring
 from penstock.client._execute import DROPPED, timed_out
-from penstock.client._held_jobs import Hand
-from penstock.client._registration import Presence
+from penstock.client._held_jobs import HeldJobs
+from penstock.client._registration import Registration
 from penstock.client._retry import ENDLESS_S
-from penstock.client._settlements import Outbox
-from penstock.client._worker_options import AHEAD_S, BATCH_MAX, Plan
+from penstock.client._settlements import Settlements
+from penstock.client._worker_options import AHEAD_S, BATCH_MAX, WorkerOptions
 from penstock.client.context import JobContext
 from penstock.client.errors import ApiError, LeaseLost, PenstockError
 
@@ -45,10 +45,10 @@ LEAVE_S = 2.0
 LEAVE_AGAIN_S = 0.1
 
 
-class Desk:
+class WorkerLoop:
     """See above. ``stop`` may be called from any thread, everything else is of its own."""
 
-    def __init__(self, settings: Settings, plan: Plan, tasks: Sequence[str] = ()) -> None:
+    def __init__(self, settings: Settings, plan: WorkerOptions, tasks: Sequence[str] = ()) -> None:
         patience = max(plan.lease, settings.retry_for)
         self.settings = settings.but(retry_for=patience, connect_timeout=patience)
         self.plan = plan
@@ -74,14 +74,14 @@ class Desk:
         self._loop = loop
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._hand = Hand()
+        self._hand = HeldJobs()
         self._turns = deque(self.plan.queues)  #: queues that may have jobs, in the order in which they are asked
         self._turn = asyncio.Event()  #: set when a queue that was watched has a job
         self._watchers: set[asyncio.Task[None]] = set()  #: of queues that had none
         self._asked = 0  #: jobs that may be on their way
         self._pulls = 0  #: requests for jobs that are not answered yet
         deferring = Deferring(self.plan.unknown_task_timeout, self._tasks)
-        self.outbox = Outbox(self._hand, loop, self._watched, self._lose, deferring)
+        self.outbox = Settlements(self._hand, loop, self._watched, self._lose, deferring)
         self._deadlines = Deadlines(self._hand, loop, self._end_late)
         self._begun = True
 
@@ -104,7 +104,7 @@ class Desk:
         settling = self.settings.but(retry_for=ENDLESS_S, connect_timeout=ENDLESS_S)
         async with AsyncClient.from_settings(self.settings) as client, AsyncClient.from_settings(settling) as patient:
             self.client, self.outbox.client = client, patient
-            presence = Presence(client, self.plan)
+            presence = Registration(client, self.plan)
             lookouts = [self._watched(self._beat(presence))]
             lookouts.append(self._watched(Cancellations(client, self._hand, self._lose).run()))
             taker = self._watched(self._take())
@@ -277,7 +277,7 @@ class Desk:
 
     # Staying alive.
 
-    async def _beat(self, presence: Presence) -> None:
+    async def _beat(self, presence: Registration) -> None:
         while True:
             await presence.show(self._hand.count, self.outbox.processed, self.outbox.failed)
             await _clock.pause(self.plan.heartbeat)

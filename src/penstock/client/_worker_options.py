@@ -14,7 +14,7 @@ BATCH_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class WorkerOptions:
     """Options of a worker; see Worker. Durations in seconds."""
 
     queues: tuple[str, ...]

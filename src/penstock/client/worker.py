@@ -14,8 +14,8 @@ from penstock.client._execute import is_async
 from penstock.client._executors import LoopRunner, Runner, ThreadRunner
 from penstock.client._settings import Settings
 from penstock.client._task_runner import TaskRunner
-from penstock.client._worker_loop import Desk
-from penstock.client._worker_options import Plan
+from penstock.client._worker_loop import WorkerLoop
+from penstock.client._worker_options import WorkerOptions
 from penstock.client.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Worker:
         if concurrency < 1 or prefetch < 0:
             raise ValueError("concurrency must be 1 or more, prefetch 0 or more")
         lease_s = duration_s(lease, "lease")
-        self.plan = Plan(
+        self.plan = WorkerOptions(
             queues=names,
             concurrency=concurrency,
             prefetch=prefetch,
@@ -82,7 +82,7 @@ class Worker:
             name=name or socket.gethostname(),
         )
         self._handler = handler
-        self._desk = Desk(settings, self.plan, tuple(handler.tasks) if isinstance(handler, Tasks) else ())
+        self._desk = WorkerLoop(settings, self.plan, tuple(handler.tasks) if isinstance(handler, Tasks) else ())
         self._lock = threading.Lock()
         self._started = False
         self._stopped = 0

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.client import _tls
 from penstock.client._clock import block
-from penstock.client._request import Call, body, path, query
+from penstock.client._request import ApiCall, body, path, query
 from penstock.client._retry import Attempts
 from penstock.client._settings import UNSENDABLE, is_sendable
 from penstock.client.errors import PenstockError, UnexpectedReply
@@ -68,20 +68,22 @@ class Wire:
 
     def get(self, path: str, **params: object) -> Any:
         """Ask for JSON. Raises PenstockError."""
-        return self._ask(Call("GET", path, msgspec.json.decode, params=query(**params)))
+        return self._ask(ApiCall("GET", path, msgspec.json.decode, params=query(**params)))
 
     def post(self, path: str, fields: Mapping[str, object], *, wait_ms: int = 0) -> Any:
         """Have something done. ``wait_ms``: how long the server may take on purpose. Raises PenstockError."""
-        return self._ask(Call("POST", path, msgspec.json.decode, body=body(**fields), wait_ms=wait_ms))
+        return self._ask(ApiCall("POST", path, msgspec.json.decode, body=body(**fields), wait_ms=wait_ms))
 
     def put_rows(self, path: str, rows: bytes, params: Mapping[str, str]) -> Any:
         """Send rows, as an Arrow IPC stream. Raises PenstockError."""
         headers = {"content-type": "application/vnd.apache.arrow.stream"}
-        return self._ask(Call("POST", path, msgspec.json.decode, body=rows, params=params, headers=headers, wait_ms=LONG_MS))
+        return self._ask(
+            ApiCall("POST", path, msgspec.json.decode, body=rows, params=params, headers=headers, wait_ms=LONG_MS)
+        )
 
     def rows(self, path: str, **params: object) -> Iterator[pa.RecordBatch]:
         """Ask for rows, and again from where an answer broke off. Raises PenstockError; RowsMissing if some did not come."""
-        call: Call[Any] = Call("GET", path, msgspec.json.decode, params=query(**params))
+        call: ApiCall[Any] = ApiCall("GET", path, msgspec.json.decode, params=query(**params))
         attempts, given, known = Attempts(call, self.retry_for), 0, 0
         while True:
             try:
@@ -101,7 +103,7 @@ class Wire:
                 wait = attempts.after_no_answer(error)
             block(wait or 0)
 
-    def _ask(self, call: Call[Any]) -> Any:
+    def _ask(self, call: ApiCall[Any]) -> Any:
         attempts = Attempts(call, self.retry_for)
         while True:
             try:
@@ -125,7 +127,7 @@ class Wire:
         return httpx2.Timeout(self.timeout, read=self.timeout + wait_ms / 1000)
 
 
-def _decoded(call: Call[Any], content: bytes) -> Any:
+def _decoded(call: ApiCall[Any], content: bytes) -> Any:
     try:
         return call.decode(content) if content else {}
     except msgspec.DecodeError as error:

@@ -8,7 +8,7 @@ from penstock.client import _replies as replies
 from penstock.client._durations import Duration, duration_ms
 from penstock.client._names import new_queue
 from penstock.client._plain import encode
-from penstock.client._request import Call, nothing, path
+from penstock.client._request import ApiCall, nothing, path
 from penstock.client._task_call import TaskCall
 from penstock.client.options import cron_fields
 
@@ -84,16 +84,16 @@ class AsyncCrons:
             **{key: value for key, value in fields.items() if value is not None},
             **cron_fields({**of_task, **{key: value for key, value in chosen.items() if value is not None}}),
         }
-        return await self._send(Call("POST", "/crons", replies.CRON, encode(cron)))
+        return await self._send(ApiCall("POST", "/crons", replies.CRON, encode(cron)))
 
     async def all(self) -> list[Cron]:
         """Return all crons of the namespace, by name."""
-        return await self._send(Call("GET", "/crons", replies.CRONS))
+        return await self._send(ApiCall("GET", "/crons", replies.CRONS))
 
     async def get(self, name: str) -> Cron:
         """Return a cron. Raises NotFound."""
-        return await self._send(Call("GET", path("/crons/{}", name), replies.CRON))
+        return await self._send(ApiCall("GET", path("/crons/{}", name), replies.CRON))
 
     async def delete(self, name: str) -> None:
         """Remove a cron; its jobs stay. Raises NotFound."""
-        await self._send(Call("DELETE", path("/crons/{}", name), nothing, already=(404,)))
+        await self._send(ApiCall("DELETE", path("/crons/{}", name), nothing, already=(404,)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from penstock.client import _replies as replies
 from penstock.client._durations import Duration, duration_ms
 from penstock.client._names import queue_path
-from penstock.client._request import Call, body, nothing, query
+from penstock.client._request import ApiCall, body, nothing, query
 
 if TYPE_CHECKING:
     from penstock.client._async.transport import AsyncTransport
@@ -24,55 +24,55 @@ class AsyncQueues:
 
     async def names(self) -> list[str]:
         """Return the names of all queues of the namespace."""
-        return await self._send(Call("GET", "/queues", replies.QUEUES))
+        return await self._send(ApiCall("GET", "/queues", replies.QUEUES))
 
     async def jobs(self, queue: str, state: str | None = None, *, limit: int = 100, offset: int = 0) -> list[Job]:
         """Return jobs, oldest first. ``state``: one, or several separated by commas; all. ``limit``: 10,000 at most."""
         params = query(state=state, limit=limit, offset=offset)
-        return await self._send(Call("GET", queue_path("/queues/{}/jobs/list", queue), replies.JOBS, params=params))
+        return await self._send(ApiCall("GET", queue_path("/queues/{}/jobs/list", queue), replies.JOBS, params=params))
 
     async def counts(self, queue: str) -> Counts:
         """Return how many jobs are in each state."""
-        return await self._send(Call("GET", queue_path("/queues/{}/counts", queue), replies.COUNTS))
+        return await self._send(ApiCall("GET", queue_path("/queues/{}/counts", queue), replies.COUNTS))
 
     async def count(self, queue: str) -> int:
         """Return how many jobs are waiting, delayed or active."""
-        return await self._send(Call("GET", queue_path("/queues/{}/count", queue), replies.COUNT))
+        return await self._send(ApiCall("GET", queue_path("/queues/{}/count", queue), replies.COUNT))
 
     async def priority_counts(self, queue: str) -> dict[int, int]:
         """Return how many waiting and delayed jobs there are per priority."""
-        return await self._send(Call("GET", queue_path("/queues/{}/priority-counts", queue), replies.PRIORITY_COUNTS))
+        return await self._send(ApiCall("GET", queue_path("/queues/{}/priority-counts", queue), replies.PRIORITY_COUNTS))
 
     # Pausing and emptying.
 
     async def is_paused(self, queue: str) -> bool:
         """Tell whether a queue hands out nothing for now."""
-        return await self._send(Call("GET", queue_path("/queues/{}/paused", queue), replies.PAUSED))
+        return await self._send(ApiCall("GET", queue_path("/queues/{}/paused", queue), replies.PAUSED))
 
     async def pause(self, queue: str) -> None:
         """Hand out nothing until ``resume``. Who has a job keeps it."""
-        await self._send(Call("POST", queue_path("/queues/{}/pause", queue), nothing))
+        await self._send(ApiCall("POST", queue_path("/queues/{}/pause", queue), nothing))
 
     async def resume(self, queue: str) -> None:
         """Hand out jobs again."""
-        await self._send(Call("POST", queue_path("/queues/{}/resume", queue), nothing))
+        await self._send(ApiCall("POST", queue_path("/queues/{}/resume", queue), nothing))
 
     async def drain(self, queue: str) -> int:
         """Remove all waiting and delayed jobs; return how many."""
-        return await self._send(Call("POST", queue_path("/queues/{}/drain", queue), replies.COUNT))
+        return await self._send(ApiCall("POST", queue_path("/queues/{}/drain", queue), replies.COUNT))
 
     async def obliterate(self, queue: str) -> None:
         """Remove a queue with all its jobs, whatever state they are in."""
-        await self._send(Call("POST", queue_path("/queues/{}/obliterate", queue), nothing))
+        await self._send(ApiCall("POST", queue_path("/queues/{}/obliterate", queue), nothing))
 
     async def clean(self, queue: str, *, older_than: Duration = 0, state: str | None = None, limit: int = 1000) -> Cleaned:
         """Remove jobs that are older. ``state``: completed, failed, …; waiting and delayed. ``limit``: how many at most."""
         fields = body(grace=duration_ms(older_than, "older_than"), state=state, limit=limit)
-        return await self._send(Call("POST", queue_path("/queues/{}/clean", queue), replies.CLEANED, fields))
+        return await self._send(ApiCall("POST", queue_path("/queues/{}/clean", queue), replies.CLEANED, fields))
 
     async def promote(self, queue: str, count: int | None = None) -> int:
         """Make delayed jobs ready now: ``count`` of them, or all; return how many."""
-        call = Call(
+        call = ApiCall(
             "POST", queue_path("/queues/{}/promote-jobs", queue), replies.COUNT, body(count=count), repeatable=count is None
         )
         return await self._send(call)
@@ -81,54 +81,54 @@ class AsyncQueues:
         """Run a completed job again, or all; return how many."""
         fields = body(id=job_id)
         return await self._send(
-            Call("POST", queue_path("/queues/{}/retry-completed", queue), replies.COUNT, fields, repeatable=False)
+            ApiCall("POST", queue_path("/queues/{}/retry-completed", queue), replies.COUNT, fields, repeatable=False)
         )
 
     # Dead letters.
 
     async def dlq(self, queue: str, count: int = 100) -> list[Job]:
         """Return dead jobs, with ``reason`` and ``failed_at``. They stay where they are."""
-        return await self._send(Call("GET", queue_path("/queues/{}/dlq", queue), replies.JOBS, params=query(count=count)))
+        return await self._send(ApiCall("GET", queue_path("/queues/{}/dlq", queue), replies.JOBS, params=query(count=count)))
 
     async def retry_dlq(self, queue: str, job_id: str | None = None, *, count: int | None = None) -> int:
         """Bring back a dead job, or the oldest ``count``, or all; return how many."""
         fields = body(jobId=job_id, count=count)
-        call = Call("POST", queue_path("/queues/{}/dlq/retry", queue), replies.COUNT, fields, repeatable=count is None)
+        call = ApiCall("POST", queue_path("/queues/{}/dlq/retry", queue), replies.COUNT, fields, repeatable=count is None)
         return await self._send(call)
 
     async def purge_dlq(self, queue: str) -> int:
         """Remove all dead jobs; return how many."""
-        return await self._send(Call("POST", queue_path("/queues/{}/dlq/purge", queue), replies.COUNT))
+        return await self._send(ApiCall("POST", queue_path("/queues/{}/dlq/purge", queue), replies.COUNT))
 
     # Limits and rules.
 
     async def rate_limit(self, queue: str) -> int | None:
         """Return how many jobs per second are handed out at most; None: there is no limit."""
-        return await self._send(Call("GET", queue_path("/queues/{}/rate-limit", queue), replies.LIMIT))
+        return await self._send(ApiCall("GET", queue_path("/queues/{}/rate-limit", queue), replies.LIMIT))
 
     async def set_rate_limit(self, queue: str, limit: int) -> None:
         """Hand out at most so many jobs per second."""
-        await self._send(Call("PUT", queue_path("/queues/{}/rate-limit", queue), nothing, body(limit=limit)))
+        await self._send(ApiCall("PUT", queue_path("/queues/{}/rate-limit", queue), nothing, body(limit=limit)))
 
     async def clear_rate_limit(self, queue: str) -> None:
         """Hand out jobs as fast as they are asked for."""
-        await self._send(Call("DELETE", queue_path("/queues/{}/rate-limit", queue), nothing))
+        await self._send(ApiCall("DELETE", queue_path("/queues/{}/rate-limit", queue), nothing))
 
     async def concurrency(self, queue: str) -> int | None:
         """Return how many jobs may be active at once; None: there is no limit."""
-        return await self._send(Call("GET", queue_path("/queues/{}/concurrency", queue), replies.LIMIT))
+        return await self._send(ApiCall("GET", queue_path("/queues/{}/concurrency", queue), replies.LIMIT))
 
     async def set_concurrency(self, queue: str, limit: int) -> None:
         """Let at most so many jobs be active at once, over all workers."""
-        await self._send(Call("PUT", queue_path("/queues/{}/concurrency", queue), nothing, body(limit=limit)))
+        await self._send(ApiCall("PUT", queue_path("/queues/{}/concurrency", queue), nothing, body(limit=limit)))
 
     async def clear_concurrency(self, queue: str) -> None:
         """Let any number of jobs be active."""
-        await self._send(Call("DELETE", queue_path("/queues/{}/concurrency", queue), nothing))
+        await self._send(ApiCall("DELETE", queue_path("/queues/{}/concurrency", queue), nothing))
 
     async def stall_config(self, queue: str) -> StallConfig:
         """Return when a silent worker loses its job."""
-        return await self._send(Call("GET", queue_path("/queues/{}/stall-config", queue), replies.STALL))
+        return await self._send(ApiCall("GET", queue_path("/queues/{}/stall-config", queue), replies.STALL))
 
     async def set_stall_config(
         self,
@@ -146,11 +146,11 @@ class AsyncQueues:
             maxStalls=max_stalls,
             gracePeriod=None if grace_period is None else duration_ms(grace_period, "grace_period"),
         )
-        await self._send(Call("PUT", queue_path("/queues/{}/stall-config", queue), nothing, fields))
+        await self._send(ApiCall("PUT", queue_path("/queues/{}/stall-config", queue), nothing, fields))
 
     async def dlq_config(self, queue: str) -> DlqConfig:
         """Return what becomes of dead jobs."""
-        return await self._send(Call("GET", queue_path("/queues/{}/dlq-config", queue), replies.DLQ))
+        return await self._send(ApiCall("GET", queue_path("/queues/{}/dlq-config", queue), replies.DLQ))
 
     async def set_dlq_config(
         self,
@@ -171,12 +171,12 @@ class AsyncQueues:
             maxAge=None if max_age is None else duration_ms(max_age, "max_age"),
             maxEntries=max_entries,
         )
-        await self._send(Call("PUT", queue_path("/queues/{}/dlq-config", queue), nothing, fields))
+        await self._send(ApiCall("PUT", queue_path("/queues/{}/dlq-config", queue), nothing, fields))
 
     async def mode(self, queue: str) -> str:
         """Return when pushes are answered: once they are in the database (direct), or in the server's log (buffered)."""
-        return await self._send(Call("GET", queue_path("/queues/{}/mode", queue), replies.MODE))
+        return await self._send(ApiCall("GET", queue_path("/queues/{}/mode", queue), replies.MODE))
 
     async def set_mode(self, queue: str, mode: Literal["direct", "buffered"]) -> None:
         """Change when pushes are answered."""
-        await self._send(Call("PUT", queue_path("/queues/{}/mode", queue), nothing, body(mode=mode)))
+        await self._send(ApiCall("PUT", queue_path("/queues/{}/mode", queue), nothing, body(mode=mode)))

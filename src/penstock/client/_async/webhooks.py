@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.client import _replies as replies
-from penstock.client._request import Call, body, nothing, path
+from penstock.client._request import ApiCall, body, nothing, path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,16 +27,16 @@ class AsyncWebhooks:
         what is sent is signed with it.
         """
         fields = body(url=url, events=list(events), queue=queue, secret=secret)
-        return await self._send(Call("POST", "/webhooks", replies.WEBHOOK_ID, fields, repeatable=False))
+        return await self._send(ApiCall("POST", "/webhooks", replies.WEBHOOK_ID, fields, repeatable=False))
 
     async def all(self) -> list[Webhook]:
         """Return all webhooks of the namespace."""
-        return await self._send(Call("GET", "/webhooks", replies.WEBHOOKS))
+        return await self._send(ApiCall("GET", "/webhooks", replies.WEBHOOKS))
 
     async def remove(self, webhook_id: str) -> None:
         """Remove a webhook. Raises NotFound."""
-        await self._send(Call("DELETE", path("/webhooks/{}", webhook_id), nothing, already=(404,)))
+        await self._send(ApiCall("DELETE", path("/webhooks/{}", webhook_id), nothing, already=(404,)))
 
     async def enable(self, webhook_id: str, *, enabled: bool = True) -> None:
         """Switch a webhook on, or off. Raises NotFound."""
-        await self._send(Call("PUT", path("/webhooks/{}/enabled", webhook_id), nothing, body(enabled=enabled)))
+        await self._send(ApiCall("PUT", path("/webhooks/{}/enabled", webhook_id), nothing, body(enabled=enabled)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.client import _replies as replies
 from penstock.client._names import queue_path
-from penstock.client._request import Call, body, nothing, path
+from penstock.client._request import ApiCall, body, nothing, path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ class AsyncWorkers:
     async def all(self, queue: str | None = None) -> list[WorkerInfo]:
         """Return all workers of the namespace, or those of a queue."""
         where = "/workers" if queue is None else queue_path("/queues/{}/workers", queue)
-        return await self._send(Call("GET", where, replies.WORKERS))
+        return await self._send(ApiCall("GET", where, replies.WORKERS))
 
     async def register(
         self,
@@ -40,7 +40,7 @@ class AsyncWorkers:
         fields = body(
             name=name, queues=list(queues), concurrency=concurrency, workerId=worker_id, hostname=hostname, pid=pid
         )
-        call = Call("POST", "/workers", replies.WORKER_ID, fields, repeatable=worker_id is not None)
+        call = ApiCall("POST", "/workers", replies.WORKER_ID, fields, repeatable=worker_id is not None)
         return await self._send(call)
 
     async def heartbeat(
@@ -48,8 +48,8 @@ class AsyncWorkers:
     ) -> bool:
         """Say that a worker is alive, and what it does; False: the server does not know it, register again."""
         fields = body(activeJobs=active_jobs, processed=processed, failed=failed)
-        return await self._send(Call("POST", path("/workers/{}/heartbeat", worker_id), replies.HEARD, fields))
+        return await self._send(ApiCall("POST", path("/workers/{}/heartbeat", worker_id), replies.HEARD, fields))
 
     async def unregister(self, worker_id: str) -> None:
         """Forget a worker. Raises NotFound."""
-        await self._send(Call("DELETE", path("/workers/{}", worker_id), nothing, already=(404,)))
+        await self._send(ApiCall("DELETE", path("/workers/{}", worker_id), nothing, already=(404,)))

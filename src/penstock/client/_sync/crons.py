@@ -9,7 +9,7 @@ from penstock.client import _replies as replies
 from penstock.client._durations import Duration, duration_ms
 from penstock.client._names import new_queue
 from penstock.client._plain import encode
-from penstock.client._request import Call, nothing, path
+from penstock.client._request import ApiCall, nothing, path
 from penstock.client._task_call import TaskCall
 from penstock.client.options import cron_fields
 
@@ -85,16 +85,16 @@ class Crons:
             **{key: value for key, value in fields.items() if value is not None},
             **cron_fields({**of_task, **{key: value for key, value in chosen.items() if value is not None}}),
         }
-        return self._send(Call("POST", "/crons", replies.CRON, encode(cron)))
+        return self._send(ApiCall("POST", "/crons", replies.CRON, encode(cron)))
 
     def all(self) -> list[Cron]:
         """Return all crons of the namespace, by name."""
-        return self._send(Call("GET", "/crons", replies.CRONS))
+        return self._send(ApiCall("GET", "/crons", replies.CRONS))
 
     def get(self, name: str) -> Cron:
         """Return a cron. Raises NotFound."""
-        return self._send(Call("GET", path("/crons/{}", name), replies.CRON))
+        return self._send(ApiCall("GET", path("/crons/{}", name), replies.CRON))
 
     def delete(self, name: str) -> None:
         """Remove a cron; its jobs stay. Raises NotFound."""
-        self._send(Call("DELETE", path("/crons/{}", name), nothing, already=(404,)))
+        self._send(ApiCall("DELETE", path("/crons/{}", name), nothing, already=(404,)))

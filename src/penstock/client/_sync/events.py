@@ -9,7 +9,7 @@ import httpx2
 
 from penstock.client._clock import block
 from penstock.client._names import queue_path
-from penstock.client._request import Call, nothing
+from penstock.client._request import ApiCall, nothing
 from penstock.client._retry import FIRST_PAUSE_S, Attempts
 from penstock.client._sse import SseReader
 
@@ -36,7 +36,7 @@ class Events:
         A lost connection is made anew, and goes on after the last event with an id.
         """
         where = "/events" if queue is None else queue_path("/events/queues/{}", queue)
-        call = Call("GET", where, nothing)
+        call = ApiCall("GET", where, nothing)
         settings = self._transport.settings
         timeout = httpx2.Timeout(settings.timeout, read=SILENCE_S)
         attempts = Attempts(call, settings.retry_for)

@@ -9,7 +9,7 @@ from penstock.client import _replies as replies
 from penstock.client._durations import Duration, duration_ms
 from penstock.client._names import queue_path
 from penstock.client._plain import encode
-from penstock.client._request import IF_PUSHED, IF_TAKEN, Call, body, nothing, path, query
+from penstock.client._request import IF_PUSHED, IF_TAKEN, ApiCall, body, nothing, path, query
 from penstock.client.errors import LeaseLost
 from penstock.client.options import JobOptions, NewJob, is_remembered, job_fields
 
@@ -37,7 +37,7 @@ class Jobs:
         """
         fields = job_fields(data, options, named=True)
         where, again = queue_path("/queues/{}/jobs", queue), is_remembered([fields])
-        return self._send(Call("POST", where, replies.ID, encode(fields), repeatable=again, if_unknown=IF_PUSHED))
+        return self._send(ApiCall("POST", where, replies.ID, encode(fields), repeatable=again, if_unknown=IF_PUSHED))
 
     def push_many(self, queue: str, jobs: Iterable[Any], **options: Unpack[JobOptions]) -> list[str]:
         """Push up to 10,000 jobs, all or none, and return their ids in order.
@@ -54,7 +54,7 @@ class Jobs:
         if not new:
             return []
         where, again = queue_path("/queues/{}/jobs/bulk", queue), is_remembered(new)
-        call = Call("POST", where, replies.IDS, encode({"jobs": new}), repeatable=again, if_unknown=IF_PUSHED)
+        call = ApiCall("POST", where, replies.IDS, encode({"jobs": new}), repeatable=again, if_unknown=IF_PUSHED)
         return self._send(call)
 
     # Workers.
@@ -88,7 +88,7 @@ class Jobs:
         lease_ms = None if lease is None else duration_ms(lease, "lease")
         wanted = body(count=count, timeout=wait_ms, lockTtl=lease_ms, owner=owner, waitId=wait_id)
         where = queue_path("/queues/{}/jobs/pull-batch", queue)
-        call = Call("POST", where, replies.PULLED, wanted, wait_ms=wait_ms, if_unknown=IF_TAKEN)
+        call = ApiCall("POST", where, replies.PULLED, wanted, wait_ms=wait_ms, if_unknown=IF_TAKEN)
         return self._send(call)
 
     def stop_waiting(self, wait_id: str) -> int:
@@ -96,12 +96,12 @@ class Jobs:
 
         Cancelling a pull hangs up, and a job that becomes ready before the server notices that is leased to nobody.
         """
-        return self._send(Call("POST", "/jobs/stop-waiting", replies.COUNT, body(waitId=wait_id)))
+        return self._send(ApiCall("POST", "/jobs/stop-waiting", replies.COUNT, body(waitId=wait_id)))
 
     def ack(self, job: Job | str, result: Any = None, *, token: str | None = None) -> None:
         """Say that a job is done. ``token`` is the lease's; that of ``job`` if it was pulled. Raises LeaseLost."""
         job_id, token = _held(job, token)
-        call = Call("POST", path("/jobs/{}/ack", job_id), nothing, body(result=result, token=token), settles=True)
+        call = ApiCall("POST", path("/jobs/{}/ack", job_id), nothing, body(result=result, token=token), settles=True)
         try:
             self._send(call)
         except LeaseLost as error:
@@ -118,7 +118,7 @@ class Jobs:
         """
         ids, held = _all_held(jobs, tokens)
         fields = body(ids=ids, tokens=held, results=None if results is None else list(results))
-        return self._send(Call("POST", "/jobs/ack-batch", replies.BATCH, fields, settles=True))
+        return self._send(ApiCall("POST", "/jobs/ack-batch", replies.BATCH, fields, settles=True))
 
     def fail(
         self,
@@ -139,7 +139,7 @@ class Jobs:
         delay = None if retry_in is None else duration_ms(retry_in, "retry_in")
         fields = body(error=error, unrecoverable=final or None, delay=delay, stack=stack, token=token)
         try:
-            self._send(Call("POST", path("/jobs/{}/fail", job_id), nothing, fields, settles=True))
+            self._send(ApiCall("POST", path("/jobs/{}/fail", job_id), nothing, fields, settles=True))
         except LeaseLost as lost:
             if not lost.repeated:  # otherwise it counted, or the lease has ended meanwhile: it is not held any more
                 raise
@@ -154,7 +154,7 @@ class Jobs:
         """
         ids, held = _all_held(jobs, tokens)
         fields = body(ids=ids, tokens=held, delay=None if delay is None else duration_ms(delay, "delay"))
-        return self._send(Call("POST", "/jobs/release-batch", replies.BATCH, fields, settles=True))
+        return self._send(ApiCall("POST", "/jobs/release-batch", replies.BATCH, fields, settles=True))
 
     def held(
         self, jobs: Sequence[Job | str], *, wait: Duration | None = None, tokens: Sequence[str | None] | None = None
@@ -166,24 +166,24 @@ class Jobs:
         ids, held = _all_held(jobs, tokens)
         wait_ms = 0 if wait is None else duration_ms(wait, "wait")
         fields = body(ids=ids, tokens=held, timeout=wait_ms)
-        return self._send(Call("POST", "/jobs/held-batch", replies.BATCH, fields, wait_ms=wait_ms))
+        return self._send(ApiCall("POST", "/jobs/held-batch", replies.BATCH, fields, wait_ms=wait_ms))
 
     def heartbeat(self, job: Job | str, *, lease: Duration | None = None, token: str | None = None) -> None:
         """Say that you are still at it: the lease ends its own length, or ``lease``, from now. Raises LeaseLost."""
         job_id, token = _held(job, token)
         fields = body(token=token, duration=None if lease is None else duration_ms(lease, "lease"))
-        self._send(Call("POST", path("/jobs/{}/heartbeat", job_id), nothing, fields, settles=True))
+        self._send(ApiCall("POST", path("/jobs/{}/heartbeat", job_id), nothing, fields, settles=True))
 
     def heartbeat_many(self, jobs: Sequence[Job | str], *, tokens: Sequence[str | None] | None = None) -> Batch:
         """The same for up to 10,000 jobs. ``errors`` says which are not yours any more. Raises LeaseLost if none is."""
         ids, held = _all_held(jobs, tokens)
-        return self._send(Call("POST", "/jobs/heartbeat-batch", replies.ALIVE, body(ids=ids, tokens=held), settles=True))
+        return self._send(ApiCall("POST", "/jobs/heartbeat-batch", replies.ALIVE, body(ids=ids, tokens=held), settles=True))
 
     def extend(self, job: Job | str, lease: Duration, *, token: str | None = None) -> None:
         """Let the lease end ``lease`` from now. Raises LeaseLost."""
         job_id, token = _held(job, token)
         fields = body(duration=duration_ms(lease, "lease"), token=token)
-        self._send(Call("POST", path("/jobs/{}/extend-lock", job_id), nothing, fields, settles=True))
+        self._send(ApiCall("POST", path("/jobs/{}/extend-lock", job_id), nothing, fields, settles=True))
 
     def extend_many(
         self, jobs: Sequence[Job | str], lease: Duration | None = None, *, tokens: Sequence[str | None] | None = None
@@ -192,31 +192,31 @@ class Jobs:
         ids, held = _all_held(jobs, tokens)
         durations = None if lease is None else [duration_ms(lease, "lease")] * len(ids)
         fields = body(ids=ids, tokens=held, durations=durations)
-        return self._send(Call("POST", "/jobs/extend-locks", replies.COUNT, fields, settles=True))
+        return self._send(ApiCall("POST", "/jobs/extend-locks", replies.COUNT, fields, settles=True))
 
     def progress(self, job: Job | str, progress: int, message: str | None = None, *, token: str | None = None) -> None:
         """Say how far a job is, from 0 to 100. Counts as a heartbeat. Raises LeaseLost."""
         job_id, token = _held(job, token)
         fields = body(progress=progress, message=message, token=token)
-        self._send(Call("POST", path("/jobs/{}/progress", job_id), nothing, fields, settles=True))
+        self._send(ApiCall("POST", path("/jobs/{}/progress", job_id), nothing, fields, settles=True))
 
     # Looking.
 
     def get(self, job_id: str) -> Job:
         """Return a job, by its id or ``job_id``. Raises NotFound."""
-        return self._send(Call("GET", path("/jobs/{}", job_id), replies.JOB))
+        return self._send(ApiCall("GET", path("/jobs/{}", job_id), replies.JOB))
 
     def state(self, job_id: str) -> str:
         """Return the state of a job; ``unknown`` if there is no such job."""
-        return self._send(Call("GET", path("/jobs/{}/state", job_id), replies.STATE))
+        return self._send(ApiCall("GET", path("/jobs/{}/state", job_id), replies.STATE))
 
     def result(self, job_id: str) -> Any:
         """Return what the worker of a job answered; None if there is no result (yet). See also ``wait``."""
-        return self._send(Call("GET", path("/jobs/{}/result", job_id), replies.RESULT))
+        return self._send(ApiCall("GET", path("/jobs/{}/result", job_id), replies.RESULT))
 
     def get_progress(self, job_id: str) -> Progress:
         """Return how far a job is. Raises NotFound."""
-        return self._send(Call("GET", path("/jobs/{}/progress", job_id), replies.PROGRESS))
+        return self._send(ApiCall("GET", path("/jobs/{}/progress", job_id), replies.PROGRESS))
 
     def wait(self, job_id: str, timeout: Duration = 30.0) -> Waited:
         """Wait until a job has completed, up to ``timeout`` (10 minutes at most). Raises NotFound.
@@ -224,57 +224,57 @@ class Jobs:
         Not ``completed`` also comes at once if the job is dead.
         """
         wait_ms = duration_ms(timeout, "timeout")
-        call = Call("POST", path("/jobs/{}/wait", job_id), replies.WAITED, body(timeout=wait_ms), wait_ms=wait_ms)
+        call = ApiCall("POST", path("/jobs/{}/wait", job_id), replies.WAITED, body(timeout=wait_ms), wait_ms=wait_ms)
         return self._send(call)
 
     def children(self, job_id: str, *, limit: int | None = None, offset: int | None = None) -> dict[str, Any]:
         """Return what the jobs that a job needs have answered, by their ids. Raises NotFound."""
         params = query(limit=limit, offset=offset)
-        return self._send(Call("GET", path("/jobs/{}/children", job_id), replies.CHILDREN, params=params))
+        return self._send(ApiCall("GET", path("/jobs/{}/children", job_id), replies.CHILDREN, params=params))
 
     def logs(self, job_id: str) -> list[LogLine]:
         """Return the log of a job, up to 100 lines. Raises NotFound."""
-        return self._send(Call("GET", path("/jobs/{}/logs", job_id), replies.LOGS))
+        return self._send(ApiCall("GET", path("/jobs/{}/logs", job_id), replies.LOGS))
 
     # Intervening.
 
     def log(self, job_id: str, message: str, level: Literal["info", "warn", "error"] = "info") -> None:
         """Add a line to the log of a job."""
         fields = body(message=message, level=level)
-        self._send(Call("POST", path("/jobs/{}/logs", job_id), nothing, fields, repeatable=False))
+        self._send(ApiCall("POST", path("/jobs/{}/logs", job_id), nothing, fields, repeatable=False))
 
     def clear_logs(self, job_id: str) -> None:
         """Remove all lines of the log of a job."""
-        self._send(Call("DELETE", path("/jobs/{}/logs", job_id), nothing))
+        self._send(ApiCall("DELETE", path("/jobs/{}/logs", job_id), nothing))
 
     def cancel(self, job_id: str) -> None:
         """Remove a job, in whatever state it is. A worker of this SDK that has it notices within a second. Raises NotFound."""
-        self._send(Call("DELETE", path("/jobs/{}", job_id), nothing, already=(404,)))
+        self._send(ApiCall("DELETE", path("/jobs/{}", job_id), nothing, already=(404,)))
 
     def update(self, job_id: str, data: Any) -> None:
         """Replace the payload of a job."""
-        self._send(Call("PUT", path("/jobs/{}/data", job_id), nothing, encode({"data": data})))
+        self._send(ApiCall("PUT", path("/jobs/{}/data", job_id), nothing, encode({"data": data})))
 
     def set_priority(self, job_id: str, priority: int) -> None:
         """Change the priority of a waiting or delayed job."""
-        self._send(Call("PUT", path("/jobs/{}/priority", job_id), nothing, body(priority=priority)))
+        self._send(ApiCall("PUT", path("/jobs/{}/priority", job_id), nothing, body(priority=priority)))
 
     def promote(self, job_id: str) -> None:
         """Make a delayed job ready now."""
-        self._send(Call("POST", path("/jobs/{}/promote", job_id), nothing))
+        self._send(ApiCall("POST", path("/jobs/{}/promote", job_id), nothing))
 
     def set_delay(self, job_id: str, delay: Duration) -> None:
         """Let a delayed job be ready ``delay`` from now."""
-        self._send(Call("PUT", path("/jobs/{}/delay", job_id), nothing, body(delay=duration_ms(delay, "delay"))))
+        self._send(ApiCall("PUT", path("/jobs/{}/delay", job_id), nothing, body(delay=duration_ms(delay, "delay"))))
 
     def postpone(self, job_id: str, delay: Duration) -> None:
         """Put off an active job: it is ready again ``delay`` from now, and no attempt is counted."""
         fields = body(delay=duration_ms(delay, "delay"))
-        self._send(Call("POST", path("/jobs/{}/move-to-delayed", job_id), nothing, fields))
+        self._send(ApiCall("POST", path("/jobs/{}/move-to-delayed", job_id), nothing, fields))
 
     def discard(self, job_id: str) -> None:
         """Send a job to the dead letters."""
-        self._send(Call("POST", path("/jobs/{}/discard", job_id), nothing))
+        self._send(ApiCall("POST", path("/jobs/{}/discard", job_id), nothing))
 
 
 def _held(job: Job | str, token: str | None) -> tuple[str, str | None]:

@@ -10,7 +10,7 @@ from penstock.client import _replies as replies
 from penstock.client._durations import Duration, Moment, duration_ms, moment_ms
 from penstock.client._names import queue_path
 from penstock.client._plain import encode
-from penstock.client._request import IF_SETTLED, IF_TAKEN, Call, body, nothing, path, query
+from penstock.client._request import IF_SETTLED, IF_TAKEN, ApiCall, body, nothing, path, query
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,7 +43,7 @@ class Messaging:
         before, up to 90 days ahead. ``max_retries``: deliveries in all before it goes to the dead letters; the queue's.
         """
         fields = _message(body, delay, deliver_at, max_retries, metadata)
-        call = Call(
+        call = ApiCall(
             "POST",
             queue_path("/namespaces/{}/queues/{}/messages", namespace, queue),
             replies.ID,
@@ -65,7 +65,7 @@ class Messaging:
     ) -> list[str]:
         """Publish up to 100 messages and return their ids in order. The options are for each of them."""
         fields = [_message(each, delay, deliver_at, max_retries, metadata) for each in bodies]
-        call = Call(
+        call = ApiCall(
             "POST",
             queue_path("/namespaces/{}/queues/{}/messages/batch", namespace, queue),
             replies.IDS,
@@ -92,7 +92,7 @@ class Messaging:
         """
         wait_ms = None if wait is None else duration_ms(wait, "wait")
         visibility = None if visibility_timeout is None else duration_ms(visibility_timeout, "visibility_timeout")
-        call = Call(
+        call = ApiCall(
             "GET",
             queue_path("/namespaces/{}/queues/{}/messages", namespace, queue),
             replies.MESSAGES,
@@ -105,29 +105,29 @@ class Messaging:
     def ack(self, receipt_handle: str | Message) -> None:
         """Say that a message is dealt with: it will not come again. The message itself will do, too. Raises LeaseLost."""
         where = path("/messages/{}", _receipt(receipt_handle))
-        self._transport.send(Call("DELETE", where, nothing, already=(410,), if_unknown=IF_SETTLED))
+        self._transport.send(ApiCall("DELETE", where, nothing, already=(410,), if_unknown=IF_SETTLED))
 
     def nack(self, receipt_handle: str | Message) -> None:
         """Give a message back: it goes to the end of its queue, or to the dead letters. Raises LeaseLost."""
         where = path("/messages/{}/nack", _receipt(receipt_handle))
-        self._transport.send(Call("POST", where, nothing, already=(410,), if_unknown=IF_SETTLED))
+        self._transport.send(ApiCall("POST", where, nothing, already=(410,), if_unknown=IF_SETTLED))
 
     def purge(self, namespace: str, queue: str) -> int:
         """Remove all messages that are ready or in flight; return how many. Scheduled ones stay. Raises NotFound."""
         where = queue_path("/namespaces/{}/queues/{}/messages", namespace, queue)
-        return self._transport.send(Call("DELETE", where, replies.PURGED))
+        return self._transport.send(ApiCall("DELETE", where, replies.PURGED))
 
     # Dead letters.
 
     def drain_dlq(self, namespace: str, queue: str, limit: int = 10) -> list[Message]:
         """Take up to ``limit`` dead messages. They are yours like consumed ones: ack those you are done with."""
         where = queue_path("/namespaces/{}/queues/{}/dlq", namespace, queue)
-        return self._transport.send(Call("GET", where, replies.MESSAGES, params=query(limit=limit), if_unknown=IF_TAKEN))
+        return self._transport.send(ApiCall("GET", where, replies.MESSAGES, params=query(limit=limit), if_unknown=IF_TAKEN))
 
     def replay_dlq(self, namespace: str, queue: str, limit: int = 100) -> int:
         """Put up to ``limit`` dead messages back into their queue, attempts beginning anew; return how many."""
         where = queue_path("/namespaces/{}/queues/{}/dlq/replay", namespace, queue)
-        call = Call("POST", where, replies.REPLAYED, params=query(limit=limit), repeatable=False)
+        call = ApiCall("POST", where, replies.REPLAYED, params=query(limit=limit), repeatable=False)
         return self._transport.send(call)
 
     # Subscriptions.
@@ -135,32 +135,32 @@ class Messaging:
     def subscribe(self, namespace: str, queue: str, url: str, secret: str | None = None) -> str:
         """Have messages pushed to a URL, signed with ``secret``; return the subscription's id."""
         where = queue_path("/namespaces/{}/queues/{}/subscriptions", namespace, queue)
-        call = Call("POST", where, replies.ID, body(url=url, secret=secret), repeatable=False)
+        call = ApiCall("POST", where, replies.ID, body(url=url, secret=secret), repeatable=False)
         return self._transport.send(call)
 
     def subscriptions(self, namespace: str, queue: str) -> list[Subscription]:
         """Return the subscriptions of a queue, oldest first."""
         where = queue_path("/namespaces/{}/queues/{}/subscriptions", namespace, queue)
-        return self._transport.send(Call("GET", where, replies.SUBSCRIPTIONS))
+        return self._transport.send(ApiCall("GET", where, replies.SUBSCRIPTIONS))
 
     def unsubscribe(self, subscription_id: str) -> None:
         """End a subscription. Raises NotFound."""
-        call = Call("DELETE", path("/subscriptions/{}", subscription_id), nothing, already=(404,))
+        call = ApiCall("DELETE", path("/subscriptions/{}", subscription_id), nothing, already=(404,))
         self._transport.send(call)
 
     # Namespaces and queues.
 
     def create_namespace(self, name: str) -> None:
         """Create a namespace. Raises Conflict if it exists."""
-        self._transport.send(Call("POST", "/namespaces", nothing, body(name=name), already=(409,)))
+        self._transport.send(ApiCall("POST", "/namespaces", nothing, body(name=name), already=(409,)))
 
     def list_namespaces(self) -> list[Namespace]:
         """Return all namespaces, by name."""
-        return self._transport.send(Call("GET", "/namespaces", replies.NAMESPACES))
+        return self._transport.send(ApiCall("GET", "/namespaces", replies.NAMESPACES))
 
     def delete_namespace(self, name: str) -> None:
         """Delete a namespace. Raises NotFound."""
-        self._transport.send(Call("DELETE", path("/namespaces/{}", name), nothing, already=(404,)))
+        self._transport.send(ApiCall("DELETE", path("/namespaces/{}", name), nothing, already=(404,)))
 
     def create_queue(
         self,
@@ -182,30 +182,30 @@ class Messaging:
             max_batch_size=max_batch_size,
         )
         where = queue_path("/namespaces/{}/queues/{}", namespace, queue)
-        self._transport.send(Call("POST", where, nothing, fields, already=(409,)))
+        self._transport.send(ApiCall("POST", where, nothing, fields, already=(409,)))
 
     def list_queues(self, namespace: str) -> list[str]:
         """Return the queues of a namespace, as ``namespace/queue``."""
-        return self._transport.send(Call("GET", path("/namespaces/{}/queues", namespace), replies.QUEUES))
+        return self._transport.send(ApiCall("GET", path("/namespaces/{}/queues", namespace), replies.QUEUES))
 
     def delete_queue(self, namespace: str, queue: str) -> None:
         """Delete a queue with all its messages. Raises NotFound."""
         where = queue_path("/namespaces/{}/queues/{}", namespace, queue)
-        self._transport.send(Call("DELETE", where, nothing, already=(404,)))
+        self._transport.send(ApiCall("DELETE", where, nothing, already=(404,)))
 
     # The server.
 
     def health(self) -> Health:
         """Return how the server is."""
-        return self._transport.send(Call("GET", "/health", replies.HEALTH))
+        return self._transport.send(ApiCall("GET", "/health", replies.HEALTH))
 
     def stats(self, page: int = 1, limit: int = 200) -> Stats:
         """Return how full the queues are, a page (of up to 200) at a time."""
-        return self._transport.send(Call("GET", "/api/stats", replies.STATS, params=query(page=page, limit=limit)))
+        return self._transport.send(ApiCall("GET", "/api/stats", replies.STATS, params=query(page=page, limit=limit)))
 
     def stats_summary(self) -> Summary:
         """Return the server in five numbers."""
-        return self._transport.send(Call("GET", "/api/stats/summary", replies.SUMMARY))
+        return self._transport.send(ApiCall("GET", "/api/stats/summary", replies.SUMMARY))
 
 
 def _receipt(receipt_handle: str | Message) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from penstock.client import _replies as replies
 from penstock.client._durations import Duration, duration_ms
 from penstock.client._names import queue_path
-from penstock.client._request import Call, body, nothing, query
+from penstock.client._request import ApiCall, body, nothing, query
 
 if TYPE_CHECKING:
     from penstock.client._sync.transport import Transport
@@ -25,55 +25,55 @@ class Queues:
 
     def names(self) -> list[str]:
         """Return the names of all queues of the namespace."""
-        return self._send(Call("GET", "/queues", replies.QUEUES))
+        return self._send(ApiCall("GET", "/queues", replies.QUEUES))
 
     def jobs(self, queue: str, state: str | None = None, *, limit: int = 100, offset: int = 0) -> list[Job]:
         """Return jobs, oldest first. ``state``: one, or several separated by commas; all. ``limit``: 10,000 at most."""
         params = query(state=state, limit=limit, offset=offset)
-        return self._send(Call("GET", queue_path("/queues/{}/jobs/list", queue), replies.JOBS, params=params))
+        return self._send(ApiCall("GET", queue_path("/queues/{}/jobs/list", queue), replies.JOBS, params=params))
 
     def counts(self, queue: str) -> Counts:
         """Return how many jobs are in each state."""
-        return self._send(Call("GET", queue_path("/queues/{}/counts", queue), replies.COUNTS))
+        return self._send(ApiCall("GET", queue_path("/queues/{}/counts", queue), replies.COUNTS))
 
     def count(self, queue: str) -> int:
         """Return how many jobs are waiting, delayed or active."""
-        return self._send(Call("GET", queue_path("/queues/{}/count", queue), replies.COUNT))
+        return self._send(ApiCall("GET", queue_path("/queues/{}/count", queue), replies.COUNT))
 
     def priority_counts(self, queue: str) -> dict[int, int]:
         """Return how many waiting and delayed jobs there are per priority."""
-        return self._send(Call("GET", queue_path("/queues/{}/priority-counts", queue), replies.PRIORITY_COUNTS))
+        return self._send(ApiCall("GET", queue_path("/queues/{}/priority-counts", queue), replies.PRIORITY_COUNTS))
 
     # Pausing and emptying.
 
     def is_paused(self, queue: str) -> bool:
         """Tell whether a queue hands out nothing for now."""
-        return self._send(Call("GET", queue_path("/queues/{}/paused", queue), replies.PAUSED))
+        return self._send(ApiCall("GET", queue_path("/queues/{}/paused", queue), replies.PAUSED))
 
     def pause(self, queue: str) -> None:
         """Hand out nothing until ``resume``. Who has a job keeps it."""
-        self._send(Call("POST", queue_path("/queues/{}/pause", queue), nothing))
+        self._send(ApiCall("POST", queue_path("/queues/{}/pause", queue), nothing))
 
     def resume(self, queue: str) -> None:
         """Hand out jobs again."""
-        self._send(Call("POST", queue_path("/queues/{}/resume", queue), nothing))
+        self._send(ApiCall("POST", queue_path("/queues/{}/resume", queue), nothing))
 
     def drain(self, queue: str) -> int:
         """Remove all waiting and delayed jobs; return how many."""
-        return self._send(Call("POST", queue_path("/queues/{}/drain", queue), replies.COUNT))
+        return self._send(ApiCall("POST", queue_path("/queues/{}/drain", queue), replies.COUNT))
 
     def obliterate(self, queue: str) -> None:
         """Remove a queue with all its jobs, whatever state they are in."""
-        self._send(Call("POST", queue_path("/queues/{}/obliterate", queue), nothing))
+        self._send(ApiCall("POST", queue_path("/queues/{}/obliterate", queue), nothing))
 
     def clean(self, queue: str, *, older_than: Duration = 0, state: str | None = None, limit: int = 1000) -> Cleaned:
         """Remove jobs that are older. ``state``: completed, failed, …; waiting and delayed. ``limit``: how many at most."""
         fields = body(grace=duration_ms(older_than, "older_than"), state=state, limit=limit)
-        return self._send(Call("POST", queue_path("/queues/{}/clean", queue), replies.CLEANED, fields))
+        return self._send(ApiCall("POST", queue_path("/queues/{}/clean", queue), replies.CLEANED, fields))
 
     def promote(self, queue: str, count: int | None = None) -> int:
         """Make delayed jobs ready now: ``count`` of them, or all; return how many."""
-        call = Call(
+        call = ApiCall(
             "POST", queue_path("/queues/{}/promote-jobs", queue), replies.COUNT, body(count=count), repeatable=count is None
         )
         return self._send(call)
@@ -82,54 +82,54 @@ class Queues:
         """Run a completed job again, or all; return how many."""
         fields = body(id=job_id)
         return self._send(
-            Call("POST", queue_path("/queues/{}/retry-completed", queue), replies.COUNT, fields, repeatable=False)
+            ApiCall("POST", queue_path("/queues/{}/retry-completed", queue), replies.COUNT, fields, repeatable=False)
         )
 
     # Dead letters.
 
     def dlq(self, queue: str, count: int = 100) -> list[Job]:
         """Return dead jobs, with ``reason`` and ``failed_at``. They stay where they are."""
-        return self._send(Call("GET", queue_path("/queues/{}/dlq", queue), replies.JOBS, params=query(count=count)))
+        return self._send(ApiCall("GET", queue_path("/queues/{}/dlq", queue), replies.JOBS, params=query(count=count)))
 
     def retry_dlq(self, queue: str, job_id: str | None = None, *, count: int | None = None) -> int:
         """Bring back a dead job, or the oldest ``count``, or all; return how many."""
         fields = body(jobId=job_id, count=count)
-        call = Call("POST", queue_path("/queues/{}/dlq/retry", queue), replies.COUNT, fields, repeatable=count is None)
+        call = ApiCall("POST", queue_path("/queues/{}/dlq/retry", queue), replies.COUNT, fields, repeatable=count is None)
         return self._send(call)
 
     def purge_dlq(self, queue: str) -> int:
         """Remove all dead jobs; return how many."""
-        return self._send(Call("POST", queue_path("/queues/{}/dlq/purge", queue), replies.COUNT))
+        return self._send(ApiCall("POST", queue_path("/queues/{}/dlq/purge", queue), replies.COUNT))
 
     # Limits and rules.
 
     def rate_limit(self, queue: str) -> int | None:
         """Return how many jobs per second are handed out at most; None: there is no limit."""
-        return self._send(Call("GET", queue_path("/queues/{}/rate-limit", queue), replies.LIMIT))
+        return self._send(ApiCall("GET", queue_path("/queues/{}/rate-limit", queue), replies.LIMIT))
 
     def set_rate_limit(self, queue: str, limit: int) -> None:
         """Hand out at most so many jobs per second."""
-        self._send(Call("PUT", queue_path("/queues/{}/rate-limit", queue), nothing, body(limit=limit)))
+        self._send(ApiCall("PUT", queue_path("/queues/{}/rate-limit", queue), nothing, body(limit=limit)))
 
     def clear_rate_limit(self, queue: str) -> None:
         """Hand out jobs as fast as they are asked for."""
-        self._send(Call("DELETE", queue_path("/queues/{}/rate-limit", queue), nothing))
+        self._send(ApiCall("DELETE", queue_path("/queues/{}/rate-limit", queue), nothing))
 
     def concurrency(self, queue: str) -> int | None:
         """Return how many jobs may be active at once; None: there is no limit."""
-        return self._send(Call("GET", queue_path("/queues/{}/concurrency", queue), replies.LIMIT))
+        return self._send(ApiCall("GET", queue_path("/queues/{}/concurrency", queue), replies.LIMIT))
 
     def set_concurrency(self, queue: str, limit: int) -> None:
         """Let at most so many jobs be active at once, over all workers."""
-        self._send(Call("PUT", queue_path("/queues/{}/concurrency", queue), nothing, body(limit=limit)))
+        self._send(ApiCall("PUT", queue_path("/queues/{}/concurrency", queue), nothing, body(limit=limit)))
 
     def clear_concurrency(self, queue: str) -> None:
         """Let any number of jobs be active."""
-        self._send(Call("DELETE", queue_path("/queues/{}/concurrency", queue), nothing))
+        self._send(ApiCall("DELETE", queue_path("/queues/{}/concurrency", queue), nothing))
 
     def stall_config(self, queue: str) -> StallConfig:
         """Return when a silent worker loses its job."""
-        return self._send(Call("GET", queue_path("/queues/{}/stall-config", queue), replies.STALL))
+        return self._send(ApiCall("GET", queue_path("/queues/{}/stall-config", queue), replies.STALL))
 
     def set_stall_config(
         self,
@@ -147,11 +147,11 @@ class Queues:
             maxStalls=max_stalls,
             gracePeriod=None if grace_period is None else duration_ms(grace_period, "grace_period"),
         )
-        self._send(Call("PUT", queue_path("/queues/{}/stall-config", queue), nothing, fields))
+        self._send(ApiCall("PUT", queue_path("/queues/{}/stall-config", queue), nothing, fields))
 
     def dlq_config(self, queue: str) -> DlqConfig:
         """Return what becomes of dead jobs."""
-        return self._send(Call("GET", queue_path("/queues/{}/dlq-config", queue), replies.DLQ))
+        return self._send(ApiCall("GET", queue_path("/queues/{}/dlq-config", queue), replies.DLQ))
 
     def set_dlq_config(
         self,
@@ -172,12 +172,12 @@ class Queues:
             maxAge=None if max_age is None else duration_ms(max_age, "max_age"),
             maxEntries=max_entries,
         )
-        self._send(Call("PUT", queue_path("/queues/{}/dlq-config", queue), nothing, fields))
+        self._send(ApiCall("PUT", queue_path("/queues/{}/dlq-config", queue), nothing, fields))
 
     def mode(self, queue: str) -> str:
         """Return when pushes are answered: once they are in the database (direct), or in the server's log (buffered)."""
-        return self._send(Call("GET", queue_path("/queues/{}/mode", queue), replies.MODE))
+        return self._send(ApiCall("GET", queue_path("/queues/{}/mode", queue), replies.MODE))
 
     def set_mode(self, queue: str, mode: Literal["direct", "buffered"]) -> None:
         """Change when pushes are answered."""
-        self._send(Call("PUT", queue_path("/queues/{}/mode", queue), nothing, body(mode=mode)))
+        self._send(ApiCall("PUT", queue_path("/queues/{}/mode", queue), nothing, body(mode=mode)))

@@ -13,7 +13,7 @@ from penstock.client._retry import SHORTEST_CONNECT_S, Attempts
 from penstock.client.errors import UnexpectedReply
 
 if TYPE_CHECKING:
-    from penstock.client._request import Call
+    from penstock.client._request import ApiCall
     from penstock.client._settings import Settings
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Transport:
             verify=settings.trust(),
         )
 
-    def send(self, call: Call[T]) -> T:
+    def send(self, call: ApiCall[T]) -> T:
         """Make a call. Raises ApiError if the server refuses, ConnectionFailed if it does not answer."""
         settings = self.settings
         attempts = Attempts(call, settings.retry_for, settings.connect_timeout)
@@ -58,7 +58,7 @@ class Transport:
         self.http.close()
 
 
-def _read(call: Call[T], content: bytes) -> T:
+def _read(call: ApiCall[T], content: bytes) -> T:
     try:
         return call.decode(content)
     except msgspec.DecodeError as error:

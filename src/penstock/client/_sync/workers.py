@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.client import _replies as replies
 from penstock.client._names import queue_path
-from penstock.client._request import Call, body, nothing, path
+from penstock.client._request import ApiCall, body, nothing, path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Workers:
     def all(self, queue: str | None = None) -> list[WorkerInfo]:
         """Return all workers of the namespace, or those of a queue."""
         where = "/workers" if queue is None else queue_path("/queues/{}/workers", queue)
-        return self._send(Call("GET", where, replies.WORKERS))
+        return self._send(ApiCall("GET", where, replies.WORKERS))
 
     def register(
         self,
@@ -41,7 +41,7 @@ class Workers:
         fields = body(
             name=name, queues=list(queues), concurrency=concurrency, workerId=worker_id, hostname=hostname, pid=pid
         )
-        call = Call("POST", "/workers", replies.WORKER_ID, fields, repeatable=worker_id is not None)
+        call = ApiCall("POST", "/workers", replies.WORKER_ID, fields, repeatable=worker_id is not None)
         return self._send(call)
 
     def heartbeat(
@@ -49,8 +49,8 @@ class Workers:
     ) -> bool:
         """Say that a worker is alive, and what it does; False: the server does not know it, register again."""
         fields = body(activeJobs=active_jobs, processed=processed, failed=failed)
-        return self._send(Call("POST", path("/workers/{}/heartbeat", worker_id), replies.HEARD, fields))
+        return self._send(ApiCall("POST", path("/workers/{}/heartbeat", worker_id), replies.HEARD, fields))
 
     def unregister(self, worker_id: str) -> None:
         """Forget a worker. Raises NotFound."""
-        self._send(Call("DELETE", path("/workers/{}", worker_id), nothing, already=(404,)))
+        self._send(ApiCall("DELETE", path("/workers/{}", worker_id), nothing, already=(404,)))
