@@ -19,7 +19,7 @@ class Given(NamedTuple):
     key: str
 
 
-class Entry(NamedTuple):
+class SectionKey(NamedTuple):
     """A key of a section, what is behind it, and where that is."""
 
     key: str
@@ -27,7 +27,7 @@ class Entry(NamedTuple):
     origin: str
 
 
-class Found(NamedTuple):
+class ParsedFile(NamedTuple):
     """What a file says: settings, what should be known about it, and hosts of listeners that may be open to everybody."""
 
     texts: dict[str, Given]
@@ -81,7 +81,7 @@ _PORT: Final = "8080"
 _METRICS_PORT: Final = "9090"
 
 
-def translate(entries: Mapping[str, Entry]) -> Found:
+def translate(entries: Mapping[str, SectionKey]) -> ParsedFile:
     """Return what the keys of sections mean. Raises ConfigInvalid, naming the key and what was expected."""
     if _is_on(entries.get("cluster.enabled"), default=False):
         raise ConfigInvalid(
@@ -96,10 +96,10 @@ def translate(entries: Mapping[str, Entry]) -> Found:
     ]
     texts |= _listeners(entries) | _fsync(entries)
     asked, more = _auth(entries)
-    return Found(texts | asked, (*notes, *more), _unguarded(entries))
+    return ParsedFile(texts | asked, (*notes, *more), _unguarded(entries))
 
 
-def _listeners(entries: Mapping[str, Entry]) -> dict[str, Given]:
+def _listeners(entries: Mapping[str, SectionKey]) -> dict[str, Given]:
     texts: dict[str, Given] = {}
     host, port = entries.get("node.host"), entries.get("node.port")
     if host is not None and not host.text:
@@ -121,12 +121,12 @@ def _listeners(entries: Mapping[str, Entry]) -> dict[str, Given]:
     return texts
 
 
-def _check_port(entry: Entry | None) -> None:
+def _check_port(entry: SectionKey | None) -> None:
     if entry is not None and not (entry.text.isdigit() and 0 < int(entry.text) < 65_536):
         raise ConfigInvalid(f"{entry.key} (from {entry.origin}) is {entry.text!r}: expected a whole number from 1 to 65535.")
 
 
-def _fsync(entries: Mapping[str, Entry]) -> dict[str, Given]:
+def _fsync(entries: Mapping[str, SectionKey]) -> dict[str, Given]:
     entry = entries.get("storage.fsync")
     if entry is None:
         return {}
@@ -135,7 +135,7 @@ def _fsync(entries: Mapping[str, Entry]) -> dict[str, Given]:
     return {"durability": Given(_FSYNC[entry.text], entry.origin, entry.key)}
 
 
-def _auth(entries: Mapping[str, Entry]) -> tuple[dict[str, Given], list[str]]:
+def _auth(entries: Mapping[str, SectionKey]) -> tuple[dict[str, Given], list[str]]:
     on, key = entries.get("auth.enabled"), entries.get("auth.api_key")
     if on is not None and _is_on(on, default=False):
         if key is not None and key.text:
@@ -147,7 +147,7 @@ def _auth(entries: Mapping[str, Entry]) -> tuple[dict[str, Given], list[str]]:
     return {}, []
 
 
-def _unguarded(entries: Mapping[str, Entry]) -> dict[str, str]:
+def _unguarded(entries: Mapping[str, SectionKey]) -> dict[str, str]:
     """Whoever writes both that it listens to others and that nobody is asked for a key means it, in these two places."""
     on, host = entries.get("auth.enabled"), entries.get("node.host")
     if on is None or host is None or _is_on(on, default=False):
@@ -155,7 +155,7 @@ def _unguarded(entries: Mapping[str, Entry]) -> dict[str, str]:
     return {"messages": host.text, "metrics": host.text}
 
 
-def _is_on(entry: Entry | None, *, default: bool) -> bool:
+def _is_on(entry: SectionKey | None, *, default: bool) -> bool:
     if entry is None:
         return default
     try:

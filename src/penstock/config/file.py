@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Never
 import yaml
 
 from penstock.config import epochq_compat
-from penstock.config.epochq_compat import Entry, Found, Given
+from penstock.config.epochq_compat import Given, ParsedFile, SectionKey
 from penstock.config.settings import NOTHING, SECRETS, SETTINGS
 from penstock.core.errors import ConfigInvalid
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["Found", "Given", "read_file"]
+__all__ = ["Given", "ParsedFile", "read_file"]
 
 
 class _Line(NamedTuple):
@@ -27,27 +27,27 @@ class _Line(NamedTuple):
     number: int
 
 
-def read_file(file: Path | None) -> Found:
+def read_file(file: Path | None) -> ParsedFile:
     """Return what a file sets (None: there is no file). Raises ConfigInvalid, naming the file, the line and the key."""
     if file is None:
-        return Found({})
+        return ParsedFile({})
     try:
         loader = yaml.SafeLoader(file.read_text(encoding="utf-8"))
         top = loader.get_single_node()
-        return Found({}) if top is None else _read(file, loader, top)
+        return ParsedFile({}) if top is None else _read(file, loader, top)
     except OSError as error:
         raise ConfigInvalid(f"The configuration file {file} cannot be read: {error.strerror}.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigInvalid(f"The configuration file {file} is not valid YAML: {error}") from None
 
 
-def _read(file: Path, loader: yaml.SafeLoader, top: yaml.Node) -> Found:
+def _read(file: Path, loader: yaml.SafeLoader, top: yaml.Node) -> ParsedFile:
     if not isinstance(top, yaml.MappingNode):
         if loader.construct_object(top) is None:
-            return Found({})
+            return ParsedFile({})
         raise ConfigInvalid(f"The configuration file {file} must hold settings, one per line, as in 'durability: always'.")
     texts: dict[str, Given] = {}
-    nested: dict[str, Entry] = {}
+    nested: dict[str, SectionKey] = {}
     for line in _lines(file, loader, top):
         name = line.key.replace("-", "_")
         is_section = name in epochq_compat.NAMES and (isinstance(line.node, yaml.MappingNode) or name not in SETTINGS)
@@ -56,7 +56,7 @@ def _read(file: Path, loader: yaml.SafeLoader, top: yaml.Node) -> Found:
                 key = f"{name}.{each.key}"
                 if key not in epochq_compat.KEYS:
                     _unknown(file, each, key, epochq_compat.KEYS)
-                nested[key] = Entry(key, _text_of(key, _value(loader, each), file, each), f"{file}, line {each.number}")
+                nested[key] = SectionKey(key, _text_of(key, _value(loader, each), file, each), f"{file}, line {each.number}")
         elif name in SETTINGS:
             texts[name] = Given(_text_of(name, _value(loader, line), file, line), f"{file}, line {line.number}", name)
         else:
