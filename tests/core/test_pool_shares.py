@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.clock import settle
 from penstock.core.errors import NamespaceLimit, TooMany
-from penstock.core.pool_shares import Place, Pool, Shares, Slots, has_room
+from penstock.core.pool_shares import Pool, PoolPlace, Shares, Slots, has_room
 
 
 def fill(pool: Pool, namespace: str) -> int:
@@ -52,7 +52,7 @@ def test_a_refusal_names_the_limit_and_the_remedy() -> None:
 
 def test_a_place_is_in_one_namespace_at_a_time() -> None:
     pool = Pool("things", 4, Shares(lambda: True))
-    place, other = Place(pool), Place(pool)
+    place, other = PoolPlace(pool), PoolPlace(pool)
     place.take("a")
     place.take("a")
     other.take("b")

@@ -14,7 +14,7 @@ from penstock.core.durability import Durability
 from penstock.core.errors import OutcomeUnknown, PenstockError, ShuttingDown, StorageFailed, StorageFull
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.lifecycle import State
-from penstock.core.queue import Counts, QueueKey
+from penstock.core.queue import QueueKey, StateCounts
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.push import Push
 from penstock.store.sqlite import SqliteStore
@@ -67,7 +67,7 @@ async def test_with_always_nobody_is_answered_before_the_fsync_of_its_group(tmp_
     await settle()
     second, third = engine.run(Push(QUEUE, [NewJob(b"2")])), engine.run(Push(QUEUE, [NewJob(b"3")]))
     await settle()
-    assert engine.store.totals() == Counts(waiting=3)  # all are committed meanwhile
+    assert engine.store.totals() == StateCounts(waiting=3)  # all are committed meanwhile
     assert not any(future.done() for future in (first, second, third))
     disk.gate.set()
     await asyncio.gather(first, second, third)
@@ -151,7 +151,7 @@ async def test_one_bad_command_of_a_batch_fails_alone(engine: Engine, monkeypatc
     with pytest.raises(PenstockError):
         await bad
     assert len({job.id for (job,) in await asyncio.gather(*good)}) == 6
-    assert engine.store.totals() == Counts(waiting=6)
+    assert engine.store.totals() == StateCounts(waiting=6)
     assert engine.stats.pushed == 6
 
 
@@ -208,7 +208,7 @@ async def test_what_was_answered_is_there_after_a_restart(tmp_path: Path, clock:
     await store.close()
     store = await SqliteStore.open(tmp_path / "data", clock, ballast_bytes=0)
     engine = Engine(store, clock, durability=Durability.NEVER)
-    assert store.totals() == Counts(waiting=8, active=1, completed=1)
+    assert store.totals() == StateCounts(waiting=8, active=1, completed=1)
     assert await ack(engine, second, token=second.token) is None  # leases outlive the server
     assert (await push(engine)).id > jobs[-1].id
     await engine.close()

@@ -36,7 +36,7 @@ class EntryKind:
     KNOWN: Final = 10  #: rows of a draft that made no new jobs, counted as its weight; the key of the commit, the draft's id
 
 
-class Entry(NamedTuple):
+class BulkRecord(NamedTuple):
     """A record under a kind, namespace, name and number."""
 
     kind: int
@@ -59,7 +59,7 @@ class Chunk(NamedTuple):
     body: bytes  #: see ``pack``
 
 
-class Group(msgspec.Struct, array_like=True):
+class ConsumerGroup(msgspec.Struct, array_like=True):
     """Those who consume together."""
 
     queues: list[str]  #: that it claimed from last
@@ -86,14 +86,14 @@ class Epoch(msgspec.Struct, array_like=True):
         return sum(each.rows for each in self.slices)
 
 
-class Slice(msgspec.Struct, array_like=True):
+class EpochSlice(msgspec.Struct, array_like=True):
     """Jobs that were claimed in one transaction, and their leases, in order. Written by that transaction."""
 
     jobs: bytes
     tokens: bytes
 
     @classmethod
-    def of(cls, jobs: Sequence[int], tokens: Sequence[int]) -> Slice:
+    def of(cls, jobs: Sequence[int], tokens: Sequence[int]) -> EpochSlice:
         """Make one from ids and lease tokens."""
         form = f"<{len(jobs)}q"
         return cls(struct.pack(form, *jobs), struct.pack(form, *tokens))
@@ -128,9 +128,9 @@ class Commit(msgspec.Struct, array_like=True):
 
 
 encode: Final = msgspec.msgpack.Encoder().encode
-decode_group: Final = msgspec.msgpack.Decoder(Group).decode
+decode_group: Final = msgspec.msgpack.Decoder(ConsumerGroup).decode
 decode_epoch: Final = msgspec.msgpack.Decoder(Epoch).decode
-decode_slice: Final = msgspec.msgpack.Decoder(Slice).decode
+decode_slice: Final = msgspec.msgpack.Decoder(EpochSlice).decode
 decode_stage: Final = msgspec.msgpack.Decoder(Stage).decode
 decode_commit: Final = msgspec.msgpack.Decoder(Commit).decode
 

@@ -52,7 +52,7 @@ class NeedCount(NamedTuple):
     total: int
 
 
-class End(NamedTuple):
+class JobEnd(NamedTuple):
     """How a job ended that others need, with all that has to be told to them.
 
     Those that cannot be told in the transaction of the end are told later: until then it is kept. They are told in the order
@@ -84,14 +84,14 @@ class Afar(NamedTuple):
     """A job of another shard that is needed, as it was found there."""
 
     name: str  #: how users know it
-    end: End  #: how it has ended; PENDING if it has not
+    end: JobEnd  #: how it has ended; PENDING if it has not
 
 
 class Relay(NamedTuple):
     """An end that is to be told to another shard, where jobs need the one that has ended."""
 
     shard: int  #: to be told
-    end: End
+    end: JobEnd
     spared: int  #: id of the job there that does not need it any more, however it ended; 0: there is none
     asked_at: int  #: wall clock, ms: when that shard last asked to be told
     told: int  #: how often it was told already
@@ -118,29 +118,29 @@ _COMPLETIONS = (Arrow.COMPLETE, Arrow.COMPLETE_REMOVE)
 _FAILURES = (Arrow.BURY, Arrow.BURY_REMOVE, Arrow.STALL_BURY, Arrow.STALL_REMOVE, Arrow.CHILD_BURY, Arrow.CHILD_REMOVE)
 
 
-def standing(needed: Job, result: bytes | None) -> End:
+def standing(needed: Job, result: bytes | None) -> JobEnd:
     """Say how a job stands that somebody begins to need: PENDING as long as it lives; ``result``: if it has completed."""
     if needed.state == State.COMPLETED:
-        return End(0, needed.id, Need.DONE, result=result)
+        return JobEnd(0, needed.id, Need.DONE, result=result)
     if needed.state != State.DEAD:
-        return End(0, needed.id, Need.PENDING)
+        return JobEnd(0, needed.id, Need.PENDING)
     state, buries, frees = after_failure(needed)
     inherited = details_of(needed).reason == DeathReason.CHILD_FAILED
-    return End(0, needed.id, state, buries, frees, inherited, why_failed(needed))
+    return JobEnd(0, needed.id, state, buries, frees, inherited, why_failed(needed))
 
 
-def vanished(job_id: int) -> End:
+def vanished(job_id: int) -> JobEnd:
     """Say what it means that a needed job is gone and nobody has told how it ended."""
-    return End(0, job_id, Need.FAILED, error="the job was gone before it completed")
+    return JobEnd(0, job_id, Need.FAILED, error="the job was gone before it completed")
 
 
-def end_of(needed: Job, arrow: Arrow, serial: int, result: bytes | None) -> End:
+def end_of(needed: Job, arrow: Arrow, serial: int, result: bytes | None) -> JobEnd:
     """Say what the end of a needed job means for those that need it; ``result`` is what its worker answered."""
     if arrow in _COMPLETIONS:
-        return End(serial, needed.id, Need.DONE, result=result)
+        return JobEnd(serial, needed.id, Need.DONE, result=result)
     state, buries, frees = after_failure(needed)
     inherited = arrow in _FAILURES and details_of(needed).reason == DeathReason.CHILD_FAILED
-    return End(serial, needed.id, state, buries, frees, inherited, why_failed(needed, arrow))
+    return JobEnd(serial, needed.id, state, buries, frees, inherited, why_failed(needed, arrow))
 
 
 def why_failed(needed: Job, arrow: Arrow | None = None) -> str:
@@ -153,7 +153,7 @@ def why_failed(needed: Job, arrow: Arrow | None = None) -> str:
     return f"the job was gone before it completed ({arrow})"
 
 
-def blame(end: End, name: str) -> str:
+def blame(end: JobEnd, name: str) -> str:
     """Say why a job is dead because of one that it needed. Along a chain it is always the first that failed who is named."""
     return end.error or "" if end.inherited else f"Child job {name} failed: {end.error}"
 

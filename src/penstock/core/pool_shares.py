@@ -108,7 +108,7 @@ class Pool:
         self._taken -= 1
 
 
-class Place:
+class PoolPlace:
     """The place that one connection has in a pool, under one namespace at a time."""
 
     __slots__ = ("_namespace", "_pool")

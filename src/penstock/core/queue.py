@@ -49,7 +49,7 @@ class MessageRules(msgspec.Struct, frozen=True, omit_defaults=True):
     max_batch_size: int = 0
 
 
-class Subscription(msgspec.Struct, frozen=True):
+class PushSubscription(msgspec.Struct, frozen=True):
     """A webhook that the messages of one queue are pushed to."""
 
     id: int
@@ -71,7 +71,7 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     dlq: DlqConfig = DlqConfig()
     messages: MessageRules | None = None  #: it was made at the messages door
     known_since: int | None = None  #: of the nameless queue of a namespace: when the namespace was made
-    subscriptions: tuple[Subscription, ...] = ()  #: webhooks that its messages are pushed to
+    subscriptions: tuple[PushSubscription, ...] = ()  #: webhooks that its messages are pushed to
     buffered: bool = False  #: pushes are answered once they are in the server's own log, where it has one
     rate_window_ms: int = limits.SECOND_MS  #: see rate_limit
     rate_limit_until: int | None = None  #: wall clock, ms: when the rate limit ends; None: it does not
@@ -137,7 +137,7 @@ class Queue(msgspec.Struct):
     move: Move = SETTLED
 
 
-class Counts(msgspec.Struct):
+class StateCounts(msgspec.Struct):
     """How many jobs of a queue are in each state."""
 
     waiting: int = 0

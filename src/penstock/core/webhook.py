@@ -49,7 +49,7 @@ class Webhook(msgspec.Struct, frozen=True):
         return frozenset(_SPELLINGS[name].value for name in self.events)
 
 
-class Progress(msgspec.Struct):
+class DeliveryProgress(msgspec.Struct):
     """What a webhook has done since it was last written down."""
 
     cursor: int

@@ -13,7 +13,7 @@ from penstock.core.lifecycle import DUE_ARROWS, Arrow, State
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.core.dependencies import Dependency, End
+    from penstock.core.dependencies import Dependency, JobEnd
     from penstock.core.ids import IdSource
     from penstock.core.job import Job
     from penstock.core.lifecycle import Moment
@@ -64,7 +64,7 @@ class Work:
         self.ready: set[int] = set()  #: numbers of the queues in which something may have become claimable
         self.ended: list[tuple[Job, Arrow]] = []  #: live jobs that completed, died or vanished, and how
         self.followed = 0  #: how many of these were looked into for the jobs that need them
-        self.ends: list[End] = []  #: what else is to be told to jobs that need others
+        self.ends: list[JobEnd] = []  #: what else is to be told to jobs that need others
         self.spared: dict[int, int] = {}  #: jobs that do not need any more what is ended here, by its id, on other shards
         self.given_up: list[int] = []  #: dead jobs that jobs of other shards still hope for, and that are gone now
         self.results: dict[int, bytes] = {}  #: what workers answered, by job

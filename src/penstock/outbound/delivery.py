@@ -12,7 +12,7 @@ from penstock.core import ids, limits
 from penstock.core.clock import settle
 from penstock.core.errors import PenstockError
 from penstock.core.events import EventKind
-from penstock.core.webhook import EVENT_NAMES, Progress
+from penstock.core.webhook import EVENT_NAMES, DeliveryProgress
 from penstock.outbound.request import write
 from penstock.outbound.sender import NotDelivered
 from penstock.outbound.timing import pause
@@ -72,7 +72,7 @@ class Courier:
         self._rewound = 0  #: how often the journal was taken back while it went through it
         self._woken = asyncio.Event()
         self._healed = asyncio.Event()  #: the store works again: no need to rest any longer
-        self._done = Progress(webhook.cursor)
+        self._done = DeliveryProgress(webhook.cursor)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -111,15 +111,15 @@ class Courier:
         """Tell whether something was delivered, or given up, that is not written down yet."""
         return bool(self._done.successes or self._done.failures)
 
-    def take_progress(self) -> Progress | None:
+    def take_progress(self) -> DeliveryProgress | None:
         """Return what happened since the last call, to be written down; None if nothing did."""
         if not self.has_news and self._done.cursor == self.cursor:
             return None
-        progress, self._done = self._done, Progress(self.cursor)
+        progress, self._done = self._done, DeliveryProgress(self.cursor)
         progress.cursor = self.cursor
         return progress
 
-    def give_back(self, progress: Progress) -> None:
+    def give_back(self, progress: DeliveryProgress) -> None:
         """Take back what could not be written down."""
         self._done.successes += progress.successes
         self._done.failures += progress.failures

@@ -21,7 +21,7 @@ from penstock.outbound.delivery import Courier, Policy, subjects_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.core.webhook import Progress
+    from penstock.core.webhook import DeliveryProgress
     from penstock.engine.engine import Engine
     from penstock.outbound.delivery import Post
     from penstock.store.contract import JournalBlock
@@ -130,7 +130,7 @@ class PostOffice(Keeper):
             self._left.append(courier)
 
     async def _note(self, *, everybody: bool) -> None:
-        noted: list[tuple[Courier, Progress]] = []
+        noted: list[tuple[Courier, DeliveryProgress]] = []
         left, self._left = self._left, []
         for courier in (*left, *self._couriers.values()):
             if everybody or courier.has_news or courier in left:

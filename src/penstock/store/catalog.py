@@ -11,7 +11,7 @@ from penstock.core import limits
 from penstock.core.errors import TooMany
 from penstock.core.lifecycle import STORED_STATES, State
 from penstock.core.pool_shares import Shares
-from penstock.core.queue import Counts, Queue, QueueKey, Standing
+from penstock.core.queue import Queue, QueueKey, Standing, StateCounts
 from penstock.store.contract import Horizon
 
 if TYPE_CHECKING:
@@ -163,10 +163,10 @@ class CatalogReads(Generic[C]):
     def queue_of(self, job: Job) -> Queue:
         return self.queue_by_number(job.queue)
 
-    def counts(self, queue: Queue) -> Counts:
+    def counts(self, queue: Queue) -> StateCounts:
         return as_counts(self.catalog.tallies[queue.number])
 
-    def totals(self) -> Counts:
+    def totals(self) -> StateCounts:
         total = self.catalog.total
         for number, queue in self.catalog.frozen.items():
             if not queue.move.standing.is_seen:  # it counts on the shard where it is
@@ -189,6 +189,6 @@ def empty_tally() -> Tally:
     return [0] * len(STORED_STATES)
 
 
-def as_counts(tally: Tally) -> Counts:
+def as_counts(tally: Tally) -> StateCounts:
     """Name the numbers of a tally."""
-    return Counts(*tally)
+    return StateCounts(*tally)

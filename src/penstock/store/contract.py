@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from penstock.core.apikey import ApiKey
-    from penstock.core.bulk_records import Chunk, Entry
+    from penstock.core.bulk_records import BulkRecord, Chunk
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
-    from penstock.core.dependencies import Dependency, End, Need, NeedCount, Relay
+    from penstock.core.dependencies import Dependency, JobEnd, Need, NeedCount, Relay
     from penstock.core.events import Event
     from penstock.core.group_limits import GroupLimits
     from penstock.core.history import History
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.lifecycle import State
     from penstock.core.pool_shares import Shares
-    from penstock.core.queue import Counts, Move, Queue, QueueKey, QueueSettings, Standing
+    from penstock.core.queue import Move, Queue, QueueKey, QueueSettings, Standing, StateCounts
     from penstock.core.reservations import Reservation
     from penstock.core.sharding import Layout
     from penstock.core.webhook import Webhook
@@ -299,7 +299,7 @@ class Transaction(Protocol):
     async def queue_move(self, queue: Queue, move: Move) -> None:
         """Write where a queue stands in its way. Raises RowChanged if it does not stand where it was read any more."""
 
-    async def queue_count(self, queue: Queue) -> Counts:
+    async def queue_count(self, queue: Queue) -> StateCounts:
         """Count the jobs of a queue, one by one."""
 
     async def queue_tied(self, queue: Queue) -> bool:
@@ -320,7 +320,7 @@ class Transaction(Protocol):
     async def log_insert(self, logs: Sequence[tuple[int, Sequence[LogEntry]]]) -> None:
         """Write whole logs, by job, that has none yet."""
 
-    def counts(self, queue: Queue) -> Counts:
+    def counts(self, queue: Queue) -> StateCounts:
         """Return how many jobs are in each state, including what this transaction has written."""
 
     async def is_empty(self, queue: Queue) -> bool:
@@ -432,7 +432,7 @@ class Transaction(Protocol):
     async def need_add(self, needs: Sequence[Dependency]) -> None:
         """Write new dependencies."""
 
-    async def need_open(self, ends: Sequence[End], limit: int) -> list[Dependency]:
+    async def need_open(self, ends: Sequence[JobEnd], limit: int) -> list[Dependency]:
         """Read up to ``limit`` open dependencies on jobs that have ended, in the order of the ends, then of the waiting jobs.
 
         Of each end only those whose job has an id above its ``after`` and below its ``serial``.
@@ -458,10 +458,10 @@ class Transaction(Protocol):
 
     # Ends of needed jobs that not everybody could be told of yet. While there are any, the horizon says so.
 
-    async def end_add(self, ends: Sequence[End]) -> None:
+    async def end_add(self, ends: Sequence[JobEnd]) -> None:
         """Keep ends until they are removed. Their serials are fresh."""
 
-    async def end_list(self, limit: int) -> list[End]:
+    async def end_list(self, limit: int) -> list[JobEnd]:
         """Read up to ``limit`` ends, lowest serial first, and hold them for this transaction.
 
         Fewer when their results and errors reach ``flow_bytes_batch_max``.
@@ -470,7 +470,7 @@ class Transaction(Protocol):
     async def end_pending(self, jobs: Sequence[int]) -> set[int]:
         """Return which of some jobs have an end that is kept."""
 
-    async def end_advance(self, end: End) -> None:
+    async def end_advance(self, end: JobEnd) -> None:
         """Write the ``after`` of an end that is kept."""
 
     async def end_remove(self, serials: Sequence[int]) -> None:
@@ -487,7 +487,7 @@ class Transaction(Protocol):
     async def relay_asked(self, jobs: Sequence[int], shard: int) -> dict[int, int | None]:
         """Return for which of some jobs a shard has asked, and how often it was told of their ends; None: no end yet."""
 
-    async def relay_end(self, ends: Sequence[tuple[End, int]]) -> None:
+    async def relay_end(self, ends: Sequence[tuple[JobEnd, int]]) -> None:
         """Have the ends of jobs told to all shards that have asked, instead of any earlier end of theirs.
 
         Each with the id of a job that does not need it any more, or 0.
@@ -593,16 +593,16 @@ class Transaction(Protocol):
 
     # The ledger: see core/bulk_records.py.
 
-    async def entry_load(self, kind: int, namespace: str, name: str, number: int | None = None) -> list[Entry]:
+    async def entry_load(self, kind: int, namespace: str, name: str, number: int | None = None) -> list[BulkRecord]:
         """Read entries, all numbers or one, in order of the numbers; held like ``job_load``."""
 
-    async def entry_load_all(self, kind: int, namespace: str, places: Sequence[tuple[str, int | None]]) -> list[Entry]:
+    async def entry_load_all(self, kind: int, namespace: str, places: Sequence[tuple[str, int | None]]) -> list[BulkRecord]:
         """``entry_load`` for many: names, each with all its numbers (None) or one. Those of a name come in order."""
 
-    async def entry_save(self, entries: Sequence[Entry]) -> None:
+    async def entry_save(self, entries: Sequence[BulkRecord]) -> None:
         """Write entries: new ones, or in place of those that were read with that version. Raises RowChanged."""
 
-    async def entry_remove(self, entries: Sequence[Entry]) -> None:
+    async def entry_remove(self, entries: Sequence[BulkRecord]) -> None:
         """Delete entries that were read with that version. Raises RowChanged."""
 
     async def chunk_add(self, chunks: Sequence[Chunk]) -> None:
@@ -801,10 +801,10 @@ class Store(Protocol):
     def queue_of(self, job: Job) -> Queue:
         """Return the queue of a job."""
 
-    def counts(self, queue: Queue) -> Counts:
+    def counts(self, queue: Queue) -> StateCounts:
         """Return how many jobs are in each state."""
 
-    def totals(self) -> Counts:
+    def totals(self) -> StateCounts:
         """Return how many jobs are in each state, over all queues."""
 
     async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
@@ -860,7 +860,7 @@ class Store(Protocol):
     async def head_list(self, ids: Sequence[int]) -> list[Job]:
         """Read some jobs without their payloads, in this order. Unknown and damaged ones are left out."""
 
-    async def entry_list(self, search: Search) -> list[Entry]:
+    async def entry_list(self, search: Search) -> list[BulkRecord]:
         """Read entries of the ledger, on its own connection."""
 
     async def entry_totals(self, kind: int) -> tuple[int, int]:

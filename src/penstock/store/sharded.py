@@ -13,7 +13,7 @@ import msgspec
 from penstock.core import limits
 from penstock.core.errors import QueueMoving, StorageFailed
 from penstock.core.ids import shard_of
-from penstock.core.queue import Counts, Standing
+from penstock.core.queue import Standing, StateCounts
 from penstock.core.sharding import shard_for
 from penstock.store.contract import Capabilities, StoreStatus
 
@@ -227,7 +227,7 @@ class ShardedStore:
         assert guess is not None
         return self.shards[guess].queue_of(job)
 
-    def counts(self, queue: Queue) -> Counts:
+    def counts(self, queue: Queue) -> StateCounts:
         return self._shard_with(queue).counts(queue)
 
     def _shard_with(self, queue: Queue) -> Store:
@@ -238,9 +238,9 @@ class ShardedStore:
                     return shard
         return self.of_queue(queue.key)
 
-    def totals(self) -> Counts:
+    def totals(self) -> StateCounts:
         each = [shard.totals() for shard in self.shards]
-        return Counts(*(sum(getattr(counts, name) for counts in each) for name in Counts.__struct_fields__))
+        return StateCounts(*(sum(getattr(counts, name) for counts in each) for name in StateCounts.__struct_fields__))
 
     # Jobs.
 

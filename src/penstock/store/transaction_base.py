@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from penstock.core.events import Event
-    from penstock.core.queue import Counts, Move, Queue, QueueKey, QueueSettings
+    from penstock.core.queue import Move, Queue, QueueKey, QueueSettings, StateCounts
     from penstock.core.sharding import Layout
 
 
@@ -65,7 +65,7 @@ class Draft(Generic[C]):
     def namespace_number(self, name: str) -> int | None:
         return self._catalog.namespaces.get(name)
 
-    def counts(self, queue: Queue) -> Counts:
+    def counts(self, queue: Queue) -> StateCounts:
         tally = self._catalog.tallies[queue.number]
         delta = self._deltas.get(queue.number)
         return as_counts(tally if delta is None else [a + b for a, b in zip(tally, delta, strict=True)])

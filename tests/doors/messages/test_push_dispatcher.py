@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import ManualClock
     from penstock.core.job import Job
-    from penstock.core.queue import Subscription
+    from penstock.core.queue import PushSubscription
 
 pytestmark = pytest.mark.anyio
 
@@ -98,7 +98,7 @@ async def office(engine: Engine, post: FakePost) -> AsyncIterator[PushDispatcher
     await running.stop()
 
 
-async def subscribe(engine: Engine, queue: QueueKey = QUEUE, url: str = URL) -> Subscription:
+async def subscribe(engine: Engine, queue: QueueKey = QUEUE, url: str = URL) -> PushSubscription:
     return await engine.run(AddSubscription(queue, url, ""))
 
 

@@ -16,7 +16,7 @@ from penstock.core.events import EventKind
 from penstock.core.ids import to_uuid
 from penstock.core.job import DeathReason, JobFlag, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.queue import Counts, QueueKey
+from penstock.core.queue import QueueKey, StateCounts
 from penstock.core.sharding import shard_for
 from penstock.engine import timers
 from penstock.engine.engine import Engine
@@ -83,7 +83,7 @@ async def test_a_job_waits_until_all_it_needs_have_completed(engine: Engine) -> 
     first, second = await child(engine), await child(engine)
     parent = await push(engine, needs=(first.id, second.id))
     assert await state(engine, parent) is State.WAITING_CHILDREN
-    assert engine.store.totals() == Counts(waiting=2, waiting_children=1)
+    assert engine.store.totals() == StateCounts(waiting=2, waiting_children=1)
     await complete(engine, first, b'"one"')
     assert await claim(engine) is None
     waiting = asyncio.ensure_future(claim_job(engine, wait_ms=60_000))
@@ -145,7 +145,7 @@ async def test_a_need_that_names_nobody_is_refused_and_stores_nothing(
 ) -> None:
     with pytest.raises(InvalidInput, match=error):
         await engine.run(Push(QUEUE, [NewJob(b"1", job_id="me", needs=needs), NewJob(b"2", job_id="later", needs=("me",))]))
-    assert engine.store.totals() == Counts()
+    assert engine.store.totals() == StateCounts()
 
 
 async def test_a_delay_runs_on_while_a_job_waits_for_others(engine: Engine, clock: ManualClock) -> None:
@@ -236,7 +236,7 @@ async def test_one_that_waits_can_be_cancelled_discarded_edited_and_expires(engi
     states = [await state(engine, job) for job in (cancelled, discarded, expiring)]
     assert states == [State.NOWHERE, State.DEAD, State.NOWHERE]
     await complete(engine, needed)
-    assert engine.store.totals() == Counts(completed=1, dead=1)
+    assert engine.store.totals() == StateCounts(completed=1, dead=1)
 
 
 async def test_dependencies_can_be_dropped_and_children_cancelled(engine: Engine) -> None:
@@ -274,7 +274,7 @@ async def test_obliterating_a_queue_takes_parents_that_are_let_go_by_it(engine: 
     parent = await push(engine, needs=(needed.id,), flags=policy)
     await push(engine, needs=(parent.id,))
     assert await admin.obliterate(engine.of(QUEUE), QUEUE) == 3
-    assert engine.store.totals() == Counts()
+    assert engine.store.totals() == StateCounts()
     assert engine.store.queue_find(QUEUE) is None
 
 
@@ -323,7 +323,7 @@ async def test_a_long_chain_fails_in_slices_and_every_error_is_short_and_names_t
     ]
     jobs = await engine.run(Push(QUEUE, chain))
     await clock.advance(1_500)
-    assert engine.store.totals() == Counts(dead=length - 1)
+    assert engine.store.totals() == StateCounts(dead=length - 1)
     last = await stored(engine, jobs[-1])
     assert last is not None
     assert details_of(last).error == "Child job c0 failed: the job was gone before it completed (expire)"
@@ -397,7 +397,7 @@ async def test_results_that_are_copied_are_bounded_too(
     needed = await child(engine)
     parents = await push_many(engine, 5, needs=(needed.id,))
     await complete(engine, needed, b'"' + b"x" * 600 + b'"')
-    assert engine.store.totals() == Counts(waiting=2, completed=1, waiting_children=3)
+    assert engine.store.totals() == StateCounts(waiting=2, completed=1, waiting_children=3)
     await clock.advance(0)
     assert await states(engine, parents) == [State.WAITING] * 5
 
@@ -511,7 +511,7 @@ async def test_drain_leaves_those_that_wait_for_others_and_clean_takes_them_if_a
     (cleaned,) = await admin.clean(engine.of(QUEUE), QUEUE, 0, (State.WAITING_CHILDREN,), 10)
     assert cleaned.id == parent.id
     await complete(engine, needed)
-    assert engine.store.totals() == Counts(completed=1)
+    assert engine.store.totals() == StateCounts(completed=1)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from penstock.core.errors import InvalidInput, WrongState
 from penstock.core.events import EventKind
 from penstock.core.job import BackoffType, Dedup, Details, JobFlag, NewJob, details_of, encode_details
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.queue import Counts, StallConfig
+from penstock.core.queue import StallConfig, StateCounts
 from penstock.engine.jobs.push import Push
 from penstock.engine.jobs.settle import Fail, Hold
 from penstock.engine.jobs.update import AddLog, EditData
@@ -146,7 +146,7 @@ async def test_a_duplicate_that_replaces_makes_the_waiting_job_what_it_says_itse
     assert found.expires_at == found.created_at + 2_000 == clock.now_ms() + 2_000
     assert await payload(engine, first) == b"newer"
     assert [job.id for job in await claim_all(engine)] == [other.id, first.id]
-    assert engine.store.totals() == Counts(active=2)
+    assert engine.store.totals() == StateCounts(active=2)
     assert engine.stats.pushed == 2
 
 
@@ -190,7 +190,7 @@ async def test_nobody_is_replaced_while_somebody_works_on_it(engine: Engine) -> 
     await claim_job(engine)
     assert (await keyed(engine, LATEST, data=b"new")).id == first.id
     assert await payload(engine, first) == b"old"
-    assert engine.store.totals() == Counts(active=1)
+    assert engine.store.totals() == StateCounts(active=1)
 
 
 async def test_a_replaced_job_is_still_needed_by_those_that_need_it(engine: Engine) -> None:
@@ -218,7 +218,7 @@ async def test_within_one_bulk_the_last_wins_and_others_keep_what_they_got(engin
     )
     assert len({job.id for job in jobs}) == 3
     assert await payload(engine, jobs[1]) == b"3"
-    assert engine.store.totals() == Counts(waiting=2, waiting_children=1)
+    assert engine.store.totals() == StateCounts(waiting=2, waiting_children=1)
     for job in await claim_all(engine):
         await ack(engine, job)
     assert await state(engine, jobs[3]) is State.WAITING  # the child knew that somebody needs it

@@ -10,7 +10,7 @@ from penstock.core import ids
 from penstock.core.errors import InvalidInput
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.queue import Counts, QueueKey
+from penstock.core.queue import QueueKey, StateCounts
 from penstock.engine.jobs.push import Push
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, push_many, state
 
@@ -92,7 +92,7 @@ async def test_a_taken_job_id_answers_with_the_job_that_has_it_whatever_its_stat
     assert (await push(engine, job_id="order-1")).id == job.id
     await ack(engine, job)
     assert (await push(engine, job_id="order-1")).id == job.id
-    assert engine.store.totals() == Counts(completed=1)
+    assert engine.store.totals() == StateCounts(completed=1)
     found = await engine.store.job_get("default", "order-1")
     assert found is not None
     assert found[1].data == b"first"
@@ -144,7 +144,7 @@ async def test_an_own_id_that_looks_like_ours_is_refused_and_nothing_of_its_bulk
     forged = ids.to_uuid(ids.IdSource().next(1_900_000_000_000))
     with pytest.raises(InvalidInput, match="jobId is spelled like an id that Penstock gives out"):
         await engine.run(Push(QUEUE, [NewJob(b"1", job_id="fine"), NewJob(b"2", job_id=forged)]))
-    assert engine.store.totals() == Counts()
+    assert engine.store.totals() == StateCounts()
 
 
 async def test_the_id_of_an_existing_job_as_job_id_answers_with_that_job(engine: Engine) -> None:

@@ -12,7 +12,7 @@ from penstock.core.errors import JobNotFound, StaleLease, WrongState
 from penstock.core.events import EventKind
 from penstock.core.job import DeathReason, JobFlag, details_of
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.queue import Counts, StallConfig
+from penstock.core.queue import StallConfig, StateCounts
 from penstock.engine.jobs.settle import Ack, Fail, Hold, Progress, Release
 from penstock.engine.jobs.update import MoveJob
 from penstock.engine.queues.admin import Configure
@@ -81,7 +81,7 @@ async def test_remove_on_complete_leaves_nothing(engine: Engine) -> None:
     assert await ack(engine, job, b"1") is None
     assert await stored(engine, job) is None
     assert await engine.store.result_get(job.id) is None
-    assert engine.store.totals() == Counts()
+    assert engine.store.totals() == StateCounts()
     assert engine.stats.completed == 1
 
 

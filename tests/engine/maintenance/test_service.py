@@ -12,7 +12,7 @@ from penstock.core import limits
 from penstock.core.durability import Durability
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.queue import Counts, DlqConfig
+from penstock.core.queue import DlqConfig, StateCounts
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.settle import Ack, Fail, Hold
 from penstock.engine.maintenance.service import Archivist, Retention, Undertaker
@@ -66,7 +66,7 @@ async def dlq(engine: Engine, **rule: object) -> None:
 async def test_the_newest_completed_jobs_are_kept(engine: Engine) -> None:
     jobs = await complete(engine, 15)
     await Archivist(engine).run_once()
-    assert engine.store.totals() == Counts(completed=10)
+    assert engine.store.totals() == StateCounts(completed=10)
     assert await state(engine, jobs[4]) is State.NOWHERE
     assert await engine.store.result_get(jobs[4].id) is None
     assert await engine.store.result_get(jobs[5].id) == b"1"
@@ -77,7 +77,7 @@ async def test_old_completed_jobs_are_forgotten(engine: Engine, clock: ManualClo
     await clock.advance(60_001)
     (young,) = await complete(engine, 1)
     await Archivist(engine).run_once()
-    assert engine.store.totals() == Counts(completed=1)
+    assert engine.store.totals() == StateCounts(completed=1)
     assert await state(engine, young) is State.COMPLETED
 
 
@@ -136,7 +136,7 @@ async def test_jobs_that_cannot_be_tried_again_do_not_hide_those_behind_them(eng
     assert engine.store.totals().dead == 3
     await dlq(engine, auto_retry=True, auto_retry_interval=1_000, max_auto_retries=1)
     await undertaker.run_once()
-    assert engine.store.totals() == Counts(waiting=3)
+    assert engine.store.totals() == StateCounts(waiting=3)
 
 
 async def test_a_dead_job_whose_unique_key_is_taken_waits_for_it(engine: Engine, clock: ManualClock) -> None:
@@ -159,7 +159,7 @@ async def test_keepers_run_by_themselves_and_can_be_stopped_twice(engine: Engine
     engine.start()
     engine.start()
     await clock.advance(5_000)
-    assert engine.store.totals() == Counts(completed=10)
+    assert engine.store.totals() == StateCounts(completed=10)
     await engine.rest()
     await engine.rest()
 

@@ -12,7 +12,7 @@ from penstock.core import limits
 from penstock.core.errors import PartlyDone, StorageFailed
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.queue import Counts, QueueKey
+from penstock.core.queue import QueueKey, StateCounts
 from penstock.engine.jobs.settle import Ack, Fail, Hold
 from penstock.engine.queues import admin
 from penstock.store.sqlite import SqliteStore
@@ -35,7 +35,7 @@ async def test_a_drain_removes_waiting_and_delayed_jobs_and_leaves_active_ones(e
     await push(engine, delay=1_000)
     working = await claim_job(engine)
     assert await admin.drain(engine, QUEUE) == MANY
-    assert engine.store.totals() == Counts(active=1)
+    assert engine.store.totals() == StateCounts(active=1)
     assert await ack(engine, working) is None
     assert await admin.drain(engine, QUEUE) == 0
     assert await admin.drain(engine, QueueKey("default", "unknown")) == 0
@@ -96,7 +96,7 @@ async def test_a_job_that_fails_while_its_queue_is_emptied_is_removed_too(
 
     monkeypatch.setattr(engine.store, "job_select", select_late)
     assert await remove(engine, QUEUE) == 1
-    assert engine.store.totals() == Counts(waiting=1)
+    assert engine.store.totals() == StateCounts(waiting=1)
 
 
 async def test_an_obliterated_queue_is_gone_with_everything(engine: Engine) -> None:
@@ -106,10 +106,10 @@ async def test_an_obliterated_queue_is_gone_with_everything(engine: Engine) -> N
     await push(engine, delay=5_000)
     assert await admin.obliterate(engine, QUEUE) == 6
     assert engine.store.queue_find(QUEUE) is None
-    assert engine.store.totals() == Counts()
+    assert engine.store.totals() == StateCounts()
     assert await ack(engine, working) is not None
     await push(engine)
-    assert engine.store.totals() == Counts(waiting=1)
+    assert engine.store.totals() == StateCounts(waiting=1)
 
 
 async def test_many_delayed_jobs_are_promoted_earliest_first(engine: Engine) -> None:
@@ -126,7 +126,7 @@ async def test_all_dead_jobs_are_revived_except_those_whose_unique_key_is_taken(
         await fail(engine, job)
     taken = [await push(engine, unique_key=f"k{number}") for number in range(0, MANY, 100)]
     assert await admin.revive(engine, QUEUE) == MANY - len(taken)
-    assert engine.store.totals() == Counts(waiting=MANY, dead=len(taken))
+    assert engine.store.totals() == StateCounts(waiting=MANY, dead=len(taken))
 
 
 async def test_who_revives_at_the_same_time_as_others_finds_those_they_have_left(engine: Engine) -> None:
@@ -135,7 +135,7 @@ async def test_who_revives_at_the_same_time_as_others_finds_those_they_have_left
         await fail(engine, job)
     revived = await asyncio.gather(*(admin.revive(engine, QUEUE, 5) for _ in range(5)))
     assert sorted(revived) == [0, 5, 5, 5, 5]
-    assert engine.store.totals() == Counts(waiting=20)
+    assert engine.store.totals() == StateCounts(waiting=20)
 
 
 async def test_a_purge_removes_dead_jobs_only(engine: Engine) -> None:
@@ -144,7 +144,7 @@ async def test_a_purge_removes_dead_jobs_only(engine: Engine) -> None:
         await fail(engine, job)
     await push(engine)
     assert await admin.purge(engine, QUEUE) == 3
-    assert engine.store.totals() == Counts(waiting=1)
+    assert engine.store.totals() == StateCounts(waiting=1)
 
 
 async def test_completed_jobs_are_replayed(engine: Engine) -> None:
@@ -152,7 +152,7 @@ async def test_completed_jobs_are_replayed(engine: Engine) -> None:
         await claim_job(engine)
         await ack(engine, job)
     assert await admin.move_many(engine, QUEUE, Arrow.REPLAY) == 3
-    assert engine.store.totals() == Counts(waiting=3)
+    assert engine.store.totals() == StateCounts(waiting=3)
 
 
 @pytest.mark.parametrize("arrow", [Arrow.REPLAY, Arrow.REVIVE, Arrow.PROMOTE])
@@ -203,7 +203,7 @@ async def test_what_is_interrupted_says_how_far_it_got(engine: Engine, monkeypat
     with pytest.raises(PartlyDone, match=r"Interrupted after \d+ jobs, the others are untouched: Storage failed") as raised:
         await admin.drain(engine, QUEUE)
     done = int(str(raised.value).split()[2])
-    assert engine.store.totals() == Counts(waiting=MANY - done)
+    assert engine.store.totals() == StateCounts(waiting=MANY - done)
 
 
 async def _broken() -> None:

@@ -15,7 +15,7 @@ from penstock.engine.queues.push_subscriptions import AddSubscription, RemoveSub
 from tests.support.engines import QUEUE, push
 
 if TYPE_CHECKING:
-    from penstock.core.queue import Subscription
+    from penstock.core.queue import PushSubscription
     from penstock.engine.engine import Engine
 
 pytestmark = pytest.mark.anyio
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.anyio
 OTHER = QueueKey("other", "mail")
 
 
-async def add(engine: Engine, queue: QueueKey = QUEUE) -> Subscription:
+async def add(engine: Engine, queue: QueueKey = QUEUE) -> PushSubscription:
     return await engine.run(AddSubscription(queue, "http://good.com/", "secret"))
 
 
-def of(engine: Engine, queue: QueueKey = QUEUE) -> tuple[Subscription, ...]:
+def of(engine: Engine, queue: QueueKey = QUEUE) -> tuple[PushSubscription, ...]:
     found = engine.store.queue_find(queue)
     return () if found is None else found.settings.subscriptions
 

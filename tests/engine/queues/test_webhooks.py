@@ -9,7 +9,7 @@ import pytest
 from penstock.core import ids, limits
 from penstock.core.errors import InvalidInput, TooMany, WebhookNotFound
 from penstock.core.events import EventKind
-from penstock.core.webhook import KINDS, Progress, check_events
+from penstock.core.webhook import KINDS, DeliveryProgress, check_events
 from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, NoteDeliveries, RemoveWebhook
 from tests.support.engines import push, push_many
 
@@ -68,14 +68,18 @@ async def test_switching_on_what_is_on_changes_nothing(engine: Engine) -> None:
 async def test_a_note_adds_up_and_never_goes_back(engine: Engine) -> None:
     webhook = await add(engine)
     await push_many(engine, 60)
-    await engine.run(NoteDeliveries([(webhook.id, Progress(50, 2, 1, 77)), (5, Progress(1)), (webhook.id, Progress(40, 1))]))
+    await engine.run(
+        NoteDeliveries(
+            [(webhook.id, DeliveryProgress(50, 2, 1, 77)), (5, DeliveryProgress(1)), (webhook.id, DeliveryProgress(40, 1))]
+        )
+    )
     (noted,) = engine.store.webhook_list()
     assert (noted.cursor, noted.successes, noted.failures, noted.last_triggered) == (50, 3, 1, 77)
 
 
 async def test_a_note_never_points_behind_the_end_of_the_journal(engine: Engine) -> None:
     webhook = await add(engine)
-    await engine.run(NoteDeliveries([(webhook.id, Progress(50))]))
+    await engine.run(NoteDeliveries([(webhook.id, DeliveryProgress(50))]))
     (noted,) = engine.store.webhook_list()
     assert noted.cursor == engine.store.journal_next < 50
 

@@ -25,7 +25,7 @@ from penstock.core.events import EventKind
 from penstock.core.ids import ID_MAX, TIME_SHIFT, shard_of, to_uuid
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.queue import Counts, Move, QueueKey, QueueSettings, Standing
+from penstock.core.queue import Move, QueueKey, QueueSettings, Standing, StateCounts
 from penstock.core.schedule import Schedule
 from penstock.core.sharding import Layout, check_together, shard_for
 from penstock.engine.engine import Engine
@@ -307,8 +307,8 @@ async def test_a_crash_after_any_step_loses_nothing_and_doubles_nothing(
         await rebalance(fleet, clock)
         queue = fleet.engines[2].store.queue_find(MOVES)
         assert queue is not None
-        assert fleet.store.counts(queue) == Counts(waiting=6, active=1, completed=1)
-        assert fleet.store.totals() == Counts(waiting=6, active=1, completed=1)
+        assert fleet.store.counts(queue) == StateCounts(waiting=6, active=1, completed=1)
+        assert fleet.store.totals() == StateCounts(waiting=6, active=1, completed=1)
         for job in jobs:
             assert await is_there(fleet, job)
             found = [await store.job_places([job.id]) for store in fleet.store.shards]
@@ -331,7 +331,7 @@ async def test_a_move_that_is_given_up_leaves_nothing_that_could_come_back(place
         # Somebody who was asleep goes on with what was given up: refused at both ends.
         await within(clock, fleet.engines[0].run(Leave(MOVES, 2, 8)))
         for stale in (
-            fleet.engines[0].run(Depart(MOVES, 7, Counts(waiting=5), ())),
+            fleet.engines[0].run(Depart(MOVES, 7, StateCounts(waiting=5), ())),
             fleet.engines[2].run(Open(MOVES, 8, (), None)),
         ):
             with pytest.raises(RebalanceRefused):
@@ -339,7 +339,7 @@ async def test_a_move_that_is_given_up_leaves_nothing_that_could_come_back(place
         await go_on(fleet, clock)
         queue = fleet.store.queue_find(MOVES)
         assert queue is not None
-        assert fleet.store.counts(queue) == Counts(waiting=4, completed=1)
+        assert fleet.store.counts(queue) == StateCounts(waiting=4, completed=1)
         with pytest.raises(RebalanceRefused):
             await within(clock, fleet.engines[2].run(Unload(MOVES, 7, (), 0)))
 
@@ -446,7 +446,7 @@ async def test_who_is_held_for_too_long_is_told_to_come_back(places: list[str], 
         assert isinstance(outcome, QueueMoving)
         await go_on(fleet, clock)
         assert await within(clock, fleet.run(Ack("default", [Hold(job.id, taken.job.token)], [None]))) == [None]
-        assert fleet.store.totals() == Counts(completed=1)
+        assert fleet.store.totals() == StateCounts(completed=1)
 
 
 async def test_who_waits_for_a_job_gets_it_at_the_new_place(places: list[str], clock: ManualClock) -> None:
@@ -504,10 +504,10 @@ async def test_delayed_jobs_and_leases_wait_until_their_queue_is_there(places: l
     async with fleet_on(places, clock, 3) as fleet:
         await go_until(fleet, clock, "arrive")
         await clock.advance(62_000)
-        assert fleet.store.totals() == Counts(delayed=1, active=1)
+        assert fleet.store.totals() == StateCounts(delayed=1, active=1)
         await go_on(fleet, clock)
         await clock.advance(1_100)
-        await until(lambda: fleet.store.totals() == Counts(waiting=1, active=1))
+        await until(lambda: fleet.store.totals() == StateCounts(waiting=1, active=1))
         await clock.advance(limits.move_lease_ms + 3_000)  # nobody renewed the lease
         assert {each.job.id for each in await fleet.run(Claim(MOVES, 2))} <= {late.id, held.id}
         assert fleet.store.totals().active + fleet.store.totals().delayed + fleet.store.totals().waiting == 2
@@ -643,7 +643,7 @@ async def test_a_shard_that_fails_in_the_middle_has_the_queue_served_again_at_on
         await go_on(fleet, clock)
         queue = fleet.engines[2].store.queue_find(MOVES)
         assert queue is not None
-        assert fleet.store.counts(queue) == Counts(waiting=2, completed=1)
+        assert fleet.store.counts(queue) == StateCounts(waiting=2, completed=1)
         assert [each.job.id for each in await fleet.run(Claim(MOVES, 5))] == [job.id for job in jobs[1:]]
 
 
@@ -663,7 +663,7 @@ async def test_a_queue_that_is_removed_after_a_try_leaves_nothing_behind(places:
         await within(clock, obliterate(fleet, MOVES))
         await go_on(fleet, clock)
         assert fleet.store.queues() == []
-        assert fleet.store.totals() == Counts()
+        assert fleet.store.totals() == StateCounts()
         assert shard_of((await push(fleet, MOVES)).id) == 2
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.core.bulk_records import Chunk, Entry, EntryKind
+from penstock.core.bulk_records import BulkRecord, Chunk, EntryKind
 from penstock.core.errors import RowChanged
 from penstock.core.lifecycle import State
 from penstock.store.contract import Search
@@ -19,18 +19,18 @@ pytestmark = pytest.mark.anyio
 EPOCH = EntryKind.EPOCH
 
 
-async def save(bench: Workbench, *entries: Entry) -> None:
+async def save(bench: Workbench, *entries: BulkRecord) -> None:
     async with bench.transaction() as tx:
         await tx.entry_save(entries)
 
 
-async def load(bench: Workbench, kind: int, namespace: str, name: str, number: int | None = None) -> list[Entry]:
+async def load(bench: Workbench, kind: int, namespace: str, name: str, number: int | None = None) -> list[BulkRecord]:
     async with bench.transaction() as tx:
         return await tx.entry_load(kind, namespace, name, number)
 
 
 async def test_entries_are_kept_as_they_are(bench: Workbench) -> None:
-    first = Entry(EPOCH, "default", "g ä", 2, 5, b"\x00body", 7)
+    first = BulkRecord(EPOCH, "default", "g ä", 2, 5, b"\x00body", 7)
     second = first._replace(number=1, at=6, body=b"")
     await save(bench, first, second, first._replace(namespace="other"), first._replace(kind=EntryKind.STAGE))
     await bench.restart()
@@ -40,7 +40,7 @@ async def test_entries_are_kept_as_they_are(bench: Workbench) -> None:
 
 
 async def test_many_entries_are_read_at_once(bench: Workbench) -> None:
-    entries = [Entry(EPOCH, "default", name, number, 5, b"x") for name in ("a", "b", "ä") for number in (3, 1, 2)]
+    entries = [BulkRecord(EPOCH, "default", name, number, 5, b"x") for name in ("a", "b", "ä") for number in (3, 1, 2)]
     await save(bench, *entries, entries[0]._replace(namespace="other"), entries[0]._replace(kind=EntryKind.STAGE))
     async with bench.transaction() as tx:
         found = await tx.entry_load_all(EPOCH, "default", [("ä", None), ("a", 2), ("none", None), ("b", 9)])
@@ -52,11 +52,11 @@ async def test_many_entries_are_read_at_once(bench: Workbench) -> None:
 
 
 async def test_an_entry_takes_the_place_of_the_one_that_was_read(bench: Workbench) -> None:
-    await save(bench, Entry(EPOCH, "default", "g", 1, 5, b"a"))
+    await save(bench, BulkRecord(EPOCH, "default", "g", 1, 5, b"a"))
     (read,) = await load(bench, EPOCH, "default", "g")
     await save(bench, read._replace(body=b"b", at=6, weight=9))
     (read_again,) = await load(bench, EPOCH, "default", "g")
-    assert read_again == Entry(EPOCH, "default", "g", 1, 6, b"b", 9, 2)
+    assert read_again == BulkRecord(EPOCH, "default", "g", 1, 6, b"b", 9, 2)
     for late in (read, read._replace(version=0)):
         with pytest.raises(RowChanged):
             await save(bench, late)
@@ -72,10 +72,10 @@ async def test_an_entry_takes_the_place_of_the_one_that_was_read(bench: Workbenc
 async def test_entries_are_listed_oldest_first(bench: Workbench) -> None:
     await save(
         bench,
-        Entry(EPOCH, "default", "g", 3, 5, b"a", 10),
-        Entry(EPOCH, "default", "h", 1, 4, b"b", 1),
-        Entry(EPOCH, "other", "g", 2, 5, b"c", 100),
-        Entry(EntryKind.GROUP, "default", "g", 0, 1),
+        BulkRecord(EPOCH, "default", "g", 3, 5, b"a", 10),
+        BulkRecord(EPOCH, "default", "h", 1, 4, b"b", 1),
+        BulkRecord(EPOCH, "other", "g", 2, 5, b"c", 100),
+        BulkRecord(EntryKind.GROUP, "default", "g", 0, 1),
     )
 
     async def listed(search: Search) -> list[tuple[str, str, int, bytes]]:
@@ -114,7 +114,7 @@ async def test_what_is_rolled_back_never_happened(bench: Workbench) -> None:
         await tx.chunk_add([Chunk(7, 0, "mail", 1, b"a")])
     with pytest.raises(ZeroDivisionError):
         async with bench.transaction() as tx:
-            await tx.entry_save([Entry(EPOCH, "default", "g", 1, 5)])
+            await tx.entry_save([BulkRecord(EPOCH, "default", "g", 1, 5)])
             await tx.chunk_take(7, [0])
             raise ZeroDivisionError
     assert await bench.store.entry_list(Search(EPOCH)) == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core import limits
-from penstock.core.dependencies import Dependency, End, Need, NeedCount
+from penstock.core.dependencies import Dependency, JobEnd, Need, NeedCount
 from penstock.core.errors import InvalidInput
 from penstock.core.lifecycle import State
 
@@ -22,8 +22,8 @@ def unfollowed(bench: Workbench) -> bool:
     return bench.store.horizon.unfollowed
 
 
-def end(bench: Workbench, job: Job, **more: Any) -> End:
-    return End(bench.serial(), job.id, Need.DONE, **more)
+def end(bench: Workbench, job: Job, **more: Any) -> JobEnd:
+    return JobEnd(bench.serial(), job.id, Need.DONE, **more)
 
 
 async def test_open_dependencies_are_found_by_what_is_needed(bench: Workbench) -> None:
@@ -138,8 +138,8 @@ async def test_ends_are_kept_in_order_until_they_are_removed_and_the_horizon_tel
     jobs = await bench.put(count=3)
     ends = [
         end(bench, jobs[2], result=b"7"),
-        End(bench.serial(), jobs[0].id, Need.FAILED, buries=True, inherited=True, error="broken"),
-        End(bench.serial(), jobs[0].id, Need.IGNORED, frees=True, error="again", after=5),
+        JobEnd(bench.serial(), jobs[0].id, Need.FAILED, buries=True, inherited=True, error="broken"),
+        JobEnd(bench.serial(), jobs[0].id, Need.IGNORED, frees=True, error="again", after=5),
     ]
     assert unfollowed(bench) is False
     with pytest.raises(RuntimeError):

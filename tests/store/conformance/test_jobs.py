@@ -11,7 +11,7 @@ from penstock.core import lifecycle
 from penstock.core.errors import PenstockError, RowChanged
 from penstock.core.job import Details, JobFlag, Payload, put_details
 from penstock.core.lifecycle import STORED_STATES, Arrow, State
-from penstock.core.queue import Counts, QueueKey
+from penstock.core.queue import QueueKey, StateCounts
 from penstock.store.contract import LogEntry, Page, Place, Selection
 from tests.store.conformance.workbench import MAIL
 
@@ -98,7 +98,7 @@ async def test_claimed_jobs_are_written_with_their_leases(bench: Workbench, kind
         lifecycle.move(job, Arrow.CLAIM, bench, 10_000 + number % kinds)
     async with bench.transaction() as tx:
         await tx.job_lease([(job, *each) for job, each in zip(jobs, before, strict=True)])
-    assert bench.store.totals() == Counts(active=40)
+    assert bench.store.totals() == StateCounts(active=40)
     assert bench.store.horizon.lapse_ms == min(job.lease_until or 0 for job in jobs)
     await bench.restart()
     for job in jobs:

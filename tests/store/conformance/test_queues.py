@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core.lifecycle import Arrow, State
-from penstock.core.queue import Counts, QueueKey, QueueSettings, StallConfig, Subscription
+from penstock.core.queue import PushSubscription, QueueKey, QueueSettings, StallConfig, StateCounts
 from tests.store.conformance.workbench import MAIL
 
 if TYPE_CHECKING:
@@ -21,7 +21,10 @@ SETTINGS = QueueSettings(
     rate_limit=5,
     concurrency=3,
     stall=StallConfig(enabled=False, max_stalls=9),
-    subscriptions=(Subscription(5, "https://good.com/ä?a=b", "geheim ☃", 7), Subscription(6, "http://other.com", "", 8)),
+    subscriptions=(
+        PushSubscription(5, "https://good.com/ä?a=b", "geheim ☃", 7),
+        PushSubscription(6, "http://other.com", "", 8),
+    ),
 )
 
 
@@ -63,10 +66,10 @@ async def test_what_is_rolled_back_did_not_happen(bench: Workbench) -> None:
             raise RuntimeError
     assert bench.store.queue_find(QueueKey("new", "new")) is None
     assert bench.queue(QueueKey("default", "old")).settings == QueueSettings()
-    assert bench.store.totals() == Counts(waiting=1)
+    assert bench.store.totals() == StateCounts(waiting=1)
     await bench.restart()
     assert bench.store.queue_find(QueueKey("new", "new")) is None
-    assert bench.store.totals() == Counts(waiting=1)
+    assert bench.store.totals() == StateCounts(waiting=1)
 
 
 async def test_a_removed_queue_is_forgotten(bench: Workbench) -> None:
@@ -84,11 +87,11 @@ async def test_counts_follow_every_write_and_survive_a_restart(bench: Workbench)
     await bench.put(state=State.DELAYED, run_at=bench.now_ms + 1_000)
     await bench.put(state=State.COMPLETED, count=2)
     await bench.put(state=State.DEAD)
-    assert bench.store.counts(bench.queue()) == Counts(waiting=1, delayed=1, active=0, completed=2, dead=1)
+    assert bench.store.counts(bench.queue()) == StateCounts(waiting=1, delayed=1, active=0, completed=2, dead=1)
     await bench.step(a, Arrow.CLAIM, 30_000)
-    assert bench.store.counts(bench.queue()) == Counts(waiting=0, delayed=1, active=1, completed=2, dead=1)
+    assert bench.store.counts(bench.queue()) == StateCounts(waiting=0, delayed=1, active=1, completed=2, dead=1)
     await bench.step(a, Arrow.CANCEL)
-    expected = Counts(waiting=0, delayed=1, active=0, completed=2, dead=1)
+    expected = StateCounts(waiting=0, delayed=1, active=0, completed=2, dead=1)
     assert bench.store.counts(bench.queue()) == expected
     assert bench.store.totals() == expected
     await bench.restart()

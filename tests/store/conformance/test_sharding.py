@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core import limits
-from penstock.core.dependencies import Dependency, End, Need, Relay
+from penstock.core.dependencies import Dependency, JobEnd, Need, Relay
 from penstock.core.errors import RowChanged
 from penstock.core.reservations import Reservation
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-DONE = End(7, 1, Need.DONE, result=b"\x00r")
-FAILED = End(8, 2, Need.FAILED, buries=True, frees=False, inherited=True, error="bro\x00ken")
+DONE = JobEnd(7, 1, Need.DONE, result=b"\x00r")
+FAILED = JobEnd(8, 2, Need.FAILED, buries=True, frees=False, inherited=True, error="bro\x00ken")
 
 
 async def due(bench: Workbench, shard: int = 1, limit: int = 10) -> list[Relay]:
@@ -31,7 +31,7 @@ async def test_ends_are_told_to_those_who_asked_and_nobody_else(bench: Workbench
         await tx.relay_ask([1, 2], 1, alive=False)
         await tx.relay_ask([1], 2, alive=False)
         assert await tx.relay_due(1, 10) == []
-        await tx.relay_end([(DONE, 0), (FAILED, 99), (End(9, 3, Need.DONE), 0)])
+        await tx.relay_end([(DONE, 0), (FAILED, 99), (JobEnd(9, 3, Need.DONE), 0)])
         assert await tx.relay_asked([1, 2, 3], 2) == {1: 0}
         assert await tx.relay_shards() == {1, 2}
     await bench.restart()
@@ -109,7 +109,7 @@ async def test_large_ends_are_read_in_portions(bench: Workbench) -> None:
     async with bench.transaction() as tx:
         await tx.relay_ask([1, 2, 3], 1, alive=False)
         large = b"x" * (limits.flow_bytes_batch_max // 2 + 1)
-        await tx.relay_end([(End(number, number, Need.DONE, result=large), 0) for number in (1, 2, 3)])
+        await tx.relay_end([(JobEnd(number, number, Need.DONE, result=large), 0) for number in (1, 2, 3)])
     assert len(await due(bench)) == 2
 
 

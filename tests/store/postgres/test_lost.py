@@ -12,7 +12,7 @@ import pytest
 from penstock.core.clock import SystemClock
 from penstock.core.errors import OutcomeUnknown, StorageFailed, TooMany
 from penstock.core.ids import NODES_MAX
-from penstock.core.webhook import Progress
+from penstock.core.webhook import DeliveryProgress
 from penstock.engine.maintenance.service import Healer
 from penstock.engine.queues.webhooks import AddWebhook, NoteDeliveries, RemoveWebhook
 from penstock.store.contract import JournalBlock
@@ -179,7 +179,7 @@ async def test_a_webhook_removed_at_one_server_is_not_brought_back_by_the_other(
         assert isinstance(b.store, PostgresStore)
         await b.store.follower.stop()  # it does not hear of anything any more
         await a.run(RemoveWebhook("default", hook.id))
-        await b.run(NoteDeliveries([(hook.id, Progress(5, successes=1))]))
+        await b.run(NoteDeliveries([(hook.id, DeliveryProgress(5, successes=1))]))
         assert await operator.fetchval("select count(*) from webhooks") == 0
 
 

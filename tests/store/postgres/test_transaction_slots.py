@@ -11,7 +11,7 @@ import pytest
 from penstock.core.clock import ManualClock, settle
 from penstock.core.events import EventKind
 from penstock.core.job import JobFlag, NewJob
-from penstock.core.queue import Counts, QueueKey
+from penstock.core.queue import QueueKey, StateCounts
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push
@@ -159,7 +159,7 @@ async def test_a_busy_server_has_several_transactions_under_way_and_each_job_onc
         async with asyncio.timeout(60):
             while sum(len(block.events) for block in told) < 3 * len(seen):
                 await asyncio.sleep(0.01)
-        assert engine.store.totals() == Counts()
+        assert engine.store.totals() == StateCounts()
         kept = await engine.store.journal_read(1, 10_000)
     assert lanes.most > 1
     assert len(seen) == len(set(seen)) == CLIENTS * ROUNDS * 5

@@ -14,7 +14,7 @@ from penstock.core.cron import CronKey, CronPlan
 from penstock.core.events import EventKind
 from penstock.core.group_limits import GroupDefaults, GroupLimits
 from penstock.core.lifecycle import State
-from penstock.core.queue import Counts, QueueKey
+from penstock.core.queue import QueueKey, StateCounts
 from penstock.core.schedule import parse
 from penstock.engine.jobs.claim import Claim, abandon
 from penstock.engine.maintenance.service import Neighbour
@@ -56,7 +56,7 @@ def change(**changes: object) -> admin.Configure:
     return admin.Configure(QUEUE, EventKind.QUEUE_PAUSED, apply)
 
 
-async def counted(engine: Engine, expected: Counts) -> None:
+async def counted(engine: Engine, expected: StateCounts) -> None:
     """Wait until a server's counts are what they should be."""
     async with asyncio.timeout(60):
         while (queue := engine.store.queue_find(QUEUE)) is None or engine.store.counts(queue) != expected:
@@ -110,11 +110,11 @@ async def test_a_delayed_job_of_one_server_falls_due_at_the_other(pair: Pair) ->
 async def test_counts_follow_what_the_other_does(pair: Pair) -> None:
     a, b = pair
     jobs = await push_many(a, 5)
-    await counted(b, Counts(waiting=5))
+    await counted(b, StateCounts(waiting=5))
     claimed = await claim_all(b, 3)
-    await counted(a, Counts(waiting=2, active=3))
+    await counted(a, StateCounts(waiting=2, active=3))
     await ack(a, claimed[0])
-    await counted(b, Counts(waiting=2, active=2, completed=1))
+    await counted(b, StateCounts(waiting=2, active=2, completed=1))
     assert a.store.totals() == b.store.totals()
     assert len(jobs) == 5
 

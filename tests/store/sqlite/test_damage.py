@@ -14,7 +14,7 @@ from penstock.core.durability import Durability
 from penstock.core.errors import JobQuarantined
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import State
-from penstock.core.queue import Counts
+from penstock.core.queue import StateCounts
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.settle import Ack, Hold
@@ -76,7 +76,7 @@ async def test_a_damaged_job_is_put_aside_and_the_others_are_delivered(
     with pytest.raises(JobQuarantined):
         await engine.store.job_get("default", jobs[2].id)
     assert [job.id for job in await claim_all(engine)] == [jobs[n].id for n in (0, 1, 3, 4)]
-    assert engine.store.totals() == Counts(active=4)
+    assert engine.store.totals() == StateCounts(active=4)
     assert engine.store.status().quarantined == 1
     assert await engine.store.job_get("default", jobs[2].id) is None
     await shut(engine)
@@ -95,7 +95,7 @@ async def test_damaged_jobs_among_many_that_are_settled_are_put_aside(tmp_path: 
     engine = await open_engine(tmp_path, clock)
     outcomes = await engine.run(Ack("default", [Hold(job.id, job.token) for job in held], [None] * 12))
     assert [place for place, outcome in enumerate(outcomes) if outcome is not None] == [2, 5]
-    assert engine.store.totals() == Counts(completed=10)
+    assert engine.store.totals() == StateCounts(completed=10)
     assert engine.store.status().quarantined == 2
     await shut(engine)
 
@@ -126,12 +126,12 @@ async def test_a_damaged_state_is_noticed_although_the_indexes_disagree(tmp_path
     flip_state(tmp_path, jobs[1].id)
     engine = await open_engine(tmp_path, clock)
     assert [job.id for job in await claim_all(engine)] == [jobs[0].id, jobs[2].id]
-    assert engine.store.totals() == Counts(active=2)
+    assert engine.store.totals() == StateCounts(active=2)
     assert engine.store.status().quarantined == 1
     await push(engine)
     await shut(engine)
     engine = await open_engine(tmp_path, clock)
-    assert engine.store.totals() == Counts(waiting=1, active=2)
+    assert engine.store.totals() == StateCounts(waiting=1, active=2)
     await shut(engine)
 
 
@@ -226,7 +226,7 @@ async def test_due_jobs_behind_a_damaged_one_are_not_stranded(tmp_path: Path, cl
     engine.start()
     await clock.advance(1_000)
     await clock.advance(1)
-    assert engine.store.totals() == Counts(waiting=len(jobs) - 1)
+    assert engine.store.totals() == StateCounts(waiting=len(jobs) - 1)
     await shut(engine)
 
 

@@ -17,7 +17,7 @@ from penstock.core.dependencies import Dependency, Need
 from penstock.core.durability import Durability
 from penstock.core.errors import ConfigInvalid, PenstockError, StorageFull, StoreIncompatible, StoreLocked
 from penstock.core.lifecycle import State
-from penstock.core.queue import Counts
+from penstock.core.queue import StateCounts
 from penstock.engine.engine import Engine
 from penstock.store.sqlite import SqliteStore, schema, snapshot, wal_check
 from penstock.store.sqlite.store import FILE_NAME
@@ -50,7 +50,7 @@ async def test_a_second_process_is_refused_and_the_first_unharmed(
     assert "Traceback" not in refused.stderr
     bench = Workbench(store, clock, lambda: reopen(tmp_path / "data", clock))
     await bench.put(count=2)
-    assert store.totals() == Counts(waiting=2)
+    assert store.totals() == StateCounts(waiting=2)
 
 
 async def test_the_lock_is_free_again_after_closing(store: SqliteStore, tmp_path: Path, clock: ManualClock) -> None:
@@ -177,7 +177,7 @@ async def test_a_migration_takes_an_old_file_along(
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "create table extra (x)"))
     monkeypatch.setattr(schema, "SCHEMA_VERSION", schema.SCHEMA_VERSION + 1)
     bench.store = await reopen(tmp_path, clock)
-    assert bench.store.totals() == Counts(waiting=3)
+    assert bench.store.totals() == StateCounts(waiting=3)
     assert len(await bench.ready()) == 3
     await bench.store.close()
 
@@ -218,7 +218,7 @@ async def crashed(tmp_path: Path, clock: ManualClock) -> CrashedStore:
 
 async def test_a_killed_processs_log_is_read_again(crashed: CrashedStore, clock: ManualClock) -> None:
     opened = await reopen(crashed.directory, clock)
-    assert opened.totals() == Counts(waiting=20)
+    assert opened.totals() == StateCounts(waiting=20)
     await opened.close()
 
 
@@ -268,7 +268,7 @@ async def test_most_flipped_bits_in_a_log_are_noticed(crashed: CrashedStore, clo
             opened = await reopen(copy.directory, clock)
         except StoreIncompatible:
             continue
-        silent += opened.totals() != Counts(waiting=20)
+        silent += opened.totals() != StateCounts(waiting=20)
         await opened.close()
     assert silent == 0
 
@@ -397,11 +397,11 @@ async def test_a_program_that_reads_the_file_holds_up_neither_a_stop_nor_a_start
         assert (tmp_path / f"{FILE_NAME}-wal").stat().st_size > 0
         for _ in range(2):
             bench.store = await reopen(tmp_path, clock)
-            assert bench.store.totals() == Counts(waiting=5)
+            assert bench.store.totals() == StateCounts(waiting=5)
             await bench.store.close()
         reader.communicate("")
     bench.store = await reopen(tmp_path, clock)
-    assert bench.store.totals() == Counts(waiting=5)
+    assert bench.store.totals() == StateCounts(waiting=5)
     await bench.store.close()
     assert not (tmp_path / f"{FILE_NAME}-wal").exists()
 
@@ -430,5 +430,5 @@ async def test_a_log_that_another_program_moved_into_the_file_is_told_from_one_t
             await reopen(killed, clock)
         return
     opened = await reopen(killed, clock)
-    assert opened.totals() == Counts(waiting=2)
+    assert opened.totals() == StateCounts(waiting=2)
     await opened.close()

@@ -15,7 +15,7 @@ from penstock.doors.jobs.mapping import STATES_BY_NAME
 from penstock.doors.jobs.wire import CountsView
 
 if TYPE_CHECKING:
-    from penstock.core.queue import Counts
+    from penstock.core.queue import StateCounts
 
 _ALIASES: Final = {"wait": "waiting", "dead": "failed"}
 _HIGH, _LOW = True, False
@@ -56,7 +56,7 @@ def choose(text: str | None, *, paused: bool, apart: bool) -> Chosen:
 _LOW_ONLY: Final = frozenset((_LOW,))
 
 
-def counts_view(counts: Counts, prioritized: int, *, paused: bool) -> CountsView:
+def counts_view(counts: StateCounts, prioritized: int, *, paused: bool) -> CountsView:
     """Count as the document does. ``prioritized``: how many of the waiting jobs have a priority above 0."""
     return CountsView(
         counts.waiting,

@@ -10,7 +10,7 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, WrongState
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State, sources
-from penstock.core.queue import Counts, QueueSettings
+from penstock.core.queue import QueueSettings, StateCounts
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import Refused
 from penstock.doors.http.route import Route
@@ -97,12 +97,12 @@ class QueueHandlers(JobsDoor):
     async def paused(self, req: Request, queue: str) -> wire.PausedReply:
         return wire.PausedReply(paused=self._settings(req, queue).paused)
 
-    def _counts(self, req: Request, queue: str) -> Counts:
+    def _counts(self, req: Request, queue: str) -> StateCounts:
         found = self.queue(req, queue)
         store = self.engine.of(self.queue_key(req, queue)).store
         if store.capabilities.is_shared:  # what others have done since the database was lost is not known here
             store.check_writable(grows=False)
-        return Counts() if found is None else store.counts(found)
+        return StateCounts() if found is None else store.counts(found)
 
     def _settings(self, req: Request, queue: str) -> QueueSettings:
         found = self.queue(req, queue)

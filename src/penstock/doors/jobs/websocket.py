@@ -17,7 +17,7 @@ from penstock.access.expiry import Expiry
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, RouteNotFound, Unauthorized
-from penstock.core.pool_shares import Place, Pool
+from penstock.core.pool_shares import Pool, PoolPlace
 from penstock.doors.closing import Closing
 from penstock.doors.http.namespace import namespace_in
 from penstock.doors.jobs import event_rendering
@@ -122,7 +122,7 @@ class SocketDoor:
                 left.set()
                 self.strangers.leave(client)
 
-        place = Place(self._pool)
+        place = PoolPlace(self._pool)
         try:
             self._connections.check_room()  # keys may have had to be fetched
             session = self.sessions(identity, namespace, client)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Alarm
     from penstock.core.job import Delivery
-    from penstock.core.queue import QueueKey, Subscription
+    from penstock.core.queue import PushSubscription, QueueKey
     from penstock.doors.messages.metrics import MessageCounters
     from penstock.doors.messages.queue_registry import QueueRegistry
     from penstock.engine.jobs.settle import Settlement
@@ -134,7 +134,7 @@ class PushDispatcher:
 class Pusher:
     """Serves one subscription: so many messages at a time, each on its own, so that a slow one holds up few others."""
 
-    def __init__(self, office: PushDispatcher, queue: QueueKey, subscription: Subscription) -> None:
+    def __init__(self, office: PushDispatcher, queue: QueueKey, subscription: PushSubscription) -> None:
         self._office = office
         self._engine = office.engine
         self._queue = queue

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from penstock.core import limits
 from penstock.core.errors import PenstockError, TooMany
-from penstock.core.pool_shares import Place, Pool, Shares, has_room
+from penstock.core.pool_shares import Pool, PoolPlace, Shares, has_room
 
 if TYPE_CHECKING:
     import ssl
@@ -85,7 +85,7 @@ class ConnectionListener(Generic[C]):
         self.connections: set[C] = set()
         self.strangers: UnauthenticatedConnections[C] = UnauthenticatedConnections(limits.listener_strangers_max)
         self._pool = Pool(f"{name} connections", connections_max, shares)
-        self._places: dict[C, Place] = {}
+        self._places: dict[C, PoolPlace] = {}
         self.bytes = 0  #: that arrive or are being worked on, beyond what every connection may keep
         self._shares: dict[str, int] = {}  #: of these bytes, by address
         self._servers: list[asyncio.Server] = []
@@ -131,7 +131,7 @@ class ConnectionListener(Generic[C]):
 
     def enter(self, connection: C, namespace: str) -> None:
         """Count a connection for a namespace, and for no other any more. Raises TooMany, or NamespaceLimit."""
-        place = self._places.get(connection) or Place(self._pool)
+        place = self._places.get(connection) or PoolPlace(self._pool)
         place.take(namespace)
         self._places[connection] = place
         self.strangers.discard(connection)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
-    from penstock.core.queue import Counts
+    from penstock.core.queue import StateCounts
     from penstock.doors.http.request import Request
     from penstock.engine.sharding.engine import AnyEngine
     from penstock.engine.stats import Histogram
@@ -368,7 +368,7 @@ def _mean_ms(*times: Histogram) -> float:
     return round(sum(each.sum_ms for each in times) / count, 2) if count else 0.0
 
 
-def _queues_view(counts: Counts) -> QueuesView:
+def _queues_view(counts: StateCounts) -> QueuesView:
     return QueuesView(counts.waiting, counts.active, counts.delayed, counts.completed, counts.dead)
 
 

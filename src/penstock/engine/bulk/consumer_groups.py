@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from penstock.core import bulk_records, limits
-from penstock.core.bulk_records import Entry, EntryKind, Epoch, Group, SliceRef, slice_name
+from penstock.core.bulk_records import BulkRecord, ConsumerGroup, EntryKind, Epoch, SliceRef, slice_name
 from penstock.core.errors import (
     EpochUnknown,
     JobNotFound,
@@ -268,7 +268,7 @@ class Groups(Keeper):
     async def standings(self, namespace: str | None) -> list[Standing]:
         """Tell of all groups of a namespace (None: of all): what they hold, and how much waits for them."""
         store = self._home.store
-        epochs: dict[tuple[str, str], list[Entry]] = {}
+        epochs: dict[tuple[str, str], list[BulkRecord]] = {}
         for entry in await store.entry_list(Search(EntryKind.EPOCH, namespace, bodies=False)):
             epochs.setdefault((entry.namespace, entry.name), []).append(entry)
         found = []
@@ -288,7 +288,7 @@ class Groups(Keeper):
     def _turn(self, namespace: str, group: str, what: str) -> _Turn:
         return _Turn(self._turns, (namespace, group, what))
 
-    async def _group(self, namespace: str, group: str) -> Group | None:
+    async def _group(self, namespace: str, group: str) -> ConsumerGroup | None:
         found = await self._home.store.entry_list(Search(EntryKind.GROUP, namespace, group, limit=1))
         return bulk_records.decode_group(found[0].body) if found else None
 
@@ -317,7 +317,7 @@ class Groups(Keeper):
             )
         await self._home.run(ForgetGroups(idle, before))
 
-    async def _epochs(self, namespace: str, group: str, *, bodies: bool) -> dict[int, Entry]:
+    async def _epochs(self, namespace: str, group: str, *, bodies: bool) -> dict[int, BulkRecord]:
         found = await self._home.store.entry_list(Search(EntryKind.EPOCH, namespace, group, bodies=bodies))
         return {entry.number: entry for entry in found}
 

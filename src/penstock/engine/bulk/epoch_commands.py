@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import bulk_records
-from penstock.core.bulk_records import Entry, EntryKind, Epoch, Group, Slice, SliceRef, slice_name
+from penstock.core.bulk_records import BulkRecord, ConsumerGroup, EntryKind, Epoch, EpochSlice, SliceRef, slice_name
 from penstock.core.errors import (
     EpochOver,
 )
@@ -155,8 +155,8 @@ class SliceNote:
         """Note jobs and their leases."""
         namespace, group, epoch = self._name
         number = work.serial()
-        body = bulk_records.encode(Slice.of([job.id for job in jobs], [job.token for job in jobs]))
-        entry = Entry(EntryKind.SLICE, namespace, slice_name(group, epoch), number, work.now_ms, body, len(jobs))
+        body = bulk_records.encode(EpochSlice.of([job.id for job in jobs], [job.token for job in jobs]))
+        entry = BulkRecord(EntryKind.SLICE, namespace, slice_name(group, epoch), number, work.now_ms, body, len(jobs))
         await work.tx.entry_save([entry])
         self.ref = SliceRef(engine.store.shard, number, len(jobs))
 
@@ -187,7 +187,7 @@ async def settle_slices(engine: Engine, work: Work, commands: Sequence[SettleSli
         elif command.keeps_others:
             kept = others
         if kept:
-            body = bulk_records.encode(Slice.of(*zip(*kept, strict=True)))
+            body = bulk_records.encode(EpochSlice.of(*zip(*kept, strict=True)))
             await work.tx.entry_save([entries[0]._replace(body=body, weight=len(kept))])
         elif kept is not None:
             await work.tx.entry_remove(entries)
@@ -233,7 +233,7 @@ async def record(_engine: Engine, work: Work, commands: Sequence[Record]) -> Non
             work.refuse(command, over(command.number, known.acked))
             continue
         known.queues = list(command.queues)
-        entry = Entry(EntryKind.EPOCH, *name, command.number, work.now_ms, bulk_records.encode(command.epoch))
+        entry = BulkRecord(EntryKind.EPOCH, *name, command.number, work.now_ms, bulk_records.encode(command.epoch))
         await work.tx.entry_save(
             [group._replace(at=work.now_ms, body=bulk_records.encode(known)), entry._replace(weight=command.epoch.rows)]
         )
@@ -244,7 +244,7 @@ async def begin(_engine: Engine, work: Work, commands: Sequence[Begin]) -> None:
     """Apply a batch of beginnings."""
     for command in commands:
         found: list[tuple[int, Epoch]] = []
-        changed: list[Entry] = []
+        changed: list[BulkRecord] = []
         for entry in await work.tx.entry_load(EntryKind.EPOCH, command.namespace, command.group):
             if entry.number <= command.up_to:
                 epoch = bulk_records.decode_epoch(entry.body)
@@ -295,10 +295,10 @@ async def forget_groups(_engine: Engine, work: Work, commands: Sequence[ForgetGr
         work.answer(command, None)
 
 
-async def _group(work: Work, namespace: str, group: str, queues: Sequence[str]) -> Entry:
+async def _group(work: Work, namespace: str, group: str, queues: Sequence[str]) -> BulkRecord:
     for found in await work.tx.entry_load(EntryKind.GROUP, namespace, group, 0):
         return found
-    return Entry(EntryKind.GROUP, namespace, group, 0, work.now_ms, bulk_records.encode(Group(list(queues))))
+    return BulkRecord(EntryKind.GROUP, namespace, group, 0, work.now_ms, bulk_records.encode(ConsumerGroup(list(queues))))
 
 
 def over(number: int, acked: int) -> EpochOver:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 import structlog
 
 from penstock.core import bulk_records, limits
-from penstock.core.bulk_records import Chunk, ChunkDamaged, Entry, EntryKind
+from penstock.core.bulk_records import BulkRecord, Chunk, ChunkDamaged, EntryKind
 from penstock.core.errors import NameContested, QueueMoving
 from penstock.core.queue import QueueKey
 from penstock.engine.bulk.stage_commands import Carry
@@ -36,7 +36,7 @@ _UNDER_WAY: Final = 2
 class Naming(Pushing):
     """Publishes a chunk whose jobs have names, which are looked after over all shards."""
 
-    def __init__(self, fleet: Fleet, entry: Entry, part: Part) -> None:
+    def __init__(self, fleet: Fleet, entry: BulkRecord, part: Part) -> None:
         super().__init__(fleet, [(part.queue, part.jobs)], None)
         self._entry = entry
         self._part = part
@@ -79,7 +79,7 @@ class Publisher(Keeper):
             if not self._woken and (not due or stuck == len(due)):
                 break
 
-    async def _publish(self, entry: Entry) -> bool:
+    async def _publish(self, entry: BulkRecord) -> bool:
         """Publish a draft; False if it has to wait."""
         engine, after = self._engine, -1
         under_way: deque[asyncio.Future[int]] = deque()
@@ -114,7 +114,7 @@ class Publisher(Keeper):
             await asyncio.gather(*under_way, return_exceptions=True)
         return True
 
-    async def _carried(self, entry: Entry, chunks: Sequence[Chunk]) -> list[Chunk]:
+    async def _carried(self, entry: BulkRecord, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Hand over what belongs to queues that have moved to other shards; return the rest."""
         stays: list[Chunk] = []
         for each in chunks:
@@ -126,14 +126,14 @@ class Publisher(Keeper):
                 await self._engine.run(Publish(entry, [Part(each.number, QueueKey(entry.namespace, each.queue))]))
         return stays
 
-    async def _publish_named(self, fleet: Fleet, entry: Entry, parts: Sequence[Part]) -> None:
+    async def _publish_named(self, fleet: Fleet, entry: BulkRecord, parts: Sequence[Part]) -> None:
         for part in parts:
             await Naming(fleet, entry, part).run()
             # Where all names are taken on other shards, nothing was left to be pushed here.
             await self._engine.run(Publish(entry, [part._replace(jobs=())], rows=len(part.jobs)))
 
 
-def _part(entry: Entry, chunk: Chunk) -> Part:
+def _part(entry: BulkRecord, chunk: Chunk) -> Part:
     return Part(chunk.number, QueueKey(entry.namespace, chunk.queue), *bulk_records.unpack(chunk.body))
 
 

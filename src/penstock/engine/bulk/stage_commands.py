@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import bulk_records, limits
-from penstock.core.bulk_records import Chunk, Commit, Entry, EntryKind, Stage
+from penstock.core.bulk_records import BulkRecord, Chunk, Commit, EntryKind, Stage
 from penstock.core.errors import StageUnknown
 from penstock.engine.command import Command
 
@@ -84,7 +84,7 @@ class Carry(Command[None]):
     grows = True
     durable = True
 
-    def __init__(self, entry: Entry, chunks: Sequence[Chunk]) -> None:
+    def __init__(self, entry: BulkRecord, chunks: Sequence[Chunk]) -> None:
         self.entry = entry
         self.chunks = chunks
 
@@ -127,7 +127,7 @@ class Forget(Command[None]):
 
     __slots__ = ("entries",)
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[BulkRecord]) -> None:
         self.entries = entries
 
 
@@ -138,7 +138,7 @@ async def add_chunks(_engine: Engine, work: Work, commands: Sequence[AddChunks])
         if not drafts and not command.begins:  # it took so long that it was dropped
             work.refuse(command, StageUnknown("The draft has expired. Stage the part again."))
             continue
-        draft = drafts[0] if drafts else Entry(EntryKind.DRAFT, command.namespace, "", command.draft, 0)
+        draft = drafts[0] if drafts else BulkRecord(EntryKind.DRAFT, command.namespace, "", command.draft, 0)
         await work.tx.entry_save([draft._replace(at=work.now_ms)])
         await work.tx.chunk_add(command.chunks)
         if command.durable:
@@ -153,7 +153,7 @@ async def save_stage(_engine: Engine, work: Work, commands: Sequence[SaveStage])
         name = (EntryKind.STAGE, command.namespace, command.txn, command.part)
         found = await work.tx.entry_load(*name)
         version = found[0].version if found else 0
-        entry = Entry(*name, work.now_ms, bulk_records.encode(command.stage), command.stage.bytes, version)
+        entry = BulkRecord(*name, work.now_ms, bulk_records.encode(command.stage), command.stage.bytes, version)
         await work.tx.entry_save([entry])
         work.answer(command, bulk_records.decode_stage(found[0].body) if found else None)
 
@@ -185,9 +185,9 @@ async def commit_stages(engine: Engine, work: Work, commands: Sequence[CommitSta
         shard_here = engine.store.shard
         untold = sorted({shard for _, shard in drafts if shard != shard_here})
         commit = Commit(sum(each.rows for each in stages), drafts, untold, published=not drafts)
-        entries = [Entry(EntryKind.COMMIT, namespace, key, 0, work.now_ms, bulk_records.encode(commit))]
+        entries = [BulkRecord(EntryKind.COMMIT, namespace, key, 0, work.now_ms, bulk_records.encode(commit))]
         if drafts:
-            entries.append(Entry(EntryKind.OPEN, namespace, key, 0, work.now_ms))
+            entries.append(BulkRecord(EntryKind.OPEN, namespace, key, 0, work.now_ms))
         await work.tx.entry_save(entries)
         await work.tx.entry_remove(staged)
         await _confirm(work, namespace, key, [draft for draft, shard in drafts if shard == shard_here])
@@ -205,7 +205,7 @@ async def _confirm(work: Work, namespace: str, key: str, drafts: Sequence[int]) 
     # One that is not found is due already, or published.
     found = await work.tx.entry_load_all(EntryKind.DRAFT, namespace, [("", draft) for draft in dict.fromkeys(drafts)])
     await work.tx.entry_remove(found)
-    await work.tx.entry_save([Entry(EntryKind.DUE, namespace, key, each.number, work.now_ms) for each in found])
+    await work.tx.entry_save([BulkRecord(EntryKind.DUE, namespace, key, each.number, work.now_ms) for each in found])
 
 
 async def carry(_engine: Engine, work: Work, commands: Sequence[Carry]) -> None:
@@ -216,7 +216,7 @@ async def carry(_engine: Engine, work: Work, commands: Sequence[Carry]) -> None:
         new = [each for each in command.chunks if each.number not in known]
         if new:
             await work.tx.chunk_add(new)
-            entries = [Entry(EntryKind.CARRIED, namespace, name, each.number, work.now_ms) for each in new]
+            entries = [BulkRecord(EntryKind.CARRIED, namespace, name, each.number, work.now_ms) for each in new]
             if not await work.tx.entry_load(*command.entry[:4]):
                 entries.append(command.entry._replace(at=work.now_ms, version=0))
             await work.tx.entry_save(entries)

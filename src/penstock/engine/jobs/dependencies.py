@@ -1,7 +1,7 @@
 """Flows: jobs that wait for other jobs, and what happens when those end.
 
 It happens in the transaction of the end itself, as far as a batch may do: see the limits that begin with ``flow_``. What does
-not fit is written down in that transaction as an ``End``, and the next batches go on with it at once, in order. So a crash
+not fit is written down in that transaction as an ``JobEnd``, and the next batches go on with it at once, in order. So a crash
 loses nothing, and whoever opens the store next finds what is left to do.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.dependencies import Afar, Dependency, End, Need, after_failure, blame, end_of, standing
+from penstock.core.dependencies import Afar, Dependency, JobEnd, Need, after_failure, blame, end_of, standing
 from penstock.core.errors import JobNotFound, OwnAncestor
 from penstock.core.events import EventKind
 from penstock.core.job import DeathReason, JobFlag, details_of, put_details
@@ -142,7 +142,7 @@ async def follow_up(engine: Engine, work: Work) -> None:
 
 async def catch_up(work: Work) -> None:
     """Go on with what earlier batches had no room for."""
-    ends: dict[int, End] = {}
+    ends: dict[int, JobEnd] = {}
     for end in await work.tx.end_list(limits.flow_needs_batch_max):
         if end.job in ends:  # of one job, one end at a time
             break
@@ -155,10 +155,10 @@ async def catch_up(work: Work) -> None:
             await work.tx.end_advance(reached)
 
 
-async def _fresh(engine: Engine, work: Work) -> list[End]:
+async def _fresh(engine: Engine, work: Work) -> list[JobEnd]:
     """Take the ends that nobody has looked into yet, one per job. Those that other shards wait for are put down for them."""
-    ends: dict[int, End] = {}
-    afar: list[tuple[End, int]] = []
+    ends: dict[int, JobEnd] = {}
+    afar: list[tuple[JobEnd, int]] = []
     for job, arrow in work.ended[work.followed :]:
         if job.flags & JobFlag.AWAITED and job.id not in ends:
             ends[job.id] = end_of(job, arrow, engine.end_serial(work), work.results.get(job.id))
@@ -174,7 +174,7 @@ async def _fresh(engine: Engine, work: Work) -> list[End]:
     return list(ends.values())
 
 
-async def _tell(work: Work, ends: Sequence[End], room: _Room) -> list[End]:
+async def _tell(work: Work, ends: Sequence[JobEnd], room: _Room) -> list[JobEnd]:
     """Tell jobs about the ends of those they need, as far as there is room; return what is left to tell, in order."""
     if room.is_full or not ends:
         return list(ends)
@@ -183,7 +183,7 @@ async def _tell(work: Work, ends: Sequence[End], room: _Room) -> list[End]:
     by_job = {end.job: end for end in now}
     found = await work.tx.need_open(now, room.needs + 1)
     reached: Dependency | None = None
-    told: list[tuple[Dependency, End]] = []
+    told: list[tuple[Dependency, JobEnd]] = []
     for index, each in enumerate(found):
         if room.needs <= 0 or room.bytes <= 0:
             reached = found[index - 1]
@@ -200,11 +200,11 @@ async def _tell(work: Work, ends: Sequence[End], room: _Room) -> list[End]:
     return [last._replace(after=reached.job), *now[now.index(last) + 1 :], *left]
 
 
-async def _settle(work: Work, told: Sequence[tuple[Dependency, End]]) -> None:
+async def _settle(work: Work, told: Sequence[tuple[Dependency, JobEnd]]) -> None:
     """Write down where dependencies stand now, and let their jobs go on, or not."""
     if not told:
         return
-    by_job: dict[int, list[tuple[Dependency, End]]] = {}
+    by_job: dict[int, list[tuple[Dependency, JobEnd]]] = {}
     for each in told:
         by_job.setdefault(each[0].job, []).append(each)
     await work.prefetch(by_job)  # first: it holds them, so that two servers that end two children count one after the other
@@ -218,7 +218,7 @@ async def _settle(work: Work, told: Sequence[tuple[Dependency, End]]) -> None:
             _go_on(work, job, counts[job.id])
 
 
-def _hear(work: Work, job: Job, dependency: Dependency, end: End) -> None:
+def _hear(work: Work, job: Job, dependency: Dependency, end: JobEnd) -> None:
     """Let a job hear that one it needs has ended."""
     if end.failed:
         queue = work.queue_of(job)
@@ -302,7 +302,7 @@ async def unneed(engine: Engine, work: Work, commands: Sequence[Unneed]) -> None
         work.answer(command, bool(dropped))
 
 
-async def _still_needed(engine: Engine, work: Work, command: Unneed) -> list[End]:
+async def _still_needed(engine: Engine, work: Work, command: Unneed) -> list[JobEnd]:
     """Return ends, by which the dependency is dropped, of the jobs that a name stands for and that somebody needs.
 
     There may be several: one that lives, and others that had the same name of their own and are gone.
@@ -317,11 +317,11 @@ async def _still_needed(engine: Engine, work: Work, command: Unneed) -> list[End
         living = await work.find(command.namespace, command.needed)
         ids += [] if living is None else [living.id]
         ids += [job_id for job_id in await work.tx.need_find(namespace, command.needed) if job_id not in ids]
-    ends = [End(engine.end_serial(work), job_id, Need.DROPPED) for job_id in ids]
+    ends = [JobEnd(engine.end_serial(work), job_id, Need.DROPPED) for job_id in ids]
     return [end for end in ends if await _is_needed_in(work, namespace, end)]
 
 
-async def _is_needed_in(work: Work, namespace: int, end: End) -> bool:
+async def _is_needed_in(work: Work, namespace: int, end: JobEnd) -> bool:
     for each in await work.tx.need_open([end], 1):
         job = await work.known(each.job)
         return job is not None and job.namespace == namespace
@@ -331,7 +331,7 @@ async def _is_needed_in(work: Work, namespace: int, end: End) -> bool:
 async def drop_needs(work: Work, job_id: int, needed: int) -> None:
     """Let a job go on without one that it needs."""
     dropped = [
-        (each._replace(state=Need.DROPPED), End(0, needed, Need.DROPPED))
+        (each._replace(state=Need.DROPPED), JobEnd(0, needed, Need.DROPPED))
         for each in await work.tx.need_of(job_id)
         if each.needs == needed
     ]
@@ -353,12 +353,12 @@ async def cancel_children(engine: Engine, work: Work, commands: Sequence[CancelC
         await call_back(engine, work, children.values())
         # One that is gone has ended, and that may be about to be told: then it is not too late for its result.
         ending = await work.tx.end_pending([each for each, child in children.items() if child is None])
-        dropped: list[tuple[Dependency, End]] = []
+        dropped: list[tuple[Dependency, JobEnd]] = []
         for each in needs:
             child = children[each.needs]
             idle = each.needs not in ending if child is None else child.state in (State.WAITING, State.DELAYED)
             if idle:
-                dropped.append((each._replace(state=Need.DROPPED), End(0, each.needs, Need.DROPPED)))
+                dropped.append((each._replace(state=Need.DROPPED), JobEnd(0, each.needs, Need.DROPPED)))
         await _settle(work, dropped)
         for each, _ in dropped:
             child = children[each.needs]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import msgspec
 
 from penstock.core import limits
-from penstock.core.bulk_records import Entry, EntryKind
+from penstock.core.bulk_records import BulkRecord, EntryKind
 from penstock.core.errors import InvalidInput, NameContested, NamespaceLimit, QueueFull, QueueMoving
 from penstock.core.events import EventKind
 from penstock.core.job import (
@@ -141,7 +141,7 @@ class Publish(Command[int]):
 
     def __init__(
         self,
-        entry: Entry,
+        entry: BulkRecord,
         parts: Sequence[Part],
         permit: Permit | None = None,
         *,
@@ -394,10 +394,10 @@ async def publish(_engine: Engine, work: Work, commands: Sequence[Publish]) -> N
     await work.flush()
 
 
-async def _note_known(work: Work, draft: Entry, count: int) -> None:
+async def _note_known(work: Work, draft: BulkRecord, count: int) -> None:
     """Note how many rows of a draft made no new jobs, as their names were taken: whoever wrote them may want to know."""
     found = await work.tx.entry_load(EntryKind.KNOWN, draft.namespace, draft.name, draft.number)
-    known = found[0] if found else Entry(EntryKind.KNOWN, draft.namespace, draft.name, draft.number, 0)
+    known = found[0] if found else BulkRecord(EntryKind.KNOWN, draft.namespace, draft.name, draft.number, 0)
     await work.tx.entry_save([known._replace(at=work.now_ms, weight=known.weight + count)])
 
 

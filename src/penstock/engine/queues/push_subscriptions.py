@@ -12,7 +12,7 @@ import msgspec
 from penstock.core import limits
 from penstock.core.errors import QueueMoving, SubscriptionNotFound, TooMany
 from penstock.core.events import EventKind
-from penstock.core.queue import Subscription
+from penstock.core.queue import PushSubscription
 from penstock.engine.command import Command
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.engine.unit_of_work import Work
 
 
-class AddSubscription(Command[Subscription]):
+class AddSubscription(Command[PushSubscription]):
     """Have the messages of a queue pushed to a URL that was checked. Refused with TooMany."""
 
     __slots__ = ("queue", "secret", "url")
@@ -58,7 +58,7 @@ async def add_subscription(engine: Engine, work: Work, commands: Sequence[AddSub
         except TooMany as error:
             work.refuse(command, error)
             continue
-        added = Subscription(work.serial(), command.url, command.secret, work.now_ms)
+        added = PushSubscription(work.serial(), command.url, command.secret, work.now_ms)
         await _save(engine, work, queue, (*queue.settings.subscriptions, added))
         work.answer(command, added)
 
@@ -96,7 +96,7 @@ async def remove_subscription(engine: Engine, work: Work, commands: Sequence[Rem
             work.answer(command, None)
 
 
-async def _save(engine: Engine, work: Work, queue: Queue, subscriptions: tuple[Subscription, ...]) -> None:
+async def _save(engine: Engine, work: Work, queue: Queue, subscriptions: tuple[PushSubscription, ...]) -> None:
     settings = msgspec.structs.replace(queue.settings, subscriptions=subscriptions)
     await work.tx.queue_save(queue, settings, queue.created_at)
     work.tell(EventKind.CONFIG_MESSAGES_CHANGED, queue)

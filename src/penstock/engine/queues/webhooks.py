@@ -9,7 +9,7 @@ import msgspec
 from penstock.core import ids, limits
 from penstock.core.errors import TooMany, WebhookNotFound
 from penstock.core.events import EventKind, queue_event
-from penstock.core.webhook import Progress, Webhook
+from penstock.core.webhook import DeliveryProgress, Webhook
 from penstock.engine.command import Command
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class NoteDeliveries(Command[None]):
 
     __slots__ = ("progress",)
 
-    def __init__(self, progress: Sequence[tuple[int, Progress]]) -> None:
+    def __init__(self, progress: Sequence[tuple[int, DeliveryProgress]]) -> None:
         self.progress = progress
 
 

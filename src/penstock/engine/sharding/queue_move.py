@@ -15,7 +15,7 @@ from penstock.core.cron import UNNUMBERED
 from penstock.core.errors import RebalanceRefused
 from penstock.core.group_limits import later
 from penstock.core.job import JobFlag
-from penstock.core.queue import SETTLED, Counts, Move, QueueKey, Standing
+from penstock.core.queue import SETTLED, Move, QueueKey, Standing, StateCounts
 from penstock.core.sharding import shard_for
 from penstock.engine.command import Command
 
@@ -127,7 +127,7 @@ class UnloadGroups(_OnTheMove, Command[None]):
         self.later_ms = later_ms
 
 
-class CountJobs(Command[Counts]):
+class CountJobs(Command[StateCounts]):
     """Counts the jobs of a queue that is on its way, one by one."""
 
     __slots__ = ("key",)
@@ -153,7 +153,7 @@ class Depart(_OnTheMove, Command["Bucket | None"]):
 
     __slots__ = ("attempt", "counts", "crons", "key")
 
-    def __init__(self, key: QueueKey, attempt: int, counts: Counts, crons: Sequence[CronKey]) -> None:
+    def __init__(self, key: QueueKey, attempt: int, counts: StateCounts, crons: Sequence[CronKey]) -> None:
         self.key = key
         self.attempt = attempt
         self.counts = counts

@@ -16,7 +16,7 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
-from penstock.core.dependencies import Afar, Dependency, End, Need, Relay, vanished
+from penstock.core.dependencies import Afar, Dependency, JobEnd, Need, Relay, vanished
 from penstock.core.errors import PenstockError
 from penstock.core.ids import shard_of, time_of
 from penstock.core.job import JobFlag
@@ -51,7 +51,7 @@ class Await(Command[list[Afar | None]]):
         self.shard = shard
 
 
-class Audit(Command[list[End]]):
+class Audit(Command[list[JobEnd]]):
     """See to it that a shard is told how jobs end that it waits for. Answers the ends it should have been told of long ago."""
 
     __slots__ = ("jobs", "shard")
@@ -81,7 +81,7 @@ class HearEnds(Command[None]):
 
     __slots__ = ("ends",)
 
-    def __init__(self, ends: Sequence[tuple[End, int]]) -> None:
+    def __init__(self, ends: Sequence[tuple[JobEnd, int]]) -> None:
         self.ends = ends
 
 
@@ -145,7 +145,7 @@ async def audit(_engine: Engine, work: Work, commands: Sequence[Audit]) -> None:
     for command in commands:
         await work.prefetch(command.jobs)
         known = await work.tx.relay_asked(command.jobs, command.shard)
-        ends: list[End] = []
+        ends: list[JobEnd] = []
         asked: list[int] = []
         for job_id in command.jobs:
             job = await work.known(job_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.bulk_records import Chunk, Entry
+from penstock.core.bulk_records import BulkRecord, Chunk
 from penstock.core.errors import RowChanged
 from penstock.store.postgres.catalog import Catalog
 from penstock.store.transaction_base import Draft
@@ -73,20 +73,20 @@ class Ledger(Draft[Catalog]):
     _db: Connection
     wrote: bool
 
-    async def entry_load(self, kind: int, namespace: str, name: str, number: int | None = None) -> list[Entry]:
-        return [Entry(*row) for row in await self._db.fetch(_LOAD, kind, namespace, name, number)]
+    async def entry_load(self, kind: int, namespace: str, name: str, number: int | None = None) -> list[BulkRecord]:
+        return [BulkRecord(*row) for row in await self._db.fetch(_LOAD, kind, namespace, name, number)]
 
-    async def entry_load_all(self, kind: int, namespace: str, places: Sequence[tuple[str, int | None]]) -> list[Entry]:
+    async def entry_load_all(self, kind: int, namespace: str, places: Sequence[tuple[str, int | None]]) -> list[BulkRecord]:
         columns = [list(column) for column in zip(*places, strict=True)] if places else ([], [])
-        return [Entry(*row) for row in await self._db.fetch(_LOAD_ALL, kind, namespace, *columns)]
+        return [BulkRecord(*row) for row in await self._db.fetch(_LOAD_ALL, kind, namespace, *columns)]
 
-    async def entry_save(self, entries: Sequence[Entry]) -> None:
+    async def entry_save(self, entries: Sequence[BulkRecord]) -> None:
         await self._write(_SAVE, entries)
 
-    async def entry_remove(self, entries: Sequence[Entry]) -> None:
+    async def entry_remove(self, entries: Sequence[BulkRecord]) -> None:
         await self._write(_REMOVE, entries)
 
-    async def _write(self, statement: str, entries: Sequence[Entry]) -> None:
+    async def _write(self, statement: str, entries: Sequence[BulkRecord]) -> None:
         if not entries:
             return
         self.wrote = True
@@ -108,9 +108,9 @@ class Ledger(Draft[Catalog]):
         return dropped
 
 
-async def entries(db: Connection, search: Search) -> list[Entry]:
+async def entries(db: Connection, search: Search) -> list[BulkRecord]:
     """Read entries, oldest first."""
-    return [Entry(*row) for row in await db.fetch(_LIST, *search)]
+    return [BulkRecord(*row) for row in await db.fetch(_LIST, *search)]
 
 
 async def totals(db: Connection, kind: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.core.dependencies import Dependency, End, Need
+from penstock.core.dependencies import Dependency, JobEnd, Need
 from penstock.core.job import FIRST_LIVE_FIELD, Job, Payload
 from penstock.store.postgres.schema import LOCK_GROUP
 
@@ -251,7 +251,9 @@ def read_dependency(row: Record) -> Dependency:
     return Dependency(job, needs, Need(state), name, result, None if error is None else error.decode())
 
 
-def read_end(row: Record) -> End:
+def read_end(row: Record) -> JobEnd:
     """Make an end from its columns."""
     serial, job, state, buries, frees, inherited, error, result, after = row
-    return End(serial, job, Need(state), buries, frees, inherited, None if error is None else error.decode(), result, after)
+    return JobEnd(
+        serial, job, Need(state), buries, frees, inherited, None if error is None else error.decode(), result, after
+    )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Connection
 
-    from penstock.core.dependencies import End
+    from penstock.core.dependencies import JobEnd
 
 _ASK = (
     "insert into relays (needed, shard, asked_at, told, spared, serial, state, buries, frees, inherited)"
@@ -92,7 +92,7 @@ class AcrossShards(Draft[Catalog]):
     async def relay_asked(self, jobs: Sequence[int], shard: int) -> dict[int, int | None]:
         return dict(await self._db.fetch(_ASKED, jobs, shard))
 
-    async def relay_end(self, ends: Sequence[tuple[End, int]]) -> None:
+    async def relay_end(self, ends: Sequence[tuple[JobEnd, int]]) -> None:
         self.wrote = True
         await self._db.execute(
             _END,

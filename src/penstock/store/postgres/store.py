@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from penstock.core.apikey import ApiKey
-    from penstock.core.bulk_records import Chunk, Entry
+    from penstock.core.bulk_records import BulkRecord, Chunk
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
     from penstock.core.dependencies import Dependency, Need
@@ -632,7 +632,7 @@ class PostgresStore(CatalogReads[Catalog]):
     async def head_list(self, ids: Sequence[int]) -> list[Job]:
         return await self._read(lambda db: reads.heads(db, ids))  # type: ignore[no-any-return]
 
-    async def entry_list(self, search: Search) -> list[Entry]:
+    async def entry_list(self, search: Search) -> list[BulkRecord]:
         return await self._read(lambda db: bulk_records.entries(db, search))  # type: ignore[no-any-return]
 
     async def entry_totals(self, kind: int) -> tuple[int, int]:

@@ -15,12 +15,12 @@ from penstock.core.lifecycle import STORED_STATES, State
 from penstock.core.queue import (
     SETTINGS_DEFAULT,
     SETTLED,
-    Counts,
     Move,
     Queue,
     QueueKey,
     QueueSettings,
     Standing,
+    StateCounts,
     empties_bucket,
 )
 from penstock.store.catalog import as_counts, book, except_queues
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection
 
     from penstock.core.cron import Cron, CronKey
-    from penstock.core.dependencies import Dependency, End
+    from penstock.core.dependencies import Dependency, JobEnd
     from penstock.core.group_limits import GroupLimits
     from penstock.core.job import Job
     from penstock.core.sharding import Layout
@@ -226,7 +226,7 @@ class PostgresTransaction(Ledger, AcrossShards):
         self._webhooks_changed = True
         self._set_layout(layout)
 
-    async def queue_count(self, queue: Queue) -> Counts:
+    async def queue_count(self, queue: Queue) -> StateCounts:
         return as_counts(list(await self._db.fetchrow(_COUNT_QUEUE, queue.number)))
 
     async def queue_tied(self, queue: Queue) -> bool:
@@ -531,7 +531,7 @@ class PostgresTransaction(Ledger, AcrossShards):
             [_utf8(each.error) for each in needs],
         )
 
-    async def need_open(self, ends: Sequence[End], limit: int) -> list[Dependency]:
+    async def need_open(self, ends: Sequence[JobEnd], limit: int) -> list[Dependency]:
         bounds = [end.job for end in ends], [end.after for end in ends], [end.serial for end in ends]
         return [rows.read_dependency(row) for row in await self._db.fetch(_OPEN_NEEDS, *bounds, limit)]
 
@@ -563,7 +563,7 @@ class PostgresTransaction(Ledger, AcrossShards):
 
     # Ends.
 
-    async def end_add(self, ends: Sequence[End]) -> None:
+    async def end_add(self, ends: Sequence[JobEnd]) -> None:
         self.wrote = True
         await self._db.executemany(
             "insert into ends values ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
@@ -571,8 +571,8 @@ class PostgresTransaction(Ledger, AcrossShards):
         )
         self._catalog.horizon.unfollowed = self._booked.unfollowed = True
 
-    async def end_list(self, limit: int) -> list[End]:
-        found: list[End] = []
+    async def end_list(self, limit: int) -> list[JobEnd]:
+        found: list[JobEnd] = []
         size = 0
         with self._catalog.looking() as meanwhile:
             read = await self._db.fetch(_ENDS, limit, limits.flow_bytes_batch_max)
@@ -589,7 +589,7 @@ class PostgresTransaction(Ledger, AcrossShards):
         found = await self._db.fetch("select job from ends where job = any ($1::bigint[])", jobs)
         return {row[0] for row in found}
 
-    async def end_advance(self, end: End) -> None:
+    async def end_advance(self, end: JobEnd) -> None:
         self.wrote = True
         await self._db.execute("update ends set after = $1 where serial = $2", end.after, end.serial)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.bulk_records import Chunk, Entry
+from penstock.core.bulk_records import BulkRecord, Chunk
 from penstock.core.errors import RowChanged
 from penstock.store.sqlite.catalog import Catalog
 from penstock.store.transaction_base import Draft
@@ -45,16 +45,16 @@ class Ledger(Draft[Catalog]):
     def _begin(self) -> None:
         raise NotImplementedError
 
-    async def entry_load(self, kind: int, namespace: str, name: str, number: int | None = None) -> list[Entry]:
+    async def entry_load(self, kind: int, namespace: str, name: str, number: int | None = None) -> list[BulkRecord]:
         self._begin()
-        return [Entry(*row) for row in self._db.execute(_LOAD, (kind, namespace, name, number))]
+        return [BulkRecord(*row) for row in self._db.execute(_LOAD, (kind, namespace, name, number))]
 
-    async def entry_load_all(self, kind: int, namespace: str, places: Sequence[tuple[str, int | None]]) -> list[Entry]:
+    async def entry_load_all(self, kind: int, namespace: str, places: Sequence[tuple[str, int | None]]) -> list[BulkRecord]:
         self._begin()
         keys = [(kind, namespace, name, number) for name, number in places]
-        return sorted(Entry(*row) for row in self._db.executemany(_LOAD, keys))
+        return sorted(BulkRecord(*row) for row in self._db.executemany(_LOAD, keys))
 
-    async def entry_save(self, entries: Sequence[Entry]) -> None:
+    async def entry_save(self, entries: Sequence[BulkRecord]) -> None:
         self._begin()
         for each in entries:
             if each.version:
@@ -63,7 +63,7 @@ class Ledger(Draft[Catalog]):
                 self._db.execute(_ADD, (*each[:5], each.weight, each.body))
             self._check_written()
 
-    async def entry_remove(self, entries: Sequence[Entry]) -> None:
+    async def entry_remove(self, entries: Sequence[BulkRecord]) -> None:
         self._begin()
         for each in entries:
             self._db.execute(_REMOVE, (*each[:4], each.version))
@@ -91,9 +91,9 @@ class Ledger(Draft[Catalog]):
         return self._db.changes()
 
 
-def entries(db: apsw.Connection, search: Search) -> list[Entry]:
+def entries(db: apsw.Connection, search: Search) -> list[BulkRecord]:
     """Read entries, oldest first."""
-    return [Entry(*row) for row in db.execute(_LIST, search)]
+    return [BulkRecord(*row) for row in db.execute(_LIST, search)]
 
 
 def totals(db: apsw.Connection, kind: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from xxhash import xxh3_64_intdigest as digest
 
-from penstock.core.dependencies import Dependency, End, Need
+from penstock.core.dependencies import Dependency, JobEnd, Need
 from penstock.core.job import FIRST_LIVE_FIELD, Job, Payload
 
 if TYPE_CHECKING:
@@ -189,10 +189,10 @@ def read_dependency(row: Row) -> Dependency:
     return Dependency(*row)._replace(state=Need(row[2]))
 
 
-def read_end(row: Row) -> End:
+def read_end(row: Row) -> JobEnd:
     """Make an end from its columns."""
     serial, job, state, buries, frees, inherited, error, result, after = row
-    return End(serial, job, Need(state), bool(buries), bool(frees), bool(inherited), error, result, after)
+    return JobEnd(serial, job, Need(state), bool(buries), bool(frees), bool(inherited), error, result, after)
 
 
 def encode_damaged(row: Row) -> bytes:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from penstock.core.dependencies import End
+    from penstock.core.dependencies import JobEnd
 
 _ASK = (
     "insert into relays (needed, shard, asked_at, told, spared, serial, state, buries, frees, inherited)"
@@ -65,7 +65,7 @@ class AcrossShards(Draft[Catalog]):
         )
         return dict(found)
 
-    async def relay_end(self, ends: Sequence[tuple[End, int]]) -> None:
+    async def relay_end(self, ends: Sequence[tuple[JobEnd, int]]) -> None:
         self._begin()
         self._db.executemany(
             _END,

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.apikey import ApiKey
-    from penstock.core.bulk_records import Chunk, Entry
+    from penstock.core.bulk_records import BulkRecord, Chunk
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
     from penstock.core.dependencies import Dependency, Need
@@ -648,7 +648,7 @@ class SqliteStore(CatalogReads[Catalog]):
     async def head_list(self, ids: Sequence[int]) -> list[Job]:
         return await self.readers.run(lambda db: reads.heads(db, ids))
 
-    async def entry_list(self, search: Search) -> list[Entry]:
+    async def entry_list(self, search: Search) -> list[BulkRecord]:
         return await self.readers.run(lambda db: bulk_records.entries(db, search))
 
     async def entry_totals(self, kind: int) -> tuple[int, int]:

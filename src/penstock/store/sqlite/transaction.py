@@ -19,12 +19,12 @@ from penstock.core.lifecycle import STORED_STATES, State
 from penstock.core.queue import (
     SETTINGS_DEFAULT,
     SETTLED,
-    Counts,
     Move,
     Queue,
     QueueKey,
     QueueSettings,
     Standing,
+    StateCounts,
     empties_bucket,
 )
 from penstock.store.catalog import as_counts, book, except_queues
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.cron import Cron, CronKey
-    from penstock.core.dependencies import Dependency, End
+    from penstock.core.dependencies import Dependency, JobEnd
     from penstock.core.group_limits import GroupLimits
     from penstock.core.sharding import Layout
     from penstock.core.webhook import Webhook
@@ -237,7 +237,7 @@ class SqliteTransaction(Ledger, AcrossShards):
         self._db.execute("update layout set shards = ?, epoch = ?, target = ?", layout[1:])
         self._set_layout(layout)
 
-    async def queue_count(self, queue: Queue) -> Counts:
+    async def queue_count(self, queue: Queue) -> StateCounts:
         found = {state: self._db.execute(_COUNT_QUEUE[state], (queue.number,)).get for state in STORED_STATES}
         return as_counts([found[state] for state in STORED_STATES])
 
@@ -515,7 +515,7 @@ class SqliteTransaction(Ledger, AcrossShards):
         self._begin()
         self._db.executemany("insert into dependencies values (?, ?, ?, ?, ?, ?)", needs)
 
-    async def need_open(self, ends: Sequence[End], limit: int) -> list[Dependency]:
+    async def need_open(self, ends: Sequence[JobEnd], limit: int) -> list[Dependency]:
         self._begin()
         found = self._db.executemany(_OPEN_NEEDS, [(end.job, end.after, end.serial, limit) for end in ends])
         return [rows.read_dependency(row) for row in islice(found, limit)]
@@ -546,14 +546,14 @@ class SqliteTransaction(Ledger, AcrossShards):
 
     # Ends.
 
-    async def end_add(self, ends: Sequence[End]) -> None:
+    async def end_add(self, ends: Sequence[JobEnd]) -> None:
         self._begin()
         self._db.executemany("insert into ends values (?, ?, ?, ?, ?, ?, ?, ?, ?)", ends)
         self._catalog.horizon.unfollowed = True
 
-    async def end_list(self, limit: int) -> list[End]:
+    async def end_list(self, limit: int) -> list[JobEnd]:
         self._begin()
-        found: list[End] = []
+        found: list[JobEnd] = []
         size = 0
         for row in self._db.execute(_ENDS, (limit,)):
             found.append(rows.read_end(row))
@@ -567,7 +567,7 @@ class SqliteTransaction(Ledger, AcrossShards):
         found = self._db.executemany("select job from ends where job = ? limit 1", [(job_id,) for job_id in jobs])
         return {job_id for (job_id,) in found}
 
-    async def end_advance(self, end: End) -> None:
+    async def end_advance(self, end: JobEnd) -> None:
         self._begin()
         self._db.execute("update ends set after = ? where serial = ?", (end.after, end.serial))
 
