@@ -23,7 +23,7 @@ from penstock.core.queue import QueueKey
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push
-from penstock.engine.jobs.settle import Ack, Fail, Hold
+from penstock.engine.jobs.settle import Ack, LeaseRef, Nack
 from penstock.engine.maintenance.service import Retention
 from penstock.store.sqlite.store import SqliteStore
 
@@ -106,12 +106,12 @@ class Day:
         waits: list[Awaitable[Any]] = [self.engine.run(Ack(key.namespace, holds(good), [None] * len(good)))]
         for each in failed:
             error = self.random.choice(ERRORS).format(self.random.randrange(10_000), self.random.randrange(10_000))
-            waits.append(self.engine.run(Fail(key.namespace, holds([each]), error)))
+            waits.append(self.engine.run(Nack(key.namespace, holds([each]), error)))
         return waits
 
 
-def holds(deliveries: list[Delivery]) -> list[Hold]:
-    return [Hold(each.job.id, each.job.token) for each in deliveries]
+def holds(deliveries: list[Delivery]) -> list[LeaseRef]:
+    return [LeaseRef(each.job.id, each.job.token) for each in deliveries]
 
 
 async def fill(directory: Path, events: int) -> None:

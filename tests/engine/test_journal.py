@@ -10,7 +10,7 @@ from penstock.core.events import FIELDS, EventKind
 from penstock.core.job import Dedup
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
-from penstock.engine.jobs.settle import Fail, Hold, Progress, PutBack, Release
+from penstock.engine.jobs.settle import LeaseRef, Nack, Release, ReportProgress, Requeue
 from penstock.engine.queues import admin
 from tests.support.engines import QUEUE, ack, claim_job, fail, move, push
 
@@ -41,7 +41,7 @@ async def test_the_life_of_a_job_is_told_step_by_step(engine: Engine, clock: Man
     job = await push(engine, data=b"12345", job_id="order-1", priority=3)
     await clock.advance(10)
     await claim_job(engine)
-    await engine.run(Progress("default", [Hold(job.id)], 50, "half"))
+    await engine.run(ReportProgress("default", [LeaseRef(job.id)], 50, "half"))
     await fail(engine, job, "oops")
     await clock.advance(1_000)
     await claim_job(engine)
@@ -93,7 +93,7 @@ async def test_an_attempt_that_ends_tells_when_it_was_due_whatever_comes_next(en
     await clock.advance(2_100)
     await claim_job(engine)
     await clock.advance(10)
-    (outcome,) = await engine.run(Fail("default", [Hold(job.id)], "broken", delay_ms=0))  # tried again at once
+    (outcome,) = await engine.run(Nack("default", [LeaseRef(job.id)], "broken", delay_ms=0))  # tried again at once
     assert outcome is None
     due.append(start + 2_850)
     await clock.advance(50)
@@ -102,11 +102,11 @@ async def test_an_attempt_that_ends_tells_when_it_was_due_whatever_comes_next(en
     due.append(start + 32_900)
     await clock.advance(100)
     await claim_job(engine)
-    await engine.run(PutBack("default", [Hold(job.id)], Arrow.SEND_BACK))
+    await engine.run(Requeue("default", [LeaseRef(job.id)], Arrow.SEND_BACK))
     due.append(start + 33_000)
     await clock.advance(1)
     await claim_job(engine)
-    await engine.run(Release("default", [Hold(job.id)]))  # not begun: it has been due all the time
+    await engine.run(Release("default", [LeaseRef(job.id)]))  # not begun: it has been due all the time
     due.append(start + 33_000)
     await clock.advance(1)
     await claim_job(engine)

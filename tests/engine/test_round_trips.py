@@ -13,9 +13,9 @@ from penstock.core import bulk_records
 from penstock.core.job import IDEMPOTENCY_PREFIX, Dedup, NewJob
 from penstock.core.queue import QueueKey
 from penstock.engine.bulk.stage_commands import CommitStages
-from penstock.engine.bulk.staged_writes import Rows, Stages
+from penstock.engine.bulk.staged_writes import PackedRows, StagedWrites
 from penstock.engine.jobs.push import Push, PushAcross
-from penstock.engine.jobs.settle_by_id import AckById, NackById, Receipt
+from penstock.engine.jobs.settle_by_id import AckById, ClaimedJob, NackById
 from penstock.store.sqlite.bulk_records import Ledger
 from penstock.store.sqlite.transaction import SqliteTransaction
 from tests.support.engines import QUEUE, claim_all, push, push_many
@@ -98,9 +98,9 @@ async def test_words_about_many_messages_are_looked_up_together(engine: Engine, 
     made = await push_many(engine, MANY)
     await claim_all(engine)
     asked.clear()
-    unknown = [AckById([Receipt(QUEUE, 1_000_000 + n)]) for n in range(MANY)]
-    acks = [AckById([Receipt(QUEUE, job.id) for job in made[start : start + 5]]) for start in range(0, 25, 5)]
-    nacks = [NackById([Receipt(QUEUE, job.id, "no")]) for job in made[25:]]
+    unknown = [AckById([ClaimedJob(QUEUE, 1_000_000 + n)]) for n in range(MANY)]
+    acks = [AckById([ClaimedJob(QUEUE, job.id) for job in made[start : start + 5]]) for start in range(0, 25, 5)]
+    nacks = [NackById([ClaimedJob(QUEUE, job.id, "no")]) for job in made[25:]]
     await asyncio.gather(*(engine.run(each) for each in [*unknown, *acks, *nacks]))
     assert asked["job_load"] == 2, "one for those that are done, one for those that failed"
     assert asked["job_find_custom"] == 0
@@ -108,9 +108,11 @@ async def test_words_about_many_messages_are_looked_up_together(engine: Engine, 
 
 
 async def test_many_staged_writes_are_committed_together(engine: Engine, asked: Counter[str]) -> None:
-    stages = Stages(engine)  # nobody publishes
+    stages = StagedWrites(engine)  # nobody publishes
     for number in range(MANY):
-        await stages.stage("default", f"t{number}", 0, [Rows("mail", 1, bulk_records.pack({"data": [b"%d" % number]}))])
+        await stages.stage(
+            "default", f"t{number}", 0, [PackedRows("mail", 1, bulk_records.pack({"data": [b"%d" % number]}))]
+        )
     asked.clear()
     commit, _ = await engine.run(CommitStages("default", "k", [f"t{number}" for number in range(MANY)]))
     assert commit.rows == MANY

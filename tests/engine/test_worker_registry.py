@@ -9,7 +9,7 @@ import pytest
 from penstock.core import limits
 from penstock.core.errors import TooMany
 from penstock.core.events import EventKind
-from penstock.engine.worker_registry import Workers
+from penstock.engine.worker_registry import WorkerRegistry
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
@@ -26,12 +26,12 @@ def heard(engine: Engine) -> list[tuple[EventKind, dict[str, Any]]]:
 
 
 @pytest.fixture
-def workers(engine: Engine, clock: ManualClock) -> Workers:
-    return Workers(clock, engine.feed, timeout_ms=30_000, overload_ms=10_000)
+def workers(engine: Engine, clock: ManualClock) -> WorkerRegistry:
+    return WorkerRegistry(clock, engine.feed, timeout_ms=30_000, overload_ms=10_000)
 
 
 async def test_a_silent_worker_is_disconnected_then_forgotten(
-    workers: Workers, clock: ManualClock, heard: list[Any]
+    workers: WorkerRegistry, clock: ManualClock, heard: list[Any]
 ) -> None:
     worker = workers.register("default", "w", ["mail"], worker_id="w-1")
     await clock.advance(20_000)
@@ -50,7 +50,7 @@ async def test_a_silent_worker_is_disconnected_then_forgotten(
 
 
 async def test_a_silent_worker_that_speaks_again_is_connected_again(
-    workers: Workers, clock: ManualClock, heard: list[Any]
+    workers: WorkerRegistry, clock: ManualClock, heard: list[Any]
 ) -> None:
     workers.register("default", "w", [], worker_id="w-1")
     await clock.advance(40_000)
@@ -60,7 +60,7 @@ async def test_a_silent_worker_that_speaks_again_is_connected_again(
     assert workers.heartbeat("other", "w-1") is None
 
 
-async def test_overload_and_failures_are_told(workers: Workers, clock: ManualClock, heard: list[Any]) -> None:
+async def test_overload_and_failures_are_told(workers: WorkerRegistry, clock: ManualClock, heard: list[Any]) -> None:
     workers.register("default", "w", [], worker_id="w-1", concurrency=2)
     workers.heartbeat("default", "w-1", active_jobs=2, processed=15, failed=4)
     await clock.advance(10_000)
@@ -80,7 +80,7 @@ async def test_overload_and_failures_are_told(workers: Workers, clock: ManualClo
     assert (workers.processed, workers.failed) == (15, 6)
 
 
-async def test_there_is_a_limit(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_there_is_a_limit(workers: WorkerRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "workers_max", 2)
     for worker_id in ("a", "b", "b"):
         workers.register("default", "w", [], worker_id=worker_id)

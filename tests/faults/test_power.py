@@ -16,7 +16,7 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push
-from penstock.engine.jobs.settle import Ack, Fail, Hold
+from penstock.engine.jobs.settle import Ack, LeaseRef, Nack
 from penstock.engine.jobs.update import MoveJob
 from penstock.store import sync_mark_file
 from penstock.store.sqlite import SqliteStore
@@ -93,10 +93,10 @@ async def record(directory: Path, clock: ManualClock, recorder: Recorder, *, dur
             recorder.mark(Promise(job.id, (State.ACTIVE, State.COMPLETED, State.DELAYED, State.DEAD, State.NOWHERE)))
             action = rng.random()
             if action < 0.6:
-                await engine.run(Ack("default", [Hold(job.id)], [b"done"]))
+                await engine.run(Ack("default", [LeaseRef(job.id)], [b"done"]))
                 recorder.mark(Promise(job.id, (State.COMPLETED,)))
             elif action < 0.8:
-                await engine.run(Fail("default", [Hold(job.id)], "broken"))
+                await engine.run(Nack("default", [LeaseRef(job.id)], "broken"))
                 final = job.max_attempts == 1
                 recorder.mark(Promise(job.id, (State.DEAD,) if final else (State.DELAYED,)))
             elif action < 0.9:

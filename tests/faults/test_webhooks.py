@@ -13,7 +13,7 @@ from penstock.core.clock import settle
 from penstock.core.durability import Durability
 from penstock.core.errors import OutcomeUnknown
 from penstock.engine.engine import Engine
-from penstock.engine.maintenance.service import Healer
+from penstock.engine.maintenance.service import StoreRecovery
 from penstock.engine.queues.webhooks import AddWebhook
 from penstock.outbound.dispatcher import PostOffice
 from penstock.store.sqlite import SqliteStore
@@ -64,7 +64,7 @@ class Bench:
 
     async def heal(self) -> None:
         self.disk.broken = False
-        await Healer(self.engine).run_once()
+        await StoreRecovery(self.engine).run_once()
         assert self.engine.store.status().writable
 
     async def were_told(self, *jobs: Job) -> None:

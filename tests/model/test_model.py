@@ -22,7 +22,7 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push
-from penstock.engine.jobs.settle import Ack, Fail, Hold, Progress, PutBack, Release, Renew
+from penstock.engine.jobs.settle import Ack, LeaseRef, Nack, Release, Renew, ReportProgress, Requeue
 from penstock.engine.jobs.update import EditData, MoveJob
 from penstock.engine.queues import admin
 from penstock.engine.queues.admin import Configure
@@ -214,7 +214,7 @@ class QueueMachine(RuleBasedStateMachine):
         job = self.some(number, "active")
         if job is not None:
             token = self.tokens[job.id][-1] if show else None
-            assert self.submit(Ack("default", [Hold(job.id, token)], [result])) == [None]
+            assert self.submit(Ack("default", [LeaseRef(job.id, token)], [result])) == [None]
             self.model.complete(job, result)
 
     @rule(number=pick, show=st.booleans())
@@ -222,14 +222,14 @@ class QueueMachine(RuleBasedStateMachine):
         job = self.some(number, "active")
         if job is not None:
             token = self.tokens[job.id][-1] if show else None
-            assert self.submit(Fail("default", [Hold(job.id, token)], "x")) == [None]
+            assert self.submit(Nack("default", [LeaseRef(job.id, token)], "x")) == [None]
             self.model.fail(job)
 
     @rule(number=pick, lease=st.sampled_from([None, 1_000, 60_000]))
     def renew(self, number: int, lease: int | None) -> None:
         job = self.some(number, "active")
         if job is not None:
-            assert self.submit(Renew("default", [Hold(job.id)], [lease])) == [None]
+            assert self.submit(Renew("default", [LeaseRef(job.id)], [lease])) == [None]
             if lease is None:
                 self.model.beat(job)
             else:
@@ -239,36 +239,36 @@ class QueueMachine(RuleBasedStateMachine):
     def release(self, number: int) -> None:
         job = self.some(number, "active")
         if job is not None:
-            assert self.submit(Release("default", [Hold(job.id)])) == [None]
+            assert self.submit(Release("default", [LeaseRef(job.id)])) == [None]
             self.model.release(job)
 
     @rule(numbers=st.lists(pick, min_size=1, max_size=3))
     def to_front(self, numbers: list[int]) -> None:
         jobs = {job.id: job for number in numbers if (job := self.some(number, "active")) is not None}
         if jobs:
-            holds = [Hold(job_id) for job_id in jobs]
-            assert self.submit(PutBack("default", holds, Arrow.RETURN)) == [None] * len(jobs)
+            holds = [LeaseRef(job_id) for job_id in jobs]
+            assert self.submit(Requeue("default", holds, Arrow.RETURN)) == [None] * len(jobs)
             self.model.to_front(list(jobs.values()))
 
     @rule(number=pick)
     def to_back(self, number: int) -> None:
         job = self.some(number, "active")
         if job is not None:
-            assert self.submit(PutBack("default", [Hold(job.id)], Arrow.SEND_BACK)) == [None]
+            assert self.submit(Requeue("default", [LeaseRef(job.id)], Arrow.SEND_BACK)) == [None]
             self.model.to_back(job)
 
     @rule(number=pick, delay=st.sampled_from([0, 100, 1_000]))
     def snooze(self, number: int, delay: int) -> None:
         job = self.some(number, "active")
         if job is not None:
-            assert self.submit(PutBack("default", [Hold(job.id)], Arrow.SNOOZE, delay)) == [None]
+            assert self.submit(Requeue("default", [LeaseRef(job.id)], Arrow.SNOOZE, delay)) == [None]
             self.model.snooze(job, delay)
 
     @rule(number=pick, progress=st.integers(0, 100))
     def progress(self, number: int, progress: int) -> None:
         job = self.some(number, "active")
         if job is not None:
-            assert self.submit(Progress("default", [Hold(job.id)], progress, None)) == [None]
+            assert self.submit(ReportProgress("default", [LeaseRef(job.id)], progress, None)) == [None]
             job.progress = progress
             self.model.beat(job)
 
@@ -277,10 +277,10 @@ class QueueMachine(RuleBasedStateMachine):
         old = [(job_id, token) for job_id, tokens in self.tokens.items() for token in tokens[:-1]]
         old += [(job_id, tokens[-1]) for job_id, tokens in self.tokens.items() if self._state(job_id) != "active"]
         if old:
-            hold = Hold(*old[number % len(old)])
+            hold = LeaseRef(*old[number % len(old)])
             for command in (
                 Ack("default", [hold], [b"late"]),
-                Fail("default", [hold], "late"),
+                Nack("default", [hold], "late"),
                 Renew("default", [hold], [None]),
             ):
                 (outcome,) = self.submit(command)
@@ -290,7 +290,7 @@ class QueueMachine(RuleBasedStateMachine):
     def words_about_jobs_nobody_holds_change_nothing(self, number: int) -> None:
         job = self.some(number, "waiting", "delayed", "completed", "dead")
         if job is not None:
-            (outcome,) = self.submit(Ack("default", [Hold(job.id)], [None]))
+            (outcome,) = self.submit(Ack("default", [LeaseRef(job.id)], [None]))
             assert isinstance(outcome, PenstockError)
 
     def _state(self, job_id: int) -> str | None:

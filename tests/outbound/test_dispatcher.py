@@ -17,7 +17,7 @@ from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow
 from penstock.core.queue import QueueKey
 from penstock.engine.engine import Engine
-from penstock.engine.jobs.settle import Hold, Progress
+from penstock.engine.jobs.settle import LeaseRef, ReportProgress
 from penstock.engine.maintenance.service import Retention, TrimJournal
 from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWebhook
 from penstock.outbound.delivery import Policy
@@ -108,7 +108,7 @@ async def test_each_event_has_its_body(engine: Engine, office: PostOffice, post:
     await add(engine, "pushed", "job.started", "job:completed", "failed", "progress", "stalled")
     job = await push(engine, data=b'{"a": 1}', job_id="mine")
     await claim_job(engine)
-    await engine.run(Progress("default", [Hold(job.id, None)], 40, "half"))
+    await engine.run(ReportProgress("default", [LeaseRef(job.id, None)], 40, "half"))
     await fail(engine, job, "no luck")
     await move(engine, job, Arrow.PROMOTE)
     await claim_job(engine)

@@ -21,7 +21,7 @@ from penstock.doors.jobs.event_hub import EventHub, EventReader
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push
-from penstock.engine.jobs.settle import Hold, Renew
+from penstock.engine.jobs.settle import LeaseRef, Renew
 from penstock.store.contract import Page
 from penstock.store.postgres import PostgresStore
 from tests.support import postgres
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from penstock.engine.command import AnyCommand
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
     from tests.support.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,7 @@ class Batches:
         self.done: list[list[AnyCommand]] = []
         engine._batcher.after_commit.append(self._note)
 
-    def _note(self, work: Work) -> None:
+    def _note(self, work: UnitOfWork) -> None:
         self.done.append([command for command, _ in work.answers])
 
     def of(self, command: AnyCommand) -> int:
@@ -104,7 +104,7 @@ async def test_a_heartbeat_is_heard_before_leases_are_judged_whatever_waits(engi
     ((job, _),) = await engine.run(Claim(QUIET, lease_ms=1_000))
     batches = Batches(engine)
     flood = [engine.run(Push(QUIET, some(500))) for _ in range(20)]
-    word = Renew("quiet", [Hold(job.id, job.token)], [60_000])
+    word = Renew("quiet", [LeaseRef(job.id, job.token)], [60_000])
     assert await engine.run(word) == [None]
     assert batches.of(word) == 0
     await asyncio.gather(*flood)

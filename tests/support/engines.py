@@ -9,7 +9,7 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push
-from penstock.engine.jobs.settle import Ack, Fail, Hold, Renew
+from penstock.engine.jobs.settle import Ack, LeaseRef, Nack, Renew
 from penstock.engine.jobs.update import MoveJob
 
 if TYPE_CHECKING:
@@ -45,17 +45,17 @@ async def claim_all(engine: AnyEngine, count: int = 1_000, *, queue: QueueKey = 
 
 
 async def ack(engine: AnyEngine, job: Job, result: bytes | None = None, token: int | None = None) -> ItemOutcome:
-    (outcome,) = await engine.run(Ack("default", [Hold(job.id, token)], [result]))
+    (outcome,) = await engine.run(Ack("default", [LeaseRef(job.id, token)], [result]))
     return outcome
 
 
 async def fail(engine: AnyEngine, job: Job, error: str | None = "broken", token: int | None = None) -> ItemOutcome:
-    (outcome,) = await engine.run(Fail("default", [Hold(job.id, token)], error))
+    (outcome,) = await engine.run(Nack("default", [LeaseRef(job.id, token)], error))
     return outcome
 
 
 async def renew(engine: AnyEngine, job: Job, lease_ms: int | None = None, token: int | None = None) -> ItemOutcome:
-    (outcome,) = await engine.run(Renew("default", [Hold(job.id, token)], [lease_ms]))
+    (outcome,) = await engine.run(Renew("default", [LeaseRef(job.id, token)], [lease_ms]))
     return outcome
 
 

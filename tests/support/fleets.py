@@ -10,10 +10,10 @@ from penstock.core.clock import settle
 from penstock.core.durability import Durability
 from penstock.core.sharding import Layout
 from penstock.engine.engine import Engine
-from penstock.engine.event_feed import Feed
-from penstock.engine.sharding.engine import Fleet, ShardFeed
-from penstock.engine.stats import Stats
-from penstock.engine.worker_registry import Workers
+from penstock.engine.event_feed import EventFeed
+from penstock.engine.sharding.engine import ShardedEngine, ShardFeed
+from penstock.engine.stats import EngineStats
+from penstock.engine.worker_registry import WorkerRegistry
 from penstock.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def fleet_on(directory: Path, clock: ManualClock, count: int = 3, *, start: bool = True) -> AsyncIterator[Fleet]:
+async def fleet_on(
+    directory: Path, clock: ManualClock, count: int = 3, *, start: bool = True
+) -> AsyncIterator[ShardedEngine]:
     """A fleet on shards in a directory. Used on the same directory again, it goes on where the last one ended."""
     stores = [
         await SqliteStore.open(
@@ -32,8 +34,8 @@ async def fleet_on(directory: Path, clock: ManualClock, count: int = 3, *, start
         )
         for number in range(count)
     ]
-    feed, stats = Feed(), Stats()
-    workers = Workers(clock, feed, timeout_ms=30_000, overload_ms=30_000)
+    feed, stats = EventFeed(), EngineStats()
+    workers = WorkerRegistry(clock, feed, timeout_ms=30_000, overload_ms=30_000)
     positions = [store.journal_next - 1 for store in stores]
     engines = [
         Engine(
@@ -46,7 +48,7 @@ async def fleet_on(directory: Path, clock: ManualClock, count: int = 3, *, start
         )
         for number, store in enumerate(stores)
     ]
-    fleet = Fleet(engines, feed, stats, workers, clock)
+    fleet = ShardedEngine(engines, feed, stats, workers, clock)
     if start:
         fleet.start()
     yield fleet
@@ -58,7 +60,7 @@ async def fleet_on(directory: Path, clock: ManualClock, count: int = 3, *, start
 class Settled:
     """A fleet that answers when what follows from a command on other shards has happened, too."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ShardedEngine) -> None:
         self._fleet = fleet
 
     def __getattr__(self, name: str) -> Any:

@@ -22,8 +22,8 @@ from penstock.core.clock import settle
 from penstock.core.durability import Durability
 from penstock.core.errors import OutcomeUnknown, PenstockError, QueueMoving, RowChanged, ShuttingDown, StorageFull
 from penstock.engine.command import Lane
-from penstock.engine.fair_queue import Lines
-from penstock.engine.unit_of_work import Work
+from penstock.engine.fair_queue import FairQueue
+from penstock.engine.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.core.ids import IdSource
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.fair_share import FairShare
-    from penstock.engine.stats import Stats
+    from penstock.engine.stats import EngineStats
     from penstock.store.contract import Store
 
 log = structlog.get_logger("penstock.engine")
@@ -40,18 +40,18 @@ log = structlog.get_logger("penstock.engine")
 T = TypeVar("T")
 
 
-class Group(NamedTuple):
+class AnswerGroup(NamedTuple):
     """Answers that may leave together, and when their batch began to form."""
 
     answers: list[tuple[AnyCommand, Any]]
-    work: Work | None  #: what to time and to tell; None if another group of the same work does
+    work: UnitOfWork | None  #: what to time and to tell; None if another group of the same work does
     since: float
 
 
 class Beside:
     """A lane beside the main one: what waits for it, since when, and what it is doing."""
 
-    def __init__(self, pending: Lines) -> None:
+    def __init__(self, pending: FairQueue) -> None:
         self.pending = pending
         self.since = 0.0
         self.running: asyncio.Task[None] | None = None
@@ -61,7 +61,7 @@ class Batcher:
     """One per store. ``apply`` decides a batch of commands inside a transaction; ``apply_beside`` one next to another.
 
     ``wants_alone`` tells whether the next batch of the main lane has something to do that needs to be alone. ``weigh`` returns
-    what a command costs, see ``Lines``.
+    what a command costs, see ``FairQueue``.
     """
 
     def __init__(
@@ -69,25 +69,25 @@ class Batcher:
         store: Store,
         clock: Clock,
         ids: IdSource,
-        apply: Callable[[Work, list[AnyCommand]], Awaitable[None]],
-        stats: Stats,
+        apply: Callable[[UnitOfWork, list[AnyCommand]], Awaitable[None]],
+        stats: EngineStats,
         *,
-        apply_beside: Callable[[Work, list[AnyCommand]], Awaitable[None]],
+        apply_beside: Callable[[UnitOfWork, list[AnyCommand]], Awaitable[None]],
         wants_alone: Callable[[], bool],
         weigh: Callable[[AnyCommand], int],
         share: FairShare,
         durability: Durability,
         sync_interval_ms: int,
     ) -> None:
-        self.after_commit: list[Callable[[Work], None]] = []  #: called with every committed piece of work
-        self.when_answered: list[Callable[[Work], None]] = []  #: called when it is as durable as an answer promises
+        self.after_commit: list[Callable[[UnitOfWork], None]] = []  #: called with every committed piece of work
+        self.when_answered: list[Callable[[UnitOfWork], None]] = []  #: called when it is as durable as an answer promises
         #: Offered what is refused because its queue is on another shard; True if it is taken care of.
         self.send_on: Callable[[AnyCommand, Exception], bool] = lambda _command, _error: False
         self.when_vouched: list[Callable[[], None]] = []  #: called when more of the journal is
         #: Number of the first event of the journal that is not yet as durable as an answer promises.
         self.vouched = store.journal_next
         #: Called, and waited for, between the commit of work that touches queues with a ready list and its answers.
-        self.before_answers: Callable[[Work], Awaitable[None]] | None = None
+        self.before_answers: Callable[[UnitOfWork], Awaitable[None]] | None = None
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -99,14 +99,14 @@ class Batcher:
         self._durability = durability
         self._sync_interval_ms = sync_interval_ms
         self._loop = asyncio.get_running_loop()
-        self._pending = Lines(weigh, clock.stopwatch, share)
+        self._pending = FairQueue(weigh, clock.stopwatch, share)
         self._since = 0.0
         self._running: asyncio.Task[None] | None = None
         self._beside: dict[int, Beside] = {}
         if store.capabilities.lanes > 1:
-            self._beside = {lane: Beside(Lines(weigh, clock.stopwatch, share)) for lane in (Lane.PUSHES, Lane.ACKS)}
+            self._beside = {lane: Beside(FairQueue(weigh, clock.stopwatch, share)) for lane in (Lane.PUSHES, Lane.ACKS)}
         self._parted = False  #: the main lane is running, and has nothing that could be done beside
-        self._unsynced: list[Group] = []
+        self._unsynced: list[AnswerGroup] = []
         self._syncing: asyncio.Task[None] | None = None
         self._next_sync: Alarm | None = None
         self._sync_wanted = False
@@ -208,7 +208,7 @@ class Batcher:
         finally:
             lane.running = None
 
-    async def _gather(self, pending: Lines) -> None:
+    async def _gather(self, pending: FairQueue) -> None:
         """Wait as long as every turn of the event loop brings more: a transaction costs much, one more command in it little.
 
         While several namespaces are active, one turn is all: a flood brings more in every turn.
@@ -244,7 +244,7 @@ class Batcher:
         self._announce(work)
         self._deliver(work, since)
 
-    async def _transact_at_last(self, batch: list[AnyCommand], *, alone: bool, beside: Beside | None) -> Work:
+    async def _transact_at_last(self, batch: list[AnyCommand], *, alone: bool, beside: Beside | None) -> UnitOfWork:
         """Try it again as long as others get in the way: many servers may be changing the same at the same time."""
         for _ in range(limits.row_changed_tries_max - 1):
             try:
@@ -253,11 +253,11 @@ class Batcher:
                 alone = True
         return await self._transact(batch, alone=True, beside=beside)
 
-    async def _transact(self, batch: list[AnyCommand], *, alone: bool, beside: Beside | None) -> Work:
+    async def _transact(self, batch: list[AnyCommand], *, alone: bool, beside: Beside | None) -> UnitOfWork:
         undo: list[Callable[[], object]] = []
         try:
             async with self._store.transaction(self._ids.mark, alone=alone) as tx:
-                work = Work(tx, self._ids, alone=alone)
+                work = UnitOfWork(tx, self._ids, alone=alone)
                 undo = work.when_undone
                 await (self._apply if beside is None else self._apply_beside)(work, batch)
                 await work.flush()
@@ -269,14 +269,14 @@ class Batcher:
             raise
         return work
 
-    def _announce(self, work: Work) -> None:
+    def _announce(self, work: UnitOfWork) -> None:
         """Tell everybody inside the server what was committed. It is committed: nothing here may undo or repeat it."""
         for call in work.after_commit:
             call()
         self._tell(self.after_commit, work)
 
     @staticmethod
-    def _tell(listeners: list[Callable[[Work], None]], work: Work) -> None:
+    def _tell(listeners: list[Callable[[UnitOfWork], None]], work: UnitOfWork) -> None:
         for listen in listeners:
             try:
                 listen(work)
@@ -320,7 +320,7 @@ class Batcher:
 
     # Durability.
 
-    def _deliver(self, work: Work, since: float) -> None:
+    def _deliver(self, work: UnitOfWork, since: float) -> None:
         """Answer a committed piece of work, now or after the next fsync."""
         for command, error in work.refusals:
             self._refuse(command, error)
@@ -335,19 +335,19 @@ class Batcher:
             if later:
                 now = [each for each in work.answers if not each[0].durable]
         if work.early:
-            self._answer(Group(work.early, None, since))
+            self._answer(AnswerGroup(work.early, None, since))
         waits = bool(later or (work.early and not self._store.capabilities.commit_is_durable))
         if now or (work.early and not waits):
-            self._answer(Group(now, work, since))
+            self._answer(AnswerGroup(now, work, since))
         if waits:
-            self._unsynced.append(Group(later, None if now else work, since))
+            self._unsynced.append(AnswerGroup(later, None if now else work, since))
             self._start_sync()
         elif self._durability is Durability.ALWAYS and work.tx.wrote and not work.answers:
             self._sync_in_background()  # nobody was promised anything, but it happened, and is to be told of
         elif self._durability is Durability.INTERVAL and self._next_sync is None and work.tx.wrote:
             self._next_sync = self._clock.call_at(self._clock.steady_ms() + self._sync_interval_ms, self._sync_in_background)
 
-    def _answer(self, group: Group) -> None:
+    def _answer(self, group: AnswerGroup) -> None:
         for command, outcome in group.answers:
             if not command.future.done():
                 command.future.set_result(outcome)

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
     from penstock.engine.command import AnyCommand
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
-    Apply = Callable[[Engine, Work, Sequence[Any]], Awaitable[None]]
+    Apply = Callable[[Engine, UnitOfWork, Sequence[Any]], Awaitable[None]]
 
 BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     push.Push: push.push,
@@ -54,15 +54,15 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     stage_commands.AbortStage: stage_commands.abort_stage,
     stage_commands.DropDraft: stage_commands.drop_draft,
     stage_commands.Carry: stage_commands.carry,
-    stage_commands.Told: stage_commands.told,
-    stage_commands.Forget: stage_commands.forget,
-    epoch_commands.Record: epoch_commands.record,
-    epoch_commands.Begin: epoch_commands.begin,
-    epoch_commands.End: epoch_commands.end,
+    stage_commands.RecordPublished: stage_commands.record_published,
+    stage_commands.PruneRecords: stage_commands.prune_records,
+    epoch_commands.RecordEpoch: epoch_commands.record_epoch,
+    epoch_commands.BeginSettling: epoch_commands.begin_settling,
+    epoch_commands.EndEpochs: epoch_commands.end_epochs,
     epoch_commands.Seen: epoch_commands.seen,
     epoch_commands.ForgetGroups: epoch_commands.forget_groups,
     epoch_commands.Rest: epoch_commands.rest,
-    epoch_commands.Examine: epoch_commands.examine,
+    epoch_commands.CheckPayloads: epoch_commands.check_payloads,
     epoch_commands.SettleSlice: epoch_commands.settle_slices,
     name_registry.Reserve: name_registry.reserve,
     name_registry.Withdraw: name_registry.withdraw,
@@ -71,12 +71,12 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     name_registry.PutNames: name_registry.put_names,
     settle.Renew: settle.renew,
     settle_by_id.RenewById: settle_by_id.renew_by_id,
-    settle.Progress: settle.progress,
+    settle.ReportProgress: settle.report_progress,
     settle.Ack: settle.ack,
-    settle.Fail: settle.fail,
+    settle.Nack: settle.nack,
     settle.Release: settle.release,
-    lease_waiters.AskHeld: lease_waiters.ask_held,
-    settle.PutBack: settle.put_back,
+    lease_waiters.CheckLeases: lease_waiters.check_leases,
+    settle.Requeue: settle.requeue,
     park.Park: park.park,
     settle_by_id.AckById: settle_by_id.ack_by_id,
     settle_by_id.NackById: settle_by_id.nack_by_id,
@@ -84,7 +84,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     update.EditData: update.edit_data,
     update.AddLog: update.add_log,
     update.ClearLog: update.clear_log,
-    dead_letters.Inspect: dead_letters.inspect,
+    dead_letters.LeaseDead: dead_letters.lease_dead,
     dead_letters.SettleDead: dead_letters.settle_dead,
     unique_keys.UniqueKey: unique_keys.unique_key,
     admin.Configure: admin.configure,
@@ -92,9 +92,9 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     group_limits.ConfigureGroup: group_limits.configure_group,
     group_limits.AskGroup: group_limits.ask_group,
     group_limits.AskForGroups: group_limits.ask_for_groups,
-    admin.Slice: admin.slice_,
+    admin.MoveBatch: admin.move_batch,
     admin.Announce: admin.announce,
-    admin.Forget: admin.forget,
+    admin.RemoveQueue: admin.remove_queue,
     crons.SaveCron: crons.save_cron,
     crons.RemoveCron: crons.remove_cron,
     webhooks.AddWebhook: webhooks.add_webhook,
@@ -103,9 +103,9 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     webhooks.NoteDeliveries: webhooks.note_deliveries,
     push_subscriptions.AddSubscription: push_subscriptions.add_subscription,
     push_subscriptions.RemoveSubscription: push_subscriptions.remove_subscription,
-    commands.Keep: commands.keep,
-    commands.KeepHere: commands.keep_here,
-    fast.Begin: fast.begin,
+    commands.StoreRecords: commands.store_records,
+    commands.StoreOwnRecords: commands.store_own_records,
+    fast.RecordLeases: fast.record_leases,
     fast.TakeBack: fast.take_back,
     fast.Abandon: fast.abandon,
     fast.Reclaim: fast.reclaim,
@@ -115,38 +115,38 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     service.MarkClock: service.mark_clock,
     service.AutoRevive: service.auto_revive,
     dependencies.Adopt: dependencies.adopt,
-    dependencies.Unneed: dependencies.unneed,
+    dependencies.DropDependency: dependencies.drop_dependency,
     dependencies.CancelChildren: dependencies.cancel_children,
-    remote_dependencies.Await: remote_dependencies.wait_for,
+    remote_dependencies.WatchJobs: remote_dependencies.watch_jobs,
     remote_dependencies.Audit: remote_dependencies.audit,
     remote_dependencies.CancelIdle: remote_dependencies.cancel_idle,
     remote_dependencies.DueShards: remote_dependencies.due_shards,
     remote_dependencies.DueRelays: remote_dependencies.due_relays,
-    remote_dependencies.HearEnds: remote_dependencies.hear_ends,
-    remote_dependencies.NoteTold: remote_dependencies.note_told,
+    remote_dependencies.ApplyRemoteEnds: remote_dependencies.apply_remote_ends,
+    remote_dependencies.RecordDelivered: remote_dependencies.record_delivered,
     remote_dependencies.OpenNeeds: remote_dependencies.open_needs,
-    queue_move.PackCrons: queue_move.pack_crons,
-    queue_move.Arrive: queue_move.arrive,
-    queue_move.Unload: queue_move.unload,
-    queue_move.UnloadCrons: queue_move.unload_crons,
+    queue_move.ExportCrons: queue_move.export_crons,
+    queue_move.Prepare: queue_move.prepare,
+    queue_move.ImportJobs: queue_move.import_jobs,
+    queue_move.ImportCrons: queue_move.import_crons,
     queue_move.PackGroups: queue_move.pack_groups,
     queue_move.UnloadGroups: queue_move.unload_groups,
     queue_move.CountJobs: queue_move.count_jobs,
-    queue_move.Examine: queue_move.examine,
+    queue_move.CheckUnreadable: queue_move.check_unreadable,
     queue_move.Clear: queue_move.clear,
     queue_move.Retarget: queue_move.retarget,
-    claim.Nudge: claim.nudge,
+    claim.RecheckQueue: claim.recheck_queue,
     timers.Tick: timers.tick,
     # Last, so that everything of the batch that is about the queue is done before it stops, and after it goes on.
-    queue_move.Leave: queue_move.leave,
-    queue_move.Depart: queue_move.depart,
+    queue_move.Freeze: queue_move.freeze,
+    queue_move.HandOver: queue_move.hand_over,
     queue_move.Open: queue_move.open_,
-    queue_move.Stay: queue_move.stay,
-    queue_move.Flip: queue_move.flip,
+    queue_move.CancelMove: queue_move.cancel_move,
+    queue_move.FinishRebalance: queue_move.finish_rebalance,
 }
 
 
-async def apply(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None:
+async def apply(engine: Engine, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
     """Apply a batch, verb by verb."""
     if work.tx.away:
         batch = _without_away(work, batch)
@@ -165,7 +165,7 @@ async def apply(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None
             await dependencies.follow_up(engine, work)
 
 
-async def apply_beside(engine: Engine, work: Work, batch: Sequence[AnyCommand]) -> None:
+async def apply_beside(engine: Engine, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
     """Apply a batch next to another one, which looks after time and those who wait: they hear of it after the commit."""
     if work.tx.away:
         batch = _without_away(work, batch)
@@ -183,14 +183,14 @@ def _by_verb(batch: Sequence[AnyCommand]) -> dict[type[AnyCommand], list[Any]]:
     return by_verb
 
 
-async def _before_sweep(engine: Engine, work: Work, by_verb: dict[type[AnyCommand], list[Any]]) -> None:
+async def _before_sweep(engine: Engine, work: UnitOfWork, by_verb: dict[type[AnyCommand], list[Any]]) -> None:
     for verb, function in BEFORE_SWEEP.items():
         commands = by_verb.get(verb)
         if commands:
             await function(engine, work, commands)
 
 
-def _without_away(work: Work, batch: Sequence[AnyCommand]) -> list[AnyCommand]:
+def _without_away(work: UnitOfWork, batch: Sequence[AnyCommand]) -> list[AnyCommand]:
     """Refuse what is about a queue that is on its way to another shard, and return the rest."""
     rest: list[AnyCommand] = []
     for command in batch:

@@ -15,19 +15,27 @@ from penstock.core.ids import IdSource, first_of
 from penstock.core.pool_shares import Shares
 from penstock.engine import dispatch
 from penstock.engine.batcher import Batcher
-from penstock.engine.event_feed import Feed
+from penstock.engine.event_feed import EventFeed
 from penstock.engine.fair_share import FairShare
 from penstock.engine.fair_turns import FairTurns
-from penstock.engine.jobs.claim import Claim, WaitingRoom
-from penstock.engine.jobs.lease_waiters import HeldJobs
-from penstock.engine.jobs.queue_limits import Throttle
-from penstock.engine.jobs.result_waiters import Completions
-from penstock.engine.maintenance.service import Archivist, Healer, Keeper, Neighbour, Retention, Timekeeper, Undertaker
-from penstock.engine.prefetch.unconfirmed_leases import HandedOut
+from penstock.engine.jobs.claim import Claim, ClaimWaiters
+from penstock.engine.jobs.lease_waiters import LeaseWaiters
+from penstock.engine.jobs.queue_limits import QueueLimits
+from penstock.engine.jobs.result_waiters import ResultWaiters
+from penstock.engine.maintenance.service import (
+    ClockMarker,
+    DeadLetterService,
+    Membership,
+    PeriodicService,
+    Retention,
+    RetentionService,
+    StoreRecovery,
+)
+from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLeases
 from penstock.engine.quota_check import metered
-from penstock.engine.stats import Stats
+from penstock.engine.stats import EngineStats
 from penstock.engine.timers import Timer
-from penstock.engine.worker_registry import Workers
+from penstock.engine.worker_registry import WorkerRegistry
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,10 +45,10 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
     from penstock.engine.command import AnyCommand, Command
-    from penstock.engine.jobs.result_waiters import Ending
-    from penstock.engine.prefetch.ready_cache import FastPath
-    from penstock.engine.quota_check import Admit, Quotas
-    from penstock.engine.unit_of_work import JobRef, Work
+    from penstock.engine.jobs.result_waiters import JobOutcome
+    from penstock.engine.prefetch.ready_cache import ReadyCache
+    from penstock.engine.quota_check import Admit, QuotaCheck
+    from penstock.engine.unit_of_work import JobRef, UnitOfWork
     from penstock.store.contract import JournalBlock, Store
 
 log = structlog.get_logger("penstock.engine")
@@ -68,26 +76,26 @@ class Engine:
         retention: Retention | None = None,
         worker_timeout_ms: int = 30_000,
         worker_overload_ms: int = 30_000,
-        feed: Feed | None = None,
-        stats: Stats | None = None,
-        workers: Workers | None = None,
+        feed: EventFeed | None = None,
+        stats: EngineStats | None = None,
+        workers: WorkerRegistry | None = None,
         share: FairShare | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
         self.began_at = clock.steady_ms()  #: what fell due before this was nobody's to do
         self.ids = IdSource(shard=store.shard, node=store.node, floor=store.id_floor)
-        self.stats = Stats() if stats is None else stats
-        self.throttle = Throttle()
-        self.room = WaitingRoom(self)
-        self.completions = Completions(self)
-        self.held_jobs = HeldJobs()
+        self.stats = EngineStats() if stats is None else stats
+        self.throttle = QueueLimits()
+        self.room = ClaimWaiters(self)
+        self.completions = ResultWaiters(self)
+        self.held_jobs = LeaseWaiters()
         self.replays = FairTurns(limits.replays_max)  #: of those who read the journal, by namespace
         self.timer = Timer(self)
-        self.feed = Feed() if feed is None else feed
+        self.feed = EventFeed() if feed is None else feed
         self.share = FairShare(clock) if share is None else share  #: of the event loop, for each namespace
         if workers is None:  # not "or": one without workers is false
-            workers = Workers(clock, self.feed, timeout_ms=worker_timeout_ms, overload_ms=worker_overload_ms)
+            workers = WorkerRegistry(clock, self.feed, timeout_ms=worker_timeout_ms, overload_ms=worker_overload_ms)
         self.workers = workers
         self.when_webhooks_change: list[Callable[[], None]] = []  #: called after a commit that did, to subscriptions too
         self.when_message_dies: list[Callable[[QueueKey], None]] = []  #: called for each, after the commit, with its queue
@@ -96,11 +104,11 @@ class Engine:
         ] = []  #: called when this server becomes the leader, or is it no more
         self.leads = not store.capabilities.is_shared  #: nobody to share the work with
         self._lead_ends: Alarm | None = None
-        self.fast: FastPath | None = None  #: hands out jobs of hot queues without asking the store
-        self.quotas: Quotas | None = None  #: asked before rows are staged, and before the server pushes jobs by itself
+        self.fast: ReadyCache | None = None  #: hands out jobs of hot queues without asking the store
+        self.quotas: QuotaCheck | None = None  #: asked before rows are staged, and before the server pushes jobs by itself
         self.shares = Shares()  #: what one namespace may have of what there is a limited number of
         self.buffer: EnqueueBuffer | None = None  #: answers pushes to some queues before they are stored
-        self.handed = HandedOut()  #: what it has handed out and the store does not know yet
+        self.handed = UnconfirmedLeases()  #: what it has handed out and the store does not know yet
         self.hot: Mapping[int, int] = {}  #: queues with a ready list, as of our latest transaction, by number
         self.when_healed: list[
             Callable[[], None]
@@ -125,12 +133,12 @@ class Engine:
         store.when_moved.append(self._look_around)
         self._batcher.after_commit += [self._count, self.feed.committed]
         self._batcher.when_answered += [self.completions.answered, self.held_jobs.answered]
-        self._keepers: list[Keeper] = [Healer(self), Archivist(self), Undertaker(self)]
+        self._keepers: list[PeriodicService] = [StoreRecovery(self), RetentionService(self), DeadLetterService(self)]
         if store.capabilities.is_shared:
             store.follow(self._hear)
-            self._keepers.append(Neighbour(self))
+            self._keepers.append(Membership(self))
         else:
-            self._keepers.append(Timekeeper(self))
+            self._keepers.append(ClockMarker(self))
 
     @property
     def journal_vouched(self) -> int:
@@ -192,8 +200,8 @@ class Engine:
         """Return the engine of a queue: this one has them all."""
         return self
 
-    async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> Ending | None:
-        """Return how a job ended: see ``Completions.wait``."""
+    async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> JobOutcome | None:
+        """Return how a job ended: see ``ResultWaiters.wait``."""
         return await self.completions.wait(namespace, ref, timeout_ms)
 
     @property
@@ -210,7 +218,7 @@ class Engine:
         """Run a command; awaiting it gives the answer, or raises why there is none."""
         return self._batcher.submit(command)
 
-    def use(self, fast: FastPath) -> None:
+    def use(self, fast: ReadyCache) -> None:
         """Hand out jobs of hot queues from ready lists from now on."""
         self.fast = fast
         self.run = fast.wrap(self.run)  # type: ignore[method-assign, assignment]
@@ -228,7 +236,7 @@ class Engine:
         """Queue a command again that was run already; its future stays."""
         self._batcher.put_back(command)
 
-    def meter(self, admit: Admit, quotas: Quotas) -> None:
+    def meter(self, admit: Admit, quotas: QuotaCheck) -> None:
         """Ask ``admit`` before every push from now on, and ``quotas`` before rows are staged. Without it that costs nothing."""
         self.quotas = quotas
         self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
@@ -257,7 +265,7 @@ class Engine:
             return self.ids.mark()
         return max(self.ids.mark(), first_of(self.clock.now_ms() + limits.clock_apart_ms))
 
-    def end_serial(self, work: Work) -> int:
+    def end_serial(self, work: UnitOfWork) -> int:
         """Return a serial for the end of a job that is above the ids of all jobs that were pushed before it.
 
         Another server may have pushed one after this transaction had begun, and before it got hold of the job that ends.
@@ -327,7 +335,7 @@ class Engine:
             weight = max(1, 0 if queue is None else min(weight, self.store.counts(queue).waiting))
         return weight
 
-    def _count(self, work: Work) -> None:
+    def _count(self, work: UnitOfWork) -> None:
         stats = self.stats
         stats.pushed += work.pushed
         stats.pulled += work.pulled

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.core.events import EventKind
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
     Listener = Callable[[JournalBlock], None]
 
@@ -53,7 +53,7 @@ class RemovedResults:
             self._bytes -= len(self._results.pop(next(iter(self._results))))
 
 
-class Feed:
+class EventFeed:
     """Listeners are called on the event loop and must be quick: whoever has much to do takes a note and does it later."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Feed:
 
         return end
 
-    def committed(self, work: Work) -> None:
+    def committed(self, work: UnitOfWork) -> None:
         """Pass on what a commit has put into the journal."""
         if work.tx.block is not None:
             if work.results and self.is_heard:

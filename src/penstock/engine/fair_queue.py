@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _TURNS_OF_BATCH: Final = 8
 
 
-class Line:
+class NamespaceQueue:
     """The commands of one namespace that wait, each with its weight, and what they may weigh in this turn."""
 
     __slots__ = ("commands", "credit")
@@ -34,7 +34,7 @@ class Line:
         self.credit = 0
 
 
-class Lines:
+class FairQueue:
     """Commands that wait for the same lane. ``weigh`` returns what a command costs, about as many units as it has jobs.
 
     ``now`` returns seconds: after a batch in which several namespaces had to share, batches stay small for a while, so that the
@@ -49,7 +49,7 @@ class Lines:
         self._fresh: list[AnyCommand] = []  #: in no line yet
         self._weighed = 0  #: how many of these, from the first, ...
         self._weight = 0  #: ... weigh this
-        self._lines: dict[str, Line] = {}  #: whose turn it is comes first; none is empty
+        self._lines: dict[str, NamespaceQueue] = {}  #: whose turn it is comes first; none is empty
         self._first: deque[AnyCommand] = deque()  #: what is in no line, and waits for nothing but room in a batch
         self._sorted = 0  #: commands in lines, and in ``_first``
         self._small_until = 0.0
@@ -160,10 +160,10 @@ class Lines:
         if len(self._lines) > 1:
             self._small_until = self._now() + limits.batch_shared_ms / 1000
 
-    def _line(self, namespace: str) -> Line:
+    def _line(self, namespace: str) -> NamespaceQueue:
         line = self._lines.get(namespace)
         if line is None:
-            line = self._lines[namespace] = Line()
+            line = self._lines[namespace] = NamespaceQueue()
         return line
 
     def _bound(self) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Admit = Callable[[Push | PushAcross], "Admission | None"]
 
 
-class Quotas(Protocol):
+class QuotaCheck(Protocol):
     """Counts what namespaces are given. Without a quota, a namespace may be given anything."""
 
     async def admit(self, counts: Mapping[str, int]) -> None:

@@ -25,7 +25,7 @@ class Histogram:
         self.sum_ms += ms * times
 
 
-class Stats:
+class EngineStats:
     """Read by ``/stats``, ``/metrics`` and ``/prometheus``."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Alarm
     from penstock.core.job import Job
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
 #: Even with nothing due for long, look this often: the wall clock may be set forward.
 LOOK_EVERY_MS: Final = 1_000
@@ -39,7 +39,7 @@ class Tick(Command[None]):
     __slots__ = ()
 
 
-async def tick(_engine: Engine, work: Work, commands: Sequence[Tick]) -> None:
+async def tick(_engine: Engine, work: UnitOfWork, commands: Sequence[Tick]) -> None:
     """Nothing to do: every batch sweeps."""
     for command in commands:
         work.answer(command, None)
@@ -136,14 +136,14 @@ class Timer:
             self.arm()
 
 
-async def sweep(engine: Engine, work: Work) -> None:
+async def sweep(engine: Engine, work: UnitOfWork) -> None:
     """Move on whatever is due by now, a bounded number at a time; the timer comes back at once for the rest."""
     await work.flush()  # so that the store knows what this very batch has booked
     horizon = engine.store.horizon
     if horizon.expiry_ms is not None and horizon.expiry_ms <= work.now_ms:
         await _expire(work)
     if work.alone and engine.timer.judges_leases(work.steady_ms):  # a word that came in time must not be on its way
-        await _lapse(engine, work)
+        await _expire_leases(engine, work)
     if horizon.due_ms is not None and horizon.due_ms <= work.now_ms:
         await _fall_due(work)
     if horizon.cron_ms is not None and horizon.cron_ms <= work.now_ms:
@@ -152,13 +152,13 @@ async def sweep(engine: Engine, work: Work) -> None:
         await dependencies.catch_up(work)
 
 
-async def _expire(work: Work) -> None:
+async def _expire(work: UnitOfWork) -> None:
     for job in await work.tx.job_expired(work.now_ms, limits.sweep_jobs_max):
         work.move(work.meet(job), Arrow.EXPIRE)
     await work.flush()
 
 
-async def _lapse(engine: Engine, work: Work) -> None:
+async def _expire_leases(engine: Engine, work: UnitOfWork) -> None:
     lapsed = await work.tx.job_lapsed(work.steady_ms, limits.sweep_jobs_max)
     if len(lapsed) < limits.sweep_jobs_max:
         engine.timer.judged()
@@ -181,7 +181,7 @@ async def _lapse(engine: Engine, work: Work) -> None:
     await work.flush()
 
 
-async def _fall_due(work: Work) -> None:
+async def _fall_due(work: UnitOfWork) -> None:
     due = [work.meet(job) for job in await work.tx.job_due(work.now_ms, limits.sweep_jobs_max)]
     for job in sorted(due, key=_order_of_due):
         work.move(job, Arrow.DUE)

@@ -36,13 +36,13 @@ JobRef = int | str
 class _Serials:
     """The moment of a piece of work, for arrows that need one serial of each job: they are made together."""
 
-    def __init__(self, work: Work, count: int) -> None:
+    def __init__(self, work: UnitOfWork, count: int) -> None:
         self.now_ms = work.now_ms
         self.steady_ms = work.steady_ms
         self.serial = iter(work.serials(count)).__next__
 
 
-class Work:
+class UnitOfWork:
     """Handed to every verb of a batch in turn. Knows each job once, however many commands touch it.
 
     Verbs change jobs by ``move`` only, and end commands by ``answer`` or ``refuse``. Nothing is told to anybody before the

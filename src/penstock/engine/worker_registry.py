@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.clock import Alarm, Clock
-    from penstock.engine.event_feed import Feed
+    from penstock.engine.event_feed import EventFeed
 
 #: Numbers of failed jobs at which a worker is reported.
 FAILURE_MARKS: Final = (5, 10, 25, 50, 100)
 FORGET_AFTER_TIMEOUTS: Final = 3
 
 
-class Worker(msgspec.Struct, eq=False):
+class RegisteredWorker(msgspec.Struct, eq=False):
     """What a worker has said of itself. Times are wall clock, ms, but for ``heard_at``."""
 
     id: str
@@ -47,18 +47,18 @@ class Worker(msgspec.Struct, eq=False):
     overload_told: bool = False
 
 
-class Workers:
+class WorkerRegistry:
     """The registry. ``overload_ms``: a worker that is full for this long is reported."""
 
-    def __init__(self, clock: Clock, feed: Feed, *, timeout_ms: int = 30_000, overload_ms: int = 30_000) -> None:
+    def __init__(self, clock: Clock, feed: EventFeed, *, timeout_ms: int = 30_000, overload_ms: int = 30_000) -> None:
         self._clock = clock
         self._feed = feed
         self._timeout_ms = timeout_ms
         self._overload_ms = overload_ms
         self._ids = IdSource()
         # Both in the order in which they were last heard, so that the next to fall silent is always the first.
-        self._active: dict[tuple[str, str], Worker] = {}
-        self._silent: dict[tuple[str, str], Worker] = {}
+        self._active: dict[tuple[str, str], RegisteredWorker] = {}
+        self._silent: dict[tuple[str, str], RegisteredWorker] = {}
         self._held: dict[str, int] = {}  #: how many there are of each namespace
         self.shares = Shares()
         self._alarm: Alarm | None = None
@@ -73,7 +73,7 @@ class Workers:
         """How many were heard lately."""
         return len(self._active)
 
-    def is_active(self, worker: Worker) -> bool:
+    def is_active(self, worker: RegisteredWorker) -> bool:
         """Tell whether a worker was heard lately."""
         return (worker.namespace, worker.id) in self._active
 
@@ -88,13 +88,13 @@ class Workers:
         hostname: str | None = None,
         pid: int | None = None,
         started_at: int | None = None,
-    ) -> Worker:
+    ) -> RegisteredWorker:
         """Take note of a worker; one that registers again under its id replaces what was known. Raises TooMany."""
         now, steady = self._clock.now_ms(), self._clock.steady_ms()
         key = (namespace, worker_id or to_uuid(self._ids.next(now)))
         if self._take(key) is None:
             self._check_room(namespace)
-        worker = Worker(
+        worker = RegisteredWorker(
             key[1], namespace, name, list(queues), concurrency, hostname, pid, started_at, now, now, steady
         )  # fmt: skip
         self._active[key] = worker
@@ -111,7 +111,7 @@ class Workers:
         active_jobs: int | None = None,
         processed: int | None = None,
         failed: int | None = None,
-    ) -> Worker | None:
+    ) -> RegisteredWorker | None:
         """Hear from a worker; None if it is not known. ``processed`` and ``failed`` count since the worker started."""
         key = (namespace, worker_id)
         was_silent = key in self._silent
@@ -147,17 +147,17 @@ class Workers:
         """Tell whether a worker of a queue was heard lately."""
         return any(queue in worker.queues for worker in self._active.values() if worker.namespace == namespace)
 
-    def find(self, namespace: str, worker_id: str) -> Worker | None:
+    def find(self, namespace: str, worker_id: str) -> RegisteredWorker | None:
         """Return a worker as it registered last."""
         key = (namespace, worker_id)
         return self._active.get(key) or self._silent.get(key)
 
-    def withdraw(self, worker: Worker) -> None:
+    def withdraw(self, worker: RegisteredWorker) -> None:
         """Forget a worker whose connection ended, unless another has registered under its id since."""
         if self.find(worker.namespace, worker.id) is worker:
             self.unregister(worker.namespace, worker.id)
 
-    def listing(self, namespace: str, queue: str | None = None) -> list[Worker]:
+    def listing(self, namespace: str, queue: str | None = None) -> list[RegisteredWorker]:
         """Return the workers of a namespace, or of one of its queues."""
         return [
             worker
@@ -180,20 +180,20 @@ class Workers:
         held = self._held.get(namespace, 0)
         self.shares.check("workers", namespace, most=limits.workers_max, taken=len(self), held=held)
 
-    def _take(self, key: tuple[str, str]) -> Worker | None:
+    def _take(self, key: tuple[str, str]) -> RegisteredWorker | None:
         worker = self._active.pop(key, None) or self._silent.pop(key, None)
         if worker is not None:
             self._count(worker, -1)
         return worker
 
-    def _count(self, worker: Worker, change: int) -> None:
+    def _count(self, worker: RegisteredWorker, change: int) -> None:
         held = self._held.get(worker.namespace, 0) + change
         if held:
             self._held[worker.namespace] = held
         else:
             del self._held[worker.namespace]
 
-    def _count_failures(self, worker: Worker, failed: int) -> None:
+    def _count_failures(self, worker: RegisteredWorker, failed: int) -> None:
         before, worker.failed_jobs = worker.failed_jobs, failed
         self.failed += max(0, failed - before)
         if any(before < mark <= failed for mark in FAILURE_MARKS):
@@ -207,7 +207,7 @@ class Workers:
                 failureRate=round(failed / done, 4),
             )
 
-    def _watch_load(self, worker: Worker) -> None:
+    def _watch_load(self, worker: RegisteredWorker) -> None:
         if worker.active_jobs < worker.concurrency:
             worker.busy_since, worker.overload_told = None, False
             return
@@ -225,7 +225,7 @@ class Workers:
                 overloadedSeconds=busy_ms // 1000,
             )
 
-    def _tell(self, kind: EventKind, worker: Worker, **more: object) -> None:
+    def _tell(self, kind: EventKind, worker: RegisteredWorker, **more: object) -> None:
         payload = {"workerId": worker.id, **more}
         self._feed.pass_on(kind, payload, self._clock.now_ms(), namespace=worker.namespace)
 

@@ -14,7 +14,7 @@ import structlog
 from penstock.core import limits
 from penstock.core.errors import PenstockError
 from penstock.engine.event_feed import UNNUMBERED
-from penstock.engine.maintenance.service import Keeper
+from penstock.engine.maintenance.service import PeriodicService
 from penstock.engine.queues.webhooks import NoteDeliveries
 from penstock.outbound.delivery import Courier, Policy, subjects_of
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.webhooks")
 
 
-class PostOffice(Keeper):
+class PostOffice(PeriodicService):
     """Start it after the engine, stop it before the engine closes. ``run_once`` writes down what was delivered."""
 
     every_ms = 500

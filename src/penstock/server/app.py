@@ -80,8 +80,8 @@ from penstock.doors.permissions import with_rights
 from penstock.doors.resp.listener import RespListener
 from penstock.doors.topics.handlers import TopicsDoor
 from penstock.doors.topics.subscriber import Subscribers
-from penstock.engine.bulk.consumer_groups import Groups
-from penstock.engine.bulk.staged_writes import Stages
+from penstock.engine.bulk.consumer_groups import ConsumerGroups
+from penstock.engine.bulk.staged_writes import StagedWrites
 from penstock.outbound.dispatcher import PostOffice
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
@@ -458,8 +458,8 @@ def _start_post_offices(engine: AnyEngine, sender: Sender) -> list[PostOffice]:
     return offices
 
 
-def _start_bulk(engine: AnyEngine, metrics: Metrics) -> tuple[Groups, Stages]:
-    groups, stages = Groups(engine), Stages(engine)
+def _start_bulk(engine: AnyEngine, metrics: Metrics) -> tuple[ConsumerGroups, StagedWrites]:
+    groups, stages = ConsumerGroups(engine), StagedWrites(engine)
     metrics.add_seen(GroupMetrics(groups, engine.clock))
     groups.start()
     stages.start()

@@ -15,12 +15,12 @@ from penstock.core.durability import Durability
 from penstock.core.errors import StorageFailed, StoreIncompatible
 from penstock.core.sharding import Layout, check_together
 from penstock.engine.engine import Engine
-from penstock.engine.event_feed import Feed
+from penstock.engine.event_feed import EventFeed
 from penstock.engine.fair_share import FairShare
 from penstock.engine.maintenance.service import Retention
-from penstock.engine.sharding.engine import Fleet, ShardFeed
-from penstock.engine.stats import Stats
-from penstock.engine.worker_registry import Workers
+from penstock.engine.sharding.engine import ShardedEngine, ShardFeed
+from penstock.engine.stats import EngineStats
+from penstock.engine.worker_registry import WorkerRegistry
 from penstock.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -108,11 +108,11 @@ def make_engine(config: Config, shards: list[Store], clock: Clock) -> AnyEngine:
     }
     worker_times = {"timeout_ms": config.worker_timeout_ms, "overload_ms": config.worker_overload_threshold_ms}
     if len(shards) == 1:
-        feed = Feed()
-        workers = Workers(shards[0].clock, feed, **worker_times)
+        feed = EventFeed()
+        workers = WorkerRegistry(shards[0].clock, feed, **worker_times)
         return Engine(shards[0], shards[0].clock, feed=feed, workers=workers, **options)
-    whole, stats, positions = Feed(), Stats(), [shard.journal_next - 1 for shard in shards]
-    workers = Workers(clock, whole, **worker_times)
+    whole, stats, positions = EventFeed(), EngineStats(), [shard.journal_next - 1 for shard in shards]
+    workers = WorkerRegistry(clock, whole, **worker_times)
     options["share"] = FairShare(clock)
     engines = [
         Engine(
@@ -125,7 +125,7 @@ def make_engine(config: Config, shards: list[Store], clock: Clock) -> AnyEngine:
         )
         for number, shard in enumerate(shards)
     ]
-    return Fleet(engines, whole, stats, workers, clock)
+    return ShardedEngine(engines, whole, stats, workers, clock)
 
 
 async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> list[RedisLink]:
@@ -137,7 +137,7 @@ async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> list[Redi
         await _store_logs(config, engine)
         return []
     from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer  # noqa: PLC0415, see above
-    from penstock.engine.prefetch.ready_cache import FastPath  # noqa: PLC0415
+    from penstock.engine.prefetch.ready_cache import ReadyCache  # noqa: PLC0415
     from penstock.store.postgres import PostgresStore  # noqa: PLC0415
     from penstock.store.redis import Buffers, ReadyLists, RedisLink  # noqa: PLC0415
 
@@ -152,7 +152,7 @@ async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> list[Redi
         if isinstance(store, PostgresStore):
             link = links[store.shard % len(links)]
             identity = partial(getattr, store, "identity")
-            each.use(FastPath(each, ReadyLists(link, identity), hot_jobs=config.redis_hot_jobs))
+            each.use(ReadyCache(each, ReadyLists(link, identity), hot_jobs=config.redis_hot_jobs))
             buffer = EnqueueBuffer(
                 each, _log_of(config, store), identity, Buffers(link, identity), accept_loss=config.accept_loss
             )

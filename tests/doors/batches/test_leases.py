@@ -11,13 +11,13 @@ from penstock.core.queue import QueueKey
 from penstock.doors.batches.leases import Leases
 
 if TYPE_CHECKING:
-    from penstock.engine.jobs.settle_by_id import Receipt
+    from penstock.engine.jobs.settle_by_id import ClaimedJob
 
 TOPIC = QueueKey("default", "leads")
 LEASE_MS = 30_000
 
 
-def ids(receipts: list[Receipt]) -> list[int]:
+def ids(receipts: list[ClaimedJob]) -> list[int]:
     return [each.id for each in receipts]
 
 

@@ -14,7 +14,7 @@ from penstock.doors.jobs.event_hub import EventHub, EventReader
 from penstock.doors.jobs.event_rendering import PATTERNS, PAYLOADS
 from penstock.doors.jobs.monitors import Monitors, Thresholds
 from penstock.doors.ops.health import Uptime
-from penstock.engine.worker_registry import Workers
+from penstock.engine.worker_registry import WorkerRegistry
 from tests.support.engines import ack, claim_job, move, push, push_many
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Desk:
 
     def __init__(self, engine: Engine, clock: ManualClock, thresholds: Thresholds) -> None:
         self.hub = EventHub(engine.feed, engine.clock)
-        workers = Workers(clock, engine.feed)
+        workers = WorkerRegistry(clock, engine.feed)
         Monitors(engine, self.hub, Uptime(clock), workers, thresholds)
         self.heard: Heard = []
         self.room = True

@@ -22,7 +22,7 @@ from penstock.doors.messages.request_metrics import RouteCount
 from penstock.doors.messages.websocket import Consumers
 from penstock.doors.net.raw_sockets import RawSockets
 from penstock.engine.jobs.claim import Claim
-from penstock.engine.jobs.settle import Ack, PutBack
+from penstock.engine.jobs.settle import Ack, Requeue
 from tests.support.engines import QUEUE, claim, push, state
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ async def test_what_could_not_be_given_back_comes_when_its_time_is_over(
 ) -> None:
     job = await push(engine, flags=JobFlag.MESSAGE)
     await settle()
-    failing = fail_on(engine, monkeypatch, PutBack)
+    failing = fail_on(engine, monkeypatch, Requeue)
     await client.hang_up()
     failing.clear()
     assert await state(engine, job) is State.ACTIVE

@@ -13,8 +13,8 @@ from penstock.core.clock import settle
 from penstock.core.errors import EpochOver, EpochUnknown, TooMany
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.queue import QueueKey
-from penstock.engine.bulk.consumer_groups import Groups, Wish, _Claimed
-from penstock.engine.bulk.epoch_commands import Begin, Ending, Record, SettleSlice
+from penstock.engine.bulk.consumer_groups import ConsumerGroups, GroupClaim, _Claimed
+from penstock.engine.bulk.epoch_commands import BeginSettling, RecordEpoch, SettleSlice, SliceOutcome
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push
 from penstock.store.contract import Search
@@ -34,15 +34,15 @@ MAIL = QueueKey("default", "mail")
 NAME = ("default", "g", 1)
 
 
-def wish(most: int = 10, lease_ms: int = 60_000, wait_ms: int = 0, queues: tuple[str, ...] = ("mail",)) -> Wish:
-    return Wish(queues, most, lease_ms, wait_ms)
+def wish(most: int = 10, lease_ms: int = 60_000, wait_ms: int = 0, queues: tuple[str, ...] = ("mail",)) -> GroupClaim:
+    return GroupClaim(queues, most, lease_ms, wait_ms)
 
 
 async def fill(engine: AnyEngine, count: int, flags: int = 0, queue: QueueKey = MAIL) -> None:
     await engine.run(Push(queue, [NewJob(b"%d" % number, flags=flags) for number in range(count)]))
 
 
-async def held(groups: Groups, number: int) -> list[int]:
+async def held(groups: ConsumerGroups, number: int) -> list[int]:
     """Return the jobs of an epoch that are the group's."""
     found: list[int] = []
     for each in await groups.read("default", "g", number, 0, 1):
@@ -57,13 +57,13 @@ async def test_an_acknowledgement_that_was_interrupted_is_finished_by_the_next(
     engine: Engine, flags: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "epoch_slice_jobs", 2)
-    groups = Groups(engine)
+    groups = ConsumerGroups(engine)
     await fill(engine, 5, flags)
     epoch = await groups.claim("default", "g", 1, wish())
     assert len(epoch.slices) == 3
-    await engine.run(Begin("default", "g", 1))
+    await engine.run(BeginSettling("default", "g", 1))
     for each in epoch.slices[:2]:
-        await engine.run(SettleSlice(NAME, each.number, Ending.ACK))  # then the server died
+        await engine.run(SettleSlice(NAME, each.number, SliceOutcome.ACK))  # then the server died
     with pytest.raises(EpochUnknown):
         await groups.read("default", "g", 1, 0, 1)
     assert await groups.ack("default", "g", 1) == (5, 0)
@@ -71,19 +71,19 @@ async def test_an_acknowledgement_that_was_interrupted_is_finished_by_the_next(
 
 
 async def test_a_claim_that_comes_too_late_is_refused_and_holds_nothing(engine: Engine) -> None:
-    groups = Groups(engine)
+    groups = ConsumerGroups(engine)
     await fill(engine, 5)
     await groups.claim("default", "g", 1, wish(2))
     await groups.ack("default", "g", 1)
     with pytest.raises(EpochOver):
-        await engine.run(Record("default", "g", 1, ["mail"], Epoch([SliceRef(0, 1, 2)])))
+        await engine.run(RecordEpoch("default", "g", 1, ["mail"], Epoch([SliceRef(0, 1, 2)])))
     with pytest.raises(EpochOver, match="epoch 2"):
         await groups.claim("default", "g", 1, wish(2))
     assert engine.store.totals().active == 0
 
 
 async def test_of_two_claims_at_two_servers_one_counts_and_the_other_gives_back(engine: Engine) -> None:
-    here, there = Groups(engine), Groups(engine)
+    here, there = ConsumerGroups(engine), ConsumerGroups(engine)
     await fill(engine, 10)
     epochs = await asyncio.gather(*(each.claim("default", "g", 1, wish(4)) for each in (here, there)))
     assert epochs[0] == epochs[1]
@@ -91,7 +91,7 @@ async def test_of_two_claims_at_two_servers_one_counts_and_the_other_gives_back(
 
 
 async def test_leases_that_run_out_are_told_and_heartbeats_prevent_it(engine: Engine, clock: ManualClock) -> None:
-    groups = Groups(engine)
+    groups = ConsumerGroups(engine)
     await fill(engine, 3)
     await groups.claim("default", "g", 1, wish())
     await clock.advance(50_000)
@@ -106,7 +106,7 @@ async def test_leases_that_run_out_are_told_and_heartbeats_prevent_it(engine: En
 
 
 async def test_a_claim_waits_at_all_queues(engine: Engine, clock: ManualClock) -> None:
-    groups = Groups(engine)
+    groups = ConsumerGroups(engine)
     claiming = asyncio.ensure_future(groups.claim("default", "g", 1, wish(wait_ms=1_000, queues=("a", "mail", "b"))))
     await settle()
     assert engine.room.size == 3
@@ -119,7 +119,7 @@ async def test_a_claim_waits_at_all_queues(engine: Engine, clock: ManualClock) -
 
 
 async def test_whoever_is_gone_while_waiting_holds_nothing(engine: Engine) -> None:
-    groups = Groups(engine)
+    groups = ConsumerGroups(engine)
     claiming = asyncio.ensure_future(groups.claim("default", "g", 1, wish(wait_ms=1_000)))
     await settle()
     claiming.cancel()
@@ -131,7 +131,7 @@ async def test_whoever_is_gone_while_waiting_holds_nothing(engine: Engine) -> No
 
 
 async def test_there_are_limits(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = Groups(engine)
+    groups = ConsumerGroups(engine)
     monkeypatch.setattr(limits, "epochs_max", 1)
     monkeypatch.setattr(limits, "groups_max", 1)
     await fill(engine, 5)
@@ -146,7 +146,7 @@ async def test_groups_that_hold_nothing_make_room(
     engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each new checkpoint of Spark is a new group: a week of them must not lock everybody out."""
-    groups = Groups(engine)
+    groups = ConsumerGroups(engine)
     monkeypatch.setattr(limits, "groups_max", 3)
     await fill(engine, 5)
     await groups.claim("default", "holds", 1, wish(1))
@@ -165,7 +165,7 @@ async def test_groups_that_hold_nothing_make_room(
 
 
 async def test_groups_that_are_gone_are_forgotten(engine: Engine, clock: ManualClock) -> None:
-    groups = Groups(engine)
+    groups = ConsumerGroups(engine)
     await fill(engine, 5)
     await groups.claim("default", "g", 1, wish(2))
     (standing,) = await groups.standings("default")
@@ -181,7 +181,7 @@ async def test_groups_that_are_gone_are_forgotten(engine: Engine, clock: ManualC
 
 async def test_a_group_consumes_from_all_shards(tmp_path: Path, clock: ManualClock) -> None:
     async with fleet_on(tmp_path, clock) as fleet:
-        groups = Groups(fleet)
+        groups = ConsumerGroups(fleet)
         queues = tuple(f"q{number}" for number in range(9))
         for queue in queues:
             await fill(fleet, 20, queue=QueueKey("default", queue))
@@ -199,15 +199,15 @@ async def notes(engine: AnyEngine) -> int:
     return sum([len(await each.store.entry_list(Search(EntryKind.SLICE))) for each in engine.engines])
 
 
-async def claim_without_note(groups: Groups, most: int, lease_ms: int = 60_000) -> None:
+async def claim_without_note(groups: ConsumerGroups, most: int, lease_ms: int = 60_000) -> None:
     """Claim as a server does that dies before it has noted the epoch."""
     await groups._claim(_Claimed(*NAME), wish(most, lease_ms))
 
 
 async def test_what_a_server_claimed_before_it_died_is_in_the_epoch(engine: Engine, clock: ManualClock) -> None:
     await fill(engine, 10)
-    await claim_without_note(Groups(engine), 4, 1_000)
-    groups = Groups(engine)
+    await claim_without_note(ConsumerGroups(engine), 4, 1_000)
+    groups = ConsumerGroups(engine)
     epoch = await groups.claim("default", "g", 1, wish(6))
     assert (epoch.rows, len(epoch.slices)) == (6, 2)
     assert (engine.store.totals().active, engine.store.totals().waiting) == (6, 4)
@@ -218,9 +218,9 @@ async def test_what_a_server_claimed_before_it_died_is_in_the_epoch(engine: Engi
 
 async def test_what_has_lapsed_meanwhile_is_claimed_again(engine: Engine, clock: ManualClock) -> None:
     await fill(engine, 4)
-    await claim_without_note(Groups(engine), 4, 1_000)
+    await claim_without_note(ConsumerGroups(engine), 4, 1_000)
     await clock.advance(2_000)
-    groups = Groups(engine)
+    groups = ConsumerGroups(engine)
     assert (await groups.claim("default", "g", 1, wish(10))).rows == 4
     assert await groups.ack("default", "g", 1) == (4, 0)
     assert await notes(engine) == 0
@@ -228,7 +228,7 @@ async def test_what_has_lapsed_meanwhile_is_claimed_again(engine: Engine, clock:
 
 async def test_what_nobody_asks_for_again_is_given_back(engine: Engine, clock: ManualClock) -> None:
     await fill(engine, 10)
-    groups = Groups(engine)
+    groups = ConsumerGroups(engine)
     await claim_without_note(groups, 4)
     assert await groups.release("default", "g") == 4
     await claim_without_note(groups, 4)
@@ -242,7 +242,7 @@ async def test_what_nobody_asks_for_again_is_given_back(engine: Engine, clock: M
 
 
 async def test_a_heartbeat_writes_only_when_half_of_the_lease_is_over(engine: Engine, clock: ManualClock) -> None:
-    groups = Groups(engine)
+    groups = ConsumerGroups(engine)
     await fill(engine, 3)
     await groups.claim("default", "g", 1, wish())
     for written, ms in ((False, 20_000), (True, 20_000), (False, 20_000), (True, 20_000)):
@@ -253,7 +253,7 @@ async def test_a_heartbeat_writes_only_when_half_of_the_lease_is_over(engine: En
 
 
 async def test_a_job_with_a_damaged_payload_is_put_aside_once_it_is_read(engine: Engine, store: SqliteStore) -> None:
-    groups = Groups(engine)
+    groups = ConsumerGroups(engine)
     await fill(engine, 3)
     await groups.claim("default", "g", 1, wish())
     damaged = (await held(groups, 1))[1]
@@ -265,8 +265,8 @@ async def test_a_job_with_a_damaged_payload_is_put_aside_once_it_is_read(engine:
 
 
 async def test_what_was_noted_on_a_shard_that_is_no_more_is_lost(engine: Engine) -> None:
-    groups = Groups(engine)
-    await engine.run(Record(*NAME, ["mail"], Epoch([SliceRef(1, 5, 7)])))
+    groups = ConsumerGroups(engine)
+    await engine.run(RecordEpoch(*NAME, ["mail"], Epoch([SliceRef(1, 5, 7)])))
     assert [each.ref.shard for each in await groups.read(*NAME, 0, 1)] == [1]
     assert (await groups.lost(*NAME)).lost == 7
     assert await groups.heartbeat("default", "g", 60_000) == ([1], 7)

@@ -15,7 +15,7 @@ from penstock.core.clock import settle
 from penstock.core.durability import Durability
 from penstock.core.errors import CommitUnknown, InvalidInput, QuotaExceeded, StageUnknown, TooMany
 from penstock.core.queue import QueueKey
-from penstock.engine.bulk.staged_writes import Rows, Stages
+from penstock.engine.bulk.staged_writes import PackedRows, StagedWrites
 from penstock.engine.engine import Engine
 from penstock.server.auth import meter
 from penstock.store.contract import Search
@@ -34,18 +34,18 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def stages_of(engine: AnyEngine) -> AsyncIterator[Stages]:
-    stages = Stages(engine)
+async def stages_of(engine: AnyEngine) -> AsyncIterator[StagedWrites]:
+    stages = StagedWrites(engine)
     stages.start()
     await settle()
     yield stages
     await stages.stop()
 
 
-def rows(count: int, queue: str = "mail", chunk: int = 10, **columns: object) -> list[Rows]:
+def rows(count: int, queue: str = "mail", chunk: int = 10, **columns: object) -> list[PackedRows]:
     data = [b"%d" % number for number in range(count)]
     return [
-        Rows(queue, len(some), bulk_records.pack({"data": some, **columns}))
+        PackedRows(queue, len(some), bulk_records.pack({"data": some, **columns}))
         for some in (data[at : at + chunk] for at in range(0, count, chunk))
     ]
 
@@ -114,7 +114,7 @@ async def test_publishing_goes_on_after_a_crash(tmp_path: Path, clock: ManualClo
         stops += 1
         store = await SqliteStore.open(tmp_path / f"data{stops}", clock, ballast_bytes=0, read_inline=True)
         engine = Engine(store, clock, durability=Durability.NEVER)
-        stages = Stages(engine)
+        stages = StagedWrites(engine)
         await stages.stage("default", "t", 0, rows(limits.slice_jobs_max * 3, chunk=limits.slice_jobs_max))
         await stages.commit("default", "k", ["t"], 0)
         stages.start()
@@ -191,7 +191,7 @@ async def test_each_shard_publishes_its_own(tmp_path: Path, clock: ManualClock) 
 
 async def test_shards_hear_of_a_commit_after_a_crash(tmp_path: Path, clock: ManualClock) -> None:
     async with fleet_on(tmp_path, clock) as fleet:
-        stages = Stages(fleet)  # which does nothing by itself as long as it is not started
+        stages = StagedWrites(fleet)  # which does nothing by itself as long as it is not started
         queues = [f"q{number}" for number in range(9)]
         await stages.stage("default", "t", 0, [each for queue in queues for each in rows(15, queue)])
         await stages.commit("default", "k", ["t"], 0)
@@ -218,7 +218,7 @@ async def test_a_name_is_given_once_over_all_shards(tmp_path: Path, clock: Manua
 
 async def test_rows_follow_a_queue_to_another_shard(tmp_path: Path, clock: ManualClock) -> None:
     async with fleet_on(tmp_path, clock) as fleet:
-        stages = Stages(fleet)
+        stages = StagedWrites(fleet)
         await stages.stage("default", "t", 0, rows(35))
         home = fleet.of(QueueKey("default", "mail"))
         other = next(engine for engine in fleet.engines if engine is not home)

@@ -20,11 +20,11 @@ from penstock.core.queue import QueueKey, StateCounts
 from penstock.core.sharding import shard_for
 from penstock.engine import timers
 from penstock.engine.engine import Engine
-from penstock.engine.jobs.dependencies import Adopt, CancelChildren, Unneed
+from penstock.engine.jobs.dependencies import Adopt, CancelChildren, DropDependency
 from penstock.engine.jobs.push import Push
-from penstock.engine.jobs.settle import Ack, Hold
+from penstock.engine.jobs.settle import Ack, LeaseRef
 from penstock.engine.queues import admin
-from penstock.engine.queues.admin import Slice
+from penstock.engine.queues.admin import MoveBatch
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.transaction import SqliteTransaction
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, push_many, state, stored
@@ -242,13 +242,13 @@ async def test_one_that_waits_can_be_cancelled_discarded_edited_and_expires(engi
 async def test_dependencies_can_be_dropped_and_children_cancelled(engine: Engine) -> None:
     one, two = await child(engine), await child(engine)
     parent = await push(engine, needs=(one.id, two.id))
-    assert await engine.run(Unneed("default", one.id)) is True
-    assert await engine.run(Unneed("default", one.id)) is False
+    assert await engine.run(DropDependency("default", one.id)) is True
+    assert await engine.run(DropDependency("default", one.id)) is False
     assert await engine.run(CancelChildren("default", parent.id)) == 1
     assert await state(engine, two) is State.NOWHERE
     assert await state(engine, parent) is State.WAITING
     with pytest.raises(JobNotFound):
-        await engine.run(Unneed("default", "nobody"))
+        await engine.run(DropDependency("default", "nobody"))
 
 
 async def test_nobody_becomes_its_own_ancestor(engine: Engine) -> None:
@@ -416,7 +416,7 @@ async def test_many_children_of_one_parent_are_written_down_together(
     children = await push_many(engine, 100, queue=CHILDREN)
     parent = await push(engine, needs=tuple(each.id for each in children))
     await claim_all(engine, queue=CHILDREN)
-    await engine.run(Ack("default", [Hold(each.id) for each in children], [b"1"] * 100))
+    await engine.run(Ack("default", [LeaseRef(each.id) for each in children], [b"1"] * 100))
     assert saved == [100]
     assert await state(engine, parent) is State.WAITING
 
@@ -446,8 +446,8 @@ async def test_a_completion_counts_though_the_child_is_removed_in_the_same_batch
     await claim_job(engine, queue=CHILDREN)
     shard = engine.of(CHILDREN)
     outcome, _ = await asyncio.gather(
-        shard.run(Ack("default", [Hold(needed.id)], [b"5"])),
-        shard.run(Slice(CHILDREN, Arrow.OBLITERATE, (State.ACTIVE, State.COMPLETED), [needed.id])),
+        shard.run(Ack("default", [LeaseRef(needed.id)], [b"5"])),
+        shard.run(MoveBatch(CHILDREN, Arrow.OBLITERATE, (State.ACTIVE, State.COMPLETED), [needed.id])),
     )
     await settle(100)
     assert outcome == [None]
@@ -471,14 +471,14 @@ async def test_a_parent_can_be_freed_of_a_child_that_is_gone(engine: Engine, nam
     assert await state(engine, gone) is State.NOWHERE
     assert await state(engine, parent) is State.WAITING_CHILDREN
     with pytest.raises(JobNotFound):
-        await engine.run(Unneed("elsewhere", name or gone.id))
+        await engine.run(DropDependency("elsewhere", name or gone.id))
     await push(engine, queue=QueueKey("elsewhere", "mail"))
     with pytest.raises(JobNotFound):
-        await engine.run(Unneed("elsewhere", name or gone.id))
-    assert await engine.run(Unneed("default", name or gone.id)) is True
+        await engine.run(DropDependency("elsewhere", name or gone.id))
+    assert await engine.run(DropDependency("default", name or gone.id)) is True
     assert await state(engine, parent) is State.WAITING
     with pytest.raises(JobNotFound):
-        await engine.run(Unneed("default", name or gone.id))
+        await engine.run(DropDependency("default", name or gone.id))
 
 
 async def test_children_that_are_gone_count_as_unprocessed(engine: Engine) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
     from penstock.core.job import Job
     from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import AnyEngine, Fleet
+    from penstock.engine.sharding.engine import AnyEngine, ShardedEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -95,7 +95,7 @@ async def test_a_need_that_is_nowhere_refuses_all(engine: Engine) -> None:
     assert engine.store.totals().waiting == 0
 
 
-async def test_a_flow_over_three_shards(fleet: Fleet) -> None:
+async def test_a_flow_over_three_shards(fleet: ShardedEngine) -> None:
     answers = await fleet.run(PushFlow(tree()))
     assert [shard_of(job.id) for (job,) in answers] == [1, 2, 0, 0]
     for relayer in fleet.relayers:
@@ -110,7 +110,7 @@ async def test_a_flow_over_three_shards(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("taken", ["leaf", "left", "right", "parent"])
-async def test_what_was_stored_of_a_refused_flow_is_cancelled_on_every_shard(fleet: Fleet, taken: str) -> None:
+async def test_what_was_stored_of_a_refused_flow_is_cancelled_on_every_shard(fleet: ShardedEngine, taken: str) -> None:
     await push(fleet, queue=QueueKey("default", "b"), job_id=taken)
     with pytest.raises(InvalidInput, match=f"^Flow job {taken} already exists$"):
         await fleet.run(PushFlow(tree()))
@@ -120,7 +120,12 @@ async def test_what_was_stored_of_a_refused_flow_is_cancelled_on_every_shard(fle
 
 
 def lose(
-    fleet: Fleet, shard: int, error: Exception, before: Callable[[], Awaitable[Any]] | None = None, *, late: bool = False
+    fleet: ShardedEngine,
+    shard: int,
+    error: Exception,
+    before: Callable[[], Awaitable[Any]] | None = None,
+    *,
+    late: bool = False,
 ) -> None:
     """Have a shard fail at the next part of a flow, before or (``late``) after it has stored it."""
     engine = fleet.engines[shard]
@@ -140,7 +145,7 @@ def lose(
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_an_unknown_outcome_cancels_nothing_and_tells_what_is_stored(fleet: Fleet, late: bool) -> None:
+async def test_an_unknown_outcome_cancels_nothing_and_tells_what_is_stored(fleet: ShardedEngine, late: bool) -> None:
     lose(fleet, 2, OutcomeUnknown(), late=late)
     with pytest.raises(OutcomeUnknown) as told:
         await fleet.run(PushFlow(tree()))
@@ -150,7 +155,7 @@ async def test_an_unknown_outcome_cancels_nothing_and_tells_what_is_stored(fleet
     assert await states(fleet, "leaf", "left", "right", "parent") == [State.WAITING, left, None, None]
 
 
-async def test_a_parent_that_is_stored_after_all_keeps_its_children(fleet: Fleet) -> None:
+async def test_a_parent_that_is_stored_after_all_keeps_its_children(fleet: ShardedEngine) -> None:
     lose(fleet, 0, OutcomeUnknown(), late=True)
     with pytest.raises(OutcomeUnknown, match=r"2 are stored \(leaf, left\); 2 may be stored \(right, parent\)\."):
         await fleet.run(PushFlow(tree()))
@@ -164,7 +169,7 @@ async def test_a_parent_that_is_stored_after_all_keeps_its_children(fleet: Fleet
         await ack(fleet, job)
 
 
-async def test_what_a_worker_has_of_a_refused_flow_is_told(fleet: Fleet) -> None:
+async def test_what_a_worker_has_of_a_refused_flow_is_told(fleet: ShardedEngine) -> None:
     lose(fleet, 0, StorageFailed(), lambda: claim_job(fleet, queue=B))
     with pytest.raises(PartlyDone) as told:
         await fleet.run(PushFlow(tree()))
@@ -173,7 +178,7 @@ async def test_what_a_worker_has_of_a_refused_flow_is_told(fleet: Fleet) -> None
     assert await states(fleet, "leaf", "left", "right", "parent") == [State.ACTIVE, None, None, None]
 
 
-async def test_a_shard_that_is_known_to_be_down_refuses_a_flow_before_any_of_it_is_stored(fleet: Fleet) -> None:
+async def test_a_shard_that_is_known_to_be_down_refuses_a_flow_before_any_of_it_is_stored(fleet: ShardedEngine) -> None:
     store: Any = fleet.engines[0].store
     store._stop_writes("pulled out")
     lose(fleet, 1, AssertionError("a part of the flow was stored"))

@@ -11,8 +11,8 @@ from penstock.core import limits
 from penstock.core.errors import JobNotFound, StaleLease, TooMany, WrongState
 from penstock.core.lifecycle import Arrow
 from penstock.doors.jobs.lease_handlers import LeaseHandlers
-from penstock.engine.jobs.lease_waiters import AskHeld, LossAlert
-from penstock.engine.jobs.settle import Hold, Release
+from penstock.engine.jobs.lease_waiters import CheckLeases, LossAlert
+from penstock.engine.jobs.settle import LeaseRef, Release
 from tests.support.engines import ack, claim_job, fail, move, push, renew
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ async def held(engine: Engine, *, custom_id: str | None = None, attempts: int = 
 
 
 async def ask(engine: Engine, alert: LossAlert, *jobs: Job) -> list[type | None]:
-    holds = [Hold(job.custom_id or job.id, job.token) for job in jobs]
-    return [None if each is None else type(each) for each in await engine.run(AskHeld("default", holds, alert))]
+    holds = [LeaseRef(job.custom_id or job.id, job.token) for job in jobs]
+    return [None if each is None else type(each) for each in await engine.run(CheckLeases("default", holds, alert))]
 
 
 @pytest.mark.parametrize("arrow", [Arrow.CANCEL, Arrow.DISCARD])
@@ -62,7 +62,7 @@ async def test_what_the_holder_does_wakes_nobody(engine: Engine, clock: ManualCl
 async def test_the_lease_of_another_is_not_held(engine: Engine) -> None:
     alert = LossAlert()
     job = await held(engine)
-    await engine.run(Release("default", [Hold(job.id, job.token)]))
+    await engine.run(Release("default", [LeaseRef(job.id, job.token)]))
     again = await claim_job(engine)
     assert await ask(engine, alert, again) == [None]
     again.token -= 1
@@ -98,7 +98,7 @@ async def test_a_wait_ends_with_its_alarm_even_if_that_rings_early(
     job = await held(engine)
     call_at = clock.call_at
     monkeypatch.setattr(clock, "call_at", lambda at, callback: call_at(at - 1, callback))
-    holds = [Hold(job.id, job.token)]
+    holds = [LeaseRef(job.id, job.token)]
     waiting = asyncio.create_task(LeaseHandlers(engine)._lost("default", [str(job.id)], holds, 1_000))
     while not engine.held_jobs._alerts:
         await asyncio.sleep(0)
@@ -109,7 +109,7 @@ async def test_a_wait_ends_with_its_alarm_even_if_that_rings_early(
 
 async def test_a_client_that_hangs_up_before_its_question_is_applied_leaves_nothing_behind(engine: Engine) -> None:
     job = await held(engine)
-    holds = [Hold(job.id, job.token)]
+    holds = [LeaseRef(job.id, job.token)]
     waiting = asyncio.create_task(LeaseHandlers(engine)._lost("default", [str(job.id)], holds, 1_000))
     await asyncio.sleep(0)  # it has asked, and is not answered yet
     assert not engine.held_jobs._alerts

@@ -14,7 +14,7 @@ from penstock.core.job import BackoffType, Dedup, Details, JobFlag, NewJob, deta
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import StallConfig, StateCounts
 from penstock.engine.jobs.push import Push
-from penstock.engine.jobs.settle import Fail, Hold
+from penstock.engine.jobs.settle import LeaseRef, Nack
 from penstock.engine.jobs.update import AddLog, EditData
 from penstock.engine.queues.admin import Configure
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, state, stored
@@ -334,7 +334,7 @@ async def test_an_exponential_backoff_may_have_an_upper_end(engine: Engine, cloc
 async def stack_after(engine: Engine, stack: list[str] | None, **options: Any) -> list[str] | None:
     job = await push(engine, max_attempts=1, **options)
     await claim_job(engine)
-    assert await engine.run(Fail("default", [Hold(job.id)], "broken", stack=stack)) == [None]
+    assert await engine.run(Nack("default", [LeaseRef(job.id)], "broken", stack=stack)) == [None]
     found = await stored(engine, job)
     assert found is not None
     return details_of(found).stack
@@ -357,7 +357,7 @@ async def test_a_stack_has_room_for_so_much_and_no_more(engine: Engine) -> None:
 async def test_a_stack_belongs_to_the_failure_it_came_with(engine: Engine, clock: ManualClock) -> None:
     job = await push(engine, backoff=0)
     await claim_job(engine)
-    await engine.run(Fail("default", [Hold(job.id)], "broken", stack=["here"]))
+    await engine.run(Nack("default", [LeaseRef(job.id)], "broken", stack=["here"]))
     await claim_job(engine)
     await clock.advance(30_000)
     found = await stored(engine, job)

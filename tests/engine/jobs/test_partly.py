@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.clock import ManualClock
-    from penstock.engine.sharding.engine import Fleet
+    from penstock.engine.sharding.engine import ShardedEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ def parts(*jobs: NewJob) -> list[tuple[QueueKey, list[NewJob]]]:
     return [(queue, list(jobs)) for queue in QUEUES]
 
 
-def lose(fleet: Fleet, shard: int, error: Exception, before: Callable[[], Any] | None = None) -> None:
+def lose(fleet: ShardedEngine, shard: int, error: Exception, before: Callable[[], Any] | None = None) -> None:
     """Have a shard fail at the next push, after it was asked whether it takes writes."""
     engine = fleet.engines[shard]
     run = engine.run
@@ -47,7 +47,7 @@ def lose(fleet: Fleet, shard: int, error: Exception, before: Callable[[], Any] |
     engine.run = failing  # type: ignore[method-assign]
 
 
-def waiting(fleet: Fleet) -> list[int]:
+def waiting(fleet: ShardedEngine) -> list[int]:
     found = [fleet.store.queue_find(queue) for queue in QUEUES]
     return [0 if queue is None else fleet.store.counts(queue).waiting for queue in found]
 

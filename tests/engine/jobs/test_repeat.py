@@ -12,7 +12,7 @@ from penstock.core.job import Dedup, Details, Job, JobFlag, details_of, encode_d
 from penstock.core.lifecycle import State
 from penstock.core.repeat import Repeat
 from penstock.core.schedule import parse
-from penstock.engine.jobs.settle import Ack, Hold
+from penstock.engine.jobs.settle import Ack, LeaseRef
 from tests.support.engines import ack, claim, claim_job, fail, push, state, stored
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ async def test_several_jobs_done_at_once_each_come_again(engine: Engine, clock: 
     jobs = [await push_repeating(engine, Repeat(parse(None, 1_000))) for _ in range(3)]
     for _ in jobs:
         await claim_job(engine)
-    outcomes = await asyncio.gather(*(engine.run(Ack("default", [Hold(job.id)], [b"1"])) for job in jobs))
+    outcomes = await asyncio.gather(*(engine.run(Ack("default", [LeaseRef(job.id)], [b"1"])) for job in jobs))
     assert outcomes == [[None]] * 3
     assert engine.store.totals().delayed == 3
     assert await engine.store.result_get(jobs[0].id) == b"1"

@@ -10,7 +10,7 @@ from penstock.core.errors import JobNotFound, StaleLease
 from penstock.core.job import JobFlag, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import StallConfig
-from penstock.engine.jobs.settle import Hold, PutBack
+from penstock.engine.jobs.settle import LeaseRef, Requeue
 from tests.support.engines import QUEUE, claim_all, claim_job, push, push_many, state, stored
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def put_back(engine: Engine, arrow: Arrow, *jobs: Job, delay_ms: int = 0) -> Sequence[ItemOutcome]:
-    return await engine.run(PutBack(QUEUE.namespace, [Hold(job.id, job.token) for job in jobs], arrow, delay_ms))
+    return await engine.run(Requeue(QUEUE.namespace, [LeaseRef(job.id, job.token) for job in jobs], arrow, delay_ms))
 
 
 async def order(engine: Engine) -> list[int]:
@@ -82,16 +82,16 @@ async def test_how_often_it_was_put_off_is_counted(engine: Engine, clock: Manual
 async def test_only_who_holds_it_can_give_it_back(engine: Engine, clock: ManualClock) -> None:
     await push(engine, flags=JobFlag.UNCOUNTED)
     old = await claim_job(engine, lease_ms=1_000)
-    stale = Hold(old.id, old.token)
+    stale = LeaseRef(old.id, old.token)
     await clock.advance(1_000)
     new = await claim_job(engine)
     for arrow in (Arrow.RETURN, Arrow.SEND_BACK, Arrow.SNOOZE):
-        (outcome,) = await engine.run(PutBack(QUEUE.namespace, [stale], arrow))
+        (outcome,) = await engine.run(Requeue(QUEUE.namespace, [stale], arrow))
         assert isinstance(outcome, StaleLease)
     found = await stored(engine, new)
     assert found is not None
     assert found.token == new.token
-    (outcome,) = await engine.run(PutBack(QUEUE.namespace, [Hold(12345)], Arrow.RETURN))
+    (outcome,) = await engine.run(Requeue(QUEUE.namespace, [LeaseRef(12345)], Arrow.RETURN))
     assert isinstance(outcome, JobNotFound)
 
 

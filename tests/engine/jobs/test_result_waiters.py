@@ -11,7 +11,7 @@ from penstock.core.clock import settle
 from penstock.core.errors import JobNotFound
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import Arrow
-from penstock.engine.jobs.result_waiters import Ending
+from penstock.engine.jobs.result_waiters import JobOutcome
 from tests.support.engines import ack, claim_job, fail, move, push
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-async def wait(engine: Engine, job: Job, timeout: int = 5_000) -> asyncio.Task[Ending | None]:
+async def wait(engine: Engine, job: Job, timeout: int = 5_000) -> asyncio.Task[JobOutcome | None]:
     task = asyncio.ensure_future(engine.completions.wait("default", job.id, timeout))
     await settle()
     return task
@@ -34,7 +34,7 @@ async def test_who_waits_is_told_the_result_the_moment_there_is_one(engine: Engi
     waiting = [await wait(engine, job) for _ in range(3)]
     await claim_job(engine)
     await ack(engine, job, b"42")
-    assert await asyncio.gather(*waiting) == [Ending(completed=True, result=b"42")] * 3
+    assert await asyncio.gather(*waiting) == [JobOutcome(completed=True, result=b"42")] * 3
     assert engine.completions.size == 0
 
 
@@ -42,7 +42,7 @@ async def test_a_job_that_has_ended_is_told_at_once(engine: Engine) -> None:
     job = await push(engine)
     await claim_job(engine)
     await ack(engine, job, b"42")
-    assert await engine.completions.wait("default", job.id, 0) == Ending(completed=True, result=b"42")
+    assert await engine.completions.wait("default", job.id, 0) == JobOutcome(completed=True, result=b"42")
 
 
 async def test_time_runs_out(engine: Engine, clock: ManualClock) -> None:
@@ -61,8 +61,8 @@ async def test_death_and_removal_end_the_wait_too(engine: Engine) -> None:
     await claim_job(engine)
     await fail(engine, dying)
     await move(engine, cancelled, Arrow.CANCEL)
-    assert await asyncio.gather(*waiting) == [Ending(completed=False)] * 2
-    assert await engine.completions.wait("default", dying.id, 0) == Ending(completed=False)
+    assert await asyncio.gather(*waiting) == [JobOutcome(completed=False)] * 2
+    assert await engine.completions.wait("default", dying.id, 0) == JobOutcome(completed=False)
 
 
 async def test_a_retry_does_not_end_the_wait(engine: Engine, clock: ManualClock) -> None:
@@ -74,7 +74,7 @@ async def test_a_retry_does_not_end_the_wait(engine: Engine, clock: ManualClock)
     await claim_job(engine)
     assert not waiting.done()
     await ack(engine, job)
-    assert await waiting == Ending(completed=True)
+    assert await waiting == JobOutcome(completed=True)
 
 
 async def test_an_unknown_job_cannot_be_waited_for(engine: Engine) -> None:

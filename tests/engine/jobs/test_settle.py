@@ -13,7 +13,7 @@ from penstock.core.events import EventKind
 from penstock.core.job import DeathReason, JobFlag, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import StallConfig, StateCounts
-from penstock.engine.jobs.settle import Ack, Fail, Hold, Progress, Release
+from penstock.engine.jobs.settle import Ack, LeaseRef, Nack, Release, ReportProgress
 from penstock.engine.jobs.update import MoveJob
 from penstock.engine.queues.admin import Configure
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, push_many, renew, state, stored
@@ -41,9 +41,9 @@ async def test_an_ack_needs_an_active_job(engine: Engine) -> None:
     await claim_job(engine)
     assert await ack(engine, job) is None
     assert isinstance(await ack(engine, job), WrongState)
-    (outcome,) = await engine.run(Ack("default", [Hold(12345)], [None]))
+    (outcome,) = await engine.run(Ack("default", [LeaseRef(12345)], [None]))
     assert isinstance(outcome, JobNotFound)
-    (outcome,) = await engine.run(Ack("other", [Hold(job.id)], [None]))
+    (outcome,) = await engine.run(Ack("other", [LeaseRef(job.id)], [None]))
     assert isinstance(outcome, JobNotFound)
 
 
@@ -68,7 +68,11 @@ async def test_a_batch_of_acks_judges_each_by_itself(engine: Engine) -> None:
     await push_many(engine, 3)
     a, b, c = await claim_all(engine)
     outcomes = await engine.run(
-        Ack("default", [Hold(a.id), Hold(999), Hold(b.id, -1), Hold(c.id), Hold(a.id)], [b"1", None, None, b"3", b"again"])
+        Ack(
+            "default",
+            [LeaseRef(a.id), LeaseRef(999), LeaseRef(b.id, -1), LeaseRef(c.id), LeaseRef(a.id)],
+            [b"1", None, None, b"3", b"again"],
+        )
     )
     kinds = [None if outcome is None else type(outcome) for outcome in outcomes]
     assert kinds == [None, JobNotFound, StaleLease, None, WrongState]
@@ -108,7 +112,7 @@ async def test_a_failed_job_waits_longer_each_time_and_is_dead_after_its_attempt
 async def test_a_failure_for_good_is_dead_at_once(engine: Engine) -> None:
     await push(engine, max_attempts=10)
     job = await claim_job(engine)
-    assert await engine.run(Fail("default", [Hold(job.id, job.token)], "no use", final=True)) == [None]
+    assert await engine.run(Nack("default", [LeaseRef(job.id, job.token)], "no use", final=True)) == [None]
     found = await stored(engine, job)
     assert found is not None
     assert (State(found.state), found.attempts) == (State.DEAD, 1)
@@ -165,7 +169,7 @@ async def test_progress_is_kept_and_counts_as_a_heartbeat(engine: Engine, clock:
     job = await push(engine)
     await claim_job(engine)
     await clock.advance(20_000)
-    assert await engine.run(Progress("default", [Hold(job.id)], 40, "on it")) == [None]
+    assert await engine.run(ReportProgress("default", [LeaseRef(job.id)], 40, "on it")) == [None]
     await clock.advance(20_000)
     found = await stored(engine, job)
     assert found is not None
@@ -210,7 +214,7 @@ async def test_a_timeout_ends_a_job_however_lively_its_worker(engine: Engine, cl
 async def test_a_release_gives_the_job_back_at_its_old_place_at_no_cost(engine: Engine) -> None:
     first, second = await push_many(engine, 2)
     await claim_all(engine)
-    assert await engine.run(Release("default", [Hold(second.id), Hold(first.id)])) == [None, None]
+    assert await engine.run(Release("default", [LeaseRef(second.id), LeaseRef(first.id)])) == [None, None]
     again = await claim_all(engine)
     assert [(job.id, job.attempts, job.stalls) for job in again] == [(first.id, 0, 0), (second.id, 0, 0)]
 
@@ -254,7 +258,7 @@ async def test_a_failure_report_for_a_cancelled_job_is_too_late(engine: Engine) 
     job = await push(engine)
     await claim_job(engine)
     await move(engine, job, Arrow.CANCEL)
-    (outcome,) = await engine.run(Fail("default", [Hold(job.id)], "late"))
+    (outcome,) = await engine.run(Nack("default", [LeaseRef(job.id)], "late"))
     assert isinstance(outcome, JobNotFound)
 
 
@@ -263,7 +267,7 @@ async def test_a_heartbeat_never_shortens_a_longer_extension(engine: Engine, clo
     await claim_job(engine, lease_ms=1_000)
     assert await renew(engine, job, 600_000) is None
     assert await renew(engine, job) is None
-    await engine.run(Progress("default", [Hold(job.id)], 50, None))
+    await engine.run(ReportProgress("default", [LeaseRef(job.id)], 50, None))
     await clock.advance(500_000)
     assert await ack(engine, job) is None
 
@@ -304,7 +308,7 @@ async def test_every_silence_of_the_server_gives_heartbeats_a_chance(engine: Eng
 async def test_an_ack_and_a_replay_in_one_batch_leave_no_result_behind(engine: Engine) -> None:
     job = await push(engine)
     await claim_job(engine)
-    acked = engine.run(Ack("default", [Hold(job.id)], [b"old"]))
+    acked = engine.run(Ack("default", [LeaseRef(job.id)], [b"old"]))
     replayed = engine.run(MoveJob("default", job.id, Arrow.REPLAY))
     await asyncio.gather(acked, replayed)
     assert await state(engine, job) is State.WAITING

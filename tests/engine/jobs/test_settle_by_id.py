@@ -11,7 +11,7 @@ from penstock.core.job import IDEMPOTENCY_PREFIX, NewJob, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
 from penstock.engine.jobs.push import PushAcross
-from penstock.engine.jobs.settle_by_id import AckById, NackById, Receipt, RenewById
+from penstock.engine.jobs.settle_by_id import AckById, ClaimedJob, NackById, RenewById
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, state, stored
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ async def keyed(engine: Engine, data: bytes = b"1", queue: QueueKey = QUEUE, **o
 
 
 async def ack_by_id(engine: Engine, job_id: int, queue: QueueKey = QUEUE) -> None:
-    (problem,) = await engine.run(AckById([Receipt(queue, job_id)]))
+    (problem,) = await engine.run(AckById([ClaimedJob(queue, job_id)]))
     if problem is not None:
         raise problem
 
 
 async def nack_by_id(engine: Engine, job_id: int, error: str | None, queue: QueueKey = QUEUE) -> None:
-    (problem,) = await engine.run(NackById([Receipt(queue, job_id, error)]))
+    (problem,) = await engine.run(NackById([ClaimedJob(queue, job_id, error)]))
     if problem is not None:
         raise problem
 
@@ -50,13 +50,13 @@ async def test_a_heartbeat_by_id_renews_a_lease(engine: Engine, clock: ManualClo
     job = await push(engine)
     await claim_job(engine, lease_ms=1_000)
     for lease_ms, after in ((None, 900), (None, 900), (5_000, 4_900)):
-        (problem,) = await engine.run(RenewById([Receipt(QUEUE, job.id, None, lease_ms)]))
+        (problem,) = await engine.run(RenewById([ClaimedJob(QUEUE, job.id, None, lease_ms)]))
         assert problem is None
         await clock.advance(after)
         assert await state(engine, job) == State.ACTIVE
     await clock.advance(100)
     assert await state(engine, job) == State.WAITING
-    words = [Receipt(QUEUE, job.id), Receipt(QUEUE, 12345), Receipt(OTHER, job.id)]
+    words = [ClaimedJob(QUEUE, job.id), ClaimedJob(QUEUE, 12345), ClaimedJob(OTHER, job.id)]
     outcomes = await engine.run(RenewById(words))
     assert [each and each.code for each in outcomes] == ["wrong_state", "job_not_found", "job_not_found"]
 
@@ -225,8 +225,8 @@ async def test_of_many_each_has_an_outcome_of_its_own(engine: Engine) -> None:
     await claim_job(engine)
     ((elsewhere,),) = await across(engine, (OTHER, [NewJob(b"3")]))
     await claim_job(engine, queue=OTHER)
-    words = [Receipt(QUEUE, done.id), Receipt(QUEUE, waiting.id), Receipt(QUEUE, 12345), Receipt(QUEUE, done.id)]
-    outcomes = await engine.run(AckById([*words, Receipt(OTHER, elsewhere.id)]))
+    words = [ClaimedJob(QUEUE, done.id), ClaimedJob(QUEUE, waiting.id), ClaimedJob(QUEUE, 12345), ClaimedJob(QUEUE, done.id)]
+    outcomes = await engine.run(AckById([*words, ClaimedJob(OTHER, elsewhere.id)]))
     assert [each and each.code for each in outcomes] == [None, "wrong_state", "job_not_found", None, None]
     assert [await state(engine, job) for job in (done, waiting, elsewhere)] == [
         State.COMPLETED,
@@ -238,8 +238,8 @@ async def test_of_many_each_has_an_outcome_of_its_own(engine: Engine) -> None:
 async def test_of_many_failures_each_has_its_own_error(engine: Engine) -> None:
     jobs = (await across(engine, (QUEUE, [NewJob(b"1"), NewJob(b"2")])))[0]
     assert len(await claim_all(engine)) == 2
-    words = [Receipt(QUEUE, job.id, f"error {number}") for number, job in enumerate(jobs)]
-    outcomes = await engine.run(NackById([words[0], Receipt(QUEUE, 12345, "gone"), words[1]]))
+    words = [ClaimedJob(QUEUE, job.id, f"error {number}") for number, job in enumerate(jobs)]
+    outcomes = await engine.run(NackById([words[0], ClaimedJob(QUEUE, 12345, "gone"), words[1]]))
     assert [each and each.code for each in outcomes] == [None, "job_not_found", None]
     for number, job in enumerate(jobs):
         found = await stored(engine, job)

@@ -14,8 +14,8 @@ from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import DlqConfig, StateCounts
 from penstock.engine.engine import Engine
-from penstock.engine.jobs.settle import Ack, Fail, Hold
-from penstock.engine.maintenance.service import Archivist, Retention, Undertaker
+from penstock.engine.jobs.settle import Ack, LeaseRef, Nack
+from penstock.engine.maintenance.service import DeadLetterService, Retention, RetentionService
 from penstock.engine.queues.admin import Configure
 from tests.support.engines import QUEUE, ack, claim_all, fail, move, push, push_many, state
 
@@ -65,7 +65,7 @@ async def dlq(engine: Engine, **rule: object) -> None:
 
 async def test_the_newest_completed_jobs_are_kept(engine: Engine) -> None:
     jobs = await complete(engine, 15)
-    await Archivist(engine).run_once()
+    await RetentionService(engine).run_once()
     assert engine.store.totals() == StateCounts(completed=10)
     assert await state(engine, jobs[4]) is State.NOWHERE
     assert await engine.store.result_get(jobs[4].id) is None
@@ -76,7 +76,7 @@ async def test_old_completed_jobs_are_forgotten(engine: Engine, clock: ManualClo
     await complete(engine, 2)
     await clock.advance(60_001)
     (young,) = await complete(engine, 1)
-    await Archivist(engine).run_once()
+    await RetentionService(engine).run_once()
     assert engine.store.totals() == StateCounts(completed=1)
     assert await state(engine, young) is State.COMPLETED
 
@@ -85,7 +85,7 @@ async def test_the_old_journal_is_forgotten(engine: Engine, clock: ManualClock) 
     await complete(engine, 3)
     await clock.advance(60_001)
     await push(engine)
-    await Archivist(engine).run_once()
+    await RetentionService(engine).run_once()
     blocks = await engine.store.journal_read(1, 100)
     assert all(block.at >= clock.now_ms() - 60_000 for block in blocks)
     assert blocks
@@ -94,7 +94,7 @@ async def test_the_old_journal_is_forgotten(engine: Engine, clock: ManualClock) 
 async def test_dead_jobs_beyond_the_limit_go_oldest_first(engine: Engine) -> None:
     jobs = await bury(engine, 5)
     await dlq(engine, max_entries=2)
-    await Undertaker(engine).run_once()
+    await DeadLetterService(engine).run_once()
     assert [await state(engine, job) for job in jobs] == [State.NOWHERE] * 3 + [State.DEAD] * 2
 
 
@@ -102,17 +102,17 @@ async def test_dead_jobs_are_forgotten_after_their_age_unless_kept_for_ever(engi
     await bury(engine, 2)
     await dlq(engine, max_age=None)
     await clock.advance(10_000)
-    await Undertaker(engine).run_once()
+    await DeadLetterService(engine).run_once()
     assert engine.store.totals().dead == 2
     await dlq(engine, max_age=5_000)
-    await Undertaker(engine).run_once()
+    await DeadLetterService(engine).run_once()
     assert engine.store.totals().dead == 0
 
 
 async def test_dead_jobs_are_tried_again_so_many_times(engine: Engine, clock: ManualClock) -> None:
     (job,) = await bury(engine, 1)
     await dlq(engine, auto_retry=True, auto_retry_interval=1_000, max_auto_retries=2)
-    undertaker = Undertaker(engine)
+    undertaker = DeadLetterService(engine)
     for _ in range(2):
         await clock.advance(999)
         await undertaker.run_once()
@@ -131,7 +131,7 @@ async def test_jobs_that_cannot_be_tried_again_do_not_hide_those_behind_them(eng
     await dlq(engine, auto_retry=True, auto_retry_interval=1_000, max_auto_retries=0)
     await bury(engine, 3)
     await clock.advance(1_000)
-    undertaker = Undertaker(engine)
+    undertaker = DeadLetterService(engine)
     await undertaker.run_once()
     assert engine.store.totals().dead == 3
     await dlq(engine, auto_retry=True, auto_retry_interval=1_000, max_auto_retries=1)
@@ -146,7 +146,7 @@ async def test_a_dead_job_whose_unique_key_is_taken_waits_for_it(engine: Engine,
     other = await push(engine, unique_key="k")
     await dlq(engine, auto_retry=True, auto_retry_interval=1_000)
     await clock.advance(1_000)
-    undertaker = Undertaker(engine)
+    undertaker = DeadLetterService(engine)
     await undertaker.run_once()
     assert await state(engine, job) is State.DEAD
     await move(engine, other, Arrow.CANCEL)
@@ -170,10 +170,10 @@ async def test_many_that_died_together_and_are_exhausted_do_not_hide_those_behin
     await dlq(engine, auto_retry=True, auto_retry_interval=1_000, max_auto_retries=0)
     await push_many(engine, limits.slice_jobs_max + 20, max_attempts=1)
     exhausted = await claim_all(engine, limits.claim_jobs_max)
-    await engine.run(Fail("default", [Hold(job.id) for job in exhausted], "broken"))  # all in one millisecond
+    await engine.run(Nack("default", [LeaseRef(job.id) for job in exhausted], "broken"))  # all in one millisecond
     (behind,) = await bury(engine, 1)
     await clock.advance(2_000)
-    undertaker = Undertaker(engine)
+    undertaker = DeadLetterService(engine)
     await undertaker.run_once()
     await dlq(engine, auto_retry=True, auto_retry_interval=1_000, max_auto_retries=1)
     await undertaker.run_once()
@@ -185,8 +185,8 @@ async def test_a_round_is_not_finished_when_the_server_closes(engine: Engine) ->
     await push_many(engine, 2_000)
     for _ in range(2):
         jobs = await claim_all(engine, 1_000)
-        await engine.run(Ack("default", [Hold(job.id) for job in jobs], [None] * len(jobs)))
-    archivist = Archivist(engine)
+        await engine.run(Ack("default", [LeaseRef(job.id) for job in jobs], [None] * len(jobs)))
+    archivist = RetentionService(engine)
     archivist.start()
     round_ = asyncio.ensure_future(archivist.run_once())
     await asyncio.sleep(0)

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.clock import SystemClock
 from penstock.engine.engine import Engine
-from penstock.engine.prefetch.ready_cache import FastPath
+from penstock.engine.prefetch.ready_cache import ReadyCache
 from penstock.store.postgres import PostgresStore
 from penstock.store.redis import ReadyLists, RedisLink
 from tests.support import postgres
@@ -43,7 +43,7 @@ async def engine_on(url: str, redis: str) -> AsyncIterator[Engine]:
     store = await PostgresStore.open(url, clock)
     engine = Engine(store, store.clock)
     link = RedisLink(redis, clock)
-    engine.use(FastPath(engine, ReadyLists(link, lambda: store.identity), hot_jobs=HOT_JOBS))
+    engine.use(ReadyCache(engine, ReadyLists(link, lambda: store.identity), hot_jobs=HOT_JOBS))
     engine.start()
     try:
         yield engine

@@ -18,7 +18,7 @@ from penstock.core.errors import QueueFull, StorageFailed, StoreIncompatible, St
 from penstock.core.events import EventKind
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
-from penstock.engine.buffer.commands import Keep
+from penstock.engine.buffer.commands import StoreRecords
 from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.push import Push, PushAcross
@@ -223,7 +223,7 @@ async def test_two_who_store_the_same_log_store_it_once(
         hold_back(a, monkeypatch)
         promised = await push_many(a, 30)
         wal, records = await copied(a, 1)
-        stored_up_to = await asyncio.gather(*(each.run(Keep(wal.number, records)) for each in (a, b, a, b)))
+        stored_up_to = await asyncio.gather(*(each.run(StoreRecords(wal.number, records)) for each in (a, b, a, b)))
         assert set(stored_up_to) == {records[-1].number}
         assert [job.id for job in await claim_all(b)] == [job.id for job in promised]
 

@@ -15,8 +15,8 @@ from penstock.core.lifecycle import State
 from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push
-from penstock.engine.jobs.settle import Ack, Hold
-from penstock.engine.prefetch.ready_cache import FastPath
+from penstock.engine.jobs.settle import Ack, LeaseRef
+from penstock.engine.prefetch.ready_cache import ReadyCache
 from penstock.engine.queues.admin import Configure
 from penstock.store.redis import Buffers, ReadyLists, RedisLink
 from tests.engine.sharding.test_rebalancer import MOVES, fleet_on, rebalance, within
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import ManualClock
     from penstock.core.job import Job
-    from penstock.engine.sharding.engine import Fleet
+    from penstock.engine.sharding.engine import ShardedEngine
     from tests.support.redis import OwnRedis
 
 pytestmark = pytest.mark.anyio
@@ -45,11 +45,11 @@ async def places() -> AsyncIterator[list[str]]:
         await postgres.drop_database(url)
 
 
-async def speed_up(fleet: Fleet, clock: ManualClock, redis: OwnRedis, data: Path) -> RedisLink:
+async def speed_up(fleet: ShardedEngine, clock: ManualClock, redis: OwnRedis, data: Path) -> RedisLink:
     link = RedisLink(redis.url, clock)
     for number, engine in enumerate(fleet.engines):
         identity = partial(getattr, engine.store, "identity")
-        engine.use(FastPath(engine, ReadyLists(link, identity), hot_jobs=HOT_JOBS))
+        engine.use(ReadyCache(engine, ReadyLists(link, identity), hot_jobs=HOT_JOBS))
         buffer = EnqueueBuffer(engine, data / str(number), identity, Buffers(link, identity))
         buffer.route = fleet.of
         engine.buffer_with(buffer)
@@ -57,7 +57,7 @@ async def speed_up(fleet: Fleet, clock: ManualClock, redis: OwnRedis, data: Path
     return link
 
 
-async def take(fleet: Fleet, clock: ManualClock, count: int) -> list[Job]:
+async def take(fleet: ShardedEngine, clock: ManualClock, count: int) -> list[Job]:
     return [job for job, _ in await within(clock, fleet.run(Claim(MOVES, count)))]
 
 
@@ -77,7 +77,7 @@ async def test_a_hot_queue_moves_with_all_its_jobs(
         rest = await take(fleet, clock, 200)
         assert [job.id for job in held + rest] == [job.id for job in pushed]
         assert not any(job.attempts for job in rest)
-        holds = [Hold(job.id, job.token) for job in held + rest]
+        holds = [LeaseRef(job.id, job.token) for job in held + rest]
         outcomes = await within(clock, fleet.run(Ack("default", holds, [None] * len(holds))))
         assert outcomes == [None] * len(holds)
     await link.close()
@@ -104,7 +104,7 @@ async def test_what_was_promised_reaches_a_queue_that_has_moved(
         jobs = await take(fleet, clock, 10)
         assert [job.id for job in jobs] == [job.id for job in promised]
         assert {shard_of(job.token) for job in jobs} == {2}
-        holds = [Hold(job.id, job.token) for job in jobs]
+        holds = [LeaseRef(job.id, job.token) for job in jobs]
         await within(clock, fleet.run(Ack("default", holds, [None] * 3)))
         # Whoever stores it once more, because it does not know that it was stored, brings nothing back.
         await within(clock, buffer._store(buffer.wal.number, [each for each, _ in buffer._unstored]))

@@ -14,8 +14,8 @@ from penstock.core.job import NewJob
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import PushAcross
-from penstock.engine.jobs.settle import Ack, Hold
-from penstock.engine.jobs.settle_by_id import AckById, NackById, Receipt
+from penstock.engine.jobs.settle import Ack, LeaseRef
+from penstock.engine.jobs.settle_by_id import AckById, ClaimedJob, NackById
 from penstock.engine.jobs.update import EditData
 from penstock.engine.queues import admin
 from penstock.engine.queues.group_limits import ConfigureGroup
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.queue import QueueSettings
     from penstock.engine.engine import Engine
-    from penstock.engine.prefetch.ready_cache import FastPath
+    from penstock.engine.prefetch.ready_cache import ReadyCache
 
     Pair = tuple[Engine, Engine]
 
 pytestmark = pytest.mark.anyio
 
 
-def fast(engine: Engine) -> FastPath:
+def fast(engine: Engine) -> ReadyCache:
     assert engine.fast is not None
     return engine.fast
 
@@ -58,7 +58,7 @@ async def take_fast(engine: Engine, count: int = 1) -> list[Job]:
 
 async def ack_all(engine: Engine, jobs: list[Job]) -> None:
     """Acknowledge jobs; each must be in our hands."""
-    outcomes = await engine.run(Ack("default", [Hold(job.id, job.token) for job in jobs], [None] * len(jobs)))
+    outcomes = await engine.run(Ack("default", [LeaseRef(job.id, job.token) for job in jobs], [None] * len(jobs)))
     assert outcomes == [None] * len(jobs)
 
 
@@ -247,13 +247,13 @@ async def test_words_without_a_token_about_a_job_on_a_list_are_not_believed(pair
     a, b = pair
     expected = await heat(a)
     (held,) = await take_fast(a)
-    (outcome,) = await pair[at].run(AckById([Receipt(QUEUE, expected[2].id)]))
+    (outcome,) = await pair[at].run(AckById([ClaimedJob(QUEUE, expected[2].id)]))
     assert isinstance(outcome, WrongState)
-    (outcome,) = await pair[at].run(NackById([Receipt(QUEUE, expected[3].id, "no")]))
+    (outcome,) = await pair[at].run(NackById([ClaimedJob(QUEUE, expected[3].id, "no")]))
     assert isinstance(outcome, WrongState)
     assert isinstance(await ack(pair[at], expected[4]), WrongState)
     assert isinstance(await fail(pair[at], expected[5]), WrongState)
-    assert await b.run(AckById([Receipt(QUEUE, held.id)])) == [None]  # that one was handed out, by the other server
+    assert await b.run(AckById([ClaimedJob(QUEUE, held.id)])) == [None]  # that one was handed out, by the other server
     assert await state(b, held) is State.COMPLETED
     assert ids([job for _ in range(6) for job in await claim_all(a, 1)]) == ids(expected[1:7])
 
@@ -267,7 +267,7 @@ async def test_a_late_word_settles_a_job_that_is_on_a_list_again(pair: Pair) -> 
     await claim_all(a, HOT_JOBS)
     await take_fast(a)  # which fetches the late one, too: it stands right behind these
     assert (await stored_token(a, late)) != late.token
-    assert await a.run(AckById([Receipt(QUEUE, late.id)])) == [None]
+    assert await a.run(AckById([ClaimedJob(QUEUE, late.id)])) == [None]
     assert await state(a, late) is State.COMPLETED
     assert late.id not in ids(await claim_all(a, len(expected)))
 

@@ -13,7 +13,7 @@ from penstock.core.errors import PartlyDone, StorageFailed
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey, StateCounts
-from penstock.engine.jobs.settle import Ack, Fail, Hold
+from penstock.engine.jobs.settle import Ack, LeaseRef, Nack
 from penstock.engine.queues import admin
 from penstock.store.sqlite import SqliteStore
 from tests.support.engines import QUEUE, ack, claim_all, claim_job, fail, push, push_many, state
@@ -165,7 +165,7 @@ async def test_what_comes_back_and_ends_again_meanwhile_is_not_brought_back_for_
     )
     if arrow is not Arrow.PROMOTE:
         while claimed := await claim_all(engine):
-            holds = [Hold(job.id, job.token) for job in claimed]
+            holds = [LeaseRef(job.id, job.token) for job in claimed]
             await engine.run(_ending(arrow, holds))
     deliveries = 0
 
@@ -176,7 +176,7 @@ async def test_what_comes_back_and_ends_again_meanwhile_is_not_brought_back_for_
             claimed = await claim_all(engine, wait_ms=60_000)
             deliveries += len(claimed)
             clock.jump_wall(1)
-            await engine.run(_ending(arrow, [Hold(job.id, job.token) for job in claimed]))
+            await engine.run(_ending(arrow, [LeaseRef(job.id, job.token) for job in claimed]))
 
     working = asyncio.ensure_future(work())
     assert await admin.move_many(engine, QUEUE, arrow) == len(jobs)
@@ -184,10 +184,10 @@ async def test_what_comes_back_and_ends_again_meanwhile_is_not_brought_back_for_
     working.cancel()
 
 
-def _ending(arrow: Arrow, holds: list[Hold]) -> Ack | Fail:
+def _ending(arrow: Arrow, holds: list[LeaseRef]) -> Ack | Nack:
     if arrow is Arrow.REPLAY:
         return Ack("default", holds, [None] * len(holds))
-    return Fail("default", holds, "again")
+    return Nack("default", holds, "again")
 
 
 async def test_a_clean_without_a_grace_removes_the_oldest_whatever_their_priority(engine: Engine) -> None:

@@ -16,7 +16,7 @@ from penstock.core.queue import QueueKey
 from penstock.core.reservations import Permit, Reservation
 from penstock.core.sharding import home_of, shard_for
 from penstock.engine.jobs.push import Push, PushAcross
-from penstock.engine.sharding.name_registry import ForgetNames, ListNames, PutNames, Registrar, Reserve, Wish
+from penstock.engine.sharding.name_registry import ForgetNames, ListNames, NameRegistry, NameRequest, PutNames, Reserve
 from tests.support.engines import ack, claim_job, push
 from tests.support.fleets import fleet_on
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import ManualClock
     from penstock.core.job import Job
-    from penstock.engine.sharding.engine import Fleet
+    from penstock.engine.sharding.engine import ShardedEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +41,7 @@ async def fleet(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Any]:
         yield running
 
 
-async def reservations(fleet: Fleet) -> list[Reservation]:
+async def reservations(fleet: ShardedEngine) -> list[Reservation]:
     return [each for engine in fleet.engines for each in await engine.run(ListNames())]
 
 
@@ -56,7 +56,7 @@ async def in_time(clock: ManualClock, coroutine: Any, ms: int = 10 * limits.name
 
 
 @pytest.mark.parametrize("name", [f"n{number}" for number in range(6)])
-async def test_a_name_is_given_once_in_all_queues(fleet: Fleet, name: str) -> None:
+async def test_a_name_is_given_once_in_all_queues(fleet: ShardedEngine, name: str) -> None:
     first, *others = [await push(fleet, queue=queue, job_id=name) for queue in QUEUES]
     assert [job.id for job in others] == [first.id, first.id]
     assert fleet.store.totals().waiting == 1
@@ -66,7 +66,7 @@ async def test_a_name_is_given_once_in_all_queues(fleet: Fleet, name: str) -> No
 
 
 async def test_only_what_has_a_name_or_needs_somebody_asks_other_shards(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    fleet: ShardedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
     for engine in fleet.engines:
@@ -90,7 +90,7 @@ async def test_only_what_has_a_name_or_needs_somebody_asks_other_shards(
     assert asked == ["Await", "Push"]
 
 
-async def test_those_who_come_at_the_same_moment_get_one_job(fleet: Fleet, clock: ManualClock) -> None:
+async def test_those_who_come_at_the_same_moment_get_one_job(fleet: ShardedEngine, clock: ManualClock) -> None:
     wanted = [(queue, f"n{number}") for number in range(20) for queue in QUEUES]
     jobs: list[Job] = await in_time(
         clock, asyncio.gather(*(push(fleet, queue=queue, job_id=name) for queue, name in wanted))
@@ -102,7 +102,9 @@ async def test_those_who_come_at_the_same_moment_get_one_job(fleet: Fleet, clock
     assert fleet.store.totals().waiting == 20
 
 
-async def test_a_key_in_several_queues_of_one_push_is_one_message_which_is_renewed(fleet: Fleet, clock: ManualClock) -> None:
+async def test_a_key_in_several_queues_of_one_push_is_one_message_which_is_renewed(
+    fleet: ShardedEngine, clock: ManualClock
+) -> None:
     key = f"{IDEMPOTENCY_PREFIX}k"
     parts = [(queue, [NewJob(str(number).encode(), job_id=key)]) for number, queue in enumerate(QUEUES)]
     answers = await fleet.run(PushAcross(parts, clock.now_ms()))
@@ -114,7 +116,7 @@ async def test_a_key_in_several_queues_of_one_push_is_one_message_which_is_renew
     assert (again.id, again.priority) == (found[0].id, 4)
 
 
-async def test_a_bulk_push_has_some_of_its_jobs_elsewhere(fleet: Fleet) -> None:
+async def test_a_bulk_push_has_some_of_its_jobs_elsewhere(fleet: ShardedEngine) -> None:
     here = await push(fleet, queue=QUEUES[0], job_id="known")
     new = [NewJob(b"1"), NewJob(b"2", job_id="known"), NewJob(b"3", job_id="new", needs=("known",))]
     plain, known, fresh = await fleet.run(Push(QUEUES[1], new))
@@ -127,14 +129,14 @@ async def test_a_bulk_push_has_some_of_its_jobs_elsewhere(fleet: Fleet) -> None:
     assert fleet.store.totals().waiting_children == 0
 
 
-async def test_an_id_of_ours_names_its_job_from_any_queue_and_nothing_else(fleet: Fleet) -> None:
+async def test_an_id_of_ours_names_its_job_from_any_queue_and_nothing_else(fleet: ShardedEngine) -> None:
     job = await push(fleet, queue=QUEUES[0])
     assert (await push(fleet, queue=QUEUES[1], job_id=to_uuid(job.id))).id == job.id
     with pytest.raises(InvalidInput, match="spelled like an id"):
         await push(fleet, queue=QUEUES[1], job_id=to_uuid(job.id + 1))
 
 
-async def test_a_name_whose_job_is_gone_can_be_given_on_another_shard(fleet: Fleet, clock: ManualClock) -> None:
+async def test_a_name_whose_job_is_gone_can_be_given_on_another_shard(fleet: ShardedEngine, clock: ManualClock) -> None:
     for round_ in range(3):
         for queue in (*QUEUES, QUEUES[-1]):
             job = await in_time(clock, push(fleet, queue=queue, job_id="n", flags=JobFlag.REMOVE_ON_COMPLETE))
@@ -144,9 +146,9 @@ async def test_a_name_whose_job_is_gone_can_be_given_on_another_shard(fleet: Fle
         await clock.advance(round_ * limits.ticket_ms)
 
 
-async def test_a_push_that_broke_off_keeps_a_name_for_a_moment_only(fleet: Fleet, clock: ManualClock) -> None:
+async def test_a_push_that_broke_off_keeps_a_name_for_a_moment_only(fleet: ShardedEngine, clock: ManualClock) -> None:
     home = fleet.engines[home_of("default", "n", 3)]
-    (held,) = await home.run(Reserve([Wish("default", "n", 0)]))
+    (held,) = await home.run(Reserve([NameRequest("default", "n", 0)]))
     waiting = asyncio.ensure_future(push(fleet, queue=QUEUES[1], job_id="n"))
     await clock.advance(limits.name_wait_ms // 2)
     assert not waiting.done()  # it may still come
@@ -159,14 +161,14 @@ async def test_a_push_that_broke_off_keeps_a_name_for_a_moment_only(fleet: Fleet
     assert fleet.store.totals().waiting == 1
 
 
-async def test_a_push_on_the_same_shard_goes_on_where_another_broke_off(fleet: Fleet) -> None:
+async def test_a_push_on_the_same_shard_goes_on_where_another_broke_off(fleet: ShardedEngine) -> None:
     home = fleet.engines[home_of("default", "n", 3)]
-    await home.run(Reserve([Wish("default", "n", 0)]))
+    await home.run(Reserve([NameRequest("default", "n", 0)]))
     assert shard_of((await push(fleet, queue=QUEUES[0], job_id="n")).id) == 0
 
 
 async def test_a_push_whose_ticket_is_withdrawn_under_way_tries_again(
-    fleet: Fleet, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    fleet: ShardedEngine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is slow, somebody else is given the name, and both end with one job."""
     engine = fleet.engines[0]
@@ -188,7 +190,7 @@ async def test_a_push_whose_ticket_is_withdrawn_under_way_tries_again(
 
 
 async def test_what_has_taken_too_long_is_found_out_again(
-    fleet: Fleet, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    fleet: ShardedEngine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = fleet.engines[0]
     run, pushes = engine.run, []
@@ -208,7 +210,9 @@ async def test_what_has_taken_too_long_is_found_out_again(
     assert shard_of(job.id) == 0
 
 
-async def test_without_the_home_of_a_name_only_that_name_is_refused(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_home_of_a_name_only_that_name_is_refused(
+    fleet: ShardedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = {home_of("default", f"n{number}", 3): f"n{number}" for number in range(50)}
     down = fleet.engines[2]
 
@@ -222,14 +226,14 @@ async def test_without_the_home_of_a_name_only_that_name_is_refused(fleet: Fleet
     await push(fleet, queue=QUEUES[0])
 
 
-async def test_names_of_jobs_that_are_gone_are_forgotten_and_no_others(fleet: Fleet, clock: ManualClock) -> None:
+async def test_names_of_jobs_that_are_gone_are_forgotten_and_no_others(fleet: ShardedEngine, clock: ManualClock) -> None:
     kept = [await push(fleet, queue=queue, job_id=f"kept-{queue.name}") for queue in QUEUES]
     for queue in QUEUES:
         for number in range(5):
             gone = await push(fleet, queue=queue, job_id=f"gone-{queue.name}-{number}", priority=9, flags=2)
             assert (await claim_job(fleet, queue=queue)).id == gone.id
             await ack(fleet, gone)
-    sweepers = [Registrar(engine, fleet.engines) for engine in fleet.engines]
+    sweepers = [NameRegistry(engine, fleet.engines) for engine in fleet.engines]
 
     async def sweep() -> set[str]:
         for sweeper in sweepers:
@@ -246,7 +250,7 @@ async def test_names_of_jobs_that_are_gone_are_forgotten_and_no_others(fleet: Fl
     assert fleet.store.totals().waiting == 6
 
 
-async def test_names_can_be_given_another_home(fleet: Fleet) -> None:
+async def test_names_can_be_given_another_home(fleet: ShardedEngine) -> None:
     await push(fleet, queue=QUEUES[0], job_id="n")
     old, new = fleet.engines[home_of("default", "n", 3)], fleet.engines[home_of("default", "n", 2)]
     assert old is not new

@@ -13,15 +13,15 @@ from penstock.core.job import NewJob
 from penstock.core.lifecycle import State
 from penstock.engine.jobs.dependencies import CancelChildren
 from penstock.engine.jobs.push import Push, PushAcross
-from penstock.engine.jobs.settle import Ack, Hold
-from penstock.engine.jobs.settle_by_id import AckById, NackById, Receipt
+from penstock.engine.jobs.settle import Ack, LeaseRef
+from penstock.engine.jobs.settle_by_id import AckById, ClaimedJob, NackById
 from tests.engine.sharding.test_rebalancer import MOVES, STAYS, fleet_on, named, places, push, rebalance, within
 
 if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey
-    from penstock.engine.sharding.engine import Fleet
+    from penstock.engine.sharding.engine import ShardedEngine
 
 pytestmark = pytest.mark.anyio
 __all__ = ["places"]
@@ -29,18 +29,18 @@ __all__ = ["places"]
 BACK = named(1, 2)
 
 
-async def take(fleet: Fleet, key: QueueKey) -> Job:
+async def take(fleet: ShardedEngine, key: QueueKey) -> Job:
     from penstock.engine.jobs.claim import Claim
 
     ((job, _),) = await fleet.run(Claim(key))
     return job
 
 
-async def done(fleet: Fleet, clock: ManualClock, job: Job) -> None:
-    assert await within(clock, fleet.run(Ack("default", [Hold(job.id, job.token)], [b"1"]))) == [None]
+async def done(fleet: ShardedEngine, clock: ManualClock, job: Job) -> None:
+    assert await within(clock, fleet.run(Ack("default", [LeaseRef(job.id, job.token)], [b"1"]))) == [None]
 
 
-async def state_of(fleet: Fleet, job: Job) -> State:
+async def state_of(fleet: ShardedEngine, job: Job) -> State:
     found = await fleet.store.job_get("default", job.id)
     return State.NOWHERE if found is None else State(found[0].state)
 
@@ -91,7 +91,7 @@ async def test_a_job_that_has_moved_can_be_depended_on(places: list[str], clock:
         assert await state_of(fleet, parent) is State.WAITING
 
 
-async def told(fleet: Fleet) -> None:
+async def told(fleet: ShardedEngine) -> None:
     for relayer in fleet.relayers:
         await relayer.round()
 
@@ -144,9 +144,9 @@ async def test_words_without_a_token_reach_a_job_that_has_moved(places: list[str
         first, second = await take(fleet, MOVES), await take(fleet, MOVES)
     async with fleet_on(places, clock, 3) as fleet:
         await rebalance(fleet, clock)
-        assert await within(clock, fleet.run(AckById([Receipt(MOVES, first.id)]))) == [None]
+        assert await within(clock, fleet.run(AckById([ClaimedJob(MOVES, first.id)]))) == [None]
         assert await state_of(fleet, first) is State.COMPLETED
-        assert await within(clock, fleet.run(NackById([Receipt(MOVES, second.id, "no")]))) == [None]
+        assert await within(clock, fleet.run(NackById([ClaimedJob(MOVES, second.id, "no")]))) == [None]
         assert await state_of(fleet, second) is State.DELAYED
-        (missing,) = await within(clock, fleet.run(NackById([Receipt(STAYS, first.id, "no")])))
+        (missing,) = await within(clock, fleet.run(NackById([ClaimedJob(STAYS, first.id, "no")])))
         assert isinstance(missing, JobNotFound)

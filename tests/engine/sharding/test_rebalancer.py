@@ -29,22 +29,32 @@ from penstock.core.queue import Move, QueueKey, QueueSettings, Standing, StateCo
 from penstock.core.schedule import Schedule
 from penstock.core.sharding import Layout, check_together, shard_for
 from penstock.engine.engine import Engine
-from penstock.engine.event_feed import Feed
+from penstock.engine.event_feed import EventFeed
 from penstock.engine.jobs.claim import Claim, abandon
 from penstock.engine.jobs.dead_letters import SettleDead
 from penstock.engine.jobs.push import Push, PushAcross
-from penstock.engine.jobs.settle import Ack, Fail, Hold, Renew
-from penstock.engine.jobs.settle_by_id import AckById, Receipt
+from penstock.engine.jobs.settle import Ack, LeaseRef, Nack, Renew
+from penstock.engine.jobs.settle_by_id import AckById, ClaimedJob
 from penstock.engine.jobs.update import AddLog, MoveJob
 from penstock.engine.queues.admin import Configure, drain, obliterate
 from penstock.engine.queues.crons import RemoveCron, SaveCron
 from penstock.engine.queues.group_limits import AskGroup, ConfigureGroup
 from penstock.engine.queues.push_subscriptions import AddSubscription, RemoveSubscription
 from penstock.engine.queues.webhooks import AddWebhook
-from penstock.engine.sharding.engine import Fleet, ShardFeed
-from penstock.engine.sharding.queue_move import Arrive, Clear, CountJobs, Depart, Leave, Open, Retarget, Stay, Unload
-from penstock.engine.stats import Stats
-from penstock.engine.worker_registry import Workers
+from penstock.engine.sharding.engine import ShardedEngine, ShardFeed
+from penstock.engine.sharding.queue_move import (
+    CancelMove,
+    Clear,
+    CountJobs,
+    Freeze,
+    HandOver,
+    ImportJobs,
+    Open,
+    Prepare,
+    Retarget,
+)
+from penstock.engine.stats import EngineStats
+from penstock.engine.worker_registry import WorkerRegistry
 from penstock.server.storage import agree
 from penstock.store.contract import Selection
 from penstock.store.postgres import PostgresStore
@@ -93,15 +103,15 @@ async def open_store(place: str, clock: ManualClock, layout: Layout) -> Store:
 
 
 @asynccontextmanager
-async def fleet_on(places: list[str], clock: ManualClock, count: int) -> AsyncIterator[Fleet]:
+async def fleet_on(places: list[str], clock: ManualClock, count: int) -> AsyncIterator[ShardedEngine]:
     """A server's engines on the first of some shards. Nothing happens by itself: see ``rebalance``."""
     stores: list[Store] = []
     try:
         for number, place in enumerate(places[:count]):
             stores.append(await open_store(place, clock, Layout(number, count)))
         await agree(stores)
-        whole, stats = Feed(), Stats()
-        workers = Workers(clock, whole)
+        whole, stats = EventFeed(), EngineStats()
+        workers = WorkerRegistry(clock, whole)
         positions = [store.journal_next - 1 for store in stores]
         engines = [
             Engine(store, clock, feed=ShardFeed(whole, positions, number), stats=stats, workers=workers)
@@ -109,7 +119,7 @@ async def fleet_on(places: list[str], clock: ManualClock, count: int) -> AsyncIt
         ]
         for engine in engines:
             engine.timer.start()
-        fleet = Fleet(engines, whole, stats, workers, clock)
+        fleet = ShardedEngine(engines, whole, stats, workers, clock)
         yield fleet
         await fleet.close()
     finally:
@@ -127,12 +137,12 @@ async def within(clock: ManualClock, doing: Awaitable[Any]) -> Any:
     return task.result()
 
 
-async def rebalance(fleet: Fleet, clock: ManualClock, target: int | None = None) -> None:
+async def rebalance(fleet: ShardedEngine, clock: ManualClock, target: int | None = None) -> None:
     await within(clock, fleet.rebalancer.begin(target))
     await go_on(fleet, clock)
 
 
-async def go_on(fleet: Fleet, clock: ManualClock) -> None:
+async def go_on(fleet: ShardedEngine, clock: ManualClock) -> None:
     """Do what is left of a rebalance, once whoever was at it before is known to be gone."""
     async with asyncio.timeout(60):
         while fleet.rebalancer.overview().rebalancing:
@@ -146,12 +156,12 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def push(fleet: Fleet, key: QueueKey, data: bytes = b"1", **options: Any) -> Job:
+async def push(fleet: ShardedEngine, key: QueueKey, data: bytes = b"1", **options: Any) -> Job:
     (job,) = await fleet.run(Push(key, [NewJob(data, **options)]))
     return job
 
 
-async def is_there(fleet: Fleet, job: Job) -> bool:
+async def is_there(fleet: ShardedEngine, job: Job) -> bool:
     found = await fleet.store.job_get("default", job.id)
     return found is not None and found[0].id == job.id
 
@@ -164,7 +174,7 @@ async def test_everything_in_a_queue_moves_with_it(places: list[str], clock: Man
         (delivery,) = await fleet.run(Claim(MOVES))
         assert delivery.job.id == done.id
         await fleet.run(AddLog("default", done.id, "info", "hello"))
-        assert await fleet.run(Ack("default", [Hold(done.id, delivery.job.token)], [b'"result"'])) == [None]
+        assert await fleet.run(Ack("default", [LeaseRef(done.id, delivery.job.token)], [b'"result"'])) == [None]
         held = (await fleet.run(Claim(MOVES)))[0].job
         await fleet.run(Configure(MOVES, EventKind.QUEUE_PAUSED, lambda old: _with(old, concurrency=50)))
         cron = SaveCron(CronKey("default", "c"), CronPlan(MOVES.name, Schedule(every_ms=3_600_000)), b"1")
@@ -201,8 +211,8 @@ async def test_everything_in_a_queue_moves_with_it(places: list[str], clock: Man
         assert (await fleet.store.jobs_named("default", "named"))[0][0].id == done.id
         assert await is_there(fleet, stays)
         # The lease that was given out before goes on.
-        assert await within(clock, fleet.run(Renew("default", [Hold(held.id, held.token)], [None]))) == [None]
-        assert await within(clock, fleet.run(Ack("default", [Hold(held.id, held.token)], [None]))) == [None]
+        assert await within(clock, fleet.run(Renew("default", [LeaseRef(held.id, held.token)], [None]))) == [None]
+        assert await within(clock, fleet.run(Ack("default", [LeaseRef(held.id, held.token)], [None]))) == [None]
         # Order, and the new ones come last.
         line.remove(held.id)
         new = await push(fleet, MOVES, priority=0)
@@ -213,7 +223,7 @@ async def test_everything_in_a_queue_moves_with_it(places: list[str], clock: Man
         assert [job.position for job in taken if job.priority == 1] == sorted(
             job.position for job in taken if job.priority == 1
         )
-        holds = [Hold(job.id, job.token) for job in taken]
+        holds = [LeaseRef(job.id, job.token) for job in taken]
         assert await within(clock, fleet.run(Ack("default", holds, [None] * len(holds)))) == [None] * len(holds)
         await clock.advance(60_000)
         assert [each.job.id for each in await fleet.run(Claim(MOVES))] == [later.id]
@@ -261,7 +271,7 @@ def _rank(taken: list[Job], job_id: int) -> int:
 STEPS = ("nothing", "leave", "arrive", "some", "all", "depart", "open", "clear some")
 
 
-async def go_until(fleet: Fleet, clock: ManualClock, last: str, attempt: int = 7) -> None:
+async def go_until(fleet: ShardedEngine, clock: ManualClock, last: str, attempt: int = 7) -> None:
     """Take the steps of moving a queue by hand, up to one of them."""
     source, target = fleet.engines[0], fleet.engines[2]
     await within(clock, fleet.rebalancer.begin())
@@ -271,15 +281,15 @@ async def go_until(fleet: Fleet, clock: ManualClock, last: str, attempt: int = 7
     ids = [job_id for page in pages for job_id in page]
     for step in STEPS[1 : STEPS.index(last) + 1]:
         if step == "leave":
-            await within(clock, source.run(Leave(MOVES, 2, attempt)))
+            await within(clock, source.run(Freeze(MOVES, 2, attempt)))
         elif step == "arrive":
             move = Move(Standing.ARRIVING, 0, attempt)
-            await within(clock, target.run(Arrive(MOVES, queue.settings, queue.created_at, move)))
+            await within(clock, target.run(Prepare(MOVES, queue.settings, queue.created_at, move)))
         elif step in ("some", "all"):
             parcels = await source.store.job_export(ids if step == "all" else ids[:3])
-            await within(clock, target.run(Unload(MOVES, attempt, parcels, 0)))
+            await within(clock, target.run(ImportJobs(MOVES, attempt, parcels, 0)))
         elif step == "depart":
-            await within(clock, source.run(Depart(MOVES, attempt, source.store.counts(queue), ())))
+            await within(clock, source.run(HandOver(MOVES, attempt, source.store.counts(queue), ())))
         elif step == "open":
             await within(clock, target.run(Open(MOVES, attempt, (), None)))
         elif step == "clear some":
@@ -297,7 +307,7 @@ async def test_a_crash_after_any_step_loses_nothing_and_doubles_nothing(
     async with fleet_on(places, clock, 2) as fleet:
         jobs = [await push(fleet, MOVES, str(number).encode()) for number in range(8)]
         done, held = (each.job for each in await fleet.run(Claim(MOVES, 2)))
-        await within(clock, fleet.run(Ack("default", [Hold(done.id, done.token)], [b"5"])))
+        await within(clock, fleet.run(Ack("default", [LeaseRef(done.id, done.token)], [b"5"])))
     async with fleet_on(places, clock, 3) as fleet:
         await go_until(fleet, clock, last)
         seen = [store for store in fleet.store.shards if store.queue_find(MOVES) is not None]
@@ -314,7 +324,7 @@ async def test_a_crash_after_any_step_loses_nothing_and_doubles_nothing(
             found = [await store.job_places([job.id]) for store in fleet.store.shards]
             assert [bool(each) for each in found] == [False, False, True]
         assert await fleet.store.result_get(done.id) == b"5"
-        assert await within(clock, fleet.run(Ack("default", [Hold(held.id, held.token)], [None]))) == [None]
+        assert await within(clock, fleet.run(Ack("default", [LeaseRef(held.id, held.token)], [None]))) == [None]
         taken = await fleet.run(Claim(MOVES, 10))
         assert [each.job.id for each in taken] == [job.id for job in jobs[2:]]
 
@@ -324,14 +334,14 @@ async def test_a_move_that_is_given_up_leaves_nothing_that_could_come_back(place
         jobs = [await push(fleet, MOVES) for _ in range(5)]
     async with fleet_on(places, clock, 3) as fleet:
         await go_until(fleet, clock, "all")
-        await within(clock, fleet.engines[0].run(Stay(MOVES, 7)))
+        await within(clock, fleet.engines[0].run(CancelMove(MOVES, 7)))
         (first,) = await fleet.run(Claim(MOVES))
         assert first.job.id == jobs[0].id
-        assert await within(clock, fleet.run(Ack("default", [Hold(first.job.id, first.job.token)], [None]))) == [None]
+        assert await within(clock, fleet.run(Ack("default", [LeaseRef(first.job.id, first.job.token)], [None]))) == [None]
         # Somebody who was asleep goes on with what was given up: refused at both ends.
-        await within(clock, fleet.engines[0].run(Leave(MOVES, 2, 8)))
+        await within(clock, fleet.engines[0].run(Freeze(MOVES, 2, 8)))
         for stale in (
-            fleet.engines[0].run(Depart(MOVES, 7, StateCounts(waiting=5), ())),
+            fleet.engines[0].run(HandOver(MOVES, 7, StateCounts(waiting=5), ())),
             fleet.engines[2].run(Open(MOVES, 8, (), None)),
         ):
             with pytest.raises(RebalanceRefused):
@@ -341,13 +351,13 @@ async def test_a_move_that_is_given_up_leaves_nothing_that_could_come_back(place
         assert queue is not None
         assert fleet.store.counts(queue) == StateCounts(waiting=4, completed=1)
         with pytest.raises(RebalanceRefused):
-            await within(clock, fleet.engines[2].run(Unload(MOVES, 7, (), 0)))
+            await within(clock, fleet.engines[2].run(ImportJobs(MOVES, 7, (), 0)))
 
 
 # While a queue is on its way.
 
 
-async def said_of(fleet: Fleet, ref: int, token: int) -> list[Any]:
+async def said_of(fleet: ShardedEngine, ref: int, token: int) -> list[Any]:
     """Return what somebody is told of a job who may only know of the namespace ``beta``. Nothing waits for anything."""
 
     def may(queue: QueueKey) -> bool:
@@ -356,14 +366,14 @@ async def said_of(fleet: Fleet, ref: int, token: int) -> list[Any]:
     own = QueueKey("beta", "q")
     said: list[Any] = []
     asked: tuple[Awaitable[Any], ...] = (
-        *(fleet.run(Ack("beta", [Hold(ref, each)], [None])) for each in (None, token)),
-        *(fleet.run(Fail(None, [Hold(ref, each)], None, may=may)) for each in (None, token)),
-        fleet.run(SettleDead(Hold(ref, token), Arrow.PURGE, may)),
+        *(fleet.run(Ack("beta", [LeaseRef(ref, each)], [None])) for each in (None, token)),
+        *(fleet.run(Nack(None, [LeaseRef(ref, each)], None, may=may)) for each in (None, token)),
+        fleet.run(SettleDead(LeaseRef(ref, token), Arrow.PURGE, may)),
         fleet.run(AddLog("beta", ref, "info", "mine")),
         fleet.run(MoveJob("beta", ref, Arrow.CANCEL)),
         fleet.run(Push(own, [NewJob(b"1", job_id=to_uuid(ref))])),
         fleet.run(Push(own, [NewJob(b"1", needs=(ref,))])),
-        fleet.run(AckById([Receipt(own, ref)])),
+        fleet.run(AckById([ClaimedJob(own, ref)])),
         fleet.wait("beta", ref, 0),
         fleet.store.job_get("beta", ref),
     )
@@ -405,12 +415,12 @@ async def test_what_is_asked_of_a_queue_that_moves_is_done_where_it_goes(places:
             asyncio.ensure_future(each)
             for each in (
                 fleet.run(Push(MOVES, [NewJob(b"new")])),
-                fleet.run(Ack("default", [Hold(held[0].id, tokens[0])], [None])),
-                fleet.run(Fail("default", [Hold(held[1].id, None)], "no")),
+                fleet.run(Ack("default", [LeaseRef(held[0].id, tokens[0])], [None])),
+                fleet.run(Nack("default", [LeaseRef(held[1].id, None)], "no")),
                 fleet.run(PushAcross([(MOVES, [NewJob(b"a")]), (other, [NewJob(b"b")])], clock.now_ms())),
                 fleet.run(SaveCron(CronKey("default", "c"), CronPlan(MOVES.name, Schedule(every_ms=3_600_000)), b"1")),
                 fleet.run(AddLog("default", held[2].id, "info", "there")),
-                fleet.run(AckById([Receipt(MOVES, held[2].id)])),
+                fleet.run(AckById([ClaimedJob(MOVES, held[2].id)])),
             )
         ]
         await clock.advance(100)
@@ -437,7 +447,7 @@ async def test_who_is_held_for_too_long_is_told_to_come_back(places: list[str], 
     async with fleet_on(places, clock, 3) as fleet:
         await go_until(fleet, clock, "leave")
         pushing = fleet.run(Push(MOVES, [NewJob(b"1")]))
-        acking = fleet.run(Ack("default", [Hold(job.id, taken.job.token)], [None]))
+        acking = fleet.run(Ack("default", [LeaseRef(job.id, taken.job.token)], [None]))
         began = clock.steady_ms()
         with pytest.raises(QueueMoving):
             await within(clock, pushing)
@@ -445,7 +455,7 @@ async def test_who_is_held_for_too_long_is_told_to_come_back(places: list[str], 
         (outcome,) = await within(clock, acking)
         assert isinstance(outcome, QueueMoving)
         await go_on(fleet, clock)
-        assert await within(clock, fleet.run(Ack("default", [Hold(job.id, taken.job.token)], [None]))) == [None]
+        assert await within(clock, fleet.run(Ack("default", [LeaseRef(job.id, taken.job.token)], [None]))) == [None]
         assert fleet.store.totals() == StateCounts(completed=1)
 
 
@@ -477,7 +487,7 @@ async def test_who_waits_for_the_end_of_a_job_hears_of_it(places: list[str], clo
         await rebalance(fleet, clock)
         assert not any(each.done() for each in waits)
         (taken,) = await fleet.run(Claim(MOVES))
-        await within(clock, fleet.run(Ack("default", [Hold(job.id, taken.job.token)], [b"7"])))
+        await within(clock, fleet.run(Ack("default", [LeaseRef(job.id, taken.job.token)], [b"7"])))
         assert (await within(clock, waits[0])).result == b"7"
         await drain(fleet, MOVES)
         assert not (await within(clock, waits[1])).completed
@@ -530,7 +540,7 @@ async def test_queues_that_need_each_other_wait_and_the_others_move_on(places: l
         assert (overview.left, overview.moving, MOVES.name in (overview.waiting or "")) == (1, [], True)
         assert fleet.of(free) is fleet.engines[2]
         (taken,) = await fleet.run(Claim(partner))
-        await within(clock, fleet.run(Ack("default", [Hold(taken.job.id, taken.job.token)], [b"1"])))
+        await within(clock, fleet.run(Ack("default", [LeaseRef(taken.job.id, taken.job.token)], [b"1"])))
         await go_on(fleet, clock)
         assert not fleet.rebalancer.overview().rebalancing
         assert len(await within(clock, fleet.run(Claim(MOVES)))) == 1
@@ -546,7 +556,7 @@ async def test_a_flow_inside_a_queue_moves_with_it(places: list[str], clock: Man
         for expected in (child, parent, later[0]):
             (taken,) = await fleet.run(Claim(MOVES))
             assert taken.job.id == expected.id
-            await within(clock, fleet.run(Ack("default", [Hold(taken.job.id, taken.job.token)], [b"1"])))
+            await within(clock, fleet.run(Ack("default", [LeaseRef(taken.job.id, taken.job.token)], [b"1"])))
 
 
 async def test_a_name_that_is_taken_at_the_new_place_stays_with_whom_has_it(places: list[str], clock: ManualClock) -> None:
@@ -591,7 +601,7 @@ async def test_growing_shrinking_and_leaving_a_store_away(places: list[str], clo
     async with fleet_on(places, clock, 2) as fleet:
         for key in keys:
             assert [each.job.id for each in await fleet.run(Claim(key, 10))] == [job.id for job in jobs[key]]
-        holds = [Hold(job.id, None) for key in keys for job in jobs[key]]
+        holds = [LeaseRef(job.id, None) for key in keys for job in jobs[key]]
         outcomes = await within(clock, fleet.run(Ack("default", holds, [None] * len(holds))))
         assert outcomes == [None] * len(holds)
 
@@ -639,7 +649,7 @@ async def test_a_shard_that_fails_in_the_middle_has_the_queue_served_again_at_on
             await until_waiting(fleet, clock)
         assert "Storage failed" in (fleet.rebalancer.waiting or "")
         (first,) = await within(clock, fleet.run(Claim(MOVES)))
-        assert await within(clock, fleet.run(Ack("default", [Hold(first.job.id, first.job.token)], [None]))) == [None]
+        assert await within(clock, fleet.run(Ack("default", [LeaseRef(first.job.id, first.job.token)], [None]))) == [None]
         await go_on(fleet, clock)
         queue = fleet.engines[2].store.queue_find(MOVES)
         assert queue is not None
@@ -647,7 +657,7 @@ async def test_a_shard_that_fails_in_the_middle_has_the_queue_served_again_at_on
         assert [each.job.id for each in await fleet.run(Claim(MOVES, 5))] == [job.id for job in jobs[1:]]
 
 
-async def until_waiting(fleet: Fleet, clock: ManualClock) -> None:
+async def until_waiting(fleet: ShardedEngine, clock: ManualClock) -> None:
     async with asyncio.timeout(60):
         while fleet.rebalancer.waiting is None:
             await within(clock, fleet.rebalancer.run_once())
@@ -659,7 +669,7 @@ async def test_a_queue_that_is_removed_after_a_try_leaves_nothing_behind(places:
         await push(fleet, MOVES)
     async with fleet_on(places, clock, 3) as fleet:
         await go_until(fleet, clock, "all")
-        await within(clock, fleet.engines[0].run(Stay(MOVES, 7)))
+        await within(clock, fleet.engines[0].run(CancelMove(MOVES, 7)))
         await within(clock, obliterate(fleet, MOVES))
         await go_on(fleet, clock)
         assert fleet.store.queues() == []

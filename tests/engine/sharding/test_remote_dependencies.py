@@ -17,9 +17,16 @@ from penstock.core.job import JobFlag, details_of
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import shard_for
-from penstock.engine.jobs.dependencies import Adopt, CancelChildren, Unneed
+from penstock.engine.jobs.dependencies import Adopt, CancelChildren, DropDependency
 from penstock.engine.jobs.push import Push
-from penstock.engine.sharding.remote_dependencies import Auditor, Await, DueRelays, DueShards, HearEnds, NoteTold
+from penstock.engine.sharding.remote_dependencies import (
+    ApplyRemoteEnds,
+    Auditor,
+    DueRelays,
+    DueShards,
+    RecordDelivered,
+    WatchJobs,
+)
 from tests.support.engines import ack, claim, claim_job, fail, move, push, state, stored
 from tests.support.fleets import Settled, fleet_on
 
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import ManualClock
     from penstock.core.job import Job
-    from penstock.engine.sharding.engine import Fleet
+    from penstock.engine.sharding.engine import ShardedEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -104,7 +111,7 @@ async def test_a_dead_child_is_kept_in_mind_until_it_is_gone(fleet: Any, clock: 
     await clock.advance(limits.relay_ms + 1_000)
     assert await state(fleet, parents[1]) is State.WAITING_CHILDREN
     assert await relays(fleet) == 0
-    assert await fleet.run(Unneed("default", other.id)) is True
+    assert await fleet.run(DropDependency("default", other.id)) is True
     assert await state(fleet, parents[1]) is State.WAITING
 
 
@@ -226,7 +233,7 @@ async def test_an_audit_asks_anew_for_what_lives(fleet: Any, clock: ManualClock)
 class Faults:
     """Has what goes from shard to shard fail: before it is done, or after."""
 
-    def __init__(self, fleet: Fleet, seed: random.Random) -> None:
+    def __init__(self, fleet: ShardedEngine, seed: random.Random) -> None:
         self.random = seed
         self.active = True
         for engine in fleet.engines:
@@ -241,7 +248,7 @@ class Faults:
                 raise StorageFailed("lost on the way back")
             return answer
 
-        kinds = (Await, DueRelays, DueShards, HearEnds, NoteTold, Push)
+        kinds = (WatchJobs, DueRelays, DueShards, ApplyRemoteEnds, RecordDelivered, Push)
         return lambda command: asyncio.ensure_future(maybe(command)) if isinstance(command, kinds) else run(command)
 
 
@@ -282,7 +289,7 @@ async def test_random_flows_run_each_job_once_and_after_all_it_needs(tmp_path: P
                 assert await relays(fleet) == 0
 
 
-async def push_one(fleet: Fleet, number: int, queues: Any, needs: Any, ids: dict[int, int]) -> None:
+async def push_one(fleet: ShardedEngine, number: int, queues: Any, needs: Any, ids: dict[int, int]) -> None:
     """Push a job that needs others, by id or by name. What fails is tried again next time, under the same name."""
     named = [ids[need] if need % 2 else f"job-{need}" for need in needs[number]]
     try:

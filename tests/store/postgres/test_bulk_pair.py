@@ -9,8 +9,8 @@ import httpx2
 import pytest
 
 from penstock.core.bulk_records import EntryKind
-from penstock.engine.bulk.consumer_groups import Groups, Wish
-from penstock.engine.bulk.epoch_commands import Ending, SettleSlice
+from penstock.engine.bulk.consumer_groups import ConsumerGroups, GroupClaim
+from penstock.engine.bulk.epoch_commands import SettleSlice, SliceOutcome
 from penstock.store.contract import Search
 from tests.support.arrow import rows_of, values
 from tests.support.engines import push_many
@@ -86,9 +86,9 @@ def test_each_step_is_finished_by_whoever_lives(couple: Couple) -> None:
 
 @pytest.mark.anyio
 async def test_two_servers_that_claim_the_same_epoch_get_the_same_jobs(pair: tuple[Engine, Engine]) -> None:
-    here, there = (Groups(engine) for engine in pair)
+    here, there = (ConsumerGroups(engine) for engine in pair)
     await push_many(pair[0], 50)
-    wish = Wish(["mail"], 20, LEASE_MS, 1_000)
+    wish = GroupClaim(["mail"], 20, LEASE_MS, 1_000)
     one, other = await asyncio.gather(*(each.claim("default", "g", 1, wish) for each in (here, there)))
     assert one.rows == other.rows == 20
     assert one.slices == other.slices
@@ -98,4 +98,4 @@ async def test_two_servers_that_claim_the_same_epoch_get_the_same_jobs(pair: tup
     assert await there.heartbeat("default", "g", LEASE_MS) == ([1], 0)
     assert await there.ack("default", "g", 1) == (20, 0)
     assert await here.ack("default", "g", 1) == (0, 0)
-    assert await pair[0].run(SettleSlice(("default", "g", 1), one.slices[0].number, Ending.ACK)) is None
+    assert await pair[0].run(SettleSlice(("default", "g", 1), one.slices[0].number, SliceOutcome.ACK)) is None

@@ -13,7 +13,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import OutcomeUnknown, StorageFailed, TooMany
 from penstock.core.ids import NODES_MAX
 from penstock.core.webhook import DeliveryProgress
-from penstock.engine.maintenance.service import Healer
+from penstock.engine.maintenance.service import StoreRecovery
 from penstock.engine.queues.webhooks import AddWebhook, NoteDeliveries, RemoveWebhook
 from penstock.store.contract import JournalBlock
 from penstock.store.postgres import PostgresStore
@@ -57,7 +57,7 @@ class Cuttable:
         await until_lost(self.engine)
 
     async def heal(self) -> None:
-        await Healer(self.engine).run_once()
+        await StoreRecovery(self.engine).run_once()
         assert self.engine.store.status().error is None
 
 
@@ -76,7 +76,7 @@ async def cuttable(shard: str, operator: asyncpg.Connection) -> AsyncIterator[Cu
 
 @pytest.fixture(autouse=True)
 def healed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Healer, "every_ms", 3_600_000)
+    monkeypatch.setattr(StoreRecovery, "every_ms", 3_600_000)
 
 
 async def test_an_idle_server_notices_that_its_connections_are_gone(shard: str, operator: asyncpg.Connection) -> None:

@@ -19,13 +19,13 @@ from penstock.core.job import JobFlag, NewJob
 from penstock.core.queue import QueueKey
 from penstock.core.sharding import Layout, home_of, shard_for
 from penstock.engine.engine import Engine
-from penstock.engine.event_feed import Feed
+from penstock.engine.event_feed import EventFeed
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push
-from penstock.engine.jobs.settle import Ack, Hold
-from penstock.engine.sharding.engine import Fleet
-from penstock.engine.stats import Stats
-from penstock.engine.worker_registry import Workers
+from penstock.engine.jobs.settle import Ack, LeaseRef
+from penstock.engine.sharding.engine import ShardedEngine
+from penstock.engine.stats import EngineStats
+from penstock.engine.worker_registry import WorkerRegistry
 from penstock.store.postgres import PostgresStore
 from tests.doors.api import Api
 from tests.support.shards import run, server_on, set_down
@@ -176,13 +176,13 @@ async def test_two_servers_give_every_key_once(tmp_path: Path, databases: list[s
 
 
 @asynccontextmanager
-async def fleet_of(databases: list[str]) -> AsyncIterator[Fleet]:
+async def fleet_of(databases: list[str]) -> AsyncIterator[ShardedEngine]:
     """The engines of a server of its own."""
     clock = SystemClock()
     stores = [await PostgresStore.open(url, clock, layout=Layout(number, 2)) for number, url in enumerate(databases)]
-    feed, stats = Feed(), Stats()
-    workers = Workers(clock, feed, timeout_ms=30_000, overload_ms=30_000)
-    fleet = Fleet(
+    feed, stats = EventFeed(), EngineStats()
+    workers = WorkerRegistry(clock, feed, timeout_ms=30_000, overload_ms=30_000)
+    fleet = ShardedEngine(
         [Engine(store, store.clock, feed=feed, stats=stats, workers=workers) for store in stores],
         feed,
         stats,
@@ -219,7 +219,7 @@ async def test_a_name_is_given_once_though_nobody_waits_for_anybody(
             engine, "run", lambda each: asyncio.ensure_future(later(each)) if isinstance(each, Push) else run(each)
         )
 
-    async def push(fleet: Fleet, queue: str, names: list[str]) -> list[int]:
+    async def push(fleet: ShardedEngine, queue: str, names: list[str]) -> list[int]:
         nonlocal contested
         while True:
             try:
@@ -273,7 +273,7 @@ async def test_two_servers_run_each_parent_once_after_its_children(databases: li
                     if isinstance(job, InvalidInput):  # a child was done and removed before anybody needed it
                         needs.pop(parent)
 
-        async def work(fleet: Fleet, key: QueueKey) -> None:
+        async def work(fleet: ShardedEngine, key: QueueKey) -> None:
             while len(ran) < len(needs) or not all(task.done() for task in producers):
                 for job, payload in await fleet.run(Claim(key, 3, wait_ms=100)):
                     if payload.data in needs:
@@ -281,7 +281,7 @@ async def test_two_servers_run_each_parent_once_after_its_children(databases: li
                         assert payload.data not in ran
                         ran.append(payload.data)
                     done.add(payload.data)
-                    await rand.choice(fleets).run(Ack("default", [Hold(job.id, job.token)], [b"1"]))
+                    await rand.choice(fleets).run(Ack("default", [LeaseRef(job.id, job.token)], [b"1"]))
 
         producers = [asyncio.ensure_future(produce(first)) for first in range(4)]
         async with asyncio.timeout(120):

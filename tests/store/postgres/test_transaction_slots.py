@@ -15,7 +15,7 @@ from penstock.core.queue import QueueKey, StateCounts
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push
-from penstock.engine.jobs.settle_by_id import AckById, Receipt
+from penstock.engine.jobs.settle_by_id import AckById, ClaimedJob
 from penstock.engine.queues import admin
 from penstock.store.postgres import PostgresStore
 from penstock.store.postgres.transaction import PostgresTransaction
@@ -146,7 +146,7 @@ async def work_through(engine: Engine, queue: QueueKey, seen: list[int], pace: i
         taken = await engine.run(Claim(queue, 5))
         assert len(taken) == 5, "whoever was answered finds what was pushed"
         seen += [job.id for job, _ in taken]
-        outcomes = await engine.run(AckById([Receipt(queue, job.id) for job, _ in taken]))
+        outcomes = await engine.run(AckById([ClaimedJob(queue, job.id) for job, _ in taken]))
         assert outcomes == [None] * len(taken)
 
 
@@ -235,7 +235,7 @@ async def test_an_ack_in_time_is_heard_before_leases_are_judged(slow_time: Engin
         job = await claim_job(engine, lease_ms=1_000)
         others = [engine.run(Claim(QUEUE)) for _ in range(3)]  # they keep the main lane busy
         await settle(turns)
-        word = engine.run(AckById([Receipt(QUEUE, job.id)]))
+        word = engine.run(AckById([ClaimedJob(QUEUE, job.id)]))
         await settle(turns % 3)
         await clock.advance(1_000)
         assert await word == [None]

@@ -17,7 +17,7 @@ from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey, StateCounts
 from penstock.core.schedule import parse
 from penstock.engine.jobs.claim import Claim, abandon
-from penstock.engine.maintenance.service import Neighbour
+from penstock.engine.maintenance.service import Membership
 from penstock.engine.queues import admin
 from penstock.engine.queues.crons import SaveCron
 from penstock.engine.queues.group_limits import AskForGroups, ConfigureGroup
@@ -43,10 +43,10 @@ pytestmark = pytest.mark.anyio
 def told_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks by themselves: what is known was told by the database."""
 
-    async def nothing(_self: Neighbour) -> None:
+    async def nothing(_self: Membership) -> None:
         pass
 
-    monkeypatch.setattr(Neighbour, "run_once", nothing)
+    monkeypatch.setattr(Membership, "run_once", nothing)
 
 
 def change(**changes: object) -> admin.Configure:

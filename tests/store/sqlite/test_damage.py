@@ -17,7 +17,7 @@ from penstock.core.lifecycle import State
 from penstock.core.queue import StateCounts
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
-from penstock.engine.jobs.settle import Ack, Hold
+from penstock.engine.jobs.settle import Ack, LeaseRef
 from penstock.engine.jobs.update import EditData
 from penstock.engine.queues.admin import Configure
 from penstock.store.contract import Page
@@ -93,7 +93,7 @@ async def test_damaged_jobs_among_many_that_are_settled_are_put_aside(tmp_path: 
     damage(tmp_path, DAMAGES["time"], jobs[2].id)
     damage(tmp_path, DAMAGES["broken text"], jobs[5].id)
     engine = await open_engine(tmp_path, clock)
-    outcomes = await engine.run(Ack("default", [Hold(job.id, job.token) for job in held], [None] * 12))
+    outcomes = await engine.run(Ack("default", [LeaseRef(job.id, job.token) for job in held], [None] * 12))
     assert [place for place, outcome in enumerate(outcomes) if outcome is not None] == [2, 5]
     assert engine.store.totals() == StateCounts(completed=10)
     assert engine.store.status().quarantined == 2

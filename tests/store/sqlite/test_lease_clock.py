@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.engine.engine import Engine
-from penstock.engine.maintenance.service import Timekeeper
+from penstock.engine.maintenance.service import ClockMarker
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.store import FILE_NAME
 from tests.support.engines import ack, claim, claim_job, push
@@ -93,13 +93,13 @@ async def test_the_count_is_marked_while_there_are_leases(tmp_path: Path) -> Non
 
     async with engine_at(tmp_path, clock) as engine:
         await push(engine)
-        await clock.advance(Timekeeper.every_ms)
+        await clock.advance(ClockMarker.every_ms)
         assert mark() == START_MS
         await claim_job(engine, lease_ms=HOUR_MS)
-        await clock.advance(Timekeeper.every_ms)
-        assert mark() == START_MS + 2 * Timekeeper.every_ms
+        await clock.advance(ClockMarker.every_ms)
+        assert mark() == START_MS + 2 * ClockMarker.every_ms
         await clock.advance(1)
-    assert mark() == START_MS + 2 * Timekeeper.every_ms + 1
+    assert mark() == START_MS + 2 * ClockMarker.every_ms + 1
 
 
 async def test_leases_of_a_file_without_a_count_go_on_by_the_wall_clock(tmp_path: Path) -> None:

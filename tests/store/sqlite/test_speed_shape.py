@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
-from penstock.engine.jobs.settle import Ack, Hold
+from penstock.engine.jobs.settle import Ack, LeaseRef
 from penstock.engine.maintenance.service import Retention, TrimJournal
 from penstock.engine.queues import admin
 from penstock.store.contract import Page
@@ -116,7 +116,7 @@ async def test_the_work_does_not_grow_with_what_lies_about(engine: Engine, store
         await push_many(engine, 3_000, queue=queue, delay=10**9, ttl=10**9)
     await push_many(engine, 1_000, queue=other, priority=9)
     done = await claim_all(engine, 1_000, queue=other, lease_ms=10**7)
-    await engine.run(Ack("default", [Hold(job.id) for job in done[:500]], [None] * 500))
+    await engine.run(Ack("default", [LeaseRef(job.id) for job in done[:500]], [None] * 500))
     for _ in range(500):
         await push(engine, queue=other)  # as many blocks of the journal
     with Steps(store.db) as crowded:

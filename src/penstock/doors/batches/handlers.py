@@ -36,8 +36,8 @@ from penstock.doors.http.unknown import FieldCheck
 from penstock.doors.opaque import unwrap, wrap_steps
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import PushAcross
-from penstock.engine.jobs.settle_by_id import AckById, NackById, Receipt, RenewById
-from penstock.engine.queues.admin import Slice
+from penstock.engine.jobs.settle_by_id import AckById, ClaimedJob, NackById, RenewById
+from penstock.engine.queues.admin import MoveBatch
 from penstock.store.contract import Selection
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class BatchesDoor:
     async def ack(self, req: Request) -> Plain | list[wire.RefusalView]:
         body = await ITEMS.read(req)
         items = body if isinstance(body, list) else (body,)
-        receipts = [Receipt(topic, each.number) for topic, each in _with_topics(items)]
+        receipts = [ClaimedJob(topic, each.number) for topic, each in _with_topics(items)]
         outcomes = await self._settle(req, AckById, receipts)
         for topic, count in _counted(receipts, outcomes).items():
             self._tally.of(topic).acked += count
@@ -151,7 +151,7 @@ class BatchesDoor:
     async def nack(self, req: Request) -> Plain | list[wire.RefusalView]:
         body = await NACKS.read(req)
         items = body if isinstance(body, list) else (body,)
-        receipts = [Receipt(topic, each.number, each.error) for topic, each in _with_topics(items)]
+        receipts = [ClaimedJob(topic, each.number, each.error) for topic, each in _with_topics(items)]
         outcomes = await self._settle(req, NackById, receipts)
         for topic, count in _counted(receipts, outcomes).items():
             self._tally.of(topic).nacked += count
@@ -160,11 +160,11 @@ class BatchesDoor:
     async def heartbeat(self, req: Request) -> Plain | list[wire.RefusalView]:
         body = await HEARTBEATS.read(req)
         items = body if isinstance(body, list) else (body,)
-        receipts = [Receipt(topic, each.number, None, each.lease_ms) for topic, each in _with_topics(items)]
+        receipts = [ClaimedJob(topic, each.number, None, each.lease_ms) for topic, each in _with_topics(items)]
         return _answer(body, await self._settle(req, RenewById, receipts))
 
     async def _settle(
-        self, req: Request, verb: type[AckById | NackById | RenewById], receipts: list[Receipt]
+        self, req: Request, verb: type[AckById | NackById | RenewById], receipts: list[ClaimedJob]
     ) -> list[ItemOutcome]:
         """Tell the engine about messages, if whoever asks has the right to all of them."""
         for namespace in {receipt.queue.namespace for receipt in receipts}:
@@ -212,7 +212,7 @@ class BatchesDoor:
     async def delete_dead(self, req: Request) -> Plain:
         body = await ITEM.read(req)
         topic = self._topic(req, body, Right.SETTLE)
-        deleted = await self._engine.run(Slice(topic, Arrow.PURGE, (State.DEAD,), (body.number,)))
+        deleted = await self._engine.run(MoveBatch(topic, Arrow.PURGE, (State.DEAD,), (body.number,)))
         if not deleted and body.is_rounded:
             raise JobNotFound(f"There is no dead letter {body.id} in this topic. {_ROUNDED}")
         return _OK
@@ -277,7 +277,7 @@ def _with_topics(items: Iterable[Item]) -> Iterator[tuple[QueueKey, Item]]:
         yield topic, item
 
 
-def _counted(receipts: Sequence[Receipt], outcomes: Sequence[ItemOutcome]) -> Counter[QueueKey]:
+def _counted(receipts: Sequence[ClaimedJob], outcomes: Sequence[ItemOutcome]) -> Counter[QueueKey]:
     """Return how many messages of each topic something was done about."""
     return Counter(receipt.queue for receipt, problem in zip(receipts, outcomes, strict=True) if problem is None)
 

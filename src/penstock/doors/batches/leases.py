@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.engine.jobs.settle_by_id import Receipt
+from penstock.engine.jobs.settle_by_id import ClaimedJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,7 +55,7 @@ class Leases:
         while len(groups) > limits.batch_leases_max or groups[next(iter(groups))].until_ms <= now_ms:
             del groups[next(iter(groups))]  # the oldest; its lease is over, or must do without this
 
-    def settled(self, ids: Iterable[int], now_ms: int) -> list[Receipt]:
+    def settled(self, ids: Iterable[int], now_ms: int) -> list[ClaimedJob]:
         """Forget messages that are settled; return those whose leases are to be renewed now because of it."""
         alive: dict[int, _Together] = {}
         for each in ids:
@@ -65,16 +65,16 @@ class Leases:
                 alive[id(together)] = together
         return self._due(alive.values(), now_ms)
 
-    def renewed(self, ids: Iterable[int], now_ms: int) -> list[Receipt]:
+    def renewed(self, ids: Iterable[int], now_ms: int) -> list[ClaimedJob]:
         """Return the messages that came with some whose leases were renewed, if theirs are to be renewed now."""
         known = set(ids)
         alive = {id(together): together for each in known if (together := self._groups.get(each)) is not None}
         return [each for each in self._due(alive.values(), now_ms) if each.id not in known]
 
-    def _due(self, alive: Iterable[_Together], now_ms: int) -> list[Receipt]:
-        receipts: list[Receipt] = []
+    def _due(self, alive: Iterable[_Together], now_ms: int) -> list[ClaimedJob]:
+        receipts: list[ClaimedJob] = []
         for together in alive:
             if together.ids and together.due_ms <= now_ms < together.until_ms:
                 together.renew(now_ms)
-                receipts += [Receipt(together.topic, each) for each in sorted(together.ids)]
+                receipts += [ClaimedJob(together.topic, each) for each in sorted(together.ids)]
         return receipts

@@ -22,14 +22,14 @@ from penstock.doors.http.namespace import namespace_in
 from penstock.doors.http.route import File, Route
 from penstock.doors.jobs.base import check_queue_name
 from penstock.doors.wait_permission import Permission
-from penstock.engine.bulk.consumer_groups import Wish
+from penstock.engine.bulk.consumer_groups import GroupClaim
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from penstock.core.bulk_records import Epoch
     from penstock.doors.http.request import Request
-    from penstock.engine.bulk.consumer_groups import Groups
+    from penstock.engine.bulk.consumer_groups import ConsumerGroups
     from penstock.engine.sharding.engine import AnyEngine
 
 EpochNumber = Annotated[int, Meta(ge=1, le=limits.epoch_max)]
@@ -120,7 +120,7 @@ HEARTBEAT: Final = BodyReader(GroupHeartbeatBody)
 class GroupHandlers(BulkDoor):
     """One method per route."""
 
-    def __init__(self, engine: AnyEngine, groups: Groups, office: BulkService) -> None:
+    def __init__(self, engine: AnyEngine, groups: ConsumerGroups, office: BulkService) -> None:
         super().__init__(engine, office)
         self._groups = groups
 
@@ -134,7 +134,7 @@ class GroupHandlers(BulkDoor):
             if self.engine.store.queue_find(QueueKey(namespace, queue)) is None:
                 check_queue_name(queue)
         histories = self._check_histories(body.histories)
-        wish = Wish(queues, body.max, body.lease_ms, body.wait_ms)
+        wish = GroupClaim(queues, body.max, body.lease_ms, body.wait_ms)
         epoch = await self._while_allowed(req, self._groups.claim(namespace, group, body.epoch, wish))
         rows = epoch.rows
         return EpochClaimReply(body.epoch, rows, -(-rows // limits.epoch_rows_of_split), histories)

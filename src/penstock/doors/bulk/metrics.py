@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from penstock.core.clock import Clock
-    from penstock.engine.bulk.consumer_groups import Groups, Standing
+    from penstock.engine.bulk.consumer_groups import ConsumerGroups, GroupStatus
 
 #: How long a look at the groups is good for: whoever scrapes more often gets the same figures.
 LOOK_MS: Final = 1_000
@@ -24,10 +24,10 @@ _LABELS: Final = ("namespace", "group")
 class GroupMetrics:
     """How much waits for each consumer group and how much it holds, as of the last look. There are ``groups_max`` at most."""
 
-    def __init__(self, groups: Groups, clock: Clock) -> None:
+    def __init__(self, groups: ConsumerGroups, clock: Clock) -> None:
         self._groups = groups
         self._clock = clock
-        self._standings: list[Standing] = []
+        self._standings: list[GroupStatus] = []
         self._looked_at: int | None = None
 
     async def look(self) -> None:

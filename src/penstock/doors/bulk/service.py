@@ -13,7 +13,7 @@ from penstock.core import limits
 from penstock.core.errors import HistoryReplaced, InvalidInput, StorageFailed
 from penstock.core.history import History
 from penstock.doors.http.namespace import namespace_in
-from penstock.engine.bulk.staged_writes import Rows
+from penstock.engine.bulk.staged_writes import PackedRows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +54,7 @@ class BulkService:
         self.clock.call_at(self.clock.steady_ms() + limits.bulk_answer_ms, lambda: self._remove(directory, size))
         return made
 
-    async def pack(self, body: bytes, constants: Mapping[str, str]) -> list[Rows]:
+    async def pack(self, body: bytes, constants: Mapping[str, str]) -> list[PackedRows]:
         """Have rows that are to be staged checked, and packed for their queues. Raises InvalidInput."""
         directory = self.spool.directory()
         loop = asyncio.get_running_loop()
@@ -81,10 +81,10 @@ class BulkService:
         self.spool.close()
 
 
-def _read_chunks(path: Path, chunks: list[tuple[str, int, int]]) -> list[Rows]:
+def _read_chunks(path: Path, chunks: list[tuple[str, int, int]]) -> list[PackedRows]:
     """Read rows that were packed, each chunk by itself, so that they are in memory once."""
     with path.open("rb") as file:
-        return [Rows(queue, count, file.read(length)) for queue, count, length in chunks]
+        return [PackedRows(queue, count, file.read(length)) for queue, count, length in chunks]
 
 
 def check_history(shard: int, store: Store, expected: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.doors.wait_permission import Permission
-from penstock.engine.jobs.claim import Wait
+from penstock.engine.jobs.claim import PendingClaim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,13 +25,13 @@ class PullWaits:
     """
 
     def __init__(self) -> None:
-        self._waits: dict[tuple[str, str], set[Wait]] = {}
+        self._waits: dict[tuple[str, str], set[PendingClaim]] = {}
 
-    def add(self, namespace: str, wait_id: str, wait: Wait) -> None:
+    def add(self, namespace: str, wait_id: str, wait: PendingClaim) -> None:
         """Remember a pull that waits."""
         self._waits.setdefault((namespace, wait_id), set()).add(wait)
 
-    def remove(self, namespace: str, wait_id: str, wait: Wait) -> None:
+    def remove(self, namespace: str, wait_id: str, wait: PendingClaim) -> None:
         """Forget a pull that was answered."""
         waits = self._waits[namespace, wait_id]
         waits.discard(wait)
@@ -55,7 +55,7 @@ async def claim_for(
     """
     if claim.wait_ms == 0:
         return await engine.run(claim)
-    wait = Wait(engine, claim)
+    wait = PendingClaim(engine, claim)
     namespace = claim.queue.namespace
     if waits is not None and wait_id is not None:
         waits.add(namespace, wait_id, wait)

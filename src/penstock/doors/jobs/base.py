@@ -24,7 +24,7 @@ from penstock.doors.http.namespace import NAME, check_namespace, namespace_in
 from penstock.doors.jobs.mapping import job_ref, token_value
 from penstock.doors.jobs.wire import ItemError
 from penstock.doors.wait_permission import Permission
-from penstock.engine.jobs.settle import Hold
+from penstock.engine.jobs.settle import LeaseRef
 from penstock.engine.jobs.update import MoveJob
 
 if TYPE_CHECKING:
@@ -149,12 +149,12 @@ class JobsDoor:
             gone.cancel()
 
 
-def hold(text: str, token: str | None) -> Hold:
+def hold(text: str, token: str | None) -> LeaseRef:
     """Return a worker's claim to a job."""
-    return Hold(job_ref(text), token_value(token))
+    return LeaseRef(job_ref(text), token_value(token))
 
 
-def holds(texts: Sequence[str], tokens: Sequence[str | None] | None) -> list[Hold]:
+def holds(texts: Sequence[str], tokens: Sequence[str | None] | None) -> list[LeaseRef]:
     """Return a worker's claims to several jobs; tokens are matched by position."""
     if tokens is None:
         return [hold(text, None) for text in texts]

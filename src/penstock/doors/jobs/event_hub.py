@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.core.clock import Clock
-    from penstock.engine.event_feed import Feed
+    from penstock.engine.event_feed import EventFeed
     from penstock.engine.fair_share import FairShare
     from penstock.store.contract import Store
     from penstock.store.sharded import ShardedStore
@@ -75,7 +75,7 @@ class EventReader:
 class EventHub:
     """Readers join with ``want`` and leave by wanting nothing."""
 
-    def __init__(self, feed: Feed, clock: Clock, share: FairShare | None = None) -> None:
+    def __init__(self, feed: EventFeed, clock: Clock, share: FairShare | None = None) -> None:
         self._share = share
         self._feed = feed
         self._clock = clock

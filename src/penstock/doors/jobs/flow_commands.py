@@ -13,7 +13,7 @@ from penstock.doors.jobs.command_call import CommandEntry
 from penstock.doors.jobs.commands import ID
 from penstock.doors.jobs.job_handlers import CHILDREN, TOKEN
 from penstock.doors.jobs.mapping import job_ref
-from penstock.engine.jobs.dependencies import Adopt, CancelChildren, Unneed
+from penstock.engine.jobs.dependencies import Adopt, CancelChildren, DropDependency
 from penstock.engine.jobs.park import Park
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def flow_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
         return wire.Ok()
 
     async def unneed(call: CommandCall, id: str) -> DependencyRemovedReply:
-        command = Unneed(call.session.namespace, job_ref(id))
+        command = DropDependency(call.session.namespace, job_ref(id))
         return DependencyRemovedReply(removed=await in_other_words(jobs.engine.run(command), NOT_FOUND))
 
     async def cancel_children(call: CommandCall, id: str) -> wire.CountReply:

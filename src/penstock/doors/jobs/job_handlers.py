@@ -32,7 +32,7 @@ from penstock.doors.jobs.mapping import (
 )
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push
-from penstock.engine.jobs.settle import Ack, Fail, Progress, Release, Renew
+from penstock.engine.jobs.settle import Ack, Nack, Release, Renew, ReportProgress
 from penstock.engine.jobs.update import AddLog, ClearLog, EditData
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class JobHandlers(JobsDoor):
 
     async def fail(self, req: Request, id: str) -> wire.Ok:
         body = await FAIL.read_optional(req)
-        failure = Fail(
+        failure = Nack(
             self.namespace(req),
             (hold(id, body.token),),
             body.error,
@@ -241,7 +241,7 @@ class JobHandlers(JobsDoor):
     async def report_progress(self, req: Request, id: str) -> wire.Ok:
         body = await PROGRESS.read(req)
         progress = min(100, max(0, body.progress))
-        settlement = Progress(self.namespace(req), (hold(id, body.token),), progress, body.message)
+        settlement = ReportProgress(self.namespace(req), (hold(id, body.token),), progress, body.message)
         await self.settle(settlement, id, NOT_ACTIVE)
         return wire.Ok()
 

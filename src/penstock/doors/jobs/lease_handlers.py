@@ -9,13 +9,13 @@ from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.base import ABOUT_THE_JOB, JobsDoor, holds, in_words
 from penstock.doors.jobs.job_handlers import NOT_ALIVE
-from penstock.engine.jobs.lease_waiters import AskHeld, LossAlert
+from penstock.engine.jobs.lease_waiters import CheckLeases, LossAlert
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.doors.http.request import Request
-    from penstock.engine.jobs.settle import Hold
+    from penstock.engine.jobs.settle import LeaseRef
 
 HELD_BATCH = BodyReader(wire.HeldBatchBody)
 
@@ -31,7 +31,7 @@ class LeaseHandlers(JobsDoor):
         return wire.BatchReply(count=len(body.ids) - len(errors), errors=errors)
 
     async def _lost(
-        self, namespace: str, texts: Sequence[str], claims: Sequence[Hold], wait_ms: int
+        self, namespace: str, texts: Sequence[str], claims: Sequence[LeaseRef], wait_ms: int
     ) -> list[wire.ItemError]:
         """Return which jobs are not held any more, as soon as there is one, or when the time is over."""
         if not claims:
@@ -44,7 +44,7 @@ class LeaseHandlers(JobsDoor):
         looks = 2 if self.store.capabilities.is_shared and wait_ms else 1
         try:
             while True:
-                outcomes = await self.engine.run(AskHeld(namespace, claims, alert))
+                outcomes = await self.engine.run(CheckLeases(namespace, claims, alert))
                 lost = [
                     wire.ItemError(text, in_words(outcome, text, NOT_ALIVE))
                     for text, outcome in zip(texts, outcomes, strict=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.doors.jobs.event_hub import EventHub
     from penstock.doors.ops.health import Uptime
     from penstock.engine.sharding.engine import AnyEngine
-    from penstock.engine.worker_registry import Workers
+    from penstock.engine.worker_registry import WorkerRegistry
     from penstock.store.contract import JournalBlock
 
 #: Counts are told at most this often; less often where many readers follow many queues, so that telling them never takes over.
@@ -88,7 +88,7 @@ class Monitors:
         engine: AnyEngine,
         hub: EventHub,
         uptime: Uptime,
-        workers: Workers,
+        workers: WorkerRegistry,
         thresholds: Thresholds,
         *,
         connections: Callable[[], Connections] = Connections,

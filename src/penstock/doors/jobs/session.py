@@ -22,7 +22,7 @@ from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.command_call import CommandCall
 from penstock.doors.jobs.mapping import job_ref, token_value
-from penstock.engine.jobs.settle import Hold, Release
+from penstock.engine.jobs.settle import LeaseRef, Release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -128,7 +128,7 @@ class JobsSession:
         self.at_end.clear()
         held, self._held = self._held, {}
         if held:
-            holds = [Hold(ref, token) for ref, token in held.items()]
+            holds = [LeaseRef(ref, token) for ref, token in held.items()]
             with contextlib.suppress(PenstockError):  # if they cannot be released now, their leases will run out
                 await self._table.engine.run(Release(self.namespace, holds))
 

@@ -18,9 +18,9 @@ from penstock.doors.jobs.wire import Key, Out, RequestModel
 
 if TYPE_CHECKING:
     from penstock.doors.http.request import Request
-    from penstock.engine.bulk.consumer_groups import Groups
+    from penstock.engine.bulk.consumer_groups import ConsumerGroups
     from penstock.engine.sharding.engine import AnyEngine
-    from penstock.engine.worker_registry import Worker, Workers
+    from penstock.engine.worker_registry import RegisteredWorker, WorkerRegistry
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
 
@@ -143,7 +143,7 @@ REGISTER = BodyReader(WorkerBody)
 HEARTBEAT = BodyReader(WorkerHeartbeatBody)
 
 
-def register(workers: Workers, namespace: str, body: WorkerBody) -> WorkerRegisteredView:
+def register(workers: WorkerRegistry, namespace: str, body: WorkerBody) -> WorkerRegisteredView:
     """Register a worker: for the route, and for the command RegisterWorker."""
     for queue in body.queues:
         check_queue_name(queue)
@@ -160,7 +160,7 @@ def register(workers: Workers, namespace: str, body: WorkerBody) -> WorkerRegist
     return WorkerRegisteredView(worker.id, worker.name, worker.queues, worker.concurrency, "active", worker.registered_at)
 
 
-def heartbeat(workers: Workers, namespace: str, worker_id: str, body: WorkerHeartbeatBody) -> None:
+def heartbeat(workers: WorkerRegistry, namespace: str, worker_id: str, body: WorkerHeartbeatBody) -> None:
     """Hear from a worker: for the route, and for the command Heartbeat. Raises WorkerNotFound."""
     heard = workers.heartbeat(
         namespace, worker_id, active_jobs=body.active_jobs, processed=body.processed, failed=body.failed
@@ -169,19 +169,19 @@ def heartbeat(workers: Workers, namespace: str, worker_id: str, body: WorkerHear
         raise WorkerNotFound
 
 
-def unregister(workers: Workers, namespace: str, worker_id: str) -> None:
+def unregister(workers: WorkerRegistry, namespace: str, worker_id: str) -> None:
     """Forget a worker: for the route, and for the command UnregisterWorker. Raises WorkerNotFound."""
     if not workers.unregister(namespace, worker_id):
         raise WorkerNotFound
 
 
-def listing(workers: Workers, namespace: str, queue: str | None = None) -> WorkersView:
+def listing(workers: WorkerRegistry, namespace: str, queue: str | None = None) -> WorkersView:
     """Show the workers of a namespace or queue: for the routes, and for the command ListWorkers."""
     shown = [_view(workers, worker) for worker in workers.listing(namespace, queue)]
     return WorkersView(shown, WorkerStats(len(shown), sum(view.status == "active" for view in shown)))
 
 
-def _view(workers: Workers, worker: Worker) -> WorkerView:
+def _view(workers: WorkerRegistry, worker: RegisteredWorker) -> WorkerView:
     return WorkerView(
         worker.id,
         worker.name,
@@ -202,7 +202,7 @@ def _view(workers: Workers, worker: Worker) -> WorkerView:
 class WorkerHandlers(JobsDoor):
     """One method per route."""
 
-    def __init__(self, engine: AnyEngine, workers: Workers, groups: Groups) -> None:
+    def __init__(self, engine: AnyEngine, workers: WorkerRegistry, groups: ConsumerGroups) -> None:
         super().__init__(engine)
         self.workers = workers
         self._groups = groups

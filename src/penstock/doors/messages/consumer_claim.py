@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.engine.jobs.claim import Claim, Wait
+from penstock.engine.jobs.claim import Claim, PendingClaim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ class ConsumerClaim:
         self.stopped = False
         self._engine = engine
         self._queue = queue
-        self._wait: Wait | None = None
+        self._wait: PendingClaim | None = None
 
     async def take(self, count: int, lease_ms: int) -> Sequence[Delivery]:
         """Wait for messages and return up to ``count``, leased for ``lease_ms``.
@@ -33,7 +33,7 @@ class ConsumerClaim:
         if self.stopped:
             return ()
         claim = Claim(self._queue, count, wait_ms=limits.subscription_wait_ms, lease_ms=lease_ms)
-        wait = self._wait = Wait(self._engine, claim)
+        wait = self._wait = PendingClaim(self._engine, claim)
         try:
             return await wait.answer()
         finally:

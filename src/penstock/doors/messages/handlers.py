@@ -22,7 +22,7 @@ from penstock.doors.messages import wire
 from penstock.doors.messages.view import view_of
 from penstock.doors.opaque import wrap_steps
 from penstock.engine.jobs.claim import Claim
-from penstock.engine.jobs.dead_letters import Inspect
+from penstock.engine.jobs.dead_letters import LeaseDead
 from penstock.engine.jobs.push import Push
 from penstock.engine.queues import admin
 from penstock.store.contract import Place, Selection
@@ -173,7 +173,7 @@ class MessagesDoor:
             if not page:
                 break
             left = limit - len(taken)
-            inspected = await self._engine.run(Inspect(key, [each.id for each in page], left, rules.visibility_timeout_ms))
+            inspected = await self._engine.run(LeaseDead(key, [each.id for each in page], left, rules.visibility_timeout_ms))
             taken += inspected
             after = page[-1]
         return wire.MessagesReply([view_of(key, each, dead=True) for each in taken])

@@ -22,7 +22,7 @@ from penstock.core.ids import to_ulid
 from penstock.core.lifecycle import Arrow
 from penstock.doors.messages.consumer_claim import ConsumerClaim
 from penstock.doors.messages.view import view_of
-from penstock.engine.jobs.settle import Ack, Fail, Hold, PutBack, Renew
+from penstock.engine.jobs.settle import Ack, LeaseRef, Nack, Renew, Requeue
 from penstock.outbound.request import sign
 from penstock.outbound.sender import NotDelivered
 
@@ -140,7 +140,7 @@ class Pusher:
         self._queue = queue
         self._subscription = subscription
         self._taker = ConsumerClaim(office.engine, queue)
-        self._pushing: dict[asyncio.Task[None], Hold] = {}
+        self._pushing: dict[asyncio.Task[None], LeaseRef] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -166,7 +166,7 @@ class Pusher:
             task.cancel()
         await asyncio.gather(self._task, *cut_off, return_exceptions=True)
         if cut_off:
-            await self._say(PutBack(self._queue.namespace, list(cut_off.values()), Arrow.RETURN))
+            await self._say(Requeue(self._queue.namespace, list(cut_off.values()), Arrow.RETURN))
 
     async def _run(self) -> None:
         while not self._taker.stopped:
@@ -191,7 +191,7 @@ class Pusher:
         for delivery in await self._taker.take(free, lease_ms):
             self._office.tally.of(self._queue).consumed += 1
             task = asyncio.get_running_loop().create_task(self._push(delivery, lease_ms))
-            self._pushing[task] = Hold(delivery.job.id, delivery.job.token)
+            self._pushing[task] = LeaseRef(delivery.job.id, delivery.job.token)
             task.add_done_callback(self._pushed)
 
     def _pushed(self, task: asyncio.Task[None]) -> None:
@@ -202,7 +202,7 @@ class Pusher:
     async def _push(self, delivery: Delivery, lease_ms: int) -> None:
         """Push a message once, and note in the store what becomes of it. ``lease_ms``: for which it was taken."""
         subscription, tally = self._subscription, self._office.tally.of(self._queue)
-        hold = Hold(delivery.job.id, delivery.job.token)
+        hold = LeaseRef(delivery.job.id, delivery.job.token)
         body = _encode(view_of(self._queue, delivery))
         del delivery  # large ones may be under way for a while
         headers = {"Content-Type": "application/json"}
@@ -222,10 +222,10 @@ class Pusher:
         final = 400 <= status < 500 and status != _TOO_MANY_REQUESTS
         plan_ms = self._office.rules.retry_delays_ms
         log.debug("a message was not taken", **self._who(), message=to_ulid(int(hold.ref)), error=error)
-        if await self._say(Fail(self._queue.namespace, [hold], error, final=final, plan_ms=plan_ms)):
+        if await self._say(Nack(self._queue.namespace, [hold], error, final=final, plan_ms=plan_ms)):
             tally.nacked += 1
 
-    async def _while_leased(self, hold: Hold, lease_ms: int, posting: Coroutine[Any, Any, int]) -> int:
+    async def _while_leased(self, hold: LeaseRef, lease_ms: int, posting: Coroutine[Any, Any, int]) -> int:
         """Return what ``posting`` returns. The lease is renewed as often as it takes; one attempt alone never needs that."""
         clock, renewing = self._engine.clock, set[asyncio.Task[bool]]()
         alarms: list[Alarm] = []  #: the one that is booked

@@ -16,7 +16,7 @@ from penstock.core.queue import MessageRules, QueueKey, QueueSettings
 from penstock.doors.http.namespace import NAME
 from penstock.doors.messages import wire
 from penstock.engine.queues import admin
-from penstock.engine.queues.admin import Configure, Forget
+from penstock.engine.queues.admin import Configure, RemoveQueue
 
 if TYPE_CHECKING:
     from penstock.core.queue import Queue
@@ -66,7 +66,7 @@ class QueueRegistry:
         """Forget a namespace; its queues stay. Raises NamespaceNotFound."""
         if not self._knows(name):
             raise NamespaceNotFound(f"namespace: not found: {name}")
-        await self._engine.run(Forget(QueueKey(name, "")))
+        await self._engine.run(RemoveQueue(QueueKey(name, "")))
 
     def _knows(self, name: str) -> bool:
         marker = self._store.queue_find(QueueKey(name, ""))

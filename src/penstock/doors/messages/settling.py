@@ -9,7 +9,7 @@ from penstock.core.errors import JobNotFound, ReceiptUnknown, StaleLease, WrongS
 from penstock.core.lifecycle import Arrow
 from penstock.doors.messages.rendering import receipt_in
 from penstock.engine.jobs.dead_letters import SettleDead
-from penstock.engine.jobs.settle import Ack, Fail, Hold
+from penstock.engine.jobs.settle import Ack, LeaseRef, Nack
 
 if TYPE_CHECKING:
     from penstock.access.identity import Identity
@@ -31,7 +31,7 @@ class DeliverySettler:
     async def settle(self, identity: Identity, text: str, *, done: bool) -> None:
         """Say what became of a delivery, in a namespace where ``identity`` may. Raises ReceiptUnknown."""
         receipt = receipt_in(text)
-        hold = Hold(receipt.id, receipt.token)
+        hold = LeaseRef(receipt.id, receipt.token)
         queues: list[QueueKey] = []
 
         def may(queue: QueueKey) -> bool:
@@ -44,7 +44,7 @@ class DeliverySettler:
         elif done:
             (outcome,) = await self._engine.run(Ack(None, [hold], [None], may))
         else:
-            (outcome,) = await self._engine.run(Fail(None, [hold], None, may=may))
+            (outcome,) = await self._engine.run(Nack(None, [hold], None, may=may))
         self._deliveries.consumer_spoke(receipt.token)
         if isinstance(outcome, JobNotFound | StaleLease | WrongState):
             raise ReceiptUnknown(f'{"ack" if done else "nack"}: unknown or expired receipt handle "{text}"')

@@ -31,7 +31,7 @@ from penstock.doors.messages.rendering import ReceiptHandle
 from penstock.doors.messages.settling import DeliverySettler
 from penstock.doors.messages.view import view_of
 from penstock.doors.websocket import OpenSockets, WebSocket
-from penstock.engine.jobs.settle import Hold, PutBack
+from penstock.engine.jobs.settle import LeaseRef, Requeue
 
 if TYPE_CHECKING:
     from granian._granian import RSGIWebsocketProtocol
@@ -155,9 +155,9 @@ class UnsettledMessage(NamedTuple):
     until: int  #: steady ms; then it is the queue's again
 
     @property
-    def hold(self) -> Hold:
+    def hold(self) -> LeaseRef:
         """What proves that the message is out."""
-        return Hold(self.id, self.token)
+        return LeaseRef(self.id, self.token)
 
 
 class Consumer(WebSocket):
@@ -223,7 +223,7 @@ class Consumer(WebSocket):
         self._late.clear()
         if holds:
             try:
-                await self._engine.run(PutBack(self._queue.namespace, holds, Arrow.RETURN))
+                await self._engine.run(Requeue(self._queue.namespace, holds, Arrow.RETURN))
             except PenstockError as error:
                 log.warning("messages could not be given back; their leases will run out", error=str(error))
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.doors.ops.health import Uptime
     from penstock.engine.sharding.engine import AnyEngine
     from penstock.engine.stats import Histogram
-    from penstock.engine.worker_registry import Workers
+    from penstock.engine.worker_registry import WorkerRegistry
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: Queues beyond this number get no metrics of their own; how many were left out is a metric itself.
@@ -42,7 +42,7 @@ class Looker(Protocol):
 class Metrics:
     """Renders everything the engine and its store can tell."""
 
-    def __init__(self, engine: AnyEngine, uptime: Uptime, workers: Workers, hub: EventHub) -> None:
+    def __init__(self, engine: AnyEngine, uptime: Uptime, workers: WorkerRegistry, hub: EventHub) -> None:
         self._engine = engine
         self._workers = workers
         self._hub = hub

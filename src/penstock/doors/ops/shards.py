@@ -10,7 +10,7 @@ from penstock.core.errors import RebalanceRefused
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Route
-from penstock.engine.sharding.engine import Fleet
+from penstock.engine.sharding.engine import ShardedEngine
 
 if TYPE_CHECKING:
     from penstock.doors.http.request import Request
@@ -65,7 +65,7 @@ class ShardHandlers:
 
     async def status(self, _req: Request) -> ShardsReply:
         engine = self._engine
-        if isinstance(engine, Fleet):
+        if isinstance(engine, ShardedEngine):
             return _reply(engine.rebalancer.overview())
         layout = engine.store.layout
         alone = ShardReply(
@@ -83,7 +83,7 @@ class ShardHandlers:
 
     async def rebalance(self, req: Request) -> ShardsReply:
         body = await _BODY.read_optional(req)
-        if not isinstance(self._engine, Fleet):
+        if not isinstance(self._engine, ShardedEngine):
             raise RebalanceRefused("There is one store. Restart all servers with more, each given with --store.")
         return _reply(await self._engine.rebalancer.begin(body.to))
 

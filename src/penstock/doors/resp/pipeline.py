@@ -13,7 +13,7 @@ from penstock.doors.resp import arguments
 from penstock.doors.resp.engine_calls import ask
 from penstock.doors.resp.pulls import Pulls
 from penstock.doors.resp.replies import OK, code_of, error
-from penstock.engine.jobs.settle import Ack, Fail, Hold
+from penstock.engine.jobs.settle import Ack, LeaseRef, Nack
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,7 +29,7 @@ class SettleCommand(NamedTuple):
     """What a DONE or FAIL says."""
 
     text: str  #: the id as it was given
-    hold: Hold
+    hold: LeaseRef
     failed: bool = False
     error: str | None = None  #: why, of a FAIL
 
@@ -44,7 +44,7 @@ def new_settle_command(command: Sequence[bytes], *, failed: bool) -> SettleComma
     name = arguments.text(command[1], "id")
     token = arguments.text(command[2], "token") if len(command) > 2 and command[2] else None
     why = arguments.text(command[3], "error", limits.error_chars_max) if len(command) > 3 and command[3] else None
-    return SettleCommand(name, Hold(job_ref(name), token_value(token)), failed, why)
+    return SettleCommand(name, LeaseRef(job_ref(name), token_value(token)), failed, why)
 
 
 class Pipeline:
@@ -112,7 +112,7 @@ class Pipeline:
     def _settle(self, part: Sequence[tuple[SettleCommand, int]]) -> asyncio.Future[list[ItemOutcome]]:
         first, holds = part[0][0], [settling.hold for settling, _ in part]
         if first.failed:
-            return ask(self._engine, Fail(self._namespace, holds, first.error))
+            return ask(self._engine, Nack(self._namespace, holds, first.error))
         return ask(self._engine, Ack(self._namespace, holds, [None] * len(holds)))
 
     def _said(self, settling: SettleCommand, outcome: ItemOutcome) -> bytes:

@@ -14,7 +14,7 @@ from penstock.doors.resp import arguments
 from penstock.doors.resp.engine_calls import ask
 from penstock.doors.resp.replies import array, bulk, refusal
 from penstock.engine.jobs.claim import Claim
-from penstock.engine.jobs.settle import Hold, Release
+from penstock.engine.jobs.settle import LeaseRef, Release
 
 if TYPE_CHECKING:
     import asyncio
@@ -81,7 +81,7 @@ class PulledJobs:
 
     async def give_back(self, namespace: str) -> None:
         """Make them ready again, untouched. If that cannot be done now, their leases will run out."""
-        holds = [Hold(ref, token) for ref, token in self._tokens.items()]
+        holds = [LeaseRef(ref, token) for ref, token in self._tokens.items()]
         self._tokens.clear()
         if holds:
             with contextlib.suppress(PenstockError):

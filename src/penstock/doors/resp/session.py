@@ -28,7 +28,7 @@ from penstock.doors.resp.receive import Received
 from penstock.doors.resp.subscription import RespSubscription
 from penstock.doors.topics.message import check_topic, new_message
 from penstock.doors.wait_permission import ENDED
-from penstock.engine.jobs.claim import Claim, Wait
+from penstock.engine.jobs.claim import Claim, PendingClaim
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -119,7 +119,7 @@ class RespSession:
         self._open: Pushes | Pipeline | None = None  #: what is being gathered
         self._allowed: set[bytes] = set()  #: commands the client may use, as of this turn
         self._key = QueueKey("", "")  #: the queue of the topic that was named last
-        self._waiting: Wait | None = None
+        self._waiting: PendingClaim | None = None
         self._logs_commands = log.is_enabled_for(logging.DEBUG)
         self.forget()
 
@@ -291,7 +291,7 @@ class RespSession:
 
     async def _wait(self, pull: Pull) -> bytes:
         """Wait for jobs, as long as the client is there."""
-        wait = self._waiting = Wait(self.engine, Claim(pull.queue, pull.jobs, wait_ms=pull.wait_ms))
+        wait = self._waiting = PendingClaim(self.engine, Claim(pull.queue, pull.jobs, wait_ms=pull.wait_ms))
         self._allowed.clear()  # what comes behind it is looked at again
         expiry = Expiry(self.identity or EVERYBODY, self.engine.clock, wait.give_up)
         try:

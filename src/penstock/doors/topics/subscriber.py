@@ -18,8 +18,8 @@ from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
 from penstock.core.pool_shares import Pool
 from penstock.doors.opaque import unwrap
-from penstock.engine.jobs.claim import Claim, Wait
-from penstock.engine.jobs.settle import Ack, Hold, PutBack, Renew
+from penstock.engine.jobs.claim import Claim, PendingClaim
+from penstock.engine.jobs.settle import Ack, LeaseRef, Renew, Requeue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -139,7 +139,7 @@ class Subscribers:
         Each shard by itself: one that hangs must not cost the subscribers of the others their messages.
         """
         before = self.engine.clock.steady_ms() - self.lease_ms // 3
-        holds: dict[Engine, dict[str, list[Hold]]] = {}
+        holds: dict[Engine, dict[str, list[LeaseRef]]] = {}
         for subscriber in self._open:
             if subscriber.hold is not None and subscriber.held_since <= before:
                 of_shard = holds.setdefault(self.engine.of(subscriber.queue), {})
@@ -151,7 +151,7 @@ class Subscribers:
                 )
                 self._renewing[engine] = renewing
 
-    async def _renew(self, engine: Engine, holds: dict[str, list[Hold]]) -> None:
+    async def _renew(self, engine: Engine, holds: dict[str, list[LeaseRef]]) -> None:
         try:
             for namespace, all_of_it in holds.items():
                 for start in range(0, len(all_of_it), limits.ids_max):
@@ -168,11 +168,11 @@ class Subscriber:
 
     def __init__(self, subscribers: Subscribers, queue: QueueKey) -> None:
         self.queue = queue
-        self.hold: Hold | None = None  #: of the message in hand
+        self.hold: LeaseRef | None = None  #: of the message in hand
         self.held_since = 0  #: steady ms
         self._subscribers = subscribers
         self._engine = subscribers.engine
-        self._asked: Wait | None = None  #: for the next message
+        self._asked: PendingClaim | None = None  #: for the next message
         self._closed = False
 
     async def next(self, wait_ms: int | None = None) -> TopicMessage | None:
@@ -251,22 +251,22 @@ class Subscriber:
         self._subscribers.leave(self)
         if hold is not None:
             try:
-                await self._engine.run(PutBack(self.queue.namespace, [hold], Arrow.RETURN))
+                await self._engine.run(Requeue(self.queue.namespace, [hold], Arrow.RETURN))
             except PenstockError as error:
                 log.warning("a held message could not be given back; its lease will run out", error=str(error))
 
     # Claims.
 
-    def _ask(self, wait_ms: int | None) -> Wait:
+    def _ask(self, wait_ms: int | None) -> PendingClaim:
         wait_ms = limits.subscription_wait_ms if wait_ms is None else wait_ms
         claim = Claim(self.queue, wait_ms=wait_ms, lease_ms=self._subscribers.lease_ms)
         try:
-            self._asked = Wait(self._engine, claim)
+            self._asked = PendingClaim(self._engine, claim)
         except PenstockError as error:
             raise NextFailed(error) from None
         return self._asked
 
-    async def _delivered(self, asked: Wait) -> Delivery | None:
+    async def _delivered(self, asked: PendingClaim) -> Delivery | None:
         """Wait for what was asked for; None if there is nothing, or nobody wants it any more."""
         try:
             deliveries = await asked.answer()
@@ -278,7 +278,7 @@ class Subscriber:
 
     def _take(self, delivery: Delivery) -> TopicMessage:
         job, payload = delivery
-        self.hold = Hold(job.id, job.token)
+        self.hold = LeaseRef(job.id, job.token)
         self.held_since = self._engine.clock.steady_ms()
         data, _ = unwrap(payload)
         return TopicMessage(data, 0 if job.details is None else details_of(job).dacks)
@@ -292,7 +292,7 @@ class Subscriber:
             raise NothingHeld
         if word is MessageOutcome.ACK:
             return Ack(self.queue.namespace, [self.hold], (None,))
-        return PutBack(self.queue.namespace, [self.hold], _ARROWS[word], delay_ms)
+        return Requeue(self.queue.namespace, [self.hold], _ARROWS[word], delay_ms)
 
     def _settled(self, word: MessageOutcome, outcomes: Sequence[PenstockError | None]) -> None:
         self.hold = None

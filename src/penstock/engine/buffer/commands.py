@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.contract import FastTransaction
     from penstock.store.enqueue_log import Record
 
 
-class Promise(msgspec.Struct, array_like=True, gc=False):
+class BufferedPush(msgspec.Struct, array_like=True, gc=False):
     """One record of the log: jobs for one queue, with the ids they were answered with."""
 
     namespace: str
@@ -33,10 +33,10 @@ class Promise(msgspec.Struct, array_like=True, gc=False):
 
 
 encode: Final = msgspec.msgpack.Encoder().encode
-decode: Final = msgspec.msgpack.Decoder(list[Promise]).decode
+decode: Final = msgspec.msgpack.Decoder(list[BufferedPush]).decode
 
 
-class Keep(Command[int]):
+class StoreRecords(Command[int]):
     """Store records of a log, those that are not stored yet; answers up to which number it is stored now.
 
     ``is_all``: everything in front of the first of them was stored once, as its owner knows. Should the database know less,
@@ -53,7 +53,7 @@ class Keep(Command[int]):
         self.is_all = is_all
 
 
-class KeepHere(Command[None]):
+class StoreOwnRecords(Command[None]):
     """Store the part of a record of another shard's log whose queues have moved here, unless it is stored already.
 
     Who stores a log does it in order, so the number of the last record that concerned this shard says it all.
@@ -63,13 +63,13 @@ class KeepHere(Command[None]):
 
     grows = True
 
-    def __init__(self, wal: int, number: int, promises: Sequence[Promise]) -> None:
+    def __init__(self, wal: int, number: int, promises: Sequence[BufferedPush]) -> None:
         self.wal = wal
         self.number = number
         self.promises = promises
 
 
-async def keep_here(_engine: Engine, work: Work, commands: Sequence[KeepHere]) -> None:
+async def store_own_records(_engine: Engine, work: UnitOfWork, commands: Sequence[StoreOwnRecords]) -> None:
     """Apply a batch of records of other shards."""
     tx = cast("FastTransaction", work.tx)
     for command in commands:
@@ -85,7 +85,7 @@ async def keep_here(_engine: Engine, work: Work, commands: Sequence[KeepHere]) -
         work.answer(command, None)
 
 
-def _any_away(work: Work, promises: Sequence[Promise]) -> bool:
+def _any_away(work: UnitOfWork, promises: Sequence[BufferedPush]) -> bool:
     """Tell whether a promise is about a queue that another shard has."""
     keys = {QueueKey(promise.namespace, promise.queue) for promise in promises}
     return any(
@@ -93,7 +93,7 @@ def _any_away(work: Work, promises: Sequence[Promise]) -> bool:
     )
 
 
-async def keep(_engine: Engine, work: Work, commands: Sequence[Keep]) -> None:
+async def store_records(_engine: Engine, work: UnitOfWork, commands: Sequence[StoreRecords]) -> None:
     """Apply a batch of records."""
     tx = cast("FastTransaction", work.tx)
     for command in commands:
@@ -117,7 +117,7 @@ async def keep(_engine: Engine, work: Work, commands: Sequence[Keep]) -> None:
         work.answer(command, stored)
 
 
-async def _keep_promise(work: Work, promise: Promise) -> None:
+async def _keep_promise(work: UnitOfWork, promise: BufferedPush) -> None:
     key = QueueKey(promise.namespace, promise.queue)
     queue = work.tx.queue_find(key) or await work.tx.queue_open(key, must=True)
     if queue.created_at is None:

@@ -27,10 +27,10 @@ from penstock.core.errors import FastPathFailed, PenstockError, ShuttingDown, St
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.queue import QueueKey
 from penstock.engine.buffer.capacity import BufferCapacity
-from penstock.engine.buffer.commands import Keep, KeepHere, Promise, decode, encode
+from penstock.engine.buffer.commands import BufferedPush, StoreOwnRecords, StoreRecords, decode, encode
 from penstock.engine.jobs.build import build
 from penstock.engine.jobs.push import Push, PushAcross, any_special
-from penstock.engine.maintenance.service import Keeper
+from penstock.engine.maintenance.service import PeriodicService
 from penstock.store.enqueue_log import Record, Wal
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class EnqueueBuffer:
                 self._opened = await asyncio.to_thread(Wal.open, self._directory, self._identity(), self._engine.clock)
             wal, left = self._opened
             await self._check_mark(wal)
-            stored = await self._engine.run(Keep(wal.number, []))
+            stored = await self._engine.run(StoreRecords(wal.number, []))
             if stored > wal.last:  # this is an old copy of the log, and its next numbers were used already
                 log.warning("the log of the enqueue buffer is older than what is stored of it: a new one is begun")
                 await asyncio.to_thread(wal.begin_anew)
@@ -127,11 +127,11 @@ class EnqueueBuffer:
     async def _check_mark(self, wal: Wal) -> None:
         """Compare the log with its mark. What it lacks is stored from the copy in Redis, if that has it."""
         number, synced = (0, 0) if wal.mark is None else (wal.mark.log, wal.mark.synced)
-        stored = await self._engine.run(Keep(number, []))
+        stored = await self._engine.run(StoreRecords(number, []))
         if self.buffers is not None and stored < synced and wal.missing(stored) is not None:
             with contextlib.suppress(PenstockError):
                 await self.adopt(number)
-            stored = await self._engine.run(Keep(number, []))
+            stored = await self._engine.run(StoreRecords(number, []))
         if wal.check(stored, accept_loss=self._accept_loss) and self.buffers is not None:
             with contextlib.suppress(FastPathFailed):
                 await self.buffers.forget(number, synced)  # their numbers are given to others now
@@ -209,7 +209,7 @@ class EnqueueBuffer:
         self._check_room(count)
         queues = [self._queue(key) for key, _ in parts]  # before anything is promised: afterwards it is
         now = engine.clock.now_ms()
-        promises = [Promise(*key, now, engine.ids.take(len(jobs), now), list(jobs)) for key, jobs in parts]
+        promises = [BufferedPush(*key, now, engine.ids.take(len(jobs), now), list(jobs)) for key, jobs in parts]
         body = encode(promises)
         if len(body) > limits.buffer_record_bytes_max:
             raise TooMany("The batch is too large for the enqueue buffer. Send it in smaller pieces.")
@@ -292,16 +292,16 @@ class EnqueueBuffer:
         """Store records, those of queues that have moved since on the shards they are on; return up to which number."""
         layout = self._engine.store.layout
         if layout is None or not layout.has_moved:
-            return await self._engine.run(Keep(wal, records, is_all=is_all))
+            return await self._engine.run(StoreRecords(wal, records, is_all=is_all))
         stored = 0
         for number, body in records:  # seldom, so one by one
-            elsewhere: dict[Engine, list[Promise]] = {}
+            elsewhere: dict[Engine, list[BufferedPush]] = {}
             for promise in decode(body):
                 elsewhere.setdefault(self.route(QueueKey(promise.namespace, promise.queue)), []).append(promise)
             here = elsewhere.pop(self._engine, [])
             for engine, promises in elsewhere.items():
-                await engine.run(KeepHere(wal, number, promises))
-            stored = await self._engine.run(Keep(wal, [Record(number, encode(here))], is_all=is_all))
+                await engine.run(StoreOwnRecords(wal, number, promises))
+            stored = await self._engine.run(StoreRecords(wal, [Record(number, encode(here))], is_all=is_all))
             if stored < number:
                 break
         return stored
@@ -379,7 +379,7 @@ class EnqueueBuffer:
             await wal.close(is_stored=self.wal is wal and not self._unstored and wal.failure is None)
 
 
-class Flusher(Keeper):
+class Flusher(PeriodicService):
     """Tries again what could not be stored, shows that this server lives, and looks after those that do not."""
 
     every_ms = 1_000

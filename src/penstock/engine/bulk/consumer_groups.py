@@ -28,21 +28,21 @@ from penstock.core.lifecycle import State
 from penstock.core.pool_shares import has_room, share_used
 from penstock.core.queue import QueueKey
 from penstock.engine.bulk.epoch_commands import (
-    Begin,
-    End,
-    Ending,
-    Examine,
+    BeginSettling,
+    CheckPayloads,
+    EndEpochs,
     ForgetGroups,
-    Record,
+    RecordEpoch,
     Rest,
     Seen,
     SettleSlice,
     SliceNote,
+    SliceOutcome,
     over,
 )
 from penstock.engine.jobs.claim import Claim, abandon
-from penstock.engine.jobs.settle import Ack, Hold, Release, Renew
-from penstock.engine.maintenance.service import Keeper
+from penstock.engine.jobs.settle import Ack, LeaseRef, Release, Renew
+from penstock.engine.maintenance.service import PeriodicService
 from penstock.store.contract import Search
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.groups")
 
 
-class Wish(NamedTuple):
+class GroupClaim(NamedTuple):
     """What a group wants: up to ``most`` jobs of some queues, waiting up to ``wait_ms`` for the first."""
 
     queues: Sequence[str]
@@ -66,7 +66,7 @@ class Wish(NamedTuple):
     wait_ms: int = 0
 
 
-class Standing(NamedTuple):
+class GroupStatus(NamedTuple):
     """How it stands with a group."""
 
     namespace: str
@@ -110,7 +110,7 @@ class _Claimed:
         return sum(each.rows for each in self.slices)
 
 
-class Groups(Keeper):
+class ConsumerGroups(PeriodicService):
     """Consumer groups of a whole server; a keeper of the first shard, which forgets those that are gone.
 
     A group's claims come one after the other, and so do its acknowledgements: nothing is asked for twice at the same time. They
@@ -129,7 +129,7 @@ class Groups(Keeper):
 
     # Asking.
 
-    async def claim(self, namespace: str, group: str, number: int, wish: Wish) -> Epoch:
+    async def claim(self, namespace: str, group: str, number: int, wish: GroupClaim) -> Epoch:
         """Claim jobs as an epoch. The same epoch again gives the same jobs; nothing is noted of an empty one.
 
         Raises EpochOver, TooMany.
@@ -152,7 +152,7 @@ class Groups(Keeper):
                     await self._note(namespace, group, wish.queues)
                     return Epoch([])
                 await self._rest(got.slices)
-                noted = await self._home.run(Record(namespace, group, number, wish.queues, Epoch(got.slices)))
+                noted = await self._home.run(RecordEpoch(namespace, group, number, wish.queues, Epoch(got.slices)))
             except PenstockError:
                 await self._give_back(got, got.slices)
                 raise
@@ -199,7 +199,7 @@ class Groups(Keeper):
         """Put aside those that are damaged of jobs that could not be read."""
         for at in range(0, len(jobs), limits.epoch_slice_jobs):
             some = jobs[at : at + limits.epoch_slice_jobs]
-            await asyncio.gather(*(engine.run(Examine(some)) for engine in self._all.engines))
+            await asyncio.gather(*(engine.run(CheckPayloads(some)) for engine in self._all.engines))
 
     async def ack(self, namespace: str, group: str, up_to: int, *, only_whole: bool = False) -> tuple[int, int]:
         """Acknowledge all epochs up to a number; return how many jobs were, and how many were not the group's any more.
@@ -210,10 +210,10 @@ class Groups(Keeper):
         async with self._turn(namespace, group, "settle"):
             if only_whole:
                 await self._check_whole(namespace, group, up_to)
-            begun = await self._home.run(Begin(namespace, group, up_to))
+            begun = await self._home.run(BeginSettling(namespace, group, up_to))
             for number, epoch in begun:
                 for each in epoch.slices:
-                    gone = await self._settle((namespace, group, number), each, Ending.ACK)
+                    gone = await self._settle((namespace, group, number), each, SliceOutcome.ACK)
                     acked += each.rows - gone
                     lost += gone
             await self._end(namespace, group, begun, up_to)
@@ -231,7 +231,7 @@ class Groups(Keeper):
         """Give everything back that a group holds; return how many jobs. Its epochs may begin anew."""
         released = 0
         async with self._turn(namespace, group, "settle"):
-            begun = await self._home.run(Begin(namespace, group, limits.epoch_max))
+            begun = await self._home.run(BeginSettling(namespace, group, limits.epoch_max))
             for number, epoch in begun:
                 released += await self._give_back(_Claimed(namespace, group, number), epoch.slices)
             if not self._is_claiming(namespace, group):
@@ -256,7 +256,7 @@ class Groups(Keeper):
             if self._renewed.get(name, 0) - steady_ms > lease_ms // 2:
                 continue
             for each in epoch.slices:
-                lost[number] += await self._settle(name, each, Ending.RENEW, lease_ms)
+                lost[number] += await self._settle(name, each, SliceOutcome.RENEW, lease_ms)
             if not lost[number]:
                 self._remember(name, steady_ms + lease_ms)
         await self._home.run(Seen(namespace, group))
@@ -265,7 +265,7 @@ class Groups(Keeper):
             lost = {number: count for number, count in lost.items() if number in left}
         return sorted(lost), sum(lost.values())
 
-    async def standings(self, namespace: str | None) -> list[Standing]:
+    async def standings(self, namespace: str | None) -> list[GroupStatus]:
         """Tell of all groups of a namespace (None: of all): what they hold, and how much waits for them."""
         store = self._home.store
         epochs: dict[tuple[str, str], list[BulkRecord]] = {}
@@ -280,7 +280,7 @@ class Groups(Keeper):
             lag = sum(self._all.store.counts(queue).waiting for queue in known)
             numbers = sorted(each.number for each in mine)
             in_flight = sum(each.weight for each in mine)
-            found.append(Standing(entry.namespace, entry.name, queues, numbers, in_flight, lag, entry.at))
+            found.append(GroupStatus(entry.namespace, entry.name, queues, numbers, in_flight, lag, entry.at))
         return sorted(found)
 
     # How it is done.
@@ -356,11 +356,11 @@ class Groups(Keeper):
     async def _end(self, namespace: str, group: str, begun: Sequence[tuple[int, Epoch]], acked: int | None) -> None:
         await self._rest([each for _, epoch in begun for each in epoch.slices])
         numbers = [number for number, _ in begun]
-        await self._home.run(End(namespace, group, numbers, acked))
+        await self._home.run(EndEpochs(namespace, group, numbers, acked))
         for number in numbers:
             self._renewed.pop((namespace, group, number), None)
 
-    async def _claim(self, got: _Claimed, wish: Wish) -> None:
+    async def _claim(self, got: _Claimed, wish: GroupClaim) -> None:
         """Claim jobs in slices, from all queues in turn, after what was left over by a server that died."""
         keys = [QueueKey(got.namespace, queue) for queue in wish.queues]
         await self._adopt(got, wish)
@@ -370,16 +370,16 @@ class Groups(Keeper):
             if got.slices:
                 await self._claim_ready(got, keys, wish)
 
-    async def _adopt(self, got: _Claimed, wish: Wish) -> None:
+    async def _adopt(self, got: _Claimed, wish: GroupClaim) -> None:
         """Take over slices that were claimed for the epoch without having been noted as one."""
         for engine in self._all.engines:
             search = Search(EntryKind.SLICE, got.namespace, slice_name(got.group, got.number), bodies=False)
             for entry in sorted(await engine.store.entry_list(search), key=lambda each: each.number):
-                settled = await engine.run(SettleSlice(got.name, entry.number, Ending.ADOPT, wish.lease_ms))
+                settled = await engine.run(SettleSlice(got.name, entry.number, SliceOutcome.ADOPT, wish.lease_ms))
                 if settled is not None and settled.held:
                     got.slices.append(SliceRef(engine.store.shard, entry.number, settled.held))
 
-    async def _claim_ready(self, got: _Claimed, keys: Sequence[QueueKey], wish: Wish) -> None:
+    async def _claim_ready(self, got: _Claimed, keys: Sequence[QueueKey], wish: GroupClaim) -> None:
         keys = list(keys)
         while keys and got.rows < wish.most:
             for key in list(keys):
@@ -398,7 +398,7 @@ class Groups(Keeper):
                 if not claimed or note.ref is None or note.ref.rows < want:  # nothing is left
                     keys.remove(key)
 
-    async def _claim_waiting(self, got: _Claimed, keys: Sequence[QueueKey], wish: Wish) -> None:
+    async def _claim_waiting(self, got: _Claimed, keys: Sequence[QueueKey], wish: GroupClaim) -> None:
         """Wait at all queues for the first job."""
         share = max(1, min(limits.epoch_slice_jobs, wish.most) // len(keys))
         claims = [_claim_of(got, key, share, wish.lease_ms, wish.wait_ms) for key in keys[: wish.most]]
@@ -416,7 +416,7 @@ class Groups(Keeper):
                 if not future.done():
                     abandon(self._all.of(claim.queue), claim)
 
-    async def _settle(self, name: EpochName, ref: SliceRef, ending: Ending, lease_ms: int = 0) -> int:
+    async def _settle(self, name: EpochName, ref: SliceRef, ending: SliceOutcome, lease_ms: int = 0) -> int:
         """Settle a slice; return how many of its jobs were not the group's any more.
 
         What was done before does not count again: the slice is gone then.
@@ -427,23 +427,23 @@ class Groups(Keeper):
         engine = self._all.engines[ref.shard]
         settled = await engine.run(SettleSlice(name, ref.number, ending, lease_ms, keeps_others=several))
         if settled is None:
-            return ref.rows if ending is Ending.RENEW else 0
+            return ref.rows if ending is SliceOutcome.RENEW else 0
         if not several or not settled.others:
             return len(settled.others)
         # Some may have moved to another shard with their queue.
         gone = await self._settle_elsewhere(name[0], settled.others, ending, lease_ms)
-        if ending is not Ending.RENEW:
+        if ending is not SliceOutcome.RENEW:
             await engine.run(SettleSlice(name, ref.number, ending, lease_ms))
         return gone
 
     async def _settle_elsewhere(
-        self, namespace: str, others: Sequence[tuple[int, int]], ending: Ending, lease_ms: int
+        self, namespace: str, others: Sequence[tuple[int, int]], ending: SliceOutcome, lease_ms: int
     ) -> int:
-        holds = [Hold(job_id, token) for job_id, token in others]
+        holds = [LeaseRef(job_id, token) for job_id, token in others]
         settlement: Settlement
-        if ending is Ending.ACK:
+        if ending is SliceOutcome.ACK:
             settlement = Ack(namespace, holds, [None] * len(holds))
-        elif ending is Ending.RELEASE:
+        elif ending is SliceOutcome.RELEASE:
             settlement = Release(namespace, holds)
         else:
             settlement = Renew(namespace, holds, [lease_ms] * len(holds))
@@ -457,7 +457,7 @@ class Groups(Keeper):
         """Give slices back; return how many jobs are ready again."""
         released = 0
         for each in slices:
-            released += each.rows - await self._settle(got.name, each, Ending.RELEASE)
+            released += each.rows - await self._settle(got.name, each, SliceOutcome.RELEASE)
         return released
 
     async def _strays(self, namespace: str | None, group: str | None = None, before_ms: int | None = None) -> list[_Claimed]:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
 #: Namespace, group, and the epoch's number.
 EpochName = tuple[str, str, int]
 
 
-class Ending(Enum):
+class SliceOutcome(Enum):
     """What becomes of a slice."""
 
     ACK = "ack"  #: its jobs are done
@@ -53,7 +53,7 @@ class SettleSlice(Command["Settled | None"]):
     __slots__ = ("ending", "keeps_others", "lease_ms", "name", "number")
 
     def __init__(
-        self, name: EpochName, number: int, ending: Ending, lease_ms: int = 0, *, keeps_others: bool = False
+        self, name: EpochName, number: int, ending: SliceOutcome, lease_ms: int = 0, *, keeps_others: bool = False
     ) -> None:
         self.name = name
         self.number = number
@@ -70,7 +70,7 @@ class Rest(Command[None]):
     durable = True
 
 
-class Examine(Command[None]):
+class CheckPayloads(Command[None]):
     """Have a look at jobs and their payloads: what is damaged is put aside. A claim for an epoch does not look at payloads."""
 
     __slots__ = ("jobs",)
@@ -79,7 +79,7 @@ class Examine(Command[None]):
         self.jobs = jobs
 
 
-class Record(Command[Epoch]):
+class RecordEpoch(Command[Epoch]):
     """Note what was claimed as an epoch; answers what is noted, which may be what another claim has got.
 
     Refused with EpochOver, or TooMany.
@@ -98,7 +98,7 @@ class Record(Command[Epoch]):
         self.epoch = epoch
 
 
-class Begin(Command[list[tuple[int, Epoch]]]):
+class BeginSettling(Command[list[tuple[int, Epoch]]]):
     """Begin to settle the epochs of a group up to a number: nobody may read them any more. Answers them as they were."""
 
     __slots__ = ("group", "namespace", "up_to")
@@ -109,7 +109,7 @@ class Begin(Command[list[tuple[int, Epoch]]]):
         self.up_to = up_to
 
 
-class End(Command[None]):
+class EndEpochs(Command[None]):
     """Forget epochs that are settled. ``acked``: all up to it were acknowledged; None: the group begins anew."""
 
     __slots__ = ("acked", "group", "namespace", "numbers")
@@ -151,7 +151,7 @@ class SliceNote:
         self._name = (namespace, group, epoch)
         self.ref: SliceRef | None = None  #: once something was claimed
 
-    async def write(self, engine: Engine, work: Work, jobs: Sequence[Job]) -> None:
+    async def write(self, engine: Engine, work: UnitOfWork, jobs: Sequence[Job]) -> None:
         """Note jobs and their leases."""
         namespace, group, epoch = self._name
         number = work.serial()
@@ -163,10 +163,10 @@ class SliceNote:
     def taken_back(self) -> SettleSlice:
         """Return what gives the jobs back."""
         assert self.ref is not None
-        return SettleSlice(self._name, self.ref.number, Ending.RELEASE)
+        return SettleSlice(self._name, self.ref.number, SliceOutcome.RELEASE)
 
 
-async def settle_slices(engine: Engine, work: Work, commands: Sequence[SettleSlice]) -> None:
+async def settle_slices(engine: Engine, work: UnitOfWork, commands: Sequence[SettleSlice]) -> None:
     """Apply a batch of slices to be settled: jobs and the note of them in one transaction."""
     for command in commands:
         namespace, group, epoch = command.name
@@ -180,9 +180,9 @@ async def settle_slices(engine: Engine, work: Work, commands: Sequence[SettleSli
         if held:
             await _settle_held(engine, work, command, held)
         kept: list[tuple[int, int]] | None = []  #: None: it stays as it is
-        if command.ending is Ending.RENEW:
+        if command.ending is SliceOutcome.RENEW:
             kept = None
-        elif command.ending is Ending.ADOPT:
+        elif command.ending is SliceOutcome.ADOPT:
             kept = [(job.id, job.token) for job in held]
         elif command.keeps_others:
             kept = others
@@ -194,10 +194,10 @@ async def settle_slices(engine: Engine, work: Work, commands: Sequence[SettleSli
         work.answer_early(command, Settled(len(held), others))
 
 
-async def _settle_held(engine: Engine, work: Work, command: SettleSlice, held: list[Job]) -> None:
-    if command.ending is Ending.RELEASE:
+async def _settle_held(engine: Engine, work: UnitOfWork, command: SettleSlice, held: list[Job]) -> None:
+    if command.ending is SliceOutcome.RELEASE:
         work.move_all(held, Arrow.RELEASE)
-    elif command.ending is not Ending.ACK:
+    elif command.ending is not SliceOutcome.ACK:
         work.move_all(held, Arrow.RENEW, command.lease_ms)
     else:
         complete_all(work, held)
@@ -206,20 +206,20 @@ async def _settle_held(engine: Engine, work: Work, command: SettleSlice, held: l
             await repeat(engine, work, repeating)
 
 
-async def rest(_engine: Engine, work: Work, commands: Sequence[Rest]) -> None:
+async def rest(_engine: Engine, work: UnitOfWork, commands: Sequence[Rest]) -> None:
     """Answer those who want to know that all is on disk."""
     for command in commands:
         work.answer(command, None)
 
 
-async def examine(_engine: Engine, work: Work, commands: Sequence[Examine]) -> None:
+async def check_payloads(_engine: Engine, work: UnitOfWork, commands: Sequence[CheckPayloads]) -> None:
     """Apply a batch of looks."""
     for command in commands:
         await work.tx.payload_load(command.jobs)
         work.answer(command, None)
 
 
-async def record(_engine: Engine, work: Work, commands: Sequence[Record]) -> None:
+async def record_epoch(_engine: Engine, work: UnitOfWork, commands: Sequence[RecordEpoch]) -> None:
     """Apply a batch of claims."""
     for command in commands:
         name = (command.namespace, command.group)
@@ -240,7 +240,7 @@ async def record(_engine: Engine, work: Work, commands: Sequence[Record]) -> Non
         work.answer(command, command.epoch)
 
 
-async def begin(_engine: Engine, work: Work, commands: Sequence[Begin]) -> None:
+async def begin_settling(_engine: Engine, work: UnitOfWork, commands: Sequence[BeginSettling]) -> None:
     """Apply a batch of beginnings."""
     for command in commands:
         found: list[tuple[int, Epoch]] = []
@@ -257,7 +257,7 @@ async def begin(_engine: Engine, work: Work, commands: Sequence[Begin]) -> None:
         work.answer(command, found)
 
 
-async def end(_engine: Engine, work: Work, commands: Sequence[End]) -> None:
+async def end_epochs(_engine: Engine, work: UnitOfWork, commands: Sequence[EndEpochs]) -> None:
     """Apply a batch of ends."""
     for command in commands:
         name = (command.namespace, command.group)
@@ -270,7 +270,7 @@ async def end(_engine: Engine, work: Work, commands: Sequence[End]) -> None:
         work.answer(command, None)
 
 
-async def seen(_engine: Engine, work: Work, commands: Sequence[Seen]) -> None:
+async def seen(_engine: Engine, work: UnitOfWork, commands: Sequence[Seen]) -> None:
     """Apply a batch of signs of life."""
     for command in commands:
         name = (command.namespace, command.group)
@@ -285,7 +285,7 @@ async def seen(_engine: Engine, work: Work, commands: Sequence[Seen]) -> None:
         work.answer(command, None)
 
 
-async def forget_groups(_engine: Engine, work: Work, commands: Sequence[ForgetGroups]) -> None:
+async def forget_groups(_engine: Engine, work: UnitOfWork, commands: Sequence[ForgetGroups]) -> None:
     """Apply a batch of groups to be forgotten, with epochs whose leases have run out long ago."""
     for command in commands:
         for name in command.groups:
@@ -295,7 +295,7 @@ async def forget_groups(_engine: Engine, work: Work, commands: Sequence[ForgetGr
         work.answer(command, None)
 
 
-async def _group(work: Work, namespace: str, group: str, queues: Sequence[str]) -> BulkRecord:
+async def _group(work: UnitOfWork, namespace: str, group: str, queues: Sequence[str]) -> BulkRecord:
     for found in await work.tx.entry_load(EntryKind.GROUP, namespace, group, 0):
         return found
     return BulkRecord(EntryKind.GROUP, namespace, group, 0, work.now_ms, bulk_records.encode(ConsumerGroup(list(queues))))

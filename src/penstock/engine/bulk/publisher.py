@@ -13,8 +13,8 @@ from penstock.core.bulk_records import BulkRecord, Chunk, ChunkDamaged, EntryKin
 from penstock.core.errors import NameContested, QueueMoving
 from penstock.core.queue import QueueKey
 from penstock.engine.bulk.stage_commands import Carry
-from penstock.engine.jobs.push import Part, Publish
-from penstock.engine.maintenance.service import Keeper
+from penstock.engine.jobs.push import Publish, StagedChunk
+from penstock.engine.maintenance.service import PeriodicService
 from penstock.engine.sharding.push import Pushing
 from penstock.store.contract import Search
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.reservations import Permit
     from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import AnyEngine, Fleet
+    from penstock.engine.sharding.engine import AnyEngine, ShardedEngine
     from penstock.engine.sharding.push import Item
 
 log = structlog.get_logger("penstock.stages")
@@ -36,7 +36,7 @@ _UNDER_WAY: Final = 2
 class Naming(Pushing):
     """Publishes a chunk whose jobs have names, which are looked after over all shards."""
 
-    def __init__(self, fleet: Fleet, entry: BulkRecord, part: Part) -> None:
+    def __init__(self, fleet: ShardedEngine, entry: BulkRecord, part: StagedChunk) -> None:
         super().__init__(fleet, [(part.queue, part.jobs)], None)
         self._entry = entry
         self._part = part
@@ -49,7 +49,7 @@ class Naming(Pushing):
         self._answers.update((item.place, nobody) for item in items)
 
 
-class Publisher(Keeper):
+class Publisher(PeriodicService):
     """Makes jobs of what is due on one shard, draft by draft, a bounded slice at a time: others get their turn in between.
 
     ``done`` is called after each draft.
@@ -60,7 +60,7 @@ class Publisher(Keeper):
     def __init__(self, engine: Engine, all_: AnyEngine, done: Callable[[], None]) -> None:
         super().__init__(engine)
         self._all = all_
-        self._fleet = None if len(all_.engines) == 1 else cast("Fleet", all_)
+        self._fleet = None if len(all_.engines) == 1 else cast("ShardedEngine", all_)
         self._done = done
         self._damaged: set[int] = set()  #: drafts
 
@@ -123,18 +123,18 @@ class Publisher(Keeper):
                 stays.append(each)
             else:
                 await home.run(Carry(entry, [each]))
-                await self._engine.run(Publish(entry, [Part(each.number, QueueKey(entry.namespace, each.queue))]))
+                await self._engine.run(Publish(entry, [StagedChunk(each.number, QueueKey(entry.namespace, each.queue))]))
         return stays
 
-    async def _publish_named(self, fleet: Fleet, entry: BulkRecord, parts: Sequence[Part]) -> None:
+    async def _publish_named(self, fleet: ShardedEngine, entry: BulkRecord, parts: Sequence[StagedChunk]) -> None:
         for part in parts:
             await Naming(fleet, entry, part).run()
             # Where all names are taken on other shards, nothing was left to be pushed here.
             await self._engine.run(Publish(entry, [part._replace(jobs=())], rows=len(part.jobs)))
 
 
-def _part(entry: BulkRecord, chunk: Chunk) -> Part:
-    return Part(chunk.number, QueueKey(entry.namespace, chunk.queue), *bulk_records.unpack(chunk.body))
+def _part(entry: BulkRecord, chunk: Chunk) -> StagedChunk:
+    return StagedChunk(chunk.number, QueueKey(entry.namespace, chunk.queue), *bulk_records.unpack(chunk.body))
 
 
 def _slices(chunks: Sequence[Chunk]) -> list[list[Chunk]]:

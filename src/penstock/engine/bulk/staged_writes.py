@@ -23,11 +23,11 @@ from penstock.engine.bulk.stage_commands import (
     CommitStages,
     Confirm,
     DropDraft,
-    Forget,
+    PruneRecords,
+    RecordPublished,
     SaveStage,
-    Told,
 )
-from penstock.engine.maintenance.service import Keeper
+from penstock.engine.maintenance.service import PeriodicService
 from penstock.store.contract import Search
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.engine.sharding.engine import AnyEngine
 
 
-class Rows(NamedTuple):
+class PackedRows(NamedTuple):
     """Rows for one queue, packed."""
 
     queue: str
@@ -54,7 +54,7 @@ class Committed(NamedTuple):
     known: int = 0  #: rows that made no new jobs so far, because another job has their key or unique key
 
 
-class Stages(Keeper):
+class StagedWrites(PeriodicService):
     """Staged writes of a whole server; a keeper of the first shard, which finishes commits and drops what has expired."""
 
     every_ms = 1_000
@@ -88,7 +88,7 @@ class Stages(Keeper):
 
     # What is asked for.
 
-    async def stage(self, namespace: str, txn: str, part: int, rows: Sequence[Rows]) -> Stage:
+    async def stage(self, namespace: str, txn: str, part: int, rows: Sequence[PackedRows]) -> Stage:
         """Keep the rows of a part, in place of what was staged as this part before.
 
         They count for the quota of their namespace from now on. Raises QuotaExceeded, TooMany, or InvalidInput.
@@ -104,7 +104,7 @@ class Stages(Keeper):
             quotas.give_back(count)
             raise
 
-    async def _stage(self, namespace: str, txn: str, part: int, rows: Sequence[Rows]) -> Stage:
+    async def _stage(self, namespace: str, txn: str, part: int, rows: Sequence[PackedRows]) -> Stage:
         count, size = await self._home.store.entry_totals(EntryKind.STAGE)
         if count >= limits.stages_max or size >= limits.staged_bytes_max:
             raise TooMany(
@@ -242,12 +242,12 @@ class Stages(Keeper):
             for shard in commit.untold:
                 drafts = [draft for draft, where in commit.drafts if where == shard]
                 await self._all.engines[shard].run(Confirm(namespace, key, drafts))
-            await self._home.run(Told(namespace, key, commit.untold, published=False))
+            await self._home.run(RecordPublished(namespace, key, commit.untold, published=False))
             self._wake_publishers()
         for engine in self._all.engines:  # some of it may have been carried to a shard that had none
             if await engine.store.entry_list(Search(EntryKind.DUE, namespace, key, limit=1, bodies=False)):
                 return
-        if await self._home.run(Told(namespace, key, (), published=True)):
+        if await self._home.run(RecordPublished(namespace, key, (), published=True)):
             for future in self._waiting.pop((namespace, key), set()):
                 _ring(future)
 
@@ -270,12 +270,12 @@ class Stages(Keeper):
         old = await store.entry_list(Search(EntryKind.COMMIT, before_ms=now_ms - kept_ms, limit=limits.slice_jobs_max))
         done = [entry for entry in old if bulk_records.decode_commit(entry.body).published]
         if done:
-            await self._home.run(Forget(done))
+            await self._home.run(PruneRecords(done))
         for engine in self._all.engines:
             for kind in (EntryKind.CARRIED, EntryKind.KNOWN):
                 search = Search(kind, before_ms=now_ms - limits.commit_kept_ms, limit=limits.slice_jobs_max)
                 if kept := await engine.store.entry_list(search):
-                    await engine.run(Forget(kept))
+                    await engine.run(PruneRecords(kept))
 
     async def _wanted(self) -> set[int]:
         """Return the drafts that are staged, or committed without their shard knowing it yet."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.queue import Queue
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
 _NOWHERE = State.NOWHERE.value
 
@@ -41,7 +41,7 @@ def moments_of(new: NewJob, now_ms: int) -> Moments:
     )
 
 
-def build_one(work: Work, queue: Queue, new: NewJob) -> Job:
+def build_one(work: UnitOfWork, queue: Queue, new: NewJob) -> Job:
     """Turn what a producer asked for into a job that may have been made at another time, or hold its key for some time only."""
     (job,) = _build(work, queue, (new,))
     if new.timestamp is None and new.dedup is None:
@@ -55,7 +55,7 @@ def build_one(work: Work, queue: Queue, new: NewJob) -> Job:
     return job
 
 
-def _build(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
+def _build(work: UnitOfWork, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
     """Turn what a producer asked for into jobs that are nowhere yet."""
     return build(queue, work.serials(len(jobs)), jobs, work.now_ms)
 
@@ -88,7 +88,7 @@ def build(queue: Queue, serials: Sequence[int], jobs: Sequence[NewJob], now: int
     ]
 
 
-def make(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
+def make(work: UnitOfWork, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
     """Make jobs and bring them to life."""
     made = _build(work, queue, jobs)
     for new in jobs:
@@ -101,7 +101,7 @@ def make(work: Work, queue: Queue, jobs: Sequence[NewJob]) -> list[Job]:
     return made
 
 
-def start_apart(work: Work, made: list[Job], jobs: Sequence[NewJob]) -> None:
+def start_apart(work: UnitOfWork, made: list[Job], jobs: Sequence[NewJob]) -> None:
     """Bring jobs to life that do not all begin in the same way."""
     apart: dict[Arrow, tuple[list[Job], list[NewJob]]] = {}
     for job, new in zip(made, jobs, strict=True):

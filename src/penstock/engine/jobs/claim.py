@@ -19,7 +19,7 @@ from penstock.core.ids import to_uuid
 from penstock.core.job import Delivery, Job, Payload, details_of, put_details
 from penstock.core.lifecycle import Arrow
 from penstock.engine.command import Command, IfUnknown
-from penstock.engine.jobs.settle import Hold, Release
+from penstock.engine.jobs.settle import LeaseRef, Release
 from penstock.engine.queues.group_limits import forget_unused, reopen
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from penstock.engine.engine import Engine
     from penstock.engine.jobs.queue_limits import Allowance
     from penstock.engine.sharding.engine import AnyEngine
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.contract import Capabilities
 
 
-class Note(Protocol):
+class ClaimNote(Protocol):
     """What is written down of a claim, by the transaction that makes it."""
 
-    async def write(self, engine: Engine, work: Work, jobs: Sequence[Job]) -> None:
+    async def write(self, engine: Engine, work: UnitOfWork, jobs: Sequence[Job]) -> None:
         """Write down which jobs were leased."""
 
     def taken_back(self) -> Command[Any]:
@@ -76,7 +76,7 @@ class Claim(Command[list[Delivery]]):
         self.engine: Engine | None = None  #: the one that has it since its queue moved to another shard
         self.gone = False  #: nobody waits for the answer any more
         #: Written down with it. Then the answer has the first job only, without its payload, and does not wait for the disk.
-        self.note: Note | None = None
+        self.note: ClaimNote | None = None
 
     def tenant(self) -> str | None:
         """Return its namespace."""
@@ -87,7 +87,7 @@ class Claim(Command[list[Delivery]]):
         return self.count
 
 
-class Nudge(Command[None]):
+class RecheckQueue(Command[None]):
     """Look again at the line of a queue: its rate limit allows more by now."""
 
     __slots__ = ("queue",)
@@ -96,7 +96,7 @@ class Nudge(Command[None]):
         self.queue = queue
 
 
-class WaitingRoom:
+class ClaimWaiters:
     """Callers that wait for a job, first come first served."""
 
     def __init__(self, engine: Engine) -> None:
@@ -190,7 +190,7 @@ class WaitingRoom:
         for queue in list(self._lines):
             self.nudge_at(queue, self._engine.clock.steady_ms())
 
-    def nudge_ready(self, work: Work) -> None:
+    def nudge_ready(self, work: UnitOfWork) -> None:
         """Have a look at the lines of the queues in which a piece of work has made something claimable."""
         for number in work.ready:
             queue = work.tx.queue_by_number(number).key
@@ -209,14 +209,14 @@ class WaitingRoom:
     def _nudge(self, queue: QueueKey) -> None:
         self._nudges.pop(queue, None)
         if queue in self._lines:
-            self._engine.run_unheard(Nudge(queue))
+            self._engine.run_unheard(RecheckQueue(queue))
 
     def _tired(self, claim: Claim) -> None:
         if self.leave(claim) and not claim.future.done():
             claim.future.set_result([])
 
 
-async def claim(engine: Engine, work: Work, commands: Sequence[Claim]) -> None:
+async def claim(engine: Engine, work: UnitOfWork, commands: Sequence[Claim]) -> None:
     """Serve the lines of all queues that somebody asks at, or that got something while somebody waits."""
     asking: dict[QueueKey, list[Claim]] = {}
     for command in commands:
@@ -235,7 +235,7 @@ async def claim(engine: Engine, work: Work, commands: Sequence[Claim]) -> None:
         work.timings.append((engine.stats.pull_time, len(commands)))
 
 
-async def nudge(_engine: Engine, work: Work, commands: Sequence[Nudge]) -> None:
+async def recheck_queue(_engine: Engine, work: UnitOfWork, commands: Sequence[RecheckQueue]) -> None:
     """Have the lines of some queues looked at, in this batch."""
     for command in commands:
         queue = work.tx.queue_find(command.queue)
@@ -244,7 +244,7 @@ async def nudge(_engine: Engine, work: Work, commands: Sequence[Nudge]) -> None:
         work.answer(command, None)
 
 
-async def _serve(engine: Engine, work: Work, key: QueueKey, newcomers: list[Claim]) -> None:
+async def _serve(engine: Engine, work: UnitOfWork, key: QueueKey, newcomers: list[Claim]) -> None:
     """Serve the line of one queue: those who wait already, then the newcomers."""
     room = engine.room
     queue = work.tx.queue_find(key)
@@ -298,7 +298,7 @@ def _earlier(one: int | None, other: int | None) -> int | None:
     return one if other is None else other if one is None else min(one, other)
 
 
-def _turn_away(engine: Engine, work: Work, newcomers: Iterable[Claim]) -> None:
+def _turn_away(engine: Engine, work: UnitOfWork, newcomers: Iterable[Claim]) -> None:
     """There is nothing for them: those who want to wait do, the others are told."""
     for newcomer in newcomers:
         if newcomer.wait_ms > 0:
@@ -308,7 +308,7 @@ def _turn_away(engine: Engine, work: Work, newcomers: Iterable[Claim]) -> None:
 
 
 async def _next_jobs(
-    work: Work, queue: Queue, limit: int, callers: Iterable[Claim], store: Capabilities
+    work: UnitOfWork, queue: Queue, limit: int, callers: Iterable[Claim], store: Capabilities
 ) -> tuple[list[tuple[Job, Payload]], bool]:
     """Read as many jobs as the callers want and the queue may give, and tell whether the next batch should look for more."""
     if not store.is_shared:  # otherwise another server may have pushed what our counts do not know yet
@@ -337,7 +337,7 @@ async def _next_jobs(
     return jobs, expired or len(jobs) == limits.claim_batch_jobs_max or size >= limits.claim_batch_bytes_max
 
 
-async def _tell_hit(engine: Engine, work: Work, queue: Queue, allowance: Allowance) -> None:
+async def _tell_hit(engine: Engine, work: UnitOfWork, queue: Queue, allowance: Allowance) -> None:
     """Tell who listens that the rate limit holds back the next job."""
     if engine.feed.is_heard and work.tx.counts(queue).waiting and engine.throttle.tells_hit(work, queue, allowance):
         for job, _ in await work.tx.job_ready(queue, 1):
@@ -365,7 +365,7 @@ def lease_ms_of(queue: Queue, caller: Claim, job: Job | None = None) -> int:
     return lease_ms
 
 
-def _lease(work: Work, queue: Queue, caller: Claim, jobs: Sequence[Job]) -> None:
+def _lease(work: UnitOfWork, queue: Queue, caller: Claim, jobs: Sequence[Job]) -> None:
     """Hand jobs to a caller."""
     if caller.owner is None:
         plain = [job for job in jobs if job.details is None]
@@ -387,15 +387,15 @@ def _hand_over(engine: Engine, caller: Claim, deliveries: list[Delivery]) -> Non
     """After the commit: let a caller out of the line; what it was given goes back if it has left by itself meanwhile."""
     engine.room.leave(caller)
     if caller.future.done():  # it hung up, or its time was over, while the commit was under way
-        _give_back(engine, caller, deliveries)
+        return_deliveries(engine, caller, deliveries)
 
 
-def _give_back(engine: Engine, caller: Claim, deliveries: list[Delivery]) -> None:
+def return_deliveries(engine: Engine, caller: Claim, deliveries: list[Delivery]) -> None:
     if caller.note is not None:
         if deliveries:
             engine.run_unheard(caller.note.taken_back())
         return
-    holds = [Hold(delivery.job.id, delivery.job.token) for delivery in deliveries]
+    holds = [LeaseRef(delivery.job.id, delivery.job.token) for delivery in deliveries]
     if holds:  # if they cannot be released now, their leases will run out
         engine.run_unheard(Release(caller.queue.namespace, holds))
 
@@ -410,7 +410,7 @@ def _look_again(engine: Engine, queue: Queue, again_at: int | None, *, newcomers
             engine.room.nudge_at(queue.key, engine.clock.steady_ms())
 
 
-class Wait:
+class PendingClaim:
     """A claim for somebody who may leave while it waits: then nothing is claimed, or it is given back.
 
     Raises why it cannot be asked for.
@@ -449,6 +449,6 @@ def abandon(engine: Engine, claim: Claim) -> None:
     def give_back(future: asyncio.Future[list[Delivery]]) -> None:
         if future.cancelled() or future.exception() is not None:
             return
-        _give_back(engine, claim, future.result())
+        return_deliveries(engine, claim, future.result())
 
     claim.future.add_done_callback(give_back)

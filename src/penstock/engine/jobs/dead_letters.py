@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey
     from penstock.engine.engine import Engine
-    from penstock.engine.jobs.settle import Hold
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.jobs.settle import LeaseRef
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
-class Inspect(Command[list[Delivery]]):
+class LeaseDead(Command[list[Delivery]]):
     """Take those of some dead jobs of a queue that nobody else looks at, ``count`` at most, for ``lease_ms``."""
 
     __slots__ = ("count", "ids", "lease_ms", "queue")
@@ -39,13 +39,13 @@ class SettleDead(Command[PenstockError | None]):
 
     __slots__ = ("arrow", "hold", "may")
 
-    def __init__(self, hold: Hold, arrow: Arrow, may: Callable[[QueueKey], bool]) -> None:
+    def __init__(self, hold: LeaseRef, arrow: Arrow, may: Callable[[QueueKey], bool]) -> None:
         self.hold = hold
         self.arrow = arrow
         self.may = may
 
 
-async def inspect(_engine: Engine, work: Work, commands: Sequence[Inspect]) -> None:
+async def lease_dead(_engine: Engine, work: UnitOfWork, commands: Sequence[LeaseDead]) -> None:
     """Apply a batch of inspections."""
     for command in commands:
         queue = work.tx.queue_find(command.queue)
@@ -65,7 +65,7 @@ async def inspect(_engine: Engine, work: Work, commands: Sequence[Inspect]) -> N
         work.answer(command, [Delivery(job, payloads[job.id]) for job in free if job.id in payloads])
 
 
-async def settle_dead(_engine: Engine, work: Work, commands: Sequence[SettleDead]) -> None:
+async def settle_dead(_engine: Engine, work: UnitOfWork, commands: Sequence[SettleDead]) -> None:
     """Apply a batch of words about dead jobs."""
     await work.prefetch([command.hold.ref for command in commands])
     for command in commands:
@@ -82,6 +82,6 @@ async def settle_dead(_engine: Engine, work: Work, commands: Sequence[SettleDead
             work.answer(command, None)
 
 
-def is_free(work: Work, job: Job) -> bool:
+def is_free(work: UnitOfWork, job: Job) -> bool:
     """Tell whether nobody looks at a dead job."""
     return job.lease_until is None or job.lease_until <= work.steady_ms

@@ -16,7 +16,7 @@ from penstock.core.events import EventKind
 from penstock.core.job import DeathReason, JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
-from penstock.engine.prefetch.commands import call_back
+from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.core.dependencies import NeedCount
     from penstock.core.job import Job
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import JobRef, Work
+    from penstock.engine.unit_of_work import JobRef, UnitOfWork
 
 
 class Adopt(Command[None]):
@@ -42,7 +42,7 @@ class Adopt(Command[None]):
         self.known_as = known_as
 
 
-class Unneed(Command[bool]):
+class DropDependency(Command[bool]):
     """Let all jobs that need a job go on without it; answers whether there were any. The needed job may be gone."""
 
     __slots__ = ("namespace", "needed")
@@ -70,7 +70,7 @@ class CancelChildren(Command[int]):
         self.gone = gone
 
 
-async def book_needs(work: Work, job: Job, needed: Sequence[Job | Afar]) -> bool:
+async def book_needs(work: UnitOfWork, job: Job, needed: Sequence[Job | Afar]) -> bool:
     """Book that a new job needs others; tell whether one of them keeps it waiting.
 
     Those that have completed count at once, and so do those that have failed.
@@ -87,13 +87,13 @@ async def book_needs(work: Work, job: Job, needed: Sequence[Job | Afar]) -> bool
     return not free and any(each.state.is_open for each in found.values())
 
 
-async def look_at(work: Work, needed: Job) -> Afar:
+async def look_at(work: UnitOfWork, needed: Job) -> Afar:
     """Say how a job stands that somebody begins to need."""
     result = await work.result_of(needed) if needed.state == State.COMPLETED else None
     return Afar(work.name_of(needed), standing(needed, result))
 
 
-def await_(work: Work, needed: Job, flags: int = JobFlag.AWAITED) -> None:
+def await_(work: UnitOfWork, needed: Job, flags: int = JobFlag.AWAITED) -> None:
     """Note on a job that others need it."""
     if needed.flags & flags != flags:
         needed.flags |= flags
@@ -123,7 +123,7 @@ class _Room:
         return self.needs <= 0 or self.bytes <= 0 or self.levels <= 0
 
 
-async def follow_up(engine: Engine, work: Work) -> None:
+async def follow_up(engine: Engine, work: UnitOfWork) -> None:
     """See what the jobs that have ended so far in this batch mean for those that need them, and so on along the chain."""
     room = _Room()
     while ends := await _fresh(engine, work):
@@ -140,7 +140,7 @@ async def follow_up(engine: Engine, work: Work) -> None:
         work.given_up = []
 
 
-async def catch_up(work: Work) -> None:
+async def catch_up(work: UnitOfWork) -> None:
     """Go on with what earlier batches had no room for."""
     ends: dict[int, JobEnd] = {}
     for end in await work.tx.end_list(limits.flow_needs_batch_max):
@@ -155,7 +155,7 @@ async def catch_up(work: Work) -> None:
             await work.tx.end_advance(reached)
 
 
-async def _fresh(engine: Engine, work: Work) -> list[JobEnd]:
+async def _fresh(engine: Engine, work: UnitOfWork) -> list[JobEnd]:
     """Take the ends that nobody has looked into yet, one per job. Those that other shards wait for are put down for them."""
     ends: dict[int, JobEnd] = {}
     afar: list[tuple[JobEnd, int]] = []
@@ -174,7 +174,7 @@ async def _fresh(engine: Engine, work: Work) -> list[JobEnd]:
     return list(ends.values())
 
 
-async def _tell(work: Work, ends: Sequence[JobEnd], room: _Room) -> list[JobEnd]:
+async def _tell(work: UnitOfWork, ends: Sequence[JobEnd], room: _Room) -> list[JobEnd]:
     """Tell jobs about the ends of those they need, as far as there is room; return what is left to tell, in order."""
     if room.is_full or not ends:
         return list(ends)
@@ -200,7 +200,7 @@ async def _tell(work: Work, ends: Sequence[JobEnd], room: _Room) -> list[JobEnd]
     return [last._replace(after=reached.job), *now[now.index(last) + 1 :], *left]
 
 
-async def _settle(work: Work, told: Sequence[tuple[Dependency, JobEnd]]) -> None:
+async def _settle(work: UnitOfWork, told: Sequence[tuple[Dependency, JobEnd]]) -> None:
     """Write down where dependencies stand now, and let their jobs go on, or not."""
     if not told:
         return
@@ -218,7 +218,7 @@ async def _settle(work: Work, told: Sequence[tuple[Dependency, JobEnd]]) -> None
             _go_on(work, job, counts[job.id])
 
 
-def _hear(work: Work, job: Job, dependency: Dependency, end: JobEnd) -> None:
+def _hear(work: UnitOfWork, job: Job, dependency: Dependency, end: JobEnd) -> None:
     """Let a job hear that one it needs has ended."""
     if end.failed:
         queue = work.queue_of(job)
@@ -242,7 +242,7 @@ def _hear(work: Work, job: Job, dependency: Dependency, end: JobEnd) -> None:
         work.failed += 1
 
 
-def _go_on(work: Work, job: Job, count: NeedCount | None = None) -> None:
+def _go_on(work: UnitOfWork, job: Job, count: NeedCount | None = None) -> None:
     """Nothing keeps a job waiting any more. ``count``: of what it needs, if it needs none of them any more."""
     if count is not None and count.done == count.total:
         queue = work.queue_of(job)
@@ -257,7 +257,7 @@ def _go_on(work: Work, job: Job, count: NeedCount | None = None) -> None:
 # What users ask for.
 
 
-async def adopt(_engine: Engine, work: Work, commands: Sequence[Adopt]) -> None:
+async def adopt(_engine: Engine, work: UnitOfWork, commands: Sequence[Adopt]) -> None:
     """Apply a batch of adoptions."""
     for command in commands:
         child = await work.find(command.namespace, command.child)
@@ -278,7 +278,7 @@ async def adopt(_engine: Engine, work: Work, commands: Sequence[Adopt]) -> None:
         work.answer(command, None)
 
 
-async def _descends(work: Work, namespace: str, job: Job | None, ancestor: Job) -> bool:
+async def _descends(work: UnitOfWork, namespace: str, job: Job | None, ancestor: Job) -> bool:
     """Tell whether a job is another, or a child of its child, and so on, up to a bounded height."""
     for _ in range(limits.flow_depth_max):
         if job is None:
@@ -290,7 +290,7 @@ async def _descends(work: Work, namespace: str, job: Job | None, ancestor: Job) 
     return True
 
 
-async def unneed(engine: Engine, work: Work, commands: Sequence[Unneed]) -> None:
+async def drop_dependency(engine: Engine, work: UnitOfWork, commands: Sequence[DropDependency]) -> None:
     """Apply a batch of dropped dependencies."""
     for command in commands:
         needed = await work.find(command.namespace, command.needed)
@@ -302,7 +302,7 @@ async def unneed(engine: Engine, work: Work, commands: Sequence[Unneed]) -> None
         work.answer(command, bool(dropped))
 
 
-async def _still_needed(engine: Engine, work: Work, command: Unneed) -> list[JobEnd]:
+async def _still_needed(engine: Engine, work: UnitOfWork, command: DropDependency) -> list[JobEnd]:
     """Return ends, by which the dependency is dropped, of the jobs that a name stands for and that somebody needs.
 
     There may be several: one that lives, and others that had the same name of their own and are gone.
@@ -321,14 +321,14 @@ async def _still_needed(engine: Engine, work: Work, command: Unneed) -> list[Job
     return [end for end in ends if await _is_needed_in(work, namespace, end)]
 
 
-async def _is_needed_in(work: Work, namespace: int, end: JobEnd) -> bool:
+async def _is_needed_in(work: UnitOfWork, namespace: int, end: JobEnd) -> bool:
     for each in await work.tx.need_open([end], 1):
         job = await work.known(each.job)
         return job is not None and job.namespace == namespace
     return False
 
 
-async def drop_needs(work: Work, job_id: int, needed: int) -> None:
+async def drop_needs(work: UnitOfWork, job_id: int, needed: int) -> None:
     """Let a job go on without one that it needs."""
     dropped = [
         (each._replace(state=Need.DROPPED), JobEnd(0, needed, Need.DROPPED))
@@ -338,7 +338,7 @@ async def drop_needs(work: Work, job_id: int, needed: int) -> None:
     await _settle(work, dropped)
 
 
-async def cancel_children(engine: Engine, work: Work, commands: Sequence[CancelChildren]) -> None:
+async def cancel_children(engine: Engine, work: UnitOfWork, commands: Sequence[CancelChildren]) -> None:
     """Apply a batch of cancelled children."""
     for command in commands:
         job = await work.find(command.namespace, command.ref)
@@ -350,7 +350,7 @@ async def cancel_children(engine: Engine, work: Work, commands: Sequence[CancelC
         ]
         await work.prefetch([each.needs for each in needs])
         children = {each.needs: await work.known(each.needs) for each in needs}
-        await call_back(engine, work, children.values())
+        await withdraw_ready(engine, work, children.values())
         # One that is gone has ended, and that may be about to be told: then it is not too late for its result.
         ending = await work.tx.end_pending([each for each, child in children.items() if child is None])
         dropped: list[tuple[Dependency, JobEnd]] = []

@@ -11,8 +11,8 @@ from penstock.core.errors import InvalidInput, NamespaceLimit, OutcomeUnknown, P
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.jobs.push import PushAcross, make_one, permitted
-from penstock.engine.jobs.uniqueness import Names
-from penstock.engine.queues.admin import Slice
+from penstock.engine.jobs.uniqueness import ExistingJobs
+from penstock.engine.queues.admin import MoveBatch
 from penstock.engine.sharding.push import Pushing, check_shard, why
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from penstock.core.queue import QueueKey
     from penstock.core.reservations import Permit
     from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import Fleet
+    from penstock.engine.sharding.engine import ShardedEngine
     from penstock.engine.sharding.push import Item
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
 #: States of jobs that no worker has or had.
@@ -47,10 +47,10 @@ def _taken(name: str | None) -> InvalidInput:
     return InvalidInput(f"Flow job {name} already exists")
 
 
-async def push_flow(engine: Engine, work: Work, commands: Sequence[PushFlow]) -> None:
+async def push_flow(engine: Engine, work: UnitOfWork, commands: Sequence[PushFlow]) -> None:
     """Apply a batch of flows."""
     commands = await permitted(work, commands)
-    names = Names(work)
+    names = ExistingJobs(work)
     await names.prefetch([(key, new) for command in commands for key, jobs in command.parts for new in jobs])
     for command in commands:
         names.afar = {} if command.permit is None else command.permit.afar
@@ -71,7 +71,7 @@ async def push_flow(engine: Engine, work: Work, commands: Sequence[PushFlow]) ->
     work.timings.append((engine.stats.push_time, len(commands)))
 
 
-async def _check(work: Work, names: Names, command: PushFlow) -> None:
+async def _check(work: UnitOfWork, names: ExistingJobs, command: PushFlow) -> None:
     """Refuse a flow before any of it is made."""
     earlier: set[str] = set()
     for key, jobs in command.parts:
@@ -99,7 +99,7 @@ class _FlowPushing(Pushing):
             raise _taken(item.new.job_id)
 
 
-async def push_flow_on_shards(fleet: Fleet, command: PushFlow) -> list[list[Job]]:
+async def push_flow_on_shards(fleet: ShardedEngine, command: PushFlow) -> list[list[Job]]:
     """Push a flow whose queues may be on several shards: in one transaction for each run of jobs on one shard, in order.
 
     If one is refused, those before it are cancelled, unless a worker has them already: then PartlyDone says which are stored.
@@ -128,20 +128,20 @@ async def push_flow_on_shards(fleet: Fleet, command: PushFlow) -> list[list[Job]
     return pushed
 
 
-def _check_shards(fleet: Fleet, shards: set[int]) -> None:
+def _check_shards(fleet: ShardedEngine, shards: set[int]) -> None:
     """Raise StorageFailed or StorageFull if one of several shards takes no writes: so nothing is stored on the others."""
     if len(shards) > 1:
         for shard in sorted(shards):
             check_shard(fleet.engines[shard], shard)
 
 
-async def _cancel(fleet: Fleet, command: PushFlow, pushed: Sequence[Sequence[Job]]) -> list[str]:
+async def _cancel(fleet: ShardedEngine, command: PushFlow, pushed: Sequence[Sequence[Job]]) -> list[str]:
     """Cancel jobs of a flow, those that need others first; return the ids of those that are still there."""
     left = []
     for (queue, (new,)), (job,) in zip(reversed(command.parts[: len(pushed)]), reversed(pushed), strict=True):
         cancelled: list[Job] = []
         with contextlib.suppress(PenstockError):
-            cancelled = await fleet.run(Slice(queue, Arrow.CANCEL, _NOT_BEGUN, [job.id]))
+            cancelled = await fleet.run(MoveBatch(queue, Arrow.CANCEL, _NOT_BEGUN, [job.id]))
         if not cancelled:
             left.append(str(new.job_id))
     return left[::-1]

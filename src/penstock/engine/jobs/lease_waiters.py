@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey
     from penstock.engine.engine import Engine
-    from penstock.engine.jobs.settle import Hold
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.jobs.settle import LeaseRef
+    from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.contract import JournalBlock
 
 #: How the holder of a job ends it. It knows that without being told.
@@ -37,7 +37,7 @@ class LossAlert:
         self.is_over = False  #: its time is over, or the server is closing
         self.is_closed = False  #: its client is gone: a question that is applied later sets it for nothing
         self._event = asyncio.Event()
-        self._set_in: set[tuple[HeldJobs, int]] = set()
+        self._set_in: set[tuple[LeaseWaiters, int]] = set()
 
     def wake(self) -> None:
         """Have the request look again."""
@@ -53,7 +53,7 @@ class LossAlert:
         await self._event.wait()
         self._event.clear()
 
-    def set_for(self, jobs: HeldJobs, job_id: int) -> None:
+    def set_for(self, jobs: LeaseWaiters, job_id: int) -> None:
         """Note where it is set."""
         self._set_in.add((jobs, job_id))
 
@@ -65,7 +65,7 @@ class LossAlert:
         self._set_in.clear()
 
 
-class AskHeld(Settlement):
+class CheckLeases(Settlement):
     """Ask which jobs are still held: the outcome of one that is, is None. ``alert`` is set for these."""
 
     __slots__ = ("alert",)
@@ -73,7 +73,7 @@ class AskHeld(Settlement):
     def __init__(
         self,
         namespace: str | None,
-        holds: Sequence[Hold],
+        holds: Sequence[LeaseRef],
         alert: LossAlert,
         may: Callable[[QueueKey], bool] | None = None,
     ) -> None:
@@ -81,7 +81,7 @@ class AskHeld(Settlement):
         self.alert = alert
 
 
-class HeldJobs:
+class LeaseWaiters:
     """Of one engine: which alerts are set for which jobs."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class HeldJobs:
             if not alerts:
                 del self._alerts[job_id]
 
-    def answered(self, work: Work) -> None:
+    def answered(self, work: UnitOfWork) -> None:
         """Wake those whose jobs a batch has ended, unless their holder did."""
         if self._alerts:
             for job, arrow in work.ended:
@@ -131,10 +131,10 @@ class HeldJobs:
             alert.wake()
 
 
-async def ask_held(engine: Engine, work: Work, commands: Sequence[AskHeld]) -> None:
+async def check_leases(engine: Engine, work: UnitOfWork, commands: Sequence[CheckLeases]) -> None:
     """Apply a batch of questions."""
 
-    def note(command: AskHeld, _index: int, job: Job) -> None:
+    def note(command: CheckLeases, _index: int, job: Job) -> None:
         if not command.alert.is_closed:
             engine.held_jobs.add(job.id, command.alert)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.engine.engine import Engine
     from penstock.engine.jobs.settle import ItemOutcome
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
 class Park(Settlement):
@@ -24,7 +24,7 @@ class Park(Settlement):
     __slots__ = ()
 
 
-async def park(engine: Engine, work: Work, commands: Sequence[Park]) -> None:
+async def park(engine: Engine, work: UnitOfWork, commands: Sequence[Park]) -> None:
     """Apply a batch of parked jobs. The transaction holds them, so an end of a needed job counts before this or after it."""
     await work.prefetch([hold.ref for command in commands for hold in command.holds])
     found = {job.id for command in commands for job in await _jobs(work, command)}
@@ -39,7 +39,7 @@ async def park(engine: Engine, work: Work, commands: Sequence[Park]) -> None:
     await settle(engine, work, commands, put)
 
 
-async def _jobs(work: Work, command: Park) -> list[Job]:
+async def _jobs(work: UnitOfWork, command: Park) -> list[Job]:
     """Return the jobs that a command is about, as far as they are here."""
     found: list[Job] = []
     for hold in command.holds:

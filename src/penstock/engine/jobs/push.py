@@ -21,8 +21,8 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command, IfUnknown, Lane
 from penstock.engine.jobs import dependencies
 from penstock.engine.jobs.build import build, build_one, make, start_apart
-from penstock.engine.jobs.uniqueness import Names
-from penstock.engine.prefetch.commands import call_back
+from penstock.engine.jobs.uniqueness import ExistingJobs
+from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.core.reservations import Permit
     from penstock.engine.command import AnyCommand
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
 #: Fields by which a new job has a name, needs others, is due or was made at another time, or enters elsewhere.
 _SPECIAL: Final = frozenset({"job_id", "unique_key", "needs", "timestamp", "delay", "due_at", "flags"})
@@ -113,7 +113,7 @@ class PushAcross(Command[list[list[Job]]]):
         return sum(_weight_of(jobs) for _, jobs in self.parts)
 
 
-class Part(NamedTuple):
+class StagedChunk(NamedTuple):
     """A chunk of a staged write, whose jobs were checked when they were staged."""
 
     number: int
@@ -142,7 +142,7 @@ class Publish(Command[int]):
     def __init__(
         self,
         entry: BulkRecord,
-        parts: Sequence[Part],
+        parts: Sequence[StagedChunk],
         permit: Permit | None = None,
         *,
         last: bool = False,
@@ -180,10 +180,10 @@ class PushAgain(Command[list[Job | None]]):
         return _weight_of(self.jobs)
 
 
-async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
+async def push(engine: Engine, work: UnitOfWork, commands: Sequence[Push]) -> None:
     """Apply a batch of pushes."""
     commands = await permitted(work, commands)
-    names = Names(work)
+    names = ExistingJobs(work)
     special = {command: None for command in commands if any_special(command.jobs)}
     if special:
         await names.prefetch([(command.queue, new) for command in special for new in command.jobs])
@@ -221,7 +221,7 @@ async def push(engine: Engine, work: Work, commands: Sequence[Push]) -> None:
     work.timings.append((engine.stats.push_time, len(commands)))
 
 
-async def open_queues(work: Work, command: AnyCommand, keys: Sequence[QueueKey]) -> Queue | None:
+async def open_queues(work: UnitOfWork, command: AnyCommand, keys: Sequence[QueueKey]) -> Queue | None:
     """Make the queues of a push that are new, before anything else is done for it, and return the last.
 
     None: the command was refused, alone, because its namespace has as many queues as it may.
@@ -236,7 +236,7 @@ async def open_queues(work: Work, command: AnyCommand, keys: Sequence[QueueKey])
     return queue
 
 
-async def _has_room(work: Work, queue: Queue, command: Push, room: int, names: Names) -> bool:
+async def _has_room(work: UnitOfWork, queue: Queue, command: Push, room: int, names: ExistingJobs) -> bool:
     """Tell whether a queue may take what is ready at once of a push: delayed jobs do not count, nor those that are there."""
     ready = [new for new in command.jobs if not new.delay and new.due_at is None]
     counts = work.tx.counts(queue)
@@ -248,10 +248,10 @@ async def _has_room(work: Work, queue: Queue, command: Push, room: int, names: N
     return not new or counts.waiting + counts.active + len(new) <= room
 
 
-async def push_across(engine: Engine, work: Work, commands: Sequence[PushAcross]) -> None:
+async def push_across(engine: Engine, work: UnitOfWork, commands: Sequence[PushAcross]) -> None:
     """Apply a batch of pushes to several queues each."""
     commands = await permitted(work, commands)
-    names = Names(work)
+    names = ExistingJobs(work)
     await names.prefetch([(key, new) for command in commands for key, jobs in command.parts for new in jobs])
     repeats: list[tuple[Job, NewJob]] = []
     for command in commands:
@@ -284,7 +284,7 @@ async def push_across(engine: Engine, work: Work, commands: Sequence[PushAcross]
     work.timings.append((engine.stats.push_time, len(commands)))
 
 
-async def push_again(engine: Engine, work: Work, commands: Sequence[PushAgain]) -> None:
+async def push_again(engine: Engine, work: UnitOfWork, commands: Sequence[PushAgain]) -> None:
     """Apply a batch of pushes under names that are taken."""
     repeats: list[tuple[Job, NewJob]] = []
     for command in commands:
@@ -307,7 +307,7 @@ async def push_again(engine: Engine, work: Work, commands: Sequence[PushAgain]) 
 _Permitted = TypeVar("_Permitted", bound=Push | PushAcross | Publish)
 
 
-async def permitted(work: Work, commands: Sequence[_Permitted]) -> Sequence[_Permitted]:
+async def permitted(work: UnitOfWork, commands: Sequence[_Permitted]) -> Sequence[_Permitted]:
     """Refuse the commands whose names were given to another shard meanwhile, or that have taken too long; return the others."""
     permits = [command.permit for command in commands if command.permit is not None]
     if not permits:
@@ -330,10 +330,10 @@ def _counted_from(new: NewJob, late_ms: int) -> NewJob:
     return msgspec.structs.replace(new, delay=max(0, new.delay - late_ms)) if new.delay else new
 
 
-async def _renew(engine: Engine, work: Work, repeats: Sequence[tuple[Job, NewJob]]) -> None:
+async def _renew(engine: Engine, work: UnitOfWork, repeats: Sequence[tuple[Job, NewJob]]) -> None:
     """Let jobs that were handed to nobody yet take over what the pushes say that named them again, in order."""
     await work.flush_and_meet()  # some may have been made in this very batch
-    await call_back(engine, work, [job for job, _ in repeats])
+    await withdraw_ready(engine, work, [job for job, _ in repeats])
     some: list[tuple[Job, NewJob]] = []
     size = 0
     for job, new in repeats:
@@ -349,7 +349,7 @@ async def _renew(engine: Engine, work: Work, repeats: Sequence[tuple[Job, NewJob
         await _take_over(work, some)
 
 
-async def _take_over(work: Work, repeats: Sequence[tuple[Job, NewJob]]) -> None:
+async def _take_over(work: UnitOfWork, repeats: Sequence[tuple[Job, NewJob]]) -> None:
     payloads = await work.tx.payload_load({job.id for job, _ in repeats})
     changed: dict[int, tuple[Job, Payload]] = {}
     for job, new in repeats:
@@ -371,7 +371,7 @@ async def _take_over(work: Work, repeats: Sequence[tuple[Job, NewJob]]) -> None:
         await work.tx.payload_save(list(changed.values()))
 
 
-async def publish(_engine: Engine, work: Work, commands: Sequence[Publish]) -> None:
+async def publish(_engine: Engine, work: UnitOfWork, commands: Sequence[Publish]) -> None:
     """Apply a batch of chunks. Each is deleted by the transaction that makes jobs of it, so that it is made so once."""
     for command in await permitted(work, commands):
         if work.tx.away and any(work.tx.queue_away(part.queue) is not None for part in command.parts):
@@ -394,17 +394,17 @@ async def publish(_engine: Engine, work: Work, commands: Sequence[Publish]) -> N
     await work.flush()
 
 
-async def _note_known(work: Work, draft: BulkRecord, count: int) -> None:
+async def _note_known(work: UnitOfWork, draft: BulkRecord, count: int) -> None:
     """Note how many rows of a draft made no new jobs, as their names were taken: whoever wrote them may want to know."""
     found = await work.tx.entry_load(EntryKind.KNOWN, draft.namespace, draft.name, draft.number)
     known = found[0] if found else BulkRecord(EntryKind.KNOWN, draft.namespace, draft.name, draft.number, 0)
     await work.tx.entry_save([known._replace(at=work.now_ms, weight=known.weight + count)])
 
 
-async def _push_staged(work: Work, parts: Sequence[Part]) -> int:
+async def _push_staged(work: UnitOfWork, parts: Sequence[StagedChunk]) -> int:
     """Push jobs; return how many are new. A name that is taken stays whose it is."""
     pushed = work.pushed
-    names = Names(work)
+    names = ExistingJobs(work)
     named = [part for part in parts if not part.is_plain and any_special(part.jobs)]
     if named:
         await work.flush()  # so that names given earlier in this batch are seen
@@ -427,12 +427,12 @@ async def _push_staged(work: Work, parts: Sequence[Part]) -> int:
     return work.pushed - pushed
 
 
-async def push_inside(work: Work, pushes: Sequence[tuple[Queue, NewJob]]) -> list[Job | None]:
+async def push_inside(work: UnitOfWork, pushes: Sequence[tuple[Queue, NewJob]]) -> list[Job | None]:
     """Push jobs that the server itself has to push; None for one whose name is taken. What was decided before is flushed.
 
     One that takes the place of the job that has its name is answered with that job.
     """
-    names = Names(work)
+    names = ExistingJobs(work)
     await names.prefetch([(queue.key, new) for queue, new in pushes])
     jobs: list[Job | None] = []
     for queue, new in pushes:
@@ -456,7 +456,7 @@ def any_special(jobs: Sequence[NewJob]) -> bool:
     return False
 
 
-async def make_one(work: Work, queue: Queue, new: NewJob, names: Names) -> Job:
+async def make_one(work: UnitOfWork, queue: Queue, new: NewJob, names: ExistingJobs) -> Job:
     """Make a job that may have to wait for others."""
     job = build_one(work, queue, new)
     needed = [found for ref in new.needs if (found := await names.resolve_any(queue, ref)) is not None]

@@ -11,7 +11,7 @@ from penstock.core import limits
 
 if TYPE_CHECKING:
     from penstock.core.queue import Queue, QueueKey
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
 class TokenBucket:
@@ -70,7 +70,7 @@ class Allowance(NamedTuple):
 _NOTHING = Allowance(0)
 
 
-async def load_bucket(work: Work, queue: Queue) -> TokenBucket | None:
+async def load_bucket(work: UnitOfWork, queue: Queue) -> TokenBucket | None:
     """Return what the rate limit of a queue has left; None if it has no rate limit, or that has ended."""
     settings = queue.settings
     if settings.rate_limit is None:
@@ -85,13 +85,13 @@ async def load_bucket(work: Work, queue: Queue) -> TokenBucket | None:
     return TokenBucket(settings.rate_limit, at_ms, tokens, settings.rate_window_ms, ends_ms)
 
 
-class Throttle:
+class QueueLimits:
     """Asks what a queue may give."""
 
     def __init__(self) -> None:
         self._hit_told_ms: dict[QueueKey, int] = {}  #: of queues with a rate limit: when it was last told that it is empty
 
-    async def allowance(self, work: Work, queue: Queue) -> Allowance:
+    async def allowance(self, work: UnitOfWork, queue: Queue) -> Allowance:
         """Return what may be claimed from a queue within this transaction."""
         settings = queue.settings
         if settings.paused:
@@ -105,7 +105,7 @@ class Throttle:
         return Allowance(max(0, min(allowed, bucket.available(work.steady_ms))), bucket)
 
     @staticmethod
-    async def claimed(work: Work, queue: Queue, allowance: Allowance, count: int) -> None:
+    async def claimed(work: UnitOfWork, queue: Queue, allowance: Allowance, count: int) -> None:
         """Count jobs that were claimed."""
         if allowance.bucket is not None and count:
             allowance.bucket.take(count)
@@ -115,7 +115,7 @@ class Throttle:
         """Forget a queue that is gone."""
         self._hit_told_ms.pop(queue, None)
 
-    def tells_hit(self, work: Work, queue: Queue, allowance: Allowance) -> bool:
+    def tells_hit(self, work: UnitOfWork, queue: Queue, allowance: Allowance) -> bool:
         """Tell whether the rate limit holds a queue back and this should be told: at most once a second."""
         if allowance.again_at(work.steady_ms) is None:
             return False

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from penstock.core.job import Job, NewJob, Payload
     from penstock.core.queue import Queue
     from penstock.engine.engine import Engine
-    from penstock.engine.quota_check import Quotas
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.quota_check import QuotaCheck
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
-async def repeat(engine: Engine, work: Work, done: Sequence[Job]) -> None:
+async def repeat(engine: Engine, work: UnitOfWork, done: Sequence[Job]) -> None:
     """Push the successors of jobs that were just done. One whose unique key somebody else took meanwhile has none."""
     # The payloads first: those that are removed when done are gone with the flush. Then the flush, which frees unique keys.
     payloads = await work.tx.payload_load([job.id for job in done])
@@ -38,7 +38,7 @@ async def repeat(engine: Engine, work: Work, done: Sequence[Job]) -> None:
     await push_inside(work, pushes)
 
 
-async def _paced(quotas: Quotas, pushes: Sequence[tuple[Queue, NewJob]]) -> list[tuple[Queue, NewJob]]:
+async def _paced(quotas: QuotaCheck, pushes: Sequence[tuple[Queue, NewJob]]) -> list[tuple[Queue, NewJob]]:
     """Count jobs for their namespaces, and put off those that a quota has no room for: left out, nothing would follow them."""
     counts = Counter(queue.key.namespace for queue, _ in pushes)
     late = {namespace: list(delays) for namespace, delays in (await quotas.charge(counts)).items()}
@@ -55,7 +55,7 @@ def _put_off(new: NewJob, ms: int) -> NewJob:
     return msgspec.structs.replace(new, delay=delay, ttl=ttl)
 
 
-def _successor(work: Work, job: Job, payload: Payload) -> NewJob | None:
+def _successor(work: UnitOfWork, job: Job, payload: Payload) -> NewJob | None:
     try:
         return successor(job, payload, work.now_ms)
     except (InvalidInput, msgspec.DecodeError):  # a rule that nobody understands any more must not undo the ack

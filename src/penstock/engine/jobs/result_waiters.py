@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import JobRef, Work
+    from penstock.engine.unit_of_work import JobRef, UnitOfWork
     from penstock.store.contract import JournalBlock
 
 #: Events after which a job may have ended.
@@ -33,25 +33,25 @@ _ENDS = frozenset(
 )
 
 
-class Ending(NamedTuple):
+class JobOutcome(NamedTuple):
     """How a job ended: completed, with what its worker answered, or dead or removed."""
 
     completed: bool
     result: bytes | None = None
 
 
-class Completions:
+class ResultWaiters:
     """Who waits for which job. Told when the end of the job is as durable as an answer promises."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._waiting: dict[int, list[asyncio.Future[Ending | None]]] = {}
+        self._waiting: dict[int, list[asyncio.Future[JobOutcome | None]]] = {}
         self._namespaces: dict[int, str] = {}
         self._held: dict[str, int] = {}  #: how many wait of each namespace
         self._looks: set[asyncio.Task[None]] = set()
         self.size = 0
 
-    async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> Ending | None:
+    async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> JobOutcome | None:
         """Return how a job ended, at once if it has ended already, or None if it did not within the time given."""
         found = await self._engine.store.job_get(namespace, ref)
         if found is None:
@@ -63,7 +63,7 @@ class Completions:
             raise TooMany("Too many callers wait for jobs to end. Ask for the job's state instead.")
         held, most = self._held.get(namespace, 0), limits.waiters_max
         self._engine.shares.check("callers that wait for jobs to end", namespace, most=most, taken=self.size, held=held)
-        future: asyncio.Future[Ending | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[JobOutcome | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(job.id, []).append(future)
         self._namespaces[job.id] = namespace
         self.size += 1
@@ -78,7 +78,7 @@ class Completions:
             alarm.cancel()
             self._forget(job.id, future)
 
-    def answered(self, work: Work) -> None:
+    def answered(self, work: UnitOfWork) -> None:
         """Tell those who wait what a batch has ended."""
         if not self._waiting:
             return
@@ -86,7 +86,7 @@ class Completions:
             for future in self._waiting.get(job.id, ()):
                 if not future.done():
                     completed = arrow in (Arrow.COMPLETE, Arrow.COMPLETE_REMOVE)
-                    future.set_result(Ending(completed, work.results.get(job.id)))
+                    future.set_result(JobOutcome(completed, work.results.get(job.id)))
 
     def heard(self, blocks: Sequence[JournalBlock]) -> None:
         """Look into the jobs that somebody waits for and another server may have ended."""
@@ -119,15 +119,15 @@ class Completions:
                 if not future.done():
                     future.set_exception(QueueMoving())  # or it is gone; the fleet finds out
             return
-        ending = Ending(completed=False) if found is None else await self._ending(found[0])
+        ending = JobOutcome(completed=False) if found is None else await self._ending(found[0])
         for future in self._waiting.get(job_id, ()):
             if ending is not None and not future.done():
                 future.set_result(ending)
 
-    async def _ending(self, job: Job) -> Ending | None:
+    async def _ending(self, job: Job) -> JobOutcome | None:
         if job.state == State.COMPLETED:
-            return Ending(completed=True, result=await self._engine.store.result_get(job.id))
-        return Ending(completed=False) if job.state == State.DEAD else None
+            return JobOutcome(completed=True, result=await self._engine.store.result_get(job.id))
+        return JobOutcome(completed=False) if job.state == State.DEAD else None
 
     def send_everybody_home(self) -> None:
         """Let everybody's time run out, because the server is closing."""
@@ -135,7 +135,7 @@ class Completions:
             for future in futures:
                 _give_up(future)
 
-    def _forget(self, job_id: int, future: asyncio.Future[Ending | None]) -> None:
+    def _forget(self, job_id: int, future: asyncio.Future[JobOutcome | None]) -> None:
         futures = self._waiting[job_id]
         futures.remove(future)
         self.size -= 1
@@ -147,6 +147,6 @@ class Completions:
             del self._waiting[job_id], self._namespaces[job_id]
 
 
-def _give_up(future: asyncio.Future[Ending | None]) -> None:
+def _give_up(future: asyncio.Future[JobOutcome | None]) -> None:
     if not future.done():
         future.set_result(None)

@@ -15,20 +15,20 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.core.retry import after_failure
 from penstock.engine.command import Command, IfUnknown, Lane
 from penstock.engine.jobs.repeat import repeat
-from penstock.engine.prefetch.commands import call_back
+from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.core.queue import QueueKey
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import JobRef, Work
+    from penstock.engine.unit_of_work import JobRef, UnitOfWork
 
 #: What became of one item of a batch: None if it was done, or why not.
 ItemOutcome = PenstockError | None
 
 
-class Hold(NamedTuple):
+class LeaseRef(NamedTuple):
     """A worker's claim to a job. Without a token it is believed as long as the job is active."""
 
     ref: JobRef
@@ -46,7 +46,9 @@ class Settlement(Command[list[ItemOutcome]]):
 
     if_unknown = IfUnknown.SETTLE
 
-    def __init__(self, namespace: str | None, holds: Sequence[Hold], may: Callable[[QueueKey], bool] | None = None) -> None:
+    def __init__(
+        self, namespace: str | None, holds: Sequence[LeaseRef], may: Callable[[QueueKey], bool] | None = None
+    ) -> None:
         self.namespace = namespace
         self.holds = holds
         self.may = may
@@ -72,7 +74,7 @@ class Ack(Settlement):
     def __init__(
         self,
         namespace: str | None,
-        holds: Sequence[Hold],
+        holds: Sequence[LeaseRef],
         results: Sequence[bytes | None],
         may: Callable[[QueueKey], bool] | None = None,
         *,
@@ -83,7 +85,7 @@ class Ack(Settlement):
         self.removes = removes
 
 
-class Fail(Settlement):
+class Nack(Settlement):
     """Jobs failed: each is retried after its backoff, or dead if it has no attempts left.
 
     ``final``: trying again is no use, so each is dead whatever attempts it has left. ``stack``: where it failed, line by line;
@@ -96,7 +98,7 @@ class Fail(Settlement):
     def __init__(
         self,
         namespace: str | None,
-        holds: Sequence[Hold],
+        holds: Sequence[LeaseRef],
         error: str | None,
         *,
         final: bool = False,
@@ -123,7 +125,7 @@ class Renew(Settlement):
 
     __slots__ = ("leases_ms",)
 
-    def __init__(self, namespace: str, holds: Sequence[Hold], leases_ms: Sequence[int | None]) -> None:
+    def __init__(self, namespace: str, holds: Sequence[LeaseRef], leases_ms: Sequence[int | None]) -> None:
         super().__init__(namespace, holds)
         self.leases_ms = leases_ms
 
@@ -140,7 +142,7 @@ class Release(Settlement):
     def __init__(
         self,
         namespace: str | None,
-        holds: Sequence[Hold],
+        holds: Sequence[LeaseRef],
         may: Callable[[QueueKey], bool] | None = None,
         *,
         delay_ms: int = 0,
@@ -149,7 +151,7 @@ class Release(Settlement):
         self.delay_ms = delay_ms
 
 
-class PutBack(Settlement):
+class Requeue(Settlement):
     """Subscribers give jobs back, and say where to: no attempt is counted.
 
     ``arrow`` is RETURN (to the front), SEND_BACK (to the back) or SNOOZE (to the front, ``delay_ms`` from now, and that is
@@ -158,24 +160,24 @@ class PutBack(Settlement):
 
     __slots__ = ("arrow", "delay_ms")
 
-    def __init__(self, namespace: str, holds: Sequence[Hold], arrow: Arrow, delay_ms: int = 0) -> None:
+    def __init__(self, namespace: str, holds: Sequence[LeaseRef], arrow: Arrow, delay_ms: int = 0) -> None:
         super().__init__(namespace, holds)
         self.arrow = arrow
         self.delay_ms = delay_ms
 
 
-class Progress(Settlement):
+class ReportProgress(Settlement):
     """How far a worker is, from 0 to 100. Whoever reports progress is alive, so this renews the lease too."""
 
     __slots__ = ("message", "progress")
 
-    def __init__(self, namespace: str, holds: Sequence[Hold], progress: int, message: str | None) -> None:
+    def __init__(self, namespace: str, holds: Sequence[LeaseRef], progress: int, message: str | None) -> None:
         super().__init__(namespace, holds)
         self.progress = progress
         self.message = message
 
 
-async def ack(engine: Engine, work: Work, commands: Sequence[Ack]) -> None:
+async def ack(engine: Engine, work: UnitOfWork, commands: Sequence[Ack]) -> None:
     """Apply a batch of acknowledgements."""
     repeating: list[Job] = []
 
@@ -193,7 +195,7 @@ async def ack(engine: Engine, work: Work, commands: Sequence[Ack]) -> None:
     work.timings.append((engine.stats.ack_time, len(commands)))
 
 
-def complete(work: Work, job: Job, *, remove: bool = False) -> None:
+def complete(work: UnitOfWork, job: Job, *, remove: bool = False) -> None:
     """Take an active job to its good end. One that repeats is the caller's to bring back. ``remove``: see Ack."""
     work.completed += 1
     if remove or job.flags & JobFlag.REMOVE_ON_COMPLETE:
@@ -204,7 +206,7 @@ def complete(work: Work, job: Job, *, remove: bool = False) -> None:
             work.drop_payload(job)
 
 
-def complete_all(work: Work, jobs: Sequence[Job]) -> None:
+def complete_all(work: UnitOfWork, jobs: Sequence[Job]) -> None:
     """``complete`` for several active jobs."""
     kept = [job for job in jobs if not job.flags & JobFlag.REMOVE_ON_COMPLETE]
     if kept:
@@ -217,10 +219,10 @@ def complete_all(work: Work, jobs: Sequence[Job]) -> None:
     work.completed += len(jobs)
 
 
-async def fail(engine: Engine, work: Work, commands: Sequence[Fail]) -> None:
+async def nack(engine: Engine, work: UnitOfWork, commands: Sequence[Nack]) -> None:
     """Apply a batch of failures."""
 
-    def count(command: Fail, _index: int, job: Job) -> None:
+    def count(command: Nack, _index: int, job: Job) -> None:
         count_failure(
             work,
             job,
@@ -236,7 +238,7 @@ async def fail(engine: Engine, work: Work, commands: Sequence[Fail]) -> None:
 
 
 def count_failure(
-    work: Work,
+    work: UnitOfWork,
     job: Job,
     error: str | None,
     *,
@@ -275,7 +277,7 @@ def _shortened(stack: Sequence[str], lines_max: int | None) -> list[str]:
     return kept
 
 
-async def renew(engine: Engine, work: Work, commands: Sequence[Renew]) -> None:
+async def renew(engine: Engine, work: UnitOfWork, commands: Sequence[Renew]) -> None:
     """Apply a batch of heartbeats and extensions."""
 
     def extend(command: Renew, index: int, job: Job) -> None:
@@ -288,7 +290,7 @@ async def renew(engine: Engine, work: Work, commands: Sequence[Renew]) -> None:
     await settle(engine, work, commands, extend)
 
 
-async def release(engine: Engine, work: Work, commands: Sequence[Release]) -> None:
+async def release(engine: Engine, work: UnitOfWork, commands: Sequence[Release]) -> None:
     """Apply a batch of releases."""
 
     def give_back(command: Release, _index: int, job: Job) -> None:
@@ -304,11 +306,11 @@ async def release(engine: Engine, work: Work, commands: Sequence[Release]) -> No
     await settle(engine, work, commands, give_back)
 
 
-async def put_back(engine: Engine, work: Work, commands: Sequence[PutBack]) -> None:
+async def requeue(engine: Engine, work: UnitOfWork, commands: Sequence[Requeue]) -> None:
     """Apply a batch of jobs that are given back. Those that go to the front together keep their order among themselves."""
     to_front: list[Job] = []
 
-    def put(command: PutBack, _index: int, job: Job) -> None:
+    def put(command: Requeue, _index: int, job: Job) -> None:
         if command.arrow is Arrow.RETURN:
             to_front.append(job)
             return
@@ -324,10 +326,10 @@ async def put_back(engine: Engine, work: Work, commands: Sequence[PutBack]) -> N
             work.move(job, Arrow.RETURN)
 
 
-async def progress(engine: Engine, work: Work, commands: Sequence[Progress]) -> None:
+async def report_progress(engine: Engine, work: UnitOfWork, commands: Sequence[ReportProgress]) -> None:
     """Apply a batch of progress reports."""
 
-    def note(command: Progress, _index: int, job: Job) -> None:
+    def note(command: ReportProgress, _index: int, job: Job) -> None:
         details = details_of(job)
         details.progress_message = command.message
         put_details(job, details)
@@ -336,7 +338,7 @@ async def progress(engine: Engine, work: Work, commands: Sequence[Progress]) -> 
     await settle(engine, work, commands, note)
 
 
-async def settle(engine: Engine, work: Work, commands: Sequence[S], act: Callable[[S, int, Job], ItemOutcome]) -> None:
+async def settle(engine: Engine, work: UnitOfWork, commands: Sequence[S], act: Callable[[S, int, Job], ItemOutcome]) -> None:
     """Act on every job that is rightly held, and say of the others why not. ``act`` may return why it did nothing."""
     await work.prefetch([hold.ref for command in commands for hold in command.holds])
     for command in commands:
@@ -348,7 +350,7 @@ async def settle(engine: Engine, work: Work, commands: Sequence[S], act: Callabl
                 outcomes.append(error)
                 continue
             if hold.token is None and job is not None and job.started_at is None:
-                await call_back(engine, work, [job])
+                await withdraw_ready(engine, work, [job])
             problem = _why_not(job, hold)
             if job is not None and problem is None:
                 engine.handed.begin(work, job)
@@ -357,14 +359,14 @@ async def settle(engine: Engine, work: Work, commands: Sequence[S], act: Callabl
         work.answer(command, outcomes)
 
 
-async def find_held(work: Work, command: Settlement, hold: Hold) -> Job | None:
+async def find_held(work: UnitOfWork, command: Settlement, hold: LeaseRef) -> Job | None:
     """Find the job of a hold, if it is here and may be known. Raises QueueMoving."""
     if command.namespace is not None:
         return await work.find(command.namespace, hold.ref)
     return None if isinstance(hold.ref, str) else await work.known(hold.ref, command.may)
 
 
-def _why_not(job: Job | None, hold: Hold) -> ItemOutcome:
+def _why_not(job: Job | None, hold: LeaseRef) -> ItemOutcome:
     if job is None:
         return JobNotFound()
     if job.state != State.ACTIVE:

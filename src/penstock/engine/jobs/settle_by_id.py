@@ -16,7 +16,7 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command, IfUnknown, Lane
 from penstock.engine.jobs.repeat import repeat
 from penstock.engine.jobs.settle import complete_all, count_failure
-from penstock.engine.prefetch.commands import call_back
+from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from penstock.core.queue import QueueKey
     from penstock.engine.engine import Engine
     from penstock.engine.jobs.settle import ItemOutcome
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
 _ACTIVE, _COMPLETED = State.ACTIVE.value, State.COMPLETED.value
 
 
-class Receipt(NamedTuple):
+class ClaimedJob(NamedTuple):
     """A worker's word about one job: the queue it was taken from, and its id."""
 
     queue: QueueKey
@@ -47,7 +47,7 @@ class ById(Command[list["ItemOutcome"]]):
 
     if_unknown = IfUnknown.SETTLE_BY_ID
 
-    def __init__(self, receipts: Sequence[Receipt]) -> None:
+    def __init__(self, receipts: Sequence[ClaimedJob]) -> None:
         self.receipts = receipts
 
 
@@ -81,7 +81,7 @@ class RenewById(ById):
     __slots__ = ()
 
 
-async def renew_by_id(engine: Engine, work: Work, commands: Sequence[RenewById]) -> None:
+async def renew_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[RenewById]) -> None:
     """Apply a batch of heartbeats."""
     find = await _finder(engine, work, commands)
     for command in commands:
@@ -104,7 +104,7 @@ async def renew_by_id(engine: Engine, work: Work, commands: Sequence[RenewById])
         work.answer(command, outcomes)
 
 
-async def ack_by_id(engine: Engine, work: Work, commands: Sequence[AckById]) -> None:
+async def ack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[AckById]) -> None:
     """Apply a batch of acknowledgements."""
     find = await _finder(engine, work, commands)
     done: dict[int, Job] = {}
@@ -140,7 +140,7 @@ async def ack_by_id(engine: Engine, work: Work, commands: Sequence[AckById]) -> 
     work.timings.append((engine.stats.ack_time, len(commands)))
 
 
-async def nack_by_id(engine: Engine, work: Work, commands: Sequence[NackById]) -> None:
+async def nack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[NackById]) -> None:
     """Apply a batch of failures."""
     find = await _finder(engine, work, commands)
     for command in commands:
@@ -156,7 +156,7 @@ async def nack_by_id(engine: Engine, work: Work, commands: Sequence[NackById]) -
         work.answer(command, outcomes)
 
 
-def _fail(engine: Engine, work: Work, job: Job, error: str | None) -> ItemOutcome:
+def _fail(engine: Engine, work: UnitOfWork, job: Job, error: str | None) -> ItemOutcome:
     if job.state == _ACTIVE:
         engine.handed.begin(work, job)
         count_failure(work, job, error)
@@ -170,14 +170,16 @@ def _fail(engine: Engine, work: Work, job: Job, error: str | None) -> ItemOutcom
     return None
 
 
-async def _finder(engine: Engine, work: Work, commands: Sequence[ById]) -> Callable[[Receipt], Job | QueueMoving | None]:
+async def _finder(
+    engine: Engine, work: UnitOfWork, commands: Sequence[ById]
+) -> Callable[[ClaimedJob], Job | QueueMoving | None]:
     """Read all jobs that are meant; the returned function gives each, if it is on the queue that is meant.
 
     QueueMoving: that queue is on another shard.
     """
     ids = [receipt.id for command in commands for receipt in command.receipts]
     await work.prefetch(ids)
-    await call_back(engine, work, [work.at_hand(job_id) for job_id in ids] if engine.fast is not None else ())
+    await withdraw_ready(engine, work, [work.at_hand(job_id) for job_id in ids] if engine.fast is not None else ())
     numbers: dict[QueueKey, int | None] = {}
     strange: set[QueueKey] = set()
     for key in {receipt.queue for command in commands for receipt in command.receipts}:
@@ -186,7 +188,7 @@ async def _finder(engine: Engine, work: Work, commands: Sequence[ById]) -> Calla
         if work.tx.queue_away(key) is not None or (queue is None and work.is_strange(key)):
             strange.add(key)
 
-    def find(receipt: Receipt) -> Job | QueueMoving | None:
+    def find(receipt: ClaimedJob) -> Job | QueueMoving | None:
         if receipt.queue in strange:
             return QueueMoving()
         job = work.at_hand(receipt.id)
@@ -195,7 +197,7 @@ async def _finder(engine: Engine, work: Work, commands: Sequence[ById]) -> Calla
     return find
 
 
-def _not_there(receipt: Receipt) -> JobNotFound:
+def _not_there(receipt: ClaimedJob) -> JobNotFound:
     return JobNotFound(
         f"There is no message {receipt.id} in this topic: it was acknowledged or deleted before, or the id is not right."
     )

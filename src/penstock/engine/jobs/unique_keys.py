@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from penstock.core.job import Job, unique_key_is_over
 from penstock.engine.command import Command
-from penstock.engine.prefetch.commands import call_back
+from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.queue import QueueKey
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
 class UniqueKey(Command[Job | None]):
@@ -31,7 +31,7 @@ class UniqueKey(Command[Job | None]):
         self.only = only
 
 
-async def unique_key(engine: Engine, work: Work, commands: Sequence[UniqueKey]) -> None:
+async def unique_key(engine: Engine, work: UnitOfWork, commands: Sequence[UniqueKey]) -> None:
     """Apply a batch of questions about unique keys."""
     await work.flush_and_meet()
     for command in commands:
@@ -42,7 +42,7 @@ async def unique_key(engine: Engine, work: Work, commands: Sequence[UniqueKey]) 
             work.answer(command, None)
             continue
         if command.free:
-            await call_back(engine, work, [holder])
+            await withdraw_ready(engine, work, [holder])
             await work.flush()
             holder.unique_key = None
             await work.tx.job_rewrite([holder])

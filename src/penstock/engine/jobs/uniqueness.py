@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from penstock.core.dependencies import Afar
     from penstock.core.job import Dedup, Job, NewJob
     from penstock.core.queue import Queue, QueueKey
-    from penstock.engine.unit_of_work import JobRef, Work
+    from penstock.engine.unit_of_work import JobRef, UnitOfWork
 
 MISSPELT: Final = "jobId is spelled like an id that Penstock gives out. Choose another, or leave it out."
 
 
-class Names:
+class ExistingJobs:
     """Finds out who has a name already: a job in the store, or one made earlier in this batch."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: UnitOfWork) -> None:
         self._work = work
         self._custom: dict[tuple[int, str], Job] = {}
         self._unique: dict[tuple[int, str], Job] = {}
@@ -167,7 +167,7 @@ class Names:
         return job
 
 
-async def _replace(work: Work, job: Job, new: NewJob) -> None:
+async def _replace(work: UnitOfWork, job: Job, new: NewJob) -> None:
     """Make a job that nobody works on what another push says, as if it were new. Its id stays, and so do those that need it."""
     before = details_of(job)
     moments = moments_of(new, work.now_ms)

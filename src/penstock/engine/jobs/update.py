@@ -9,7 +9,7 @@ from penstock.core.errors import InvalidInput, JobNotFound, JobQuarantined, Pens
 from penstock.core.job import DeathReason, Payload, details_of, put_details, unique_key_is_over
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
-from penstock.engine.prefetch.commands import call_back
+from penstock.engine.prefetch.commands import withdraw_ready
 from penstock.store.contract import LogEntry
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import JobRef, Work
+    from penstock.engine.unit_of_work import JobRef, UnitOfWork
 
 #: Arrows whose value is a delay in ms, to be counted from the moment of the change.
 _DELAYING = (Arrow.POSTPONE, Arrow.RESCHEDULE)
@@ -79,7 +79,7 @@ class ClearLog(Command[None]):
         self.keep = keep
 
 
-async def move_job(engine: Engine, work: Work, commands: Sequence[MoveJob]) -> None:
+async def move_job(engine: Engine, work: UnitOfWork, commands: Sequence[MoveJob]) -> None:
     """Apply a batch of single moves."""
     await work.prefetch([command.ref for command in commands])
     for command in commands:
@@ -87,7 +87,7 @@ async def move_job(engine: Engine, work: Work, commands: Sequence[MoveJob]) -> N
             job = await _existing(work, command)
             if command.token is not None and job.state == State.ACTIVE and job.token != command.token:
                 raise StaleLease
-            await call_back(engine, work, [job])
+            await withdraw_ready(engine, work, [job])
             await follow(work, job, command.arrow, command.value)
         except PenstockError as error:
             work.refuse(command, error)
@@ -95,7 +95,7 @@ async def move_job(engine: Engine, work: Work, commands: Sequence[MoveJob]) -> N
             work.answer(command, None)
 
 
-async def follow(work: Work, job: Job, arrow: Arrow, value: int = 0) -> None:
+async def follow(work: UnitOfWork, job: Job, arrow: Arrow, value: int = 0) -> None:
     """Take a job along an arrow with everything that arrow needs besides the lifecycle's own effects."""
     if arrow in _DELAYING:
         value += work.now_ms
@@ -110,7 +110,7 @@ async def follow(work: Work, job: Job, arrow: Arrow, value: int = 0) -> None:
         await work.drop_result(job)
 
 
-async def _check_unique(work: Work, job: Job) -> None:
+async def _check_unique(work: UnitOfWork, job: Job) -> None:
     """A job that comes back to life needs its unique key, which another job may have by now."""
     if job.unique_key is None or job.state not in (State.DEAD, State.COMPLETED):
         return
@@ -122,12 +122,12 @@ async def _check_unique(work: Work, job: Job) -> None:
         raise WrongState(State(job.state).label, "Another live job has this job's uniqueKey.")
 
 
-async def edit_data(engine: Engine, work: Work, commands: Sequence[EditData]) -> None:
+async def edit_data(engine: Engine, work: UnitOfWork, commands: Sequence[EditData]) -> None:
     """Apply a batch of edits."""
     for command in commands:
         try:
             job = await _existing(work, command)
-            await call_back(engine, work, [job])
+            await withdraw_ready(engine, work, [job])
             old = (await work.tx.payload_load([job.id])).get(job.id)
             if old is None:
                 raise JobQuarantined
@@ -146,7 +146,7 @@ def _check_size(job: Job, data: bytes) -> None:
         raise InvalidInput(f"Job data too large: {len(data)} bytes, and the job's sizeLimit is {size_limit}")
 
 
-async def add_log(_engine: Engine, work: Work, commands: Sequence[AddLog]) -> None:
+async def add_log(_engine: Engine, work: UnitOfWork, commands: Sequence[AddLog]) -> None:
     """Apply a batch of log lines."""
     for command in commands:
         try:
@@ -163,7 +163,7 @@ async def add_log(_engine: Engine, work: Work, commands: Sequence[AddLog]) -> No
             work.answer(command, None)
 
 
-async def clear_log(_engine: Engine, work: Work, commands: Sequence[ClearLog]) -> None:
+async def clear_log(_engine: Engine, work: UnitOfWork, commands: Sequence[ClearLog]) -> None:
     """Apply a batch of emptied logs."""
     for command in commands:
         try:
@@ -176,7 +176,7 @@ async def clear_log(_engine: Engine, work: Work, commands: Sequence[ClearLog]) -
             work.answer(command, None)
 
 
-async def _existing(work: Work, command: MoveJob | EditData | AddLog | ClearLog) -> Job:
+async def _existing(work: UnitOfWork, command: MoveJob | EditData | AddLog | ClearLog) -> Job:
     job = await work.find(command.namespace, command.ref)
     if job is None:
         raise JobNotFound

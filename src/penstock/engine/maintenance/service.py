@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.queue import DlqConfig, Queue, QueueKey
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
 log = structlog.get_logger("penstock.keeper")
 
@@ -45,7 +45,7 @@ class Retention(msgspec.Struct, frozen=True):
     journal_age_ms: int = 7 * limits.DAY_MS
 
 
-class Keeper:
+class PeriodicService:
     """Base of the services. ``every_ms`` is the pause between two rounds."""
 
     every_ms = 5_000
@@ -121,7 +121,7 @@ class Keeper:
             self._book()
 
 
-class Healer(Keeper):
+class StoreRecovery(PeriodicService):
     """Gets the store out of trouble: looks for free space, or opens the files again."""
 
     every_ms = 1_000
@@ -134,7 +134,7 @@ class Healer(Keeper):
             self._engine.healed()
 
 
-class Neighbour(Keeper):
+class Membership(PeriodicService):
     """On a store that other servers use too: shows them that this one lives, and looks for what nobody told us of.
 
     A wake-up can be lost with the connection that carries it, and a job is passed over while a server holds it that dies.
@@ -157,7 +157,7 @@ class Neighbour(Keeper):
             engine.timer.arm()
 
 
-class Timekeeper(Keeper):
+class ClockMarker(PeriodicService):
     """On a store of our own: writes down how much time has been counted, while there are leases that go by it.
 
     After a new start of the machine it goes on from there.
@@ -171,7 +171,7 @@ class Timekeeper(Keeper):
             await self._engine.run(MarkClock())
 
 
-class Archivist(Keeper):
+class RetentionService(PeriodicService):
     """Forgets completed jobs and journal blocks that are too many or too old."""
 
     every_ms = 5_000
@@ -191,7 +191,7 @@ class Archivist(Keeper):
             pass
 
 
-class Undertaker(Keeper):
+class DeadLetterService(PeriodicService):
     """Looks after dead jobs, as each queue's dead-letter settings say: forgets them, or has them tried again."""
 
     every_ms = 5_000
@@ -264,7 +264,7 @@ class AutoRevive(Command[set[int]]):
         self.ids = ids
 
 
-async def trim_journal(_engine: Engine, work: Work, commands: Sequence[TrimJournal]) -> None:
+async def trim_journal(_engine: Engine, work: UnitOfWork, commands: Sequence[TrimJournal]) -> None:
     """Apply a batch of trims."""
     for command in commands:
         before = work.now_ms - command.keep.journal_age_ms
@@ -272,14 +272,14 @@ async def trim_journal(_engine: Engine, work: Work, commands: Sequence[TrimJourn
         work.answer(command, count)
 
 
-async def mark_clock(_engine: Engine, work: Work, commands: Sequence[MarkClock]) -> None:
+async def mark_clock(_engine: Engine, work: UnitOfWork, commands: Sequence[MarkClock]) -> None:
     """Save one mark for all."""
     await work.tx.clock_mark()
     for command in commands:
         work.answer(command, None)
 
 
-async def auto_revive(_engine: Engine, work: Work, commands: Sequence[AutoRevive]) -> None:
+async def auto_revive(_engine: Engine, work: UnitOfWork, commands: Sequence[AutoRevive]) -> None:
     """Apply a batch of automatic retries."""
     for command in commands:
         waiting: set[int] = set()
@@ -299,7 +299,7 @@ async def auto_revive(_engine: Engine, work: Work, commands: Sequence[AutoRevive
         work.answer(command, waiting)
 
 
-async def _revive_once(work: Work, job: Job, rule: DlqConfig) -> None:
+async def _revive_once(work: UnitOfWork, job: Job, rule: DlqConfig) -> None:
     details = details_of(job)
     if details.auto_retries < rule.max_auto_retries:
         await follow(work, job, Arrow.REVIVE)

@@ -12,21 +12,21 @@ from penstock.core.clock import settle
 from penstock.core.errors import FastPathFailed, PenstockError
 from penstock.engine.prefetch.commands import TakeBack
 from penstock.engine.prefetch.prefetcher import Prefetcher
-from penstock.engine.prefetch.unconfirmed_leases import At, Handed
+from penstock.engine.prefetch.unconfirmed_leases import At, UnconfirmedLease
 
 if TYPE_CHECKING:
     from penstock.core.job import Delivery
     from penstock.core.queue import Queue
     from penstock.engine.jobs.claim import Claim
-    from penstock.engine.prefetch.ready_cache import FastPath
+    from penstock.engine.prefetch.ready_cache import ReadyCache
 
 log = structlog.get_logger("penstock.fast")
 
 
-class Line:
+class ClaimQueue:
     """Callers line up; whatever they want together is taken from the list at once."""
 
-    def __init__(self, path: FastPath, queue: Queue) -> None:
+    def __init__(self, path: ReadyCache, queue: Queue) -> None:
         self._path = path
         self.key = queue.key
         self.number = queue.number
@@ -161,7 +161,7 @@ class Line:
             given += len(share)
             for job, _ in share:
                 lease_ms = path.lease_of(self.key, claim, job)
-                path.handed.add(job.token, Handed(job.id, at, lease_ms, claim.owner))
+                path.handed.add(job.token, UnconfirmedLease(job.id, at, lease_ms, claim.owner))
                 job.started_at, job.lease_ms = at.now_ms, lease_ms  # what its worker is told
             claim.future.set_result(share)
         path.count(given)

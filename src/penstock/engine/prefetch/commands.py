@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.queue import Queue, QueueKey, QueueSettings
     from penstock.engine.engine import Engine
-    from penstock.engine.prefetch.unconfirmed_leases import Handed
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLease
+    from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.contract import FastTransaction
 
 
-def _fast(work: Work) -> FastTransaction:
+def _fast(work: UnitOfWork) -> FastTransaction:
     return cast("FastTransaction", work.tx)
 
 
@@ -69,12 +69,12 @@ class TakeBack(Command[None]):
         self.epoch = epoch
 
 
-class Begin(Command[None]):
+class RecordLeases(Command[None]):
     """Write down who has what was handed out, by token."""
 
     __slots__ = ("handed",)
 
-    def __init__(self, handed: Mapping[int, Handed]) -> None:
+    def __init__(self, handed: Mapping[int, UnconfirmedLease]) -> None:
         self.handed = handed
 
 
@@ -108,7 +108,7 @@ class Look(Command[None]):
     __slots__ = ()
 
 
-async def call_back(engine: Engine, work: Work, jobs: Iterable[Job | None]) -> None:
+async def withdraw_ready(engine: Engine, work: UnitOfWork, jobs: Iterable[Job | None]) -> None:
     """Somebody means jobs without having been given them: those that are on a ready list get their places in line back."""
     if engine.fast is None:
         return
@@ -123,7 +123,7 @@ async def call_back(engine: Engine, work: Work, jobs: Iterable[Job | None]) -> N
                 work.move(job, Arrow.RELEASE)
 
 
-async def prefetch(engine: Engine, work: Work, commands: Sequence[Prefetch]) -> None:
+async def prefetch(engine: Engine, work: UnitOfWork, commands: Sequence[Prefetch]) -> None:
     """Apply a batch of prefetches."""
     for command in commands:
         queue = work.tx.queue_find(command.queue)
@@ -137,7 +137,7 @@ async def prefetch(engine: Engine, work: Work, commands: Sequence[Prefetch]) -> 
         work.answer(command, found)
 
 
-async def _announce(engine: Engine, work: Work, queue: Queue) -> bool:
+async def _announce(engine: Engine, work: UnitOfWork, queue: Queue) -> bool:
     """Let everybody know that a queue has a ready list from now on; False if Redis fails."""
     tx = _fast(work)
     if not await tx.hot_lock() and not (engine.fast is not None and await engine.fast.begin_lists(work.tx.generation)):
@@ -146,7 +146,7 @@ async def _announce(engine: Engine, work: Work, queue: Queue) -> bool:
     return True
 
 
-async def _set_aside(work: Work, command: Prefetch, queue: Queue, epoch: int) -> SetAside:
+async def _set_aside(work: UnitOfWork, command: Prefetch, queue: Queue, epoch: int) -> SetAside:
     """Lease the best jobs for a ready list that was announced before this transaction."""
     tx = _fast(work)
     jobs: list[Delivery] = []
@@ -167,7 +167,7 @@ async def _set_aside(work: Work, command: Prefetch, queue: Queue, epoch: int) ->
     return SetAside([], work.tx.generation, None)
 
 
-async def _still_here(work: Work, job_id: int) -> Job | None:
+async def _still_here(work: UnitOfWork, job_id: int) -> Job | None:
     """Return a job, unless its queue is on its way to another shard: there its lease ends, or its worker settles it."""
     try:
         return await work.known(job_id)
@@ -175,7 +175,7 @@ async def _still_here(work: Work, job_id: int) -> Job | None:
         return None
 
 
-async def take_back(_engine: Engine, work: Work, commands: Sequence[TakeBack]) -> None:
+async def take_back(_engine: Engine, work: UnitOfWork, commands: Sequence[TakeBack]) -> None:
     """Apply a batch of returns."""
     await work.prefetch([job_id for command in commands for job_id, _ in command.holds])
     for command in commands:
@@ -188,7 +188,7 @@ async def take_back(_engine: Engine, work: Work, commands: Sequence[TakeBack]) -
         work.answer(command, None)
 
 
-async def begin(_engine: Engine, work: Work, commands: Sequence[Begin]) -> None:
+async def record_leases(_engine: Engine, work: UnitOfWork, commands: Sequence[RecordLeases]) -> None:
     """Apply a batch of beginnings. Whoever has settled its job meanwhile is left alone."""
     await work.prefetch([handed.job_id for command in commands for handed in command.handed.values()])
     for command in commands:
@@ -203,14 +203,14 @@ async def begin(_engine: Engine, work: Work, commands: Sequence[Begin]) -> None:
         work.answer(command, None)
 
 
-async def abandon(_engine: Engine, work: Work, commands: Sequence[Abandon]) -> None:
+async def abandon(_engine: Engine, work: UnitOfWork, commands: Sequence[Abandon]) -> None:
     """Give up a generation, once."""
     for command in commands:
         given_up = bool(work.tx.hot) and await _fast(work).abandon(command.generation)
         work.answer(command, given_up)
 
 
-async def reclaim(engine: Engine, work: Work, commands: Sequence[Reclaim]) -> None:
+async def reclaim(engine: Engine, work: UnitOfWork, commands: Sequence[Reclaim]) -> None:
     """Release what nobody will hand out."""
     for command in commands:
         found = await _fast(work).job_set_aside(work.steady_ms, limits.fast_grace_ms, limits.slice_jobs_max)
@@ -224,14 +224,14 @@ async def reclaim(engine: Engine, work: Work, commands: Sequence[Reclaim]) -> No
         work.answer(command, len(found))
 
 
-async def noted(_engine: Engine, work: Work, commands: Sequence[Noted]) -> None:
+async def noted(_engine: Engine, work: UnitOfWork, commands: Sequence[Noted]) -> None:
     """Let the others know that they need not wait for this server."""
     for command in commands:
         await _fast(work).generation_noted(command.generation)
         work.answer(command, None)
 
 
-async def look(_engine: Engine, work: Work, commands: Sequence[Look]) -> None:
+async def look(_engine: Engine, work: UnitOfWork, commands: Sequence[Look]) -> None:
     """Nothing to do: the beginning of the transaction has read it."""
     for command in commands:
         work.answer(command, None)

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 from penstock.core import limits
 from penstock.core.errors import FastPathFailed
-from penstock.engine.maintenance.service import Keeper
-from penstock.engine.prefetch.commands import Begin, Noted, Reclaim
+from penstock.engine.maintenance.service import PeriodicService
+from penstock.engine.prefetch.commands import Noted, Reclaim, RecordLeases
 
 if TYPE_CHECKING:
-    from penstock.engine.prefetch.ready_cache import FastPath
+    from penstock.engine.prefetch.ready_cache import ReadyCache
 
 
-class LeaseDaemon(Keeper):
+class LeaseRecorder(PeriodicService):
     """Writes down who has what was handed out, takes back what nobody wants, and releases what was lost with a generation."""
 
     every_ms = 500
 
-    def __init__(self, path: FastPath) -> None:
+    def __init__(self, path: ReadyCache) -> None:
         super().__init__(path.engine)
         self._path = path
 
@@ -49,6 +49,6 @@ class LeaseDaemon(Keeper):
         """Write down everything that was handed out by now, or as many ms ago."""
         handed = self._path.handed
         while some := handed.older_than(self._engine.clock.steady_ms() + beyond_ms, limits.slice_jobs_max):
-            await self._engine.run(Begin(some))
+            await self._engine.run(RecordLeases(some))
             for token in some:
                 handed.forget(token)

@@ -14,9 +14,9 @@ from penstock.core.breaker import Breaker
 from penstock.core.errors import FastPathFailed, PenstockError
 from penstock.core.ids import random_name
 from penstock.engine.jobs.claim import Claim, lease_ms_of
-from penstock.engine.prefetch.claim_queue import Line
+from penstock.engine.prefetch.claim_queue import ClaimQueue
 from penstock.engine.prefetch.commands import Abandon, Look, TakeBack, may_be_hot
-from penstock.engine.prefetch.lease_recorder import LeaseDaemon
+from penstock.engine.prefetch.lease_recorder import LeaseRecorder
 from penstock.engine.prefetch.recovery import Recovery
 from penstock.store.redis.ready_lists import place_of
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import Command
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.contract import FastTransaction
     from penstock.store.redis.ready_lists import ReadyLists
 
 log = structlog.get_logger("penstock.fast")
 
 
-class FastPath:
+class ReadyCache:
     """Hand it to ``Engine.use``. ``hot_jobs``: claimed within a second, and still waiting, make a queue hot."""
 
     def __init__(self, engine: Engine, lists: ReadyLists, *, hot_jobs: int) -> None:
@@ -44,9 +44,9 @@ class FastPath:
         self.clock = engine.clock
         self.handed = engine.handed
         self.generation = 0
-        self.daemon = LeaseDaemon(self)
+        self.daemon = LeaseRecorder(self)
         self.lent = 0  #: jobs handed out from lists since the start
-        self._lines: dict[QueueKey, Line] = {}
+        self._lines: dict[QueueKey, ClaimQueue] = {}
         self.lost: Collection[int] = ()  #: queues whose list was lost, as of our latest transaction
         self._recovery = Recovery(self)
         self._heat: dict[QueueKey, tuple[int, int]] = {}  #: when counting began, and how many were claimed since
@@ -71,7 +71,7 @@ class FastPath:
 
         return fast
 
-    def _suits(self, line: Line, claim: Claim) -> bool:
+    def _suits(self, line: ClaimQueue, claim: Claim) -> bool:
         if claim.direct:
             return False
         queue = self.engine.store.queue_find(claim.queue)
@@ -89,7 +89,7 @@ class FastPath:
         assert claim.lease_ms is not None  # it joined the line
         return claim.lease_ms if queue is None else lease_ms_of(queue, claim, job)
 
-    def serve(self, work: Work, queue: Queue, newcomers: Sequence[Claim]) -> bool:
+    def serve(self, work: UnitOfWork, queue: Queue, newcomers: Sequence[Claim]) -> bool:
         """Take over callers of a queue that has a ready list, or has lost it, once the work is committed.
 
         False: they are not for us. The database serves nobody as long as something that was on a list stands before the rest.
@@ -128,7 +128,7 @@ class FastPath:
         await self.clear(key, then=serve)
         serve()
 
-    def leave_list(self, line: Line, claims: list[Claim]) -> None:
+    def leave_list(self, line: ClaimQueue, claims: list[Claim]) -> None:
         """Have the database serve callers of a line, without the list."""
         self.forget(line)
         self.start(self._serve_without_list(line.key, claims), "penstock-fast-clear")
@@ -149,7 +149,7 @@ class FastPath:
         claim.direct = True
         self.engine.put_back(claim)
 
-    def warm(self, work: Work, queue: Queue, claimed: int) -> None:
+    def warm(self, work: UnitOfWork, queue: Queue, claimed: int) -> None:
         """Count jobs that were claimed from the database; a queue that gives many and has more gets a ready list."""
         if queue.number not in work.tx.hot:
             cast("FastTransaction", work.tx).claims_unlisted(queue.number)
@@ -181,13 +181,13 @@ class FastPath:
             return False
         return True
 
-    def _line(self, queue: Queue) -> Line:
+    def _line(self, queue: Queue) -> ClaimQueue:
         line = self._lines.get(queue.key)
         if line is None:
-            line = self._lines[queue.key] = Line(self, queue)
+            line = self._lines[queue.key] = ClaimQueue(self, queue)
         return line
 
-    def forget(self, line: Line) -> None:
+    def forget(self, line: ClaimQueue) -> None:
         """A queue is not hot any more."""
         if self._lines.get(line.key) is line:
             del self._lines[line.key]
@@ -214,7 +214,7 @@ class FastPath:
 
     # Order.
 
-    async def offer(self, work: Work) -> None:
+    async def offer(self, work: UnitOfWork) -> None:
         """Before a commit is answered that made jobs ready in hot queues: have nothing behind them handed out.
 
         What is on the list of a queue whose settings were changed is taken back.
@@ -329,7 +329,7 @@ class FastPath:
         finally:
             self._giving_up = None
 
-    def saw(self, work: Work) -> None:
+    def saw(self, work: UnitOfWork) -> None:
         """Hear of every commit: somebody may have given up the lists."""
         if work.tx.generation >= self.generation:  # of two that were under way together, either may end first
             self.engine.hot = work.tx.hot

@@ -8,7 +8,7 @@ from penstock.core.ids import time_of
 
 if TYPE_CHECKING:
     from penstock.core.job import Job
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
 class At(NamedTuple):
@@ -22,7 +22,7 @@ class At(NamedTuple):
         raise NotImplementedError
 
 
-class Handed(NamedTuple):
+class UnconfirmedLease(NamedTuple):
     """A job that a worker has, and since when."""
 
     job_id: int
@@ -31,11 +31,11 @@ class Handed(NamedTuple):
     owner: str | None
 
 
-class HandedOut:
+class UnconfirmedLeases:
     """By lease token."""
 
     def __init__(self) -> None:
-        self._by_token: dict[int, Handed] = {}
+        self._by_token: dict[int, UnconfirmedLease] = {}
 
     def __len__(self) -> int:
         return len(self._by_token)
@@ -43,13 +43,13 @@ class HandedOut:
     def __contains__(self, token: int) -> bool:
         return token in self._by_token
 
-    def add(self, token: int, handed: Handed) -> None:
+    def add(self, token: int, handed: UnconfirmedLease) -> None:
         """Remember a job that was handed out."""
         self._by_token[token] = handed
 
-    def older_than(self, steady_ms: int, limit: int) -> dict[int, Handed]:
+    def older_than(self, steady_ms: int, limit: int) -> dict[int, UnconfirmedLease]:
         """Return some that were handed out before a moment, oldest first, by token."""
-        found: dict[int, Handed] = {}
+        found: dict[int, UnconfirmedLease] = {}
         for token, handed in self._by_token.items():
             if handed.at.steady_ms >= steady_ms or len(found) >= limit:
                 break
@@ -60,7 +60,7 @@ class HandedOut:
         """Forget a job that the database knows all about."""
         self._by_token.pop(token, None)
 
-    def begin(self, work: Work, job: Job) -> None:
+    def begin(self, work: UnitOfWork, job: Job) -> None:
         """A worker speaks of a job it has. If that was set aside, write down that it has it, since when, and for how long."""
         if job.started_at is not None:
             return

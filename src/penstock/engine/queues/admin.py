@@ -17,7 +17,7 @@ from penstock.core.lifecycle import Arrow, State, sources
 from penstock.engine.command import Command
 from penstock.engine.jobs.dead_letters import is_free
 from penstock.engine.jobs.update import follow
-from penstock.engine.prefetch.commands import call_back
+from penstock.engine.prefetch.commands import withdraw_ready
 from penstock.store.contract import Place, Selection
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import QueueKey, QueueSettings
     from penstock.engine.engine import Engine
     from penstock.engine.sharding.engine import AnyEngine
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
 #: All states in the order in which jobs go through them: what moves on while a long removal is under way is still met. Those
@@ -67,7 +67,7 @@ class Configure(Command[None]):
         self.note = note
 
 
-class Slice(Command[list["Job"]]):
+class MoveBatch(Command[list["Job"]]):
     """Take some jobs of a queue along one arrow, those that are still in one of the given states; answers which."""
 
     __slots__ = ("arrow", "ids", "queue", "states")
@@ -90,7 +90,7 @@ class Announce(Command[None]):
         self.note = note
 
 
-class Forget(Command[None]):
+class RemoveQueue(Command[None]):
     """Forget a queue and its settings, if it has no jobs."""
 
     __slots__ = ("queue",)
@@ -99,7 +99,7 @@ class Forget(Command[None]):
         self.queue = queue
 
 
-async def configure(_engine: Engine, work: Work, commands: Sequence[Configure]) -> None:
+async def configure(_engine: Engine, work: UnitOfWork, commands: Sequence[Configure]) -> None:
     """Apply a batch of settings."""
     for command in commands:
         try:
@@ -115,14 +115,14 @@ async def configure(_engine: Engine, work: Work, commands: Sequence[Configure]) 
         work.answer(command, None)
 
 
-async def slice_(engine: Engine, work: Work, commands: Sequence[Slice]) -> None:
+async def move_batch(engine: Engine, work: UnitOfWork, commands: Sequence[MoveBatch]) -> None:
     """Apply a batch of slices."""
     for command in commands:
         moved: list[Job] = []
         queue = work.tx.queue_find(command.queue)
         if queue is not None:
             await work.prefetch(command.ids)
-            await call_back(engine, work, [work.at_hand(job_id) for job_id in command.ids])
+            await withdraw_ready(engine, work, [work.at_hand(job_id) for job_id in command.ids])
             for job_id in command.ids:
                 job = await work.find(command.queue.namespace, job_id)
                 if job is not None and job.queue == queue.number and job.state in command.states:
@@ -134,7 +134,7 @@ async def slice_(engine: Engine, work: Work, commands: Sequence[Slice]) -> None:
         work.answer(command, moved)
 
 
-async def announce(_engine: Engine, work: Work, commands: Sequence[Announce]) -> None:
+async def announce(_engine: Engine, work: UnitOfWork, commands: Sequence[Announce]) -> None:
     """Apply a batch of announcements."""
     for command in commands:
         queue = work.tx.queue_find(command.queue)
@@ -143,7 +143,7 @@ async def announce(_engine: Engine, work: Work, commands: Sequence[Announce]) ->
         work.answer(command, None)
 
 
-async def forget(engine: Engine, work: Work, commands: Sequence[Forget]) -> None:
+async def remove_queue(engine: Engine, work: UnitOfWork, commands: Sequence[RemoveQueue]) -> None:
     """Apply a batch of forgotten queues."""
     await work.flush()
     for command in commands:
@@ -188,7 +188,7 @@ async def move_many(
             while left and goes_on() and (limit is None or count < limit):
                 some = left if limit is None else left[: limit - count]
                 left = left[len(some) :]  # others may be at the same: what they have moved does not count
-                done = await engine.run(Slice(queue, arrow, wanted, some))
+                done = await engine.run(MoveBatch(queue, arrow, wanted, some))
                 count += len(done)
                 if moved is not None:
                     moved(done)
@@ -247,7 +247,7 @@ async def clean(engine: AnyEngine, queue: QueueKey, grace_ms: int, states: tuple
 async def obliterate(engine: AnyEngine, queue: QueueKey) -> int:
     """Remove a queue with everything in it."""
     count = await _remove_all(engine, queue)
-    await engine.run(Forget(queue))
+    await engine.run(RemoveQueue(queue))
     return count
 
 
@@ -282,7 +282,7 @@ async def revive_some(engine: AnyEngine, queue: QueueKey, ids: Sequence[int]) ->
     count = 0
     for start in range(0, len(ids), limits.slice_jobs_max):
         some = ids[start : start + limits.slice_jobs_max]
-        done = await engine.run(Slice(queue, Arrow.REVIVE, (State.DEAD,), some))
+        done = await engine.run(MoveBatch(queue, Arrow.REVIVE, (State.DEAD,), some))
         count += len(done)
     await engine.run(Announce(queue, EventKind.DLQ_RETRY_ALL, count))
     return count

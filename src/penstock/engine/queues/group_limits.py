@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
 class ConfigureGroup(Command[bool]):
@@ -58,7 +58,7 @@ class AskGroup(Command[tuple[GroupLimits, int]]):
         self.group = group
 
 
-async def configure_group(_engine: Engine, work: Work, commands: Sequence[ConfigureGroup]) -> None:
+async def configure_group(_engine: Engine, work: UnitOfWork, commands: Sequence[ConfigureGroup]) -> None:
     """Apply a batch of changes to groups."""
     await work.flush()
     for command in commands:
@@ -89,7 +89,7 @@ async def configure_group(_engine: Engine, work: Work, commands: Sequence[Config
         work.answer(command, True)
 
 
-async def ask_for_groups(_engine: Engine, work: Work, commands: Sequence[AskForGroups]) -> None:
+async def ask_for_groups(_engine: Engine, work: UnitOfWork, commands: Sequence[AskForGroups]) -> None:
     """Apply a batch of what workers ask for all groups."""
     for command in commands:
         try:
@@ -105,7 +105,7 @@ async def ask_for_groups(_engine: Engine, work: Work, commands: Sequence[AskForG
         work.answer(command, None)
 
 
-async def forget_unused(work: Work, queue: Queue) -> None:
+async def forget_unused(work: UnitOfWork, queue: Queue) -> None:
     """Forget what workers asked for all groups if it has ended, and that groups are limited if none is any more.
 
     Groups whose limits nobody counts any more would not be looked at again: so nobody may add one until the commit.
@@ -124,7 +124,7 @@ async def forget_unused(work: Work, queue: Queue) -> None:
             await _save(work, queue, limits_groups=False)
 
 
-async def reopen(work: Work, queue: Queue) -> int | None:
+async def reopen(work: UnitOfWork, queue: Queue) -> int | None:
     """Have time let groups go on before a claim; return the steady moment at which it does for the next, in ms."""
     defaults = queue.settings.group_defaults
     if defaults is not None and work.now_ms >= defaults.until:
@@ -132,13 +132,13 @@ async def reopen(work: Work, queue: Queue) -> int | None:
     return await work.tx.group_reopen(queue, limits.groups_reopened_max)
 
 
-async def _save(work: Work, queue: Queue, **changes: object) -> None:
+async def _save(work: UnitOfWork, queue: Queue, **changes: object) -> None:
     queue = work.tx.queue_by_number(queue.number)
     await work.tx.queue_save(queue, msgspec.structs.replace(queue.settings, **changes), queue.created_at)
     work.reconfigured.add(queue.key)
 
 
-async def ask_group(_engine: Engine, work: Work, commands: Sequence[AskGroup]) -> None:
+async def ask_group(_engine: Engine, work: UnitOfWork, commands: Sequence[AskGroup]) -> None:
     """Apply a batch of questions about groups."""
     await work.flush()
     for command in commands:
@@ -146,7 +146,7 @@ async def ask_group(_engine: Engine, work: Work, commands: Sequence[AskGroup]) -
         work.answer(command, (found, work.steady_ms))
 
 
-async def _limits_of(work: Work, queue: Queue | None, group: str) -> GroupLimits:
+async def _limits_of(work: UnitOfWork, queue: Queue | None, group: str) -> GroupLimits:
     stored = None
     if queue is not None and queue.settings.limits_groups:
         stored = await work.tx.group_load(queue, group)

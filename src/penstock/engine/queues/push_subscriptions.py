@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
 class AddSubscription(Command[PushSubscription]):
@@ -49,7 +49,7 @@ class RemoveSubscription(Command[None]):
         self.may = may
 
 
-async def add_subscription(engine: Engine, work: Work, commands: Sequence[AddSubscription]) -> None:
+async def add_subscription(engine: Engine, work: UnitOfWork, commands: Sequence[AddSubscription]) -> None:
     """Apply a batch of registrations."""
     for command in commands:
         try:
@@ -82,7 +82,7 @@ def _check_room(engine: Engine, queue: Queue) -> None:
     engine.shares.check("push subscriptions", namespace, most=most, taken=taken, held=held)
 
 
-async def remove_subscription(engine: Engine, work: Work, commands: Sequence[RemoveSubscription]) -> None:
+async def remove_subscription(engine: Engine, work: UnitOfWork, commands: Sequence[RemoveSubscription]) -> None:
     """Apply a batch of removals."""
     for command in commands:
         found = _find(engine, command)
@@ -96,7 +96,7 @@ async def remove_subscription(engine: Engine, work: Work, commands: Sequence[Rem
             work.answer(command, None)
 
 
-async def _save(engine: Engine, work: Work, queue: Queue, subscriptions: tuple[PushSubscription, ...]) -> None:
+async def _save(engine: Engine, work: UnitOfWork, queue: Queue, subscriptions: tuple[PushSubscription, ...]) -> None:
     settings = msgspec.structs.replace(queue.settings, subscriptions=subscriptions)
     await work.tx.queue_save(queue, settings, queue.created_at)
     work.tell(EventKind.CONFIG_MESSAGES_CHANGED, queue)

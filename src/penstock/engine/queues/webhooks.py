@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
 class AddWebhook(Command[Webhook]):
@@ -65,7 +65,7 @@ class NoteDeliveries(Command[None]):
         self.progress = progress
 
 
-async def add_webhook(engine: Engine, work: Work, commands: Sequence[AddWebhook]) -> None:
+async def add_webhook(engine: Engine, work: UnitOfWork, commands: Sequence[AddWebhook]) -> None:
     """Apply a batch of registrations."""
     for command in commands:
         try:
@@ -101,7 +101,7 @@ def _check_room(engine: Engine, command: AddWebhook) -> None:
         engine.shares.check("webhooks", command.namespace, most=limits.webhooks_max, taken=len(webhooks), held=held)
 
 
-async def remove_webhook(engine: Engine, work: Work, commands: Sequence[RemoveWebhook]) -> None:
+async def remove_webhook(engine: Engine, work: UnitOfWork, commands: Sequence[RemoveWebhook]) -> None:
     """Apply a batch of removals."""
     for command in commands:
         if find(engine, command.namespace, command.webhook_id) is None:
@@ -113,7 +113,7 @@ async def remove_webhook(engine: Engine, work: Work, commands: Sequence[RemoveWe
         work.answer(command, None)
 
 
-async def enable_webhook(engine: Engine, work: Work, commands: Sequence[EnableWebhook]) -> None:
+async def enable_webhook(engine: Engine, work: UnitOfWork, commands: Sequence[EnableWebhook]) -> None:
     """Apply a batch of switches."""
     for command in commands:
         webhook = find(engine, command.namespace, command.webhook_id)
@@ -127,7 +127,7 @@ async def enable_webhook(engine: Engine, work: Work, commands: Sequence[EnableWe
         work.answer(command, None)
 
 
-async def note_deliveries(engine: Engine, work: Work, commands: Sequence[NoteDeliveries]) -> None:
+async def note_deliveries(engine: Engine, work: UnitOfWork, commands: Sequence[NoteDeliveries]) -> None:
     """Apply a batch of notes. A cursor never goes back: one that was switched on again meanwhile is ahead already.
 
     Nor does it point behind the end of the journal: a failing disk may have taken back what it was read from.
@@ -154,9 +154,9 @@ def find(engine: Engine, namespace: str, webhook_id: int) -> Webhook | None:
     return None if webhook is None or webhook.namespace != namespace else webhook
 
 
-def _tell(work: Work, kind: EventKind, namespace: str, webhook_id: int, **more: object) -> None:
+def _tell(work: UnitOfWork, kind: EventKind, namespace: str, webhook_id: int, **more: object) -> None:
     work.tx.journal([queue_event(kind, 0, {"id": ids.to_uuid(webhook_id), **more}, namespace=namespace)])
 
 
-def _changed(engine: Engine, work: Work) -> None:
+def _changed(engine: Engine, work: UnitOfWork) -> None:
     work.after_commit += engine.when_webhooks_change

@@ -35,13 +35,13 @@ from penstock.core.errors import (
 from penstock.core.ids import SHARDS_MAX, from_uuid, shard_of, to_uuid
 from penstock.core.job import details_of
 from penstock.core.queue import QueueKey, Standing
-from penstock.engine.event_feed import Feed
-from penstock.engine.jobs.claim import Claim, Nudge
+from penstock.engine.event_feed import EventFeed
+from penstock.engine.jobs.claim import Claim, RecheckQueue
 from penstock.engine.jobs.dead_letters import SettleDead
-from penstock.engine.jobs.dependencies import Adopt, CancelChildren, Unneed
+from penstock.engine.jobs.dependencies import Adopt, CancelChildren, DropDependency
 from penstock.engine.jobs.flow_push import PushFlow, push_flow_on_shards
 from penstock.engine.jobs.push import Push, PushAcross
-from penstock.engine.jobs.result_waiters import Ending
+from penstock.engine.jobs.result_waiters import JobOutcome
 from penstock.engine.jobs.settle import Ack, Renew, Settlement
 from penstock.engine.jobs.settle_by_id import AckById, NackById, RenewById
 from penstock.engine.jobs.update import AddLog, ClearLog, EditData, MoveJob
@@ -49,7 +49,7 @@ from penstock.engine.queues.crons import RemoveCron, SaveCron
 from penstock.engine.queues.push_subscriptions import RemoveSubscription
 from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWebhook
 from penstock.engine.quota_check import metered
-from penstock.engine.sharding.name_registry import Registrar
+from penstock.engine.sharding.name_registry import NameRegistry
 from penstock.engine.sharding.push import Pushing, is_plain
 from penstock.engine.sharding.rebalancer import Rebalancer
 from penstock.engine.sharding.remote_dependencies import Auditor, CancelIdle, Relayer
@@ -65,11 +65,11 @@ if TYPE_CHECKING:
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.engine import Engine
     from penstock.engine.jobs.settle import ItemOutcome
-    from penstock.engine.maintenance.service import Keeper
-    from penstock.engine.quota_check import Admit, Quotas
-    from penstock.engine.stats import Stats
+    from penstock.engine.maintenance.service import PeriodicService
+    from penstock.engine.quota_check import Admit, QuotaCheck
+    from penstock.engine.stats import EngineStats
     from penstock.engine.unit_of_work import JobRef
-    from penstock.engine.worker_registry import Workers
+    from penstock.engine.worker_registry import WorkerRegistry
     from penstock.store.contract import JournalBlock
 
 T = TypeVar("T")
@@ -80,14 +80,14 @@ def _within(namespace: str | None) -> Callable[[QueueKey], bool]:
     return lambda queue: namespace in (None, queue.namespace)
 
 
-class ShardFeed(Feed):
+class ShardFeed(EventFeed):
     """The feed of one shard, which is part of the feed of the fleet.
 
     Numbers of events are a shard's own. So that a client can go on where it was, whichever shard the last event it saw came
     from, each is told with the numbers of all shards: ``12-7-30`` has seen the first shard up to 12, the second up to 7.
     """
 
-    def __init__(self, whole: Feed, positions: list[int], shard: int) -> None:
+    def __init__(self, whole: EventFeed, positions: list[int], shard: int) -> None:
         super().__init__()
         self.removed = whole.removed
         self._whole = whole
@@ -111,10 +111,12 @@ class ShardFeed(Feed):
         self._whole.hear(block)
 
 
-class Fleet:
+class ShardedEngine:
     """See ``Engine`` for what each method promises. Made from engines that share a feed, statistics and workers."""
 
-    def __init__(self, engines: Sequence[Engine], feed: Feed, stats: Stats, workers: Workers, clock: Clock) -> None:
+    def __init__(
+        self, engines: Sequence[Engine], feed: EventFeed, stats: EngineStats, workers: WorkerRegistry, clock: Clock
+    ) -> None:
         assert 0 < len(engines) <= SHARDS_MAX
         self.engines = tuple(engines)
         self.feed = feed
@@ -126,7 +128,7 @@ class Fleet:
         self._held: dict[AnyCommand, asyncio.Task[None]] = {}  #: about queues that are on their way to another shard
         for engine in engines:
             engine.when_away(self._send_on)
-        self.quotas: Quotas | None = None  #: asked before rows are staged
+        self.quotas: QuotaCheck | None = None  #: asked before rows are staged
         self.rebalancer = Rebalancer(self)
         self._split: dict[type[AnyCommand], Callable[[Any], Awaitable[Any]]] = {
             SaveCron: self._save_cron,
@@ -140,7 +142,7 @@ class Fleet:
             AddLog: self._by_ref,
             ClearLog: self._by_ref,
             CancelChildren: self._cancel_children,
-            Unneed: self._unneed,
+            DropDependency: self._unneed,
             Adopt: self._adopt,
             PushAcross: self._push_across,
             PushFlow: lambda command: push_flow_on_shards(self, command),
@@ -152,10 +154,10 @@ class Fleet:
         self.relayers = [Relayer(engine, [other for other in engines if other is not engine]) for engine in engines]
         for engine, relayer in zip(engines, self.relayers, strict=True):
             engine.wake_relays = relayer.wake
-        self._keepers: list[Keeper] = [
+        self._keepers: list[PeriodicService] = [
             *self.relayers,
             *(Auditor(engine, engines, self.store.shards_of) for engine in engines),
-            *(Registrar(engine, engines) for engine in engines),
+            *(NameRegistry(engine, engines) for engine in engines),
         ]
 
     # Which engine.
@@ -201,7 +203,7 @@ class Fleet:
 
     def _send_on(self, command: AnyCommand, _error: Exception) -> bool:
         """Take over a command that a shard refused because its queue is not there; False if that is not for us to do."""
-        if isinstance(command, Nudge) or not isinstance(getattr(command, "queue", None), QueueKey):
+        if isinstance(command, RecheckQueue) or not isinstance(getattr(command, "queue", None), QueueKey):
             return False
         if len(self._held) >= limits.held_commands_max:
             return False
@@ -273,7 +275,7 @@ class Fleet:
         answer: T = await self._split[type(command)](command)
         return answer
 
-    async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> Ending | None:
+    async def wait(self, namespace: str, ref: JobRef, timeout_ms: int) -> JobOutcome | None:
         """Return how a job ended: see ``Completions.wait``."""
         until = self.clock.steady_ms() + timeout_ms
         begun = False
@@ -287,7 +289,7 @@ class Fleet:
             except JobNotFound:
                 if not begun:
                     raise
-                return Ending(completed=False)
+                return JobOutcome(completed=False)
             if not left_ms:
                 return None
             await pause(self.clock, limits.move_look_ms)
@@ -423,20 +425,22 @@ class Fleet:
 
     # Flows.
 
-    async def _unneed(self, command: Unneed) -> bool:
+    async def _unneed(self, command: DropDependency) -> bool:
         return await self._patiently(lambda: self._unneed_now(command))
 
-    async def _unneed_now(self, command: Unneed) -> bool:
+    async def _unneed_now(self, command: DropDependency) -> bool:
         """Let jobs of all shards go on without a job. It may be gone, and still be needed somewhere."""
         found = await self.store.job_get(command.namespace, command.needed)
         refs = {command.needed} if found is None else {command.needed, found[0].id}
-        dropped = [await self._found(engine, Unneed(command.namespace, ref)) for ref in refs for engine in self.engines]
+        dropped = [
+            await self._found(engine, DropDependency(command.namespace, ref)) for ref in refs for engine in self.engines
+        ]
         if all(each is None for each in dropped):
             raise JobNotFound
         return any(dropped)
 
     @staticmethod
-    async def _found(engine: Engine, command: Unneed) -> bool | None:
+    async def _found(engine: Engine, command: DropDependency) -> bool | None:
         try:
             return await engine.run(command)
         except JobNotFound:
@@ -584,7 +588,7 @@ class Fleet:
         """Push to several queues: all or none on each shard, the jobs of each part in order."""
         return await Pushing(self, command.parts, command.asked_ms).run()
 
-    def meter(self, admit: Admit, quotas: Quotas) -> None:
+    def meter(self, admit: Admit, quotas: QuotaCheck) -> None:
         """Ask ``admit`` before every push from now on, and ``quotas`` before rows are staged. Without it that costs nothing."""
         self.quotas = quotas
         for engine in self.engines:  # they ask for what crons and repeated jobs push
@@ -644,4 +648,4 @@ class Fleet:
 
 
 #: What doors talk to.
-AnyEngine: TypeAlias = "Engine | Fleet"
+AnyEngine: TypeAlias = "Engine | ShardedEngine"

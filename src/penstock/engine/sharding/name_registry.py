@@ -19,16 +19,16 @@ from penstock.core.errors import QueueMoving
 from penstock.core.reservations import Reservation
 from penstock.core.sharding import home_of
 from penstock.engine.command import Command
-from penstock.engine.maintenance.service import Keeper
+from penstock.engine.maintenance.service import PeriodicService
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
-class Wish(NamedTuple):
+class NameRequest(NamedTuple):
     """A name that somebody wants to give on a shard."""
 
     namespace: str
@@ -37,14 +37,14 @@ class Wish(NamedTuple):
     instead: int = 0  #: ticket of the reservation to be taken over
 
 
-class Held(NamedTuple):
+class NameOwner(NamedTuple):
     """Who has a name, and for how long in ms."""
 
     reservation: Reservation
     age_ms: int
 
 
-class Reserve(Command[list[Held]]):
+class Reserve(Command[list[NameOwner]]):
     """Reserve names at their home, as far as they are free; answers who has each of them now.
 
     ``durable``: a job that is to have one of them is as durable as that.
@@ -54,7 +54,7 @@ class Reserve(Command[list[Held]]):
 
     grows = True
 
-    def __init__(self, wishes: Sequence[Wish], *, durable: bool = False) -> None:
+    def __init__(self, wishes: Sequence[NameRequest], *, durable: bool = False) -> None:
         self.wishes = wishes
         self.durable = durable
 
@@ -105,7 +105,7 @@ class PutNames(Command[None]):
         self.reservations = reservations
 
 
-async def reserve(_engine: Engine, work: Work, commands: Sequence[Reserve]) -> None:
+async def reserve(_engine: Engine, work: UnitOfWork, commands: Sequence[Reserve]) -> None:
     """Apply a batch of reservations."""
     layout = work.tx.layout
     if layout is not None and layout.may_be_elsewhere:  # whose home is another shard by now
@@ -119,7 +119,7 @@ async def reserve(_engine: Engine, work: Work, commands: Sequence[Reserve]) -> N
     known = await work.tx.name_load(wanted)
     changed: dict[tuple[str, str], tuple[Reservation, int]] = {}
     for command in commands:
-        held: list[Held] = []
+        held: list[NameOwner] = []
         for wish in command.wishes:
             key = wish.namespace, wish.name
             has = known.get(key)
@@ -130,13 +130,13 @@ async def reserve(_engine: Engine, work: Work, commands: Sequence[Reserve]) -> N
             elif has.shard == wish.shard and work.now_ms - has.at > limits.ticket_renew_ms:
                 has = known[key] = has._replace(at=work.now_ms)  # the same ticket: others may be going by it
                 changed[key] = has, read_with
-            held.append(Held(has, max(0, work.now_ms - has.at)))
+            held.append(NameOwner(has, max(0, work.now_ms - has.at)))
         work.answer(command, held)
     if changed:
         await work.tx.name_save(list(changed.values()))
 
 
-async def withdraw(engine: Engine, work: Work, commands: Sequence[Withdraw]) -> None:
+async def withdraw(engine: Engine, work: UnitOfWork, commands: Sequence[Withdraw]) -> None:
     """Apply a batch of withdrawals."""
     await work.tx.ticket_withdraw([each.ticket for command in commands if not command.old for each in command.reservations])
     for command in commands:
@@ -154,7 +154,7 @@ async def withdraw(engine: Engine, work: Work, commands: Sequence[Withdraw]) -> 
         work.answer(command, [each.key in taken for each in command.reservations])
 
 
-async def forget_names(_engine: Engine, work: Work, commands: Sequence[ForgetNames]) -> None:
+async def forget_names(_engine: Engine, work: UnitOfWork, commands: Sequence[ForgetNames]) -> None:
     """Apply a batch of removals."""
     for command in commands:
         if command.reservations:
@@ -163,13 +163,13 @@ async def forget_names(_engine: Engine, work: Work, commands: Sequence[ForgetNam
     await work.tx.ticket_trim(work.now_ms - limits.tickets_kept_ms, limits.sweep_jobs_max)
 
 
-async def list_names(_engine: Engine, work: Work, commands: Sequence[ListNames]) -> None:
+async def list_names(_engine: Engine, work: UnitOfWork, commands: Sequence[ListNames]) -> None:
     """Apply a batch of questions for reservations."""
     for command in commands:
         work.answer(command, await work.tx.name_page(command.after, limits.slice_jobs_max))
 
 
-async def put_names(_engine: Engine, work: Work, commands: Sequence[PutNames]) -> None:
+async def put_names(_engine: Engine, work: UnitOfWork, commands: Sequence[PutNames]) -> None:
     """Apply a batch of reservations that have moved."""
     for command in commands:
         known = await work.tx.name_load([each.key for each in command.reservations])
@@ -179,7 +179,7 @@ async def put_names(_engine: Engine, work: Work, commands: Sequence[PutNames]) -
         work.answer(command, None)
 
 
-class Registrar(Keeper):
+class NameRegistry(PeriodicService):
     """Removes reservations of names whose jobs are gone, and withdrawn tickets that nobody can show any more."""
 
     every_ms = 5 * limits.MINUTE_MS

@@ -30,9 +30,9 @@ from penstock.core.reservations import Permit
 from penstock.core.sharding import home_of
 from penstock.engine.jobs.push import Push, PushAcross, PushAgain
 from penstock.engine.jobs.uniqueness import MISSPELT
-from penstock.engine.queues.admin import Slice
-from penstock.engine.sharding.name_registry import Reserve, Wish, Withdraw
-from penstock.engine.sharding.remote_dependencies import Await
+from penstock.engine.queues.admin import MoveBatch
+from penstock.engine.sharding.name_registry import NameRequest, Reserve, Withdraw
+from penstock.engine.sharding.remote_dependencies import WatchJobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from penstock.core.queue import QueueKey
     from penstock.core.reservations import Reservation
     from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import Fleet
-    from penstock.engine.sharding.name_registry import Held
+    from penstock.engine.sharding.engine import ShardedEngine
+    from penstock.engine.sharding.name_registry import NameOwner
 
 _Name = tuple[str, str]
 
@@ -91,7 +91,7 @@ class Pushing:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: ShardedEngine,
         parts: Sequence[tuple[QueueKey, Sequence[NewJob]]],
         asked_ms: int | None,
         room: int | None = None,
@@ -160,7 +160,7 @@ class Pushing:
             for start in range(0, len(numbers), limits.slice_jobs_max):
                 some = numbers[start : start + limits.slice_jobs_max]
                 with contextlib.suppress(PenstockError):
-                    for job in await self._fleet.run(Slice(queue, Arrow.CANCEL, (State.WAITING, State.DELAYED), some)):
+                    for job in await self._fleet.run(MoveBatch(queue, Arrow.CANCEL, (State.WAITING, State.DELAYED), some)):
                         del self._answers[places[job.id]]
 
     async def _try(self) -> None:
@@ -249,23 +249,23 @@ class Pushing:
 
         One home after the other: who has to wait for somebody at one has nothing at the next that somebody may wait for.
         """
-        homes: dict[int, dict[_Name, Wish]] = {}
+        homes: dict[int, dict[_Name, NameRequest]] = {}
         for item in items:
             if item.name is not None:
                 home = homes.setdefault(home_of(*item.name, self._fleet.store.spread), {})
-                home.setdefault(item.name, Wish(*item.name, item.shard, self._instead.get(item.name, 0)))
+                home.setdefault(item.name, NameRequest(*item.name, item.shard, self._instead.get(item.name, 0)))
         places: dict[_Name, Reservation] = {}
         for number in sorted(homes):
             await self._reserve_at(number, homes[number], places)
         return places
 
-    async def _reserve_at(self, home: int, wishes: dict[_Name, Wish], places: dict[_Name, Reservation]) -> None:
+    async def _reserve_at(self, home: int, wishes: dict[_Name, NameRequest], places: dict[_Name, Reservation]) -> None:
         clock = self._fleet.clock
         patient_until = clock.steady_ms() + limits.name_wait_ms
         while wishes:
             if clock.steady_ms() > patient_until + limits.name_wait_ms:  # it goes back and forth
                 raise NameContested
-            strange: dict[int, list[Held]] = {}
+            strange: dict[int, list[NameOwner]] = {}
             for held in await self._ask_home(home, list(wishes.values())):
                 if held.reservation.shard == wishes[held.reservation.key].shard:
                     places[held.reservation.key] = held.reservation
@@ -300,13 +300,13 @@ class Pushing:
                 if await self._fleet.store.name_places(namespace, names):
                     raise NameContested
 
-    async def _ask_home(self, home: int, wishes: Sequence[Wish]) -> list[Held]:
+    async def _ask_home(self, home: int, wishes: Sequence[NameRequest]) -> list[NameOwner]:
         try:
             return await self._engines[home].run(Reserve(wishes, durable=self._durable))
         except StorageFailed as error:
             raise StorageFailed(f"Shard {home} looks after this jobId and cannot be asked ({error})") from error
 
-    async def _without_job(self, shard: int, several: Sequence[Held]) -> list[Held]:
+    async def _without_job(self, shard: int, several: Sequence[NameOwner]) -> list[NameOwner]:
         """Return who holds a name that no job has on its shard."""
         store = self._engines[shard].store
         taken: set[_Name] = set()
@@ -339,7 +339,10 @@ class Pushing:
             if shards[number] != shard and shards[number] < len(self._engines):
                 afar.setdefault(shards[number], []).append(ref)
         answers = await asyncio.gather(
-            *(self._await(other, Await(namespace, [numbers[ref] for ref in some], shard)) for other, some in afar.items())
+            *(
+                self._await(other, WatchJobs(namespace, [numbers[ref] for ref in some], shard))
+                for other, some in afar.items()
+            )
         )
         return {
             ref: each
@@ -348,7 +351,7 @@ class Pushing:
             if each is not None
         }
 
-    async def _await(self, other: int, command: Await) -> list[Afar | None]:
+    async def _await(self, other: int, command: WatchJobs) -> list[Afar | None]:
         try:
             return await self._engines[other].run(command)
         except StorageFailed as error:

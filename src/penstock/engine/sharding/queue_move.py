@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue, QueueSettings
     from penstock.core.webhook import Webhook
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.contract import Parcel
 
 
@@ -44,7 +44,7 @@ class _OnTheMove:
     durable = True
 
 
-class Leave(_OnTheMove, Command["Queue"]):
+class Freeze(_OnTheMove, Command["Queue"]):
     """Nothing in a queue changes from now on, because it moves to the shard ``peer``.
 
     Refused with RebalanceRefused while jobs of it and of another queue need each other.
@@ -58,7 +58,7 @@ class Leave(_OnTheMove, Command["Queue"]):
         self.attempt = attempt
 
 
-class Arrive(_OnTheMove, Command[Move]):
+class Prepare(_OnTheMove, Command[Move]):
     """Make room for a queue of the shard ``move.peer``; answers where it stands: it may have to be cleared first."""
 
     __slots__ = ("created_at", "key", "move", "settings")
@@ -70,7 +70,7 @@ class Arrive(_OnTheMove, Command[Move]):
         self.move = move
 
 
-class Unload(_OnTheMove, Command[None]):
+class ImportJobs(_OnTheMove, Command[None]):
     """Write jobs of a queue that is arriving. Those that are there already stay as they are.
 
     ``later_ms``: how much the clock of this shard is ahead, and by how much leases are to be longer.
@@ -85,7 +85,7 @@ class Unload(_OnTheMove, Command[None]):
         self.later_ms = later_ms
 
 
-class PackCrons(Command[list[tuple["Cron", bytes]]]):
+class ExportCrons(Command[list[tuple["Cron", bytes]]]):
     """Answers some crons with what their jobs carry; fewer if that is much."""
 
     __slots__ = ("keys",)
@@ -94,7 +94,7 @@ class PackCrons(Command[list[tuple["Cron", bytes]]]):
         self.keys = keys
 
 
-class UnloadCrons(_OnTheMove, Command[None]):
+class ImportCrons(_OnTheMove, Command[None]):
     """Write crons of a queue that is arriving. Those that are there already stay as they are."""
 
     __slots__ = ("attempt", "crons", "key")
@@ -136,7 +136,7 @@ class CountJobs(Command[StateCounts]):
         self.key = key
 
 
-class Examine(Command[None]):
+class CheckUnreadable(Command[None]):
     """Look at jobs that could not be read: damaged ones are put aside."""
 
     __slots__ = ("ids",)
@@ -145,7 +145,7 @@ class Examine(Command[None]):
         self.ids = ids
 
 
-class Depart(_OnTheMove, Command["Bucket | None"]):
+class HandOver(_OnTheMove, Command["Bucket | None"]):
     """A queue has moved: from this commit on, it is the other shard's. ``counts``: what that has got of it.
 
     Answers what its rate limit has left.
@@ -172,7 +172,7 @@ class Open(_OnTheMove, Command[None]):
         self.bucket = bucket
 
 
-class Stay(_OnTheMove, Command[None]):
+class CancelMove(_OnTheMove, Command[None]):
     """A queue that was leaving stays after all. Refused with RebalanceRefused if it is too late for that."""
 
     __slots__ = ("attempt", "key")
@@ -205,7 +205,7 @@ class Retarget(_OnTheMove, Command[None]):
         self.webhooks = webhooks
 
 
-class Flip(_OnTheMove, Command[bool]):
+class FinishRebalance(_OnTheMove, Command[bool]):
     """This shard has no queue any more that belongs elsewhere: its part of the rebalance is done. Answers whether it is so."""
 
     __slots__ = ("epoch",)
@@ -214,7 +214,7 @@ class Flip(_OnTheMove, Command[bool]):
         self.epoch = epoch
 
 
-async def leave(_engine: Engine, work: Work, commands: Sequence[Leave]) -> None:
+async def freeze(_engine: Engine, work: UnitOfWork, commands: Sequence[Freeze]) -> None:
     """Apply a batch of departures that begin."""
     await work.flush()
     for command in commands:
@@ -232,7 +232,7 @@ async def leave(_engine: Engine, work: Work, commands: Sequence[Leave]) -> None:
             work.answer(command, queue)
 
 
-async def arrive(_engine: Engine, work: Work, commands: Sequence[Arrive]) -> None:
+async def prepare(_engine: Engine, work: UnitOfWork, commands: Sequence[Prepare]) -> None:
     """Apply a batch of arrivals that begin."""
     for command in commands:
         queue = work.tx.queue_away(command.key)
@@ -250,7 +250,7 @@ async def arrive(_engine: Engine, work: Work, commands: Sequence[Arrive]) -> Non
         work.answer(command, queue.move)
 
 
-async def unload(_engine: Engine, work: Work, commands: Sequence[Unload]) -> None:
+async def import_jobs(_engine: Engine, work: UnitOfWork, commands: Sequence[ImportJobs]) -> None:
     """Apply a batch of copied jobs."""
     await work.flush()
     for command in commands:
@@ -264,7 +264,7 @@ async def unload(_engine: Engine, work: Work, commands: Sequence[Unload]) -> Non
         work.answer(command, None)
 
 
-async def _write(work: Work, queue: Queue, parcels: Sequence[Parcel], later_ms: int) -> None:
+async def _write(work: UnitOfWork, queue: Queue, parcels: Sequence[Parcel], later_ms: int) -> None:
     named = [(queue.namespace_number, parcel.job.custom_id) for parcel in parcels if parcel.job.custom_id is not None]
     taken = await work.tx.job_find_custom(named) if named else {}
     jobs: list[Job] = []
@@ -295,7 +295,7 @@ def _later(steady_ms: int | None, later_ms: int) -> int | None:
     return None if steady_ms is None else steady_ms + later_ms
 
 
-async def pack_crons(_engine: Engine, work: Work, commands: Sequence[PackCrons]) -> None:
+async def export_crons(_engine: Engine, work: UnitOfWork, commands: Sequence[ExportCrons]) -> None:
     """Apply a batch of packed crons."""
     for command in commands:
         crons = await work.tx.cron_load(command.keys)
@@ -303,7 +303,7 @@ async def pack_crons(_engine: Engine, work: Work, commands: Sequence[PackCrons])
         work.answer(command, [(cron, data[cron.number]) for cron in crons if cron.number in data])
 
 
-async def unload_crons(_engine: Engine, work: Work, commands: Sequence[UnloadCrons]) -> None:
+async def import_crons(_engine: Engine, work: UnitOfWork, commands: Sequence[ImportCrons]) -> None:
     """Apply a batch of copied crons."""
     for command in commands:
         queue = _on_its_way(work, command, Standing.ARRIVING)
@@ -319,7 +319,7 @@ async def unload_crons(_engine: Engine, work: Work, commands: Sequence[UnloadCro
         work.answer(command, None)
 
 
-async def pack_groups(_engine: Engine, work: Work, commands: Sequence[PackGroups]) -> None:
+async def pack_groups(_engine: Engine, work: UnitOfWork, commands: Sequence[PackGroups]) -> None:
     """Apply a batch of packed limits of groups."""
     for command in commands:
         queue = work.tx.queue_away(command.key)
@@ -327,7 +327,7 @@ async def pack_groups(_engine: Engine, work: Work, commands: Sequence[PackGroups
         work.answer(command, found)
 
 
-async def unload_groups(_engine: Engine, work: Work, commands: Sequence[UnloadGroups]) -> None:
+async def unload_groups(_engine: Engine, work: UnitOfWork, commands: Sequence[UnloadGroups]) -> None:
     """Apply a batch of copied limits of groups."""
     for command in commands:
         queue = _on_its_way(work, command, Standing.ARRIVING)
@@ -337,7 +337,7 @@ async def unload_groups(_engine: Engine, work: Work, commands: Sequence[UnloadGr
             work.answer(command, None)
 
 
-async def count_jobs(_engine: Engine, work: Work, commands: Sequence[CountJobs]) -> None:
+async def count_jobs(_engine: Engine, work: UnitOfWork, commands: Sequence[CountJobs]) -> None:
     """Apply a batch of counts."""
     for command in commands:
         queue = work.tx.queue_away(command.key)
@@ -347,14 +347,14 @@ async def count_jobs(_engine: Engine, work: Work, commands: Sequence[CountJobs])
             work.answer(command, await work.tx.queue_count(queue))
 
 
-async def examine(_engine: Engine, work: Work, commands: Sequence[Examine]) -> None:
+async def check_unreadable(_engine: Engine, work: UnitOfWork, commands: Sequence[CheckUnreadable]) -> None:
     """Apply a batch of looks at damaged jobs."""
     for command in commands:
         await work.tx.payload_load(command.ids)
         work.answer(command, None)
 
 
-async def depart(_engine: Engine, work: Work, commands: Sequence[Depart]) -> None:
+async def hand_over(_engine: Engine, work: UnitOfWork, commands: Sequence[HandOver]) -> None:
     """Apply a batch of finished departures: this is the moment in which a queue changes its shard."""
     for command in commands:
         queue = _on_its_way(work, command, Standing.LEAVING)
@@ -370,7 +370,7 @@ async def depart(_engine: Engine, work: Work, commands: Sequence[Depart]) -> Non
         work.answer(command, bucket)
 
 
-async def open_(engine: Engine, work: Work, commands: Sequence[Open]) -> None:
+async def open_(engine: Engine, work: UnitOfWork, commands: Sequence[Open]) -> None:
     """Apply a batch of finished arrivals."""
     for command in commands:
         queue = work.tx.queue_away(command.key)
@@ -387,7 +387,7 @@ async def open_(engine: Engine, work: Work, commands: Sequence[Open]) -> None:
         work.answer(command, None)
 
 
-async def stay(_engine: Engine, work: Work, commands: Sequence[Stay]) -> None:
+async def cancel_move(_engine: Engine, work: UnitOfWork, commands: Sequence[CancelMove]) -> None:
     """Apply a batch of departures that are given up."""
     for command in commands:
         queue = _on_its_way(work, command, Standing.LEAVING)
@@ -397,7 +397,7 @@ async def stay(_engine: Engine, work: Work, commands: Sequence[Stay]) -> None:
             work.answer(command, None)
 
 
-async def clear(_engine: Engine, work: Work, commands: Sequence[Clear]) -> None:
+async def clear(_engine: Engine, work: UnitOfWork, commands: Sequence[Clear]) -> None:
     """Apply a batch of deletions. What is empty after an earlier attempt is ready for the next."""
     for command in commands:
         queue = work.tx.queue_away(command.key)
@@ -416,7 +416,7 @@ async def clear(_engine: Engine, work: Work, commands: Sequence[Clear]) -> None:
         work.answer(command, count)
 
 
-async def retarget(engine: Engine, work: Work, commands: Sequence[Retarget]) -> None:
+async def retarget(engine: Engine, work: UnitOfWork, commands: Sequence[Retarget]) -> None:
     """Apply a batch of rebalances that begin."""
     for command in commands:
         layout = work.tx.layout
@@ -434,7 +434,7 @@ async def retarget(engine: Engine, work: Work, commands: Sequence[Retarget]) -> 
         work.answer(command, None)
 
 
-async def flip(engine: Engine, work: Work, commands: Sequence[Flip]) -> None:
+async def finish_rebalance(engine: Engine, work: UnitOfWork, commands: Sequence[FinishRebalance]) -> None:
     """Apply a batch of finished rebalances. The catalog is as new as the transaction, and nobody can add to it meanwhile."""
     for command in commands:
         layout = work.tx.layout
@@ -453,7 +453,7 @@ async def flip(engine: Engine, work: Work, commands: Sequence[Flip]) -> None:
 
 
 def _on_its_way(
-    work: Work, command: Unload | UnloadCrons | UnloadGroups | Depart | Open | Stay, standing: Standing
+    work: UnitOfWork, command: ImportJobs | ImportCrons | UnloadGroups | HandOver | Open | CancelMove, standing: Standing
 ) -> Queue | None:
     """Return the queue of a step if it stands where the step expects it; otherwise the step is refused."""
     queue = work.tx.queue_away(command.key)
@@ -464,13 +464,13 @@ def _on_its_way(
     return None
 
 
-async def _remove_crons(work: Work, keys: Sequence[CronKey]) -> None:
+async def _remove_crons(work: UnitOfWork, keys: Sequence[CronKey]) -> None:
     crons = await work.tx.cron_load(keys) if keys else []
     if crons:
         await work.tx.cron_remove([(cron, cron.next_run) for cron in crons])
 
 
-async def _add_webhooks(engine: Engine, work: Work, webhooks: Sequence[Webhook]) -> None:
+async def _add_webhooks(engine: Engine, work: UnitOfWork, webhooks: Sequence[Webhook]) -> None:
     """Register webhooks under the ids they have on other shards; what each shard has delivered is counted there."""
     fresh = [
         msgspec.structs.replace(each, cursor=engine.store.journal_next, successes=0, failures=0, last_triggered=None)

@@ -20,23 +20,23 @@ from penstock.core.ids import ID_MAX, SHARDS_MAX, random_name, time_of
 from penstock.core.lifecycle import State
 from penstock.core.queue import Move, QueueKey, Standing
 from penstock.core.sharding import shard_for
-from penstock.engine.maintenance.service import Keeper
+from penstock.engine.maintenance.service import PeriodicService
 from penstock.engine.sharding.queue_move import (
-    Arrive,
     Bucket,
+    CancelMove,
+    CheckUnreadable,
     Clear,
     CountJobs,
-    Depart,
-    Examine,
-    Flip,
-    Leave,
+    ExportCrons,
+    FinishRebalance,
+    Freeze,
+    HandOver,
+    ImportCrons,
+    ImportJobs,
     Open,
-    PackCrons,
     PackGroups,
+    Prepare,
     Retarget,
-    Stay,
-    Unload,
-    UnloadCrons,
     UnloadGroups,
 )
 from penstock.store.contract import Place, Selection
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.core.sharding import Layout
     from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import Fleet
+    from penstock.engine.sharding.engine import ShardedEngine
     from penstock.store.contract import Parcel
 
 log = structlog.get_logger("penstock.rebalance")
@@ -90,12 +90,12 @@ class Overview(msgspec.Struct):
     waiting: str | None  #: what the server that moves them waits for; only that one knows
 
 
-class Rebalancer(Keeper):
+class Rebalancer(PeriodicService):
     """One per server; the one that leads on the first shard works."""
 
     every_ms = 1_000
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ShardedEngine) -> None:
         super().__init__(fleet.engines[0])
         self._fleet = fleet
         self._lead_until = 0
@@ -232,7 +232,7 @@ class Rebalancer(Keeper):
 
     async def _flip(self, engine: Engine) -> bool:
         layout = engine.store.layout
-        return layout is not None and (layout.target is None or await engine.run(Flip(layout.epoch)))
+        return layout is not None and (layout.target is None or await engine.run(FinishRebalance(layout.epoch)))
 
     async def _look_after(self, engine: Engine, queue: Queue, target: int) -> None:
         """Take a queue to where it belongs, wherever it stands now."""
@@ -254,7 +254,7 @@ class Rebalancer(Keeper):
         """Forget what was copied of a queue that was then removed where it was."""
         key, move = queue.key, queue.move._replace(standing=Standing.ARRIVING, attempt=random_name())
         crons = await self._crons_of(engine, key)
-        await engine.run(Arrive(key, queue.settings, queue.created_at, move))
+        await engine.run(Prepare(key, queue.settings, queue.created_at, move))
         while await engine.run(Clear(key, move.attempt, crons, for_good=True)) > 0:
             await self._keep_lead()
 
@@ -266,7 +266,7 @@ class Rebalancer(Keeper):
             if source.fast is not None:
                 await source.fast.clear(queue.key)
             try:
-                queue = await source.run(Leave(key, target.store.shard, attempt))
+                queue = await source.run(Freeze(key, target.store.shard, attempt))
                 log.info("queue leaves", queue=key, shard=source.store.shard)
             except RebalanceRefused as error:
                 raise _TiedError(str(error)) from error
@@ -289,7 +289,7 @@ class Rebalancer(Keeper):
         """
         key, attempt = queue.key, queue.move.attempt
         move = await target.run(
-            Arrive(key, queue.settings, queue.created_at, Move(Standing.ARRIVING, source.store.shard, attempt))
+            Prepare(key, queue.settings, queue.created_at, Move(Standing.ARRIVING, source.store.shard, attempt))
         )
         crons = await self._crons_of(target, key)
         while move.standing is Standing.CLEARING and await target.run(Clear(key, attempt, crons)) > 0:
@@ -300,15 +300,15 @@ class Rebalancer(Keeper):
         crons = await self._crons_of(source, key)
         left = list(crons)
         while left:
-            packed = await source.run(PackCrons(left))
-            await target.run(UnloadCrons(key, attempt, packed))
+            packed = await source.run(ExportCrons(left))
+            await target.run(ImportCrons(key, attempt, packed))
             done = {cron.key for cron, _ in packed}
             left = [each for each in left if each not in done] if done else []
         if queue.settings.limits_groups:
             await self._copy_groups(source, target, queue)
         counts = await target.run(CountJobs(key))
         await self._get_above(target, highest)
-        bucket = await source.run(Depart(key, attempt, counts, crons))
+        bucket = await source.run(HandOver(key, attempt, counts, crons))
         if bucket is not None:
             bucket = bucket[0], bucket[1] + target.clock.steady_ms() - source.clock.steady_ms()
         return sum(counts.of(state) for state in _STATES), bucket
@@ -328,7 +328,7 @@ class Rebalancer(Keeper):
                     if len(writing) >= limits.move_slices_max:
                         await writing.popleft()
                     if parcels:  # the next ones are read while these are written
-                        writing.append(target.run(Unload(queue.key, queue.move.attempt, parcels, later_ms)))
+                        writing.append(target.run(ImportJobs(queue.key, queue.move.attempt, parcels, later_ms)))
                         highest = max(highest, *(max(each.job.id, each.job.position, each.job.token) for each in parcels))
                 if len(page) < limits.select_jobs_max:
                     break
@@ -348,7 +348,7 @@ class Rebalancer(Keeper):
         reached = some.index(parcels[-1].job.id) + 1 if parcels else len(some)  # the rest may have been too much at once
         damaged = [job_id for job_id in some[:reached] if job_id not in read]
         if damaged:
-            await source.run(Examine(damaged))
+            await source.run(CheckUnreadable(damaged))
         return parcels, ids[reached:]
 
     async def _copy_groups(self, source: Engine, target: Engine, queue: Queue) -> None:
@@ -379,7 +379,7 @@ class Rebalancer(Keeper):
 
     async def _stay(self, source: Engine, key: QueueKey, attempt: int) -> None:
         try:
-            await source.run(Stay(key, attempt))
+            await source.run(CancelMove(key, attempt))
         except PenstockError as error:  # it has left, or its shard is gone: the next round sees
             log.warning("a queue that could not be moved is not open again yet", queue=key, reason=str(error))
 

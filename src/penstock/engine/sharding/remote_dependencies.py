@@ -1,9 +1,10 @@
 """Flows that span shards. Nothing is written on two shards in one transaction, and nothing is lost between two.
 
-Before a job is pushed that needs one of another shard, that shard is asked (``Await``): it answers how the needed job stands
-and, in the same transaction, notes who has asked. From then on the end of the needed job is put down for the shard that asked
-(``Transaction.relay_end``), in the transaction of the end. The relayer tells it there (``HearEnds``), where it is what the end
-of a job of that shard is, and then forgets it (``NoteTold``). Telling twice changes nothing: what broke off is begun again.
+Before a job is pushed that needs one of another shard, that shard is asked (``WatchJobs``): it answers how the needed job
+stands and, in the same transaction, notes who has asked. From then on the end of the needed job is put down for the shard
+that asked (``Transaction.relay_end``), in the transaction of the end. The relayer tells it there (``ApplyRemoteEnds``),
+where it is what the end of a job of that shard is, and then forgets it (``RecordDelivered``). Telling twice changes nothing:
+what broke off is begun again.
 
 A shard may be told of an end before the push that asked for it is there, so an end is told again as long as such a push may
 be under way. The auditor looks now and then whether what jobs wait for was asked for at all.
@@ -23,19 +24,19 @@ from penstock.core.job import JobFlag
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
 from penstock.engine.jobs.dependencies import await_, drop_needs, look_at
-from penstock.engine.maintenance.service import Keeper
-from penstock.engine.prefetch.commands import call_back
+from penstock.engine.maintenance.service import PeriodicService
+from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import Work
+    from penstock.engine.unit_of_work import UnitOfWork
 
     ShardsOf = Callable[[Sequence[int]], Awaitable[dict[int, int]]]
 
 
-class Await(Command[list[Afar | None]]):
+class WatchJobs(Command[list[Afar | None]]):
     """Have a shard told how jobs end. Answers how they stand, or None for one that is not there.
 
     ``namespace``: whose jobs they must be.
@@ -76,7 +77,7 @@ class DueRelays(Command[list[Relay]]):
         self.shard = shard
 
 
-class HearEnds(Command[None]):
+class ApplyRemoteEnds(Command[None]):
     """Hear how jobs of another shard have ended; each with a job that does not need it any more, or 0."""
 
     __slots__ = ("ends",)
@@ -85,7 +86,7 @@ class HearEnds(Command[None]):
         self.ends = ends
 
 
-class NoteTold(Command[int | None]):
+class RecordDelivered(Command[int | None]):
     """Note that ends were told. Answers in how many ms the first of them is to be told again; None: none is."""
 
     __slots__ = ("relays",)
@@ -120,7 +121,7 @@ class OpenNeeds(Command[list[Dependency]]):
         self.after = after
 
 
-async def wait_for(_engine: Engine, work: Work, commands: Sequence[Await]) -> None:
+async def watch_jobs(_engine: Engine, work: UnitOfWork, commands: Sequence[WatchJobs]) -> None:
     """Apply a batch of questions about needed jobs."""
     await work.prefetch([job_id for command in commands for job_id in command.jobs])
     for command in commands:
@@ -140,7 +141,7 @@ async def wait_for(_engine: Engine, work: Work, commands: Sequence[Await]) -> No
         work.answer(command, found)
 
 
-async def audit(_engine: Engine, work: Work, commands: Sequence[Audit]) -> None:
+async def audit(_engine: Engine, work: UnitOfWork, commands: Sequence[Audit]) -> None:
     """Apply a batch of audits."""
     for command in commands:
         await work.prefetch(command.jobs)
@@ -165,20 +166,20 @@ async def audit(_engine: Engine, work: Work, commands: Sequence[Audit]) -> None:
         work.answer(command, ends)
 
 
-async def due_shards(_engine: Engine, work: Work, commands: Sequence[DueShards]) -> None:
+async def due_shards(_engine: Engine, work: UnitOfWork, commands: Sequence[DueShards]) -> None:
     """Apply a batch of questions for who is to be told something."""
     shards = await work.tx.relay_shards()
     for command in commands:
         work.answer(command, shards)
 
 
-async def due_relays(_engine: Engine, work: Work, commands: Sequence[DueRelays]) -> None:
+async def due_relays(_engine: Engine, work: UnitOfWork, commands: Sequence[DueRelays]) -> None:
     """Apply a batch of questions for what is to be told."""
     for command in commands:
         work.answer(command, await work.tx.relay_due(command.shard, limits.relays_batch_max))
 
 
-async def hear_ends(engine: Engine, work: Work, commands: Sequence[HearEnds]) -> None:
+async def apply_remote_ends(engine: Engine, work: UnitOfWork, commands: Sequence[ApplyRemoteEnds]) -> None:
     """Apply a batch of ends on other shards: from here on they are like any other end."""
     for command in commands:
         for end, spared in command.ends:
@@ -188,7 +189,7 @@ async def hear_ends(engine: Engine, work: Work, commands: Sequence[HearEnds]) ->
         work.answer(command, None)
 
 
-async def note_told(_engine: Engine, work: Work, commands: Sequence[NoteTold]) -> None:
+async def record_delivered(_engine: Engine, work: UnitOfWork, commands: Sequence[RecordDelivered]) -> None:
     """Apply a batch of notes about what was told."""
     for command in commands:
         again: list[tuple[Relay, int]] = []
@@ -214,11 +215,11 @@ async def note_told(_engine: Engine, work: Work, commands: Sequence[NoteTold]) -
         work.answer(command, min((at - work.now_ms for _, at in again), default=None))
 
 
-async def cancel_idle(engine: Engine, work: Work, commands: Sequence[CancelIdle]) -> None:
+async def cancel_idle(engine: Engine, work: UnitOfWork, commands: Sequence[CancelIdle]) -> None:
     """Apply a batch of cancelled children whose parents live elsewhere."""
     for command in commands:
         await work.prefetch(command.jobs)
-        await call_back(engine, work, [work.at_hand(job_id) for job_id in command.jobs])
+        await withdraw_ready(engine, work, [work.at_hand(job_id) for job_id in command.jobs])
         told = await work.tx.relay_asked(command.jobs, shard_of(command.spared))
         idle = 0
         gone: set[int] = set()
@@ -237,7 +238,7 @@ async def cancel_idle(engine: Engine, work: Work, commands: Sequence[CancelIdle]
         work.answer(command, Cancelled(idle, frozenset(gone)))
 
 
-async def open_needs(_engine: Engine, work: Work, commands: Sequence[OpenNeeds]) -> None:
+async def open_needs(_engine: Engine, work: UnitOfWork, commands: Sequence[OpenNeeds]) -> None:
     """Apply a batch of questions for what jobs wait for."""
     for command in commands:
         work.answer(command, await work.tx.need_page(command.after, limits.slice_jobs_max))
@@ -252,7 +253,7 @@ def _is_up(engine: Engine) -> bool:
     return True
 
 
-class Relayer(Keeper):
+class Relayer(PeriodicService):
     """Tells other shards of the ends that they wait for: at once after the commit, and again until it is sure to be known."""
 
     every_ms = 1_000
@@ -289,10 +290,10 @@ class Relayer(Keeper):
             if not due:
                 break
             try:
-                await other.run(HearEnds([(each.end, each.spared) for each in due]))
+                await other.run(ApplyRemoteEnds([(each.end, each.spared) for each in due]))
             except PenstockError:  # it is down: next time
                 return self.every_ms
-            again_ms = await self._engine.run(NoteTold(due))
+            again_ms = await self._engine.run(RecordDelivered(due))
             wait_ms = again_ms if wait_ms is None else min(wait_ms, again_ms or wait_ms)
         return wait_ms
 
@@ -304,7 +305,7 @@ class Relayer(Keeper):
             super()._book()
 
 
-class Auditor(Keeper):
+class Auditor(PeriodicService):
     """Makes sure that what jobs of a shard wait for on others is known there. What is told in time needs no audit."""
 
     every_ms = limits.MINUTE_MS
@@ -332,7 +333,7 @@ class Auditor(Keeper):
                 if shard < len(self._engines) and _is_up(self._engines[shard]):
                     ends = await self._engines[shard].run(Audit(jobs, engine.store.shard))
                     if ends:
-                        await engine.run(HearEnds([(end, 0) for end in ends]))
+                        await engine.run(ApplyRemoteEnds([(end, 0) for end in ends]))
             if len(page) < limits.slice_jobs_max:
                 self._after = (0, 0)
                 return
