@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from penstock.cli.main import main
 from penstock.lake.location import Lake
 from penstock.lake.queries.api import Insights, Question
-from penstock.lake.report.data import facts_of
+from penstock.lake.report.data import report_data_of
 from penstock.lake.report.highlights import count, notes, percent, short, span
 from penstock.lake.report.html import page
 from penstock.lake.tables import FAILURES, MINUTES
@@ -126,7 +126,7 @@ def test_the_page_is_sound_and_its_figures_are_those_of_the_lake(lake: Lake, bus
 
 
 def test_nothing_is_fetched_and_nothing_of_users_is_taken_for_the_page(lake: Lake) -> None:
-    html = page(facts_of(Insights(lake), Question()))
+    html = page(report_data_of(Insights(lake), Question()))
     read = Strict.read(html)
     assert not {tag for tag, _ in read.tags} & {"script", "img", "link", "iframe", "object", "embed", "a", "image"}
     assert not re.search(r"(https?:)?//", re.sub(r"<title.*?</title>", "", html)), "an address"
@@ -140,7 +140,7 @@ def test_nothing_is_fetched_and_nothing_of_users_is_taken_for_the_page(lake: Lak
 
 
 def test_it_says_what_is_noteworthy(lake: Lake) -> None:
-    facts = facts_of(Insights(lake), Question())
+    facts = report_data_of(Insights(lake), Question())
     said = [note.text for note in notes(facts)]
     assert notes(facts)[0].weight in ("bad", "warn")
     assert any("a new kind of failure" in each for each in said)
@@ -152,7 +152,7 @@ def test_it_says_what_is_noteworthy(lake: Lake) -> None:
 
 def test_when_all_is_well_it_says_so(tmp_path: Path) -> None:
     lake = Business(minutes=30, queues=(("default", "images", 2.0),)).write(tmp_path)
-    facts = facts_of(Insights(lake), Question())
+    facts = report_data_of(Insights(lake), Question())
     assert notes(facts)[0].weight == "good"
     assert "Who gets how much" not in page(facts)  # there is one namespace only
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.lake.location import Lake
     from penstock.lake.tables import Table
-    from penstock.lake.writer import Part
+    from penstock.lake.writer import DataFile
 
 #: Tables with a row for each event, attempt or job. Bronze comes first, so that its mark is there before anything is missing.
 DETAILED: Final = (EVENTS, QUARANTINE, ATTEMPTS, JOBS)
@@ -135,9 +135,9 @@ def _fold(lake: Lake, found: DeltaTable, kept: Kept, *, name: str, now_ms: int, 
         kept.rows_after += folded.num_rows
 
 
-def _chosen(table: Table, files: list[Part]) -> list[Part]:
+def _chosen(table: Table, files: list[DataFile]) -> list[DataFile]:
     """Return which files of a day are made one: the small ones, up to as many rows as fit; of partials all, if they do."""
-    chosen: list[Part] = []
+    chosen: list[DataFile] = []
     size = rows = 0
     for each in sorted(files, key=lambda part: (part.size, part.path)):
         size, rows = size + each.size, rows + each.rows
@@ -147,15 +147,15 @@ def _chosen(table: Table, files: list[Part]) -> list[Part]:
     return chosen
 
 
-def _days(found: DeltaTable, table: Table) -> dict[str | None, list[Part]]:
+def _days(found: DeltaTable, table: Table) -> dict[str | None, list[DataFile]]:
     """Return the files of a table, by the directory they are in."""
-    days: dict[str | None, list[Part]] = {}
+    days: dict[str | None, list[DataFile]] = {}
     for part in parts_of(found, table):
         days.setdefault(part.value, []).append(part)
     return days
 
 
-def _read(lake: Lake, table: Table, files: list[Part], value: str | None) -> pa.Table:
+def _read(lake: Lake, table: Table, files: list[DataFile], value: str | None) -> pa.Table:
     stored = pa.schema([field for field in table.schema if field.name != table.partition])
     found = lake.files(table)
     # Files of earlier versions have fewer columns.

@@ -41,7 +41,7 @@ _ANY_TEXT: Final = ("", "\U0010ffff")
 _GROUP_ROWS: Final = 1 << 20
 
 
-class Part(NamedTuple):
+class DataFile(NamedTuple):
     """A file that was written: what a commit says of it."""
 
     path: str
@@ -89,7 +89,7 @@ class PartWriter:
             )
         found.write(rows.select(self._stored.names).cast(self._stored))
 
-    def close(self) -> list[Part]:
+    def close(self) -> list[DataFile]:
         """End all files, and return them."""
         return [found.close(value) for value, found in self._open.items()]
 
@@ -125,7 +125,7 @@ class _Open:
                 self._least[name] = min(least, self._least.get(name, least))
                 self._greatest[name] = max(greatest, self._greatest.get(name, greatest))
 
-    def close(self, value: str | None) -> Part:
+    def close(self, value: str | None) -> DataFile:
         self._writer.close()
         size = self._files.get_file_info(self._path).size
         stats = {
@@ -136,7 +136,7 @@ class _Open:
             "maxValues": dict.fromkeys(self._texts, _ANY_TEXT[1])
             | {name: _told(each) for name, each in self._greatest.items()},
         }
-        return Part(self._path, size, self._rows, value, json.dumps(stats))
+        return DataFile(self._path, size, self._rows, value, json.dumps(stats))
 
 
 def _told(value: Any) -> Any:
@@ -153,7 +153,7 @@ def mark_of(found: DeltaTable | None, name: str = BATCH_MARK) -> int | None:
     return None if found is None else found.transaction_version(name)
 
 
-def commit(lake: Lake, table: Table, parts: Sequence[Part], *, marks: Mapping[str, int], now_ms: int) -> bool:
+def commit(lake: Lake, table: Table, parts: Sequence[DataFile], *, marks: Mapping[str, int], now_ms: int) -> bool:
     """Make files part of a table, all at once; False, and nothing is done, if its batch was there already.
 
     ``marks``: numbers to note with it; BATCH_MARK decides. Raises CommitFailedError if somebody else does the same just now.
@@ -166,7 +166,7 @@ def commit(lake: Lake, table: Table, parts: Sequence[Part], *, marks: Mapping[st
     return True
 
 
-def replace(found: DeltaTable, table: Table, parts: Sequence[Part], gone: Sequence[Part], *, now_ms: int) -> None:
+def replace(found: DeltaTable, table: Table, parts: Sequence[DataFile], gone: Sequence[DataFile], *, now_ms: int) -> None:
     """Put files in the place of others that have the same in them. Files that came since ``found`` was opened stay.
 
     Raises CommitFailedError if somebody else has done so meanwhile: of two who replace the same files, Delta stops neither.
@@ -178,7 +178,7 @@ def replace(found: DeltaTable, table: Table, parts: Sequence[Part], gone: Sequen
     _commit(found, table, actions, {FOLD_MARK: found.version()})
 
 
-def remove(found: DeltaTable, table: Table, gone: Sequence[Part], *, marks: Mapping[str, int], now_ms: int) -> None:
+def remove(found: DeltaTable, table: Table, gone: Sequence[DataFile], *, marks: Mapping[str, int], now_ms: int) -> None:
     """Take files out of a table, with what is in them. Raises CommitFailedError if somebody folds them meanwhile."""
     actions: list[AddAction | RemoveAction] = [
         RemoveAction(each.path, True, now_ms, each.size, _values(table, each)) for each in gone
@@ -189,7 +189,7 @@ def remove(found: DeltaTable, table: Table, gone: Sequence[Part], *, marks: Mapp
 def replace_all(
     lake: Lake,
     table: Table,
-    parts: Sequence[Part],
+    parts: Sequence[DataFile],
     *,
     marks: Mapping[str, int],
     now_ms: int,
@@ -206,18 +206,18 @@ def replace_all(
     _commit(found, table, actions, {FOLD_MARK: found.version(), **marks})
 
 
-def is_since(part: Part, day: str | None) -> bool:
+def is_since(part: DataFile, day: str | None) -> bool:
     """Tell whether a file is of a day or a later one (2026-01-31). None: of any. A file of no day is of none."""
     return day is None or (part.value is not None and part.value >= day)
 
 
-def parts_of(found: DeltaTable, table: Table) -> list[Part]:
+def parts_of(found: DeltaTable, table: Table) -> list[DataFile]:
     """Return the files that a table has."""
     parts = []
     for each in pa.table(found.get_add_actions()).to_pylist():
         value = None if table.partition is None else each["partition"][table.partition]
         parts.append(
-            Part(each["path"], each["size_bytes"], each["num_records"], None if value is None else str(value), "{}")
+            DataFile(each["path"], each["size_bytes"], each["num_records"], None if value is None else str(value), "{}")
         )
     return parts
 
@@ -228,11 +228,11 @@ def paths_of_batch(found: DeltaTable, batch: int) -> list[str]:
     return [each["path"] for each in actions if each["min.batch"] <= batch <= each["max.batch"]]
 
 
-def _values(table: Table, part: Part) -> dict[str, str | None]:
+def _values(table: Table, part: DataFile) -> dict[str, str | None]:
     return {} if table.partition is None else {table.partition: part.value}
 
 
-def _added(table: Table, part: Part, now_ms: int, *, is_new: bool = True) -> AddAction:
+def _added(table: Table, part: DataFile, now_ms: int, *, is_new: bool = True) -> AddAction:
     return AddAction(part.path, part.size, _values(table, part), now_ms, is_new, part.stats)
 
 

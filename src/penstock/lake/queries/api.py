@@ -83,7 +83,7 @@ class Answer(NamedTuple):
     about: dict[str, Any]
 
 
-class _Kept(NamedTuple):
+class _CachedTable(NamedTuple):
     rows: pa.Table
     version: int
 
@@ -95,7 +95,7 @@ class Insights:
         self.lake = lake
         self._tables: dict[str, DeltaTable] = {}
         self._logs: dict[str, tuple[int, int] | None] = {}  #: which log each of them was opened from
-        self._kept: OrderedDict[tuple[Any, ...], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[Any, ...], _CachedTable] = OrderedDict()
         self.reads = 0  #: how often files were read
 
     def ask(self, name: str, question: Question) -> Answer:
@@ -339,10 +339,10 @@ class Insights:
             columns=[name for name in wanted if name in here], filters=reduce(and_, chosen) if chosen else None
         )
         rows = fitted(rows, pa.schema([table.schema.field(name) for name in wanted]))
-        self._keep(key, _Kept(rows, found.version()))
+        self._keep(key, _CachedTable(rows, found.version()))
         return rows
 
-    def _keep(self, key: tuple[Any, ...], kept: _Kept) -> None:
+    def _keep(self, key: tuple[Any, ...], kept: _CachedTable) -> None:
         self._kept.pop(key, None)
         self._kept[key] = kept
         while len(self._kept) > KEPT_MAX or sum(each.rows.nbytes for each in self._kept.values()) > KEPT_BYTES:

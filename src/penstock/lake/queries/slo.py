@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.lake.queries.objectives import Objective
 
 
-class Alarm(NamedTuple):
+class BurnAlert(NamedTuple):
     """Raised if both windows burn faster than what would use up ``budget`` of all room for errors in the long one."""
 
     severity: str
@@ -47,10 +47,10 @@ class Alarm(NamedTuple):
 
 #: The most urgent first. With a window of 30 days: 14.4, 6, 3 and 1.
 ALARMS: Final = (
-    Alarm("page", HOUR_MS, 5 * MINUTE_MS, 0.02),
-    Alarm("page", 6 * HOUR_MS, 30 * MINUTE_MS, 0.05),
-    Alarm("ticket", DAY_MS, 2 * HOUR_MS, 0.1),
-    Alarm("ticket", 3 * DAY_MS, 6 * HOUR_MS, 0.1),
+    BurnAlert("page", HOUR_MS, 5 * MINUTE_MS, 0.02),
+    BurnAlert("page", 6 * HOUR_MS, 30 * MINUTE_MS, 0.05),
+    BurnAlert("ticket", DAY_MS, 2 * HOUR_MS, 0.1),
+    BurnAlert("ticket", 3 * DAY_MS, 6 * HOUR_MS, 0.1),
 )
 #: Over which the burn rate is told.
 WINDOWS: Final = tuple(sorted({each for alarm in ALARMS for each in (alarm.long, alarm.short)}))

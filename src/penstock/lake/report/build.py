@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.lake.location import Lake
 from penstock.lake.queries.api import Insights, Question
-from penstock.lake.report.data import facts_of
+from penstock.lake.report.data import report_data_of
 from penstock.lake.report.html import page
 
 if TYPE_CHECKING:
@@ -19,5 +19,5 @@ def make_report(lake: str | Lake, out: Path, question: Question | None = None) -
     What is asked for: the last day that the lake knows of, unless ``question`` says otherwise.
     """
     place = Lake(lake) if isinstance(lake, str) else lake
-    text = page(facts_of(Insights(place), question or Question()))
+    text = page(report_data_of(Insights(place), question or Question()))
     return out.write_bytes(text.encode())

@@ -31,7 +31,7 @@ class Burn(NamedTuple):
     rate: list[float | None]
 
 
-class Facts(NamedTuple):
+class ReportData(NamedTuple):
     """Rows of answers, moments as ms.
 
     ``series``, ``waits``, ``runs``, ``backlog`` and ``workers``: of all queues together, by step.
@@ -59,7 +59,7 @@ class Facts(NamedTuple):
     burns: list[Burn]
 
 
-def facts_of(insights: Insights, question: Question) -> Facts:
+def report_data_of(insights: Insights, question: Question) -> ReportData:
     """Ask everything that a report tells. Raises LakeMissing, QuestionInvalid, ObjectivesInvalid."""
     overview = insights.ask("overview", question).about
     window = insights.window(question)
@@ -77,7 +77,7 @@ def facts_of(insights: Insights, question: Question) -> Facts:
     queues = sorted(
         told(insights.ask("queues", fixed).rows), key=lambda row: (-row["arrivals"], row["namespace"], row["queue"])
     )
-    return Facts(
+    return ReportData(
         question.namespace,
         question.queue,
         window,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from penstock.lake.report.data import Burn, Facts, Row
+    from penstock.lake.report.data import Burn, ReportData, Row
 
 #: Colours that stand for variables of the page.
 INK, SOFT, GRID = "#010203", "#010204", "#010205"
@@ -138,7 +138,7 @@ def _dense(rows: Sequence[Row], name: str, at: Sequence[int], missing: float | N
 # What is drawn.
 
 
-def throughput(facts: Facts) -> Picture:
+def throughput(facts: ReportData) -> Picture:
     """Draw what came, what was done, and what failed, for each minute."""
     at = list(facts.window.moments())
     by_minute = facts.window.step / MINUTE_MS
@@ -161,7 +161,7 @@ def throughput(facts: Facts) -> Picture:
     return drawn("throughput", "Arrivals, completions and failures a minute", draw)
 
 
-def latency(rows: Sequence[Row], facts: Facts, name: str, title: str) -> Picture:
+def latency(rows: Sequence[Row], facts: ReportData, name: str, title: str) -> Picture:
     """Draw percentiles over time, on a scale on which twice as long is always the same step."""
     at = list(facts.window.moments())
 
@@ -177,7 +177,7 @@ def latency(rows: Sequence[Row], facts: Facts, name: str, title: str) -> Picture
     return drawn(name, title, draw)
 
 
-def backlog(facts: Facts) -> Picture:
+def backlog(facts: ReportData) -> Picture:
     """Draw the backlog, and what is to be expected of it."""
     at = [row["at"] + facts.window.step for row in facts.backlog]
     depth = [row["depth"] for row in facts.backlog]
@@ -226,7 +226,7 @@ def bars(
     return drawn(name, title, draw, height=height)
 
 
-def utilisation(facts: Facts) -> Picture:
+def utilisation(facts: ReportData) -> Picture:
     """Draw how many jobs were worked at at once, and how many could have been."""
     at = list(facts.window.moments())
     has_places = any(row["places"] is not None for row in facts.workers)
@@ -252,7 +252,7 @@ def utilisation(facts: Facts) -> Picture:
     return drawn("workers", "How busy workers were", draw)
 
 
-def burning(facts: Facts, burns: Sequence[Burn]) -> Picture:
+def burning(facts: ReportData, burns: Sequence[Burn]) -> Picture:
     """Draw how fast the room for errors was used up."""
 
     def draw(axes: Axes, labels: int) -> None:
@@ -273,7 +273,7 @@ def burning(facts: Facts, burns: Sequence[Burn]) -> Picture:
     return drawn("burn", "How fast the room for errors was used up, hour by hour", draw, height=1.1)
 
 
-def shares(facts: Facts) -> Picture:
+def shares(facts: ReportData) -> Picture:
     """Draw who got how much of the work."""
     rows = facts.tenants[:12]
     values = [row["share_busy_ms"] or 0 for row in rows]
@@ -287,7 +287,7 @@ def shares(facts: Facts) -> Picture:
     )
 
 
-def failing(facts: Facts) -> Picture:
+def failing(facts: ReportData) -> Picture:
     """Draw the most frequent kinds of failures."""
     rows = facts.failures[:8]
     labels = [row["pattern"] or row["fingerprint"] for row in rows]

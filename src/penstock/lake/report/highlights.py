@@ -12,7 +12,7 @@ from penstock.lake.queries.window import DAY_MS, HOUR_MS, MINUTE_MS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.lake.report.data import Facts, Row
+    from penstock.lake.report.data import ReportData, Row
 
 #: From which share of failed attempts on, and how many of them, a queue is noteworthy.
 FAILING: Final = 0.05
@@ -25,25 +25,25 @@ IDLE: Final = 0.05
 UNEVEN: Final = 0.6
 
 
-class Note(NamedTuple):
+class Highlight(NamedTuple):
     """Something noteworthy. ``weight``: ``bad``, ``warn``, ``good`` or ``info``."""
 
     weight: str
     text: str
 
 
-def notes(facts: Facts) -> list[Note]:
+def notes(facts: ReportData) -> list[Highlight]:
     """Say what is noteworthy, the worst first."""
     found = [
         *_objectives(facts), *_backlog(facts), *_failures(facts), *_waits(facts), *_workers(facts), *_tenants(facts)
     ]  # fmt: skip
     if not any(note.weight in ("bad", "warn") for note in found):
-        found.append(Note("good", "Nothing needs attention: objectives are met, nothing piles up, and little fails."))
+        found.append(Highlight("good", "Nothing needs attention: objectives are met, nothing piles up, and little fails."))
     order = ("bad", "warn", "good", "info")
     return sorted(found, key=lambda note: order.index(note.weight))
 
 
-def _objectives(facts: Facts) -> Iterator[Note]:
+def _objectives(facts: ReportData) -> Iterator[Highlight]:
     for row in facts.slo:
         where, name = place_of(row), row["objective"]
         if row["alarm"]:
@@ -51,17 +51,17 @@ def _objectives(facts: Facts) -> Iterator[Note]:
             text = f"{where}: “{name}” uses up its room for errors {figure(rate)} times as fast as it may "
             text += f"(over the last {hours})"
             if row["alarm"] == "page":
-                yield Note("bad", f"{text}. Somebody should look at once.")
+                yield Highlight("bad", f"{text}. Somebody should look at once.")
             else:
-                yield Note("warn", f"{text}. That is worth a ticket.")
+                yield Highlight("warn", f"{text}. That is worth a ticket.")
         elif row["attained"] is not None and row["attained"] < row["target"]:
-            yield Note(
+            yield Highlight(
                 "warn",
                 f"{where}: “{name}” was met by {percent(row['attained'])} of jobs; {percent(row['target'])} are promised.",
             )
 
 
-def _backlog(facts: Facts) -> Iterator[Note]:
+def _backlog(facts: ReportData) -> Iterator[Highlight]:
     for row in facts.forecasts[:3]:
         if row["depth"] < 1:
             continue
@@ -69,71 +69,71 @@ def _backlog(facts: Facts) -> Iterator[Note]:
         growth = row["net_per_minute"]
         if row["drained_at"] is not None:
             text += f" At this pace they are gone in about {span(row['drained_at'] - row['made_at'])}."
-            yield Note("info", text)
+            yield Highlight("info", text)
         elif growth >= 1:
-            yield Note("warn", f"{text} It grew by {figure(growth)} a minute in the last quarter of an hour.")
+            yield Highlight("warn", f"{text} It grew by {figure(growth)} a minute in the last quarter of an hour.")
         elif growth <= -1:
             left = round(row["depth"] / -growth) * MINUTE_MS
-            yield Note("info", f"{text} It shrinks by {figure(-growth)} a minute; at that rate, it takes {span(left)}.")
+            yield Highlight("info", f"{text} It shrinks by {figure(-growth)} a minute; at that rate, it takes {span(left)}.")
         elif row["note"]:
-            yield Note("info", f"{text} How it goes on cannot be said yet: {row['note']}.")
+            yield Highlight("info", f"{text} How it goes on cannot be said yet: {row['note']}.")
         else:
-            yield Note("info", text)
+            yield Highlight("info", text)
 
 
-def _failures(facts: Facts) -> Iterator[Note]:
+def _failures(facts: ReportData) -> Iterator[Highlight]:
     for row in facts.queues:
         bad = row["failures"] + row["stalls"]
         if row["failure_rate"] is not None and row["failure_rate"] >= FAILING and bad >= FAILED_MIN:
-            yield Note("warn", f"{place_of(row)}: {percent(row['failure_rate'])} of attempts failed ({count(bad)}).")
+            yield Highlight("warn", f"{place_of(row)}: {percent(row['failure_rate'])} of attempts failed ({count(bad)}).")
     window = facts.window
     fresh = [row for row in facts.failures if row["first_seen"] >= window.end - (window.end - window.start) // 4]
     for row in fresh[:3]:
         since = f"since {moment(row['first_seen'])}, {count(row['n'])} times"
-        yield Note("warn", f"{place_of(row)}: a new kind of failure {since}: {kind_of(row)}")
+        yield Highlight("warn", f"{place_of(row)}: a new kind of failure {since}: {kind_of(row)}")
     if facts.failures and not fresh:
         row = facts.failures[0]
-        yield Note(
+        yield Highlight(
             "info",
             f"The most frequent failure, {percent(row['share'])} of all, is in {place_of(row)}: {kind_of(row)}",
         )
 
 
-def _waits(facts: Facts) -> Iterator[Note]:
+def _waits(facts: ReportData) -> Iterator[Highlight]:
     told = [row["p95"] for row in facts.waits if row.get("p95") is not None]
     if len(told) < 8:
         return
     cut = len(told) * 3 // 4
     before, after = median(told[:cut]), median(told[cut:])
     if after >= SLOWER * before and after >= 1_000:
-        yield Note(
+        yield Highlight(
             "warn",
             f"Waits have become longer: 95 % of jobs started within {span(before)} before, and {span(after)} of late.",
         )
     elif before >= SLOWER * after and before >= 1_000:
-        yield Note(
+        yield Highlight(
             "good", f"Waits have become shorter: 95 % of jobs start within {span(after)} of late, {span(before)} before."
         )
 
 
-def _workers(facts: Facts) -> Iterator[Note]:
+def _workers(facts: ReportData) -> Iterator[Highlight]:
     known = [row["utilisation"] for row in facts.workers if row["utilisation"] is not None]
     if not known:
         return
     late = median(known[-max(1, len(known) // 4) :])
     if late >= FULL:
-        yield Note(
+        yield Highlight(
             "warn", f"Workers are full: {percent(late)} of their places were in use of late. More of them would help."
         )
     elif median(known) <= IDLE and len(known) >= 8:
-        yield Note("info", f"Workers have little to do: {percent(median(known))} of their places were in use.")
+        yield Highlight("info", f"Workers have little to do: {percent(median(known))} of their places were in use.")
 
 
-def _tenants(facts: Facts) -> Iterator[Note]:
+def _tenants(facts: ReportData) -> Iterator[Highlight]:
     index = facts.jain.get("busy_ms")
     if len(facts.tenants) > 1 and index is not None and index < UNEVEN:
         first = facts.tenants[0]
-        yield Note(
+        yield Highlight(
             "info", f"{first['namespace']} got {percent(first['share_busy_ms'])} of all work (Jain's index {index:.2f})."
         )
 

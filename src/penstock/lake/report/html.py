@@ -13,7 +13,7 @@ from penstock.lake.report.highlights import count, figure, moment, notes, percen
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.lake.report.data import Facts, Row
+    from penstock.lake.report.data import ReportData, Row
     from penstock.lake.report.figures import Picture
 
 #: Rows of the table behind a picture: of longer ones, the last.
@@ -63,7 +63,7 @@ footer{color:var(--soft);font-size:.85rem;padding-bottom:2.5rem}
 _WEIGHTS: Final = {"bad": "Now", "warn": "Look", "good": "Good", "info": "Note"}
 
 
-def page(facts: Facts) -> str:
+def page(facts: ReportData) -> str:
     """Return a report as HTML."""
     sections = [
         _queues(facts), _throughput(facts), _latency(facts), _backlog(facts), _failures(facts), _workers(facts),
@@ -106,19 +106,19 @@ Percentiles are off by 1&#8239;% at most.</p>
 """
 
 
-def _scope(facts: Facts) -> str:
+def _scope(facts: ReportData) -> str:
     if facts.queue is not None:
         return f"Queue {short(facts.queue, 200)}" + ("" if facts.namespace is None else f" of {facts.namespace}")
     return "All queues" if facts.namespace is None else f"All queues of {facts.namespace}"
 
 
-def _notes(facts: Facts) -> str:
+def _notes(facts: ReportData) -> str:
     return "\n".join(
         f'<li class="{note.weight}"><b>{_WEIGHTS[note.weight]}</b> · {escape(note.text)}</li>' for note in notes(facts)
     )
 
 
-def _tiles(facts: Facts) -> str:
+def _tiles(facts: ReportData) -> str:
     def total(name: str) -> int:
         return sum(row[name] for row in facts.queues)
 
@@ -179,7 +179,7 @@ def _cell(name: str, spell: Callable[[Any], str] = count) -> Callable[[Row], str
     return lambda row: "–" if row.get(name) is None else spell(row[name])
 
 
-def _queues(facts: Facts) -> str:
+def _queues(facts: ReportData) -> str:
     if not facts.queues:
         return _section("queues", "Queues", "Nothing happened in this time.", None)
     columns: list[tuple[str, Callable[[Row], str]]] = [
@@ -197,7 +197,7 @@ def _queues(facts: Facts) -> str:
     return _section("queues", "Queues", text, None, _table("Queues in this time", columns, rows, folded=False))
 
 
-def _throughput(facts: Facts) -> str:
+def _throughput(facts: ReportData) -> str:
     table = _table(
         f"In steps of {spell_length(facts.window.step)}",
         [
@@ -209,7 +209,7 @@ def _throughput(facts: Facts) -> str:
     return _section("throughput", "What came and what was done", "Jobs a minute.", figures.throughput(facts), table)
 
 
-def _latency(facts: Facts) -> str:
+def _latency(facts: ReportData) -> str:
     found = ""
     for name, title, text, rows, whole in (
         ("waits", "How long jobs waited", "From when a job was due until a worker got it.", facts.waits, facts.wait_whole),
@@ -234,7 +234,7 @@ def _latency(facts: Facts) -> str:
     return found
 
 
-def _backlog(facts: Facts) -> str:
+def _backlog(facts: ReportData) -> str:
     text = "Waiting, delayed, being worked at or waiting for others."
     first = next(iter(facts.forecast), None)
     if first is not None and first["note"]:
@@ -275,7 +275,7 @@ def _backlog(facts: Facts) -> str:
     return _section("backlog", "Backlog, and how it will go on", text, figures.backlog(facts), *tables)
 
 
-def _failures(facts: Facts) -> str:
+def _failures(facts: ReportData) -> str:
     if not facts.failures:
         return _section("failures", "Failures", "None.", None)
     columns: list[tuple[str, Callable[[Row], str]]] = [
@@ -291,7 +291,7 @@ def _failures(facts: Facts) -> str:
     return _section("failures", "What failed", text, figures.failing(facts), table)
 
 
-def _workers(facts: Facts) -> str:
+def _workers(facts: ReportData) -> str:
     if not facts.workers:
         return ""
     columns: list[tuple[str, Callable[[Row], str]]] = [
@@ -308,7 +308,7 @@ def _workers(facts: Facts) -> str:
     return _section("workers", "Workers", text, figures.utilisation(facts), table)
 
 
-def _objectives(facts: Facts) -> str:
+def _objectives(facts: ReportData) -> str:
     if not facts.slo:
         return ""
     columns: list[tuple[str, Callable[[Row], str]]] = [
@@ -329,7 +329,7 @@ def _objectives(facts: Facts) -> str:
     return _section("objectives", "Objectives", text, picture, table)
 
 
-def _tenants(facts: Facts) -> str:
+def _tenants(facts: ReportData) -> str:
     if facts.namespace is not None or len(facts.tenants) < 2:
         return ""
     columns: list[tuple[str, Callable[[Row], str]]] = [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.lake.tables import ATTEMPTS, BACKLOG, FAILURES, JOBS, LATENCY, MINUTES, QUARANTINE, TENANTS, WORKERS
 from penstock.lake.transform.gold import backlog, failures, latency, minutes, summary, tenants, workers
-from penstock.lake.transform.rows import Rows
+from penstock.lake.transform.rows import EventRows
 from penstock.lake.transform.silver import attempts, jobs, quarantine
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def make(events: pa.Table, batch: int, wanted: frozenset[str]) -> Iterator[tuple
     """Return the rows of the tables that are wanted, by their paths, of some events of bronze/events."""
     if QUARANTINE.path in wanted:
         yield QUARANTINE, quarantine(events, batch)
-    rows = Rows(events, batch)
+    rows = EventRows(events, batch)
     if rows.count == 0:
         return
     made = summary(rows)

@@ -19,7 +19,7 @@ from penstock.lake.transform.silver import fingerprint_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.lake.transform.rows import Rows
+    from penstock.lake.transform.rows import EventRows
 
 #: What is counted: the column of gold/minutes, and the kind of event. The number of each is its place here.
 _COUNTED: Final = {
@@ -37,7 +37,7 @@ _SPREAD_ROWS: Final = 4_000_000
 _TIMES: Final = ("waits", "wait_ms", "runs", "run_ms")
 
 
-def summary(rows: Rows) -> pa.Table:
+def summary(rows: EventRows) -> pa.Table:
     """Return what happened, by a queue's minute (``cell``) and kind (``what``): how often, and what times add up to."""
     kinds = {kind: number for (name, kind), number in zip(_COUNTED.items(), range(_ROOM), strict=False) if kind}
     numbers = pa.array([kinds.get(each, _NOTHING) for each in rows.kind.dictionary.to_pylist()], pa.int64())
@@ -79,7 +79,7 @@ def summary(rows: Rows) -> pa.Table:
     return pa.table(columns)
 
 
-def minutes(rows: Rows, made: pa.Table) -> pa.Table:
+def minutes(rows: EventRows, made: pa.Table) -> pa.Table:
     """Return gold/minutes of a summary."""
     what = made.column("what")
     given: dict[str, Any] = {name: _where(what, [name], made.column("n")) for name in _COUNTED}
@@ -89,7 +89,7 @@ def minutes(rows: Rows, made: pa.Table) -> pa.Table:
     return _by_cell(rows, MINUTES.schema, made.column("cell"), given)
 
 
-def backlog(rows: Rows, made: pa.Table) -> pa.Table:
+def backlog(rows: EventRows, made: pa.Table) -> pa.Table:
     """Return gold/backlog of a summary."""
     what, count = made.column("what"), made.column("n")
     given = {
@@ -99,14 +99,14 @@ def backlog(rows: Rows, made: pa.Table) -> pa.Table:
     return _by_cell(rows, BACKLOG.schema, made.column("cell"), given)
 
 
-def workers(rows: Rows, made: pa.Table) -> pa.Table:
+def workers(rows: EventRows, made: pa.Table) -> pa.Table:
     """Return gold/workers of a summary, and of attempts that did not end in the minute they began in."""
     cell, busy = _busy(rows, made)
     attempts = pa.concat_arrays([made.column("ended").combine_chunks(), _zeros(len(cell) - made.num_rows)])
     return _by_cell(rows, WORKERS.schema, cell, {"busy_ms": busy, "attempts": attempts})
 
 
-def tenants(rows: Rows, made: pa.Table) -> pa.Table:
+def tenants(rows: EventRows, made: pa.Table) -> pa.Table:
     """Return gold/tenants: the same, without the queues."""
     cell, busy = _busy(rows, made)
     more = _zeros(len(cell) - made.num_rows)
@@ -121,7 +121,7 @@ def tenants(rows: Rows, made: pa.Table) -> pa.Table:
     return _by_cell(rows, TENANTS.schema, cell, columns, of_namespace=True)
 
 
-def _busy(rows: Rows, made: pa.Table) -> tuple[Any, Any]:
+def _busy(rows: EventRows, made: pa.Table) -> tuple[Any, Any]:
     """Return how long workers were busy in queues' minutes: those of the summary, then those that attempts are spread over."""
     cells, times = [made.column("cell").combine_chunks()], [made.column("busy_ms").combine_chunks()]
     for cell, busy in _spread(rows):
@@ -130,7 +130,7 @@ def _busy(rows: Rows, made: pa.Table) -> tuple[Any, Any]:
     return pa.concat_arrays(cells), pa.concat_arrays(times)
 
 
-def _spread(rows: Rows) -> Iterator[tuple[Any, Any]]:
+def _spread(rows: EventRows) -> Iterator[tuple[Any, Any]]:
     """Spread attempts over the minutes they lasted, some at a time."""
     long = pc.fill_null(pc.less(rows.started_ms, pc.multiply(rows.minute, MINUTE_MS)), fill_value=False)
     if not pc.any(long).as_py():
@@ -160,7 +160,7 @@ _KIND_ROOM: Final = 4
 _BUCKETS: Final = 4_096  #: more than there are: the last would be times of 10^34 ms
 
 
-def latency(rows: Rows) -> pa.Table:
+def latency(rows: EventRows) -> pa.Table:
     """Return gold/latency."""
     ended = rows.is_kind("job:completed", "job:failed", "job:stalled")
     cell = rows.cell.filter(ended)
@@ -191,7 +191,7 @@ def latency(rows: Rows) -> pa.Table:
     return _table(rows, LATENCY.schema, cells, columns)
 
 
-def failures(rows: Rows) -> pa.Table:
+def failures(rows: EventRows) -> pa.Table:
     """Return gold/failures."""
     failed = rows.has_failed
     chosen = rows.events.filter(failed)
@@ -247,7 +247,9 @@ def _whole(column: Any) -> Any:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _by_cell(rows: Rows, schema: pa.Schema, cell: Any, given: dict[str, Any], *, of_namespace: bool = False) -> pa.Table:
+def _by_cell(
+    rows: EventRows, schema: pa.Schema, cell: Any, given: dict[str, Any], *, of_namespace: bool = False
+) -> pa.Table:
     """Add up by queue and minute, or namespace and minute; what is nothing at all is left out."""
     if of_namespace:
         cell = _of_namespace(rows, _whole(cell))
@@ -262,7 +264,7 @@ def _by_cell(rows: Rows, schema: pa.Schema, cell: Any, given: dict[str, Any], *,
     return _table(rows, schema, _whole(found.column("cell")), {name: found.column(name) for name in given})
 
 
-def _of_namespace(rows: Rows, cell: Any) -> Any:
+def _of_namespace(rows: EventRows, cell: Any) -> Any:
     """Let one queue of each namespace stand for all of them."""
     first: dict[str, int] = {}
     for number, (namespace, _) in enumerate(rows.places):
@@ -273,7 +275,7 @@ def _of_namespace(rows: Rows, cell: Any) -> Any:
     return pc.add(pc.multiply(minute, len(rows.places)), stands.take(place))
 
 
-def _table(rows: Rows, schema: pa.Schema, cell: Any, columns: dict[str, Any]) -> pa.Table:
+def _table(rows: EventRows, schema: pa.Schema, cell: Any, columns: dict[str, Any]) -> pa.Table:
     """Give rows of queues' minutes their names and times."""
     minute = pc.divide(cell, len(rows.places))
     place = pc.subtract(cell, pc.multiply(minute, len(rows.places)))

@@ -117,7 +117,7 @@ def _array(column: Any) -> Any:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-class Rows:
+class EventRows:
     """Events about jobs that can be understood, and what is computed of them."""
 
     def __init__(self, events: pa.Table, batch: int) -> None:

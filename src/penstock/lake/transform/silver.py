@@ -14,7 +14,7 @@ from penstock.lake.transform.event_kinds import OUTCOMES
 from penstock.lake.transform.rows import FINGERPRINT_CHARS, one_or_none, only, reasons
 
 if TYPE_CHECKING:
-    from penstock.lake.transform.rows import Rows
+    from penstock.lake.transform.rows import EventRows
 
 _MICROS: Final = pa.timestamp("us", tz="UTC")
 
@@ -37,7 +37,7 @@ def quarantine(events: pa.Table, batch: int) -> pa.Table:
     return _table(QUARANTINE.schema, columns, batch)
 
 
-def attempts(rows: Rows) -> pa.Table:
+def attempts(rows: EventRows) -> pa.Table:
     """Return one row for each attempt that ended."""
     ended = rows.has_ended
     chosen = rows.events.filter(ended)
@@ -77,7 +77,7 @@ _REMOVED: Final = _STATES.index("removed")
 _ROOM: Final = 16
 
 
-def _states(rows: Rows) -> Any:
+def _states(rows: EventRows) -> Any:
     """Return the number of the state after each event; null where it says nothing of it."""
     kinds = rows.kind.dictionary.to_pylist()
     found = pa.array([_AFTER.get(each) for each in kinds], pa.int64()).take(rows.kind.indices)
@@ -86,7 +86,7 @@ def _states(rows: Rows) -> Any:
     return pc.if_else(rows.is_unfinished, pa.scalar(_REMOVED, pa.int64()), found)
 
 
-def jobs(rows: Rows) -> pa.Table:
+def jobs(rows: EventRows) -> pa.Table:
     """Return one row for each job of which there are events, and shard. Nothing but numbers is aggregated: that is quick."""
     state, at = _states(rows), pc.cast(rows.column("at"), pa.int64())
     ended = rows.has_ended

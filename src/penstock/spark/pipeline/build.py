@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.lake.location import Lake
     from penstock.lake.tables import Table
-    from penstock.lake.writer import Part
+    from penstock.lake.writer import DataFile
 
 __all__ = ["DERIVED", "Rebuilt", "rebuild"]
 
@@ -53,7 +53,7 @@ def rebuild(
     began = steady()
     found = lake.open(EVENTS)
     batch = mark_of(found)
-    files: dict[str, list[Part]] = {table.path: [] for table in tables}
+    files: dict[str, list[DataFile]] = {table.path: [] for table in tables}
     took = dict.fromkeys(files, 0.0)
     done = total = 0
     if found is not None and batch is not None:
@@ -73,8 +73,8 @@ def rebuild(
     return Rebuilt(total, steady() - began, rows, took)
 
 
-def _pieces(bronze: Sequence[Part]) -> Iterator[list[Part]]:
-    held: list[Part] = []
+def _pieces(bronze: Sequence[DataFile]) -> Iterator[list[DataFile]]:
+    held: list[DataFile] = []
     for part in bronze:
         held.append(part)
         if sum(each.rows for each in held) >= TOLD_EVENTS:

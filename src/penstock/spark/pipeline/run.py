@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from penstock.lake.location import Lake
     from penstock.lake.tables import Table
-    from penstock.lake.writer import Part
+    from penstock.lake.writer import DataFile
     from penstock.spark.journal import Places
     from penstock.spark.options import Options
 
@@ -156,7 +156,7 @@ class Builder:
         """Note which workers the server knows now, and return how many."""
         return look(self._options, self._lake, mark_of(self._lake.open(EVENTS)) or 0)
 
-    def _commit(self, files: Mapping[str, list[Part]], batch: int) -> int:
+    def _commit(self, files: Mapping[str, list[DataFile]], batch: int) -> int:
         """Commit files of tables that are made of bronze, and return how many events were put aside."""
         for table in DERIVED:
             if table.path in files:

@@ -17,7 +17,7 @@ from penstock.client._clock import fresh_name, steady
 from penstock.lake.location import fitted
 from penstock.lake.tables import EVENTS, TABLES
 from penstock.lake.transform import make
-from penstock.lake.writer import Part, PartWriter
+from penstock.lake.writer import DataFile, PartWriter
 from penstock.spark.journal import fetch_range
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _KNOWN: Final = frozenset(EVENTS.schema.names) - {"extra", "date", "batch"}
 class Made(NamedTuple):
     """What tasks have made of each table, by its path: the files, and how long it took, in seconds."""
 
-    files: dict[str, list[Part]]
+    files: dict[str, list[DataFile]]
     took: dict[str, float]
 
 
