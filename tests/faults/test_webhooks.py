@@ -15,7 +15,7 @@ from penstock.core.errors import OutcomeUnknown
 from penstock.engine.engine import Engine
 from penstock.engine.maintenance.service import StoreRecovery
 from penstock.engine.queues.webhooks import AddWebhook
-from penstock.outbound.dispatcher import PostOffice
+from penstock.outbound.dispatcher import WebhookDispatcher
 from penstock.store.sqlite import SqliteStore
 from tests.support.engines import push
 from tests.support.forgetful import ForgetfulDisk
@@ -42,7 +42,7 @@ class Bench:
         self.begun = 0
         self.gate = asyncio.Event()
         self.gate.set()
-        self.office = PostOffice(engine, self)
+        self.office = WebhookDispatcher(engine, self)
         self.office.start()
 
     async def post(self, _url: str, _headers: Mapping[str, str], body: bytes, *, namespace: str = "") -> int:

@@ -21,7 +21,7 @@ from penstock.engine.jobs.settle import LeaseRef, ReportProgress
 from penstock.engine.maintenance.service import Retention, TrimJournal
 from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWebhook
 from penstock.outbound.delivery import Policy
-from penstock.outbound.dispatcher import PostOffice
+from penstock.outbound.dispatcher import WebhookDispatcher
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import NotDelivered, Sender
 from penstock.store.sqlite import SqliteStore
@@ -92,8 +92,8 @@ def post(clock: ManualClock) -> FakePost:
 
 
 @pytest.fixture
-async def office(engine: Engine, post: FakePost) -> AsyncIterator[PostOffice]:
-    running = PostOffice(engine, post)
+async def office(engine: Engine, post: FakePost) -> AsyncIterator[WebhookDispatcher]:
+    running = WebhookDispatcher(engine, post)
     running.start()
     running.start()
     yield running
@@ -104,7 +104,9 @@ async def office(engine: Engine, post: FakePost) -> AsyncIterator[PostOffice]:
 # What is told.
 
 
-async def test_each_event_has_its_body(engine: Engine, office: PostOffice, post: FakePost, clock: ManualClock) -> None:
+async def test_each_event_has_its_body(
+    engine: Engine, office: WebhookDispatcher, post: FakePost, clock: ManualClock
+) -> None:
     await add(engine, "pushed", "job.started", "job:completed", "failed", "progress", "stalled")
     job = await push(engine, data=b'{"a": 1}', job_id="mine")
     await claim_job(engine)
@@ -134,7 +136,7 @@ async def test_each_event_has_its_body(engine: Engine, office: PostOffice, post:
     assert {url for url, _ in post.sent} == {URL}
 
 
-async def test_the_headers_and_the_signature(engine: Engine, office: PostOffice, clock: ManualClock) -> None:
+async def test_the_headers_and_the_signature(engine: Engine, office: WebhookDispatcher, clock: ManualClock) -> None:
     bodies: list[bytes] = []
     headers: list[Mapping[str, str]] = []
 
@@ -145,7 +147,7 @@ async def test_the_headers_and_the_signature(engine: Engine, office: PostOffice,
             return 200
 
     await office.stop()
-    signing = PostOffice(engine, Post())
+    signing = WebhookDispatcher(engine, Post())
     signing.start()
     webhook = await add(engine, secret="whsec_ü")
     await push(engine, data='"ä"'.encode())
@@ -162,7 +164,7 @@ async def test_the_headers_and_the_signature(engine: Engine, office: PostOffice,
 
 
 async def test_data_that_is_gone_or_too_large_is_left_out(
-    engine: Engine, post: FakePost, office: PostOffice, clock: ManualClock
+    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
 ) -> None:
     await office.stop()
     await add(engine, "pushed", "completed")
@@ -174,7 +176,9 @@ async def test_data_that_is_gone_or_too_large_is_left_out(
     assert [sorted(body) for body in post.bodies] == [["event", "jobId", "queue", "timestamp"]] * 2
 
 
-async def test_only_what_was_asked_for(engine: Engine, post: FakePost, office: PostOffice, clock: ManualClock) -> None:
+async def test_only_what_was_asked_for(
+    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
+) -> None:
     other, foreign = QueueKey("default", "other"), QueueKey("elsewhere", "mail")
     await add(engine, "pushed", url="http://a.com/", queue="mail")
     await add(engine, "pushed", url="http://b.com/")
@@ -193,7 +197,7 @@ async def test_only_what_was_asked_for(engine: Engine, post: FakePost, office: P
 
 
 async def test_what_happened_before_the_registration_is_not_told(
-    engine: Engine, post: FakePost, office: PostOffice, clock: ManualClock
+    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
 ) -> None:
     await push(engine)
     await add(engine)
@@ -201,7 +205,7 @@ async def test_what_happened_before_the_registration_is_not_told(
     assert post.sent == []
 
 
-async def test_the_feed_is_heard_only_while_there_is_a_webhook(engine: Engine, office: PostOffice) -> None:
+async def test_the_feed_is_heard_only_while_there_is_a_webhook(engine: Engine, office: WebhookDispatcher) -> None:
     heard = [engine.feed.is_heard]
     webhook = await add(engine)
     heard.append(engine.feed.is_heard)
@@ -214,7 +218,7 @@ async def test_the_feed_is_heard_only_while_there_is_a_webhook(engine: Engine, o
 
 
 async def test_three_more_attempts_with_growing_pauses(
-    engine: Engine, post: FakePost, office: PostOffice, clock: ManualClock
+    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
 ) -> None:
     heard: list[Any] = []
     engine.feed.listen(lambda block: heard.extend(event for event in block.events if event[0] >= EventKind.WEBHOOK_FIRED))
@@ -236,7 +240,7 @@ async def test_three_more_attempts_with_growing_pauses(
 
 
 async def test_one_that_fails_holds_up_nobody_else(
-    engine: Engine, post: FakePost, office: PostOffice, clock: ManualClock
+    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
 ) -> None:
     await add(engine, url="http://bad.com/")
     post.answers = [500]
@@ -255,7 +259,7 @@ async def test_one_that_fails_holds_up_nobody_else(
 
 
 async def test_a_disabled_webhook_is_silent_and_goes_on_from_now(
-    engine: Engine, post: FakePost, office: PostOffice, clock: ManualClock
+    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
 ) -> None:
     webhook = await add(engine)
     first = await push(engine)
@@ -272,7 +276,7 @@ async def test_a_disabled_webhook_is_silent_and_goes_on_from_now(
 
 
 async def test_switching_off_and_on_in_one_batch_forgets_what_was_pending(
-    engine: Engine, post: FakePost, office: PostOffice, clock: ManualClock
+    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
 ) -> None:
     webhook = await add(engine)
     post.answers = [500, 500, 500, 500]
@@ -288,7 +292,7 @@ async def test_switching_off_and_on_in_one_batch_forgets_what_was_pending(
 
 
 async def test_a_removed_webhook_is_silent_even_between_attempts(
-    engine: Engine, post: FakePost, office: PostOffice, clock: ManualClock
+    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
 ) -> None:
     webhook = await add(engine)
     post.answers = [500]
@@ -304,14 +308,14 @@ async def test_a_removed_webhook_is_silent_even_between_attempts(
 
 
 async def test_a_new_office_goes_on_where_the_old_one_was(
-    engine: Engine, post: FakePost, office: PostOffice, clock: ManualClock
+    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
 ) -> None:
     webhook = await add(engine)
     jobs = [await push(engine)]
     await clock.advance(0)
     await office.stop()
     jobs += [await push(engine) for _ in range(3)]
-    again = PostOffice(engine, post)
+    again = WebhookDispatcher(engine, post)
     again.start()
     await clock.advance(500)
     await again.stop()
@@ -321,13 +325,13 @@ async def test_a_new_office_goes_on_where_the_old_one_was(
 
 
 async def test_what_was_not_written_down_is_repeated_never_skipped(
-    engine: Engine, post: FakePost, office: PostOffice, clock: ManualClock
+    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
 ) -> None:
     await add(engine)
     job = await push(engine)
     await clock.advance(0)
     assert len(post.sent) == 1
-    crashed = PostOffice(engine, post)  # knows nothing of what the first one has just done
+    crashed = WebhookDispatcher(engine, post)  # knows nothing of what the first one has just done
     crashed.start()
     await clock.advance(0)
     await crashed.stop()
@@ -336,7 +340,7 @@ async def test_what_was_not_written_down_is_repeated_never_skipped(
 
 
 async def test_a_stop_in_the_middle_of_an_attempt_repeats_it(
-    engine: Engine, post: FakePost, office: PostOffice, clock: ManualClock
+    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
 ) -> None:
     webhook = await add(engine)
     post.answers = [500]
@@ -350,7 +354,7 @@ async def test_a_stop_in_the_middle_of_an_attempt_repeats_it(
 
 
 async def test_places_move_on_without_deliveries_and_are_written_down_now_and_then(
-    engine: Engine, post: FakePost, office: PostOffice, clock: ManualClock
+    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock
 ) -> None:
     webhook = await add(engine, "completed")
     await clock.advance(0)
@@ -363,7 +367,7 @@ async def test_places_move_on_without_deliveries_and_are_written_down_now_and_th
 
 
 async def test_a_webhook_behind_the_journal_goes_on_with_the_oldest_event(
-    engine: Engine, post: FakePost, office: PostOffice, clock: ManualClock, capsys: pytest.CaptureFixture[str]
+    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await office.stop()
     await add(engine)
@@ -378,7 +382,7 @@ async def test_a_webhook_behind_the_journal_goes_on_with_the_oldest_event(
 
 
 async def test_more_events_than_are_read_at_once(
-    engine: Engine, post: FakePost, office: PostOffice, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "webhook_read_bytes", 100)
     await office.stop()
@@ -390,7 +394,7 @@ async def test_more_events_than_are_read_at_once(
 
 
 async def test_trouble_with_the_store_is_waited_out(
-    engine: Engine, post: FakePost, office: PostOffice, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, post: FakePost, office: WebhookDispatcher, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     webhook = await add(engine)
     await clock.advance(0)
@@ -435,7 +439,7 @@ async def real(tmp_path: Path) -> AsyncIterator[Engine]:
     store = await SqliteStore.open(tmp_path / "real", clock, ballast_bytes=0)
     running = Engine(store, clock, durability=Durability.NEVER)
     running.start()
-    office = PostOffice(running, Sender(clock, Guard(("127.0.0.1",)), timeout_ms=200), Policy(pause_ms=1))
+    office = WebhookDispatcher(running, Sender(clock, Guard(("127.0.0.1",)), timeout_ms=200), Policy(pause_ms=1))
     office.start()
     yield running
     await office.stop()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.core.webhook import Webhook
     from penstock.engine.engine import Engine
-    from penstock.outbound.request import Letter
+    from penstock.outbound.request import WebhookRequest
     from penstock.store.contract import JournalBlock
 
 log = structlog.get_logger("penstock.webhooks")
@@ -57,7 +57,7 @@ class Policy(msgspec.Struct, frozen=True):
     pause_ms: int = limits.webhook_pause_ms  #: before the second attempt, doubled for each further one
 
 
-class Courier:
+class WebhookDelivery:
     """One per enabled webhook, with a task of its own, so that a slow receiver holds up nobody else."""
 
     def __init__(self, engine: Engine, post: Post, policy: Policy, webhook: Webhook) -> None:
@@ -210,7 +210,7 @@ class Courier:
         )
         self.cursor = oldest
 
-    async def _deliver(self, letter: Letter) -> None:
+    async def _deliver(self, letter: WebhookRequest) -> None:
         """Try a few times; in the end it is delivered, or counted as failed."""
         error = ""
         for attempt in range(self._policy.attempts):
@@ -234,7 +234,7 @@ class Courier:
             "a webhook was not delivered", webhook=ids.to_uuid(self.webhook.id), event_name=letter.event, error=error
         )
 
-    def _tell(self, kind: EventKind, letter: Letter, **more: object) -> None:
+    def _tell(self, kind: EventKind, letter: WebhookRequest, **more: object) -> None:
         now_ms = self._done.last_triggered = self._engine.clock.now_ms()
         payload = {"id": ids.to_uuid(self.webhook.id), "event": letter.event, **more}
         self._engine.feed.pass_on(kind, payload, now_ms, namespace=self.webhook.namespace)

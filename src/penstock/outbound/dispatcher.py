@@ -16,7 +16,7 @@ from penstock.core.errors import PenstockError
 from penstock.engine.event_feed import UNNUMBERED
 from penstock.engine.maintenance.service import PeriodicService
 from penstock.engine.queues.webhooks import NoteDeliveries
-from penstock.outbound.delivery import Courier, Policy, subjects_of
+from penstock.outbound.delivery import Policy, WebhookDelivery, subjects_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.webhooks")
 
 
-class PostOffice(PeriodicService):
+class WebhookDispatcher(PeriodicService):
     """Start it after the engine, stop it before the engine closes. ``run_once`` writes down what was delivered."""
 
     every_ms = 500
@@ -40,9 +40,9 @@ class PostOffice(PeriodicService):
         super().__init__(engine)
         self._post = post
         self._policy = policy or Policy()
-        self._couriers: dict[int, Courier] = {}
+        self._couriers: dict[int, WebhookDelivery] = {}
         self._leaving: set[asyncio.Task[None]] = set()
-        self._left: list[Courier] = []  #: dismissed, with something that is not written down yet
+        self._left: list[WebhookDelivery] = []  #: dismissed, with something that is not written down yet
         self._all_noted_at = engine.clock.steady_ms()
         self._stop_hearing: Callable[[], None] | None = None
 
@@ -109,7 +109,7 @@ class PostOffice(PeriodicService):
                 self._dismiss(webhook_id)
         for webhook_id, webhook in wanted.items():
             if webhook_id not in self._couriers:
-                courier = self._couriers[webhook_id] = Courier(self._engine, self._post, self._policy, webhook)
+                courier = self._couriers[webhook_id] = WebhookDelivery(self._engine, self._post, self._policy, webhook)
                 courier.start()
         self._listen()
 
@@ -130,7 +130,7 @@ class PostOffice(PeriodicService):
             self._left.append(courier)
 
     async def _note(self, *, everybody: bool) -> None:
-        noted: list[tuple[Courier, DeliveryProgress]] = []
+        noted: list[tuple[WebhookDelivery, DeliveryProgress]] = []
         left, self._left = self._left, []
         for courier in (*left, *self._couriers.values()):
             if everybody or courier.has_news or courier in left:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _FIRST_FIELD = 4
 
 
-class Body(msgspec.Struct, rename="camel"):
+class EventBody(msgspec.Struct, rename="camel"):
     """The body of a delivery. What an event does not have, or what is gone by now, is left out."""
 
     event: str
@@ -37,7 +37,7 @@ class Body(msgspec.Struct, rename="camel"):
     progress: int | UnsetType = UNSET
 
 
-class Letter(NamedTuple):
+class WebhookRequest(NamedTuple):
     """What is sent, the same in every attempt."""
 
     event: str
@@ -45,7 +45,7 @@ class Letter(NamedTuple):
     body: bytes
 
 
-async def write(store: Store, webhook: Webhook, block: JournalBlock, number: int) -> Letter:
+async def write(store: Store, webhook: Webhook, block: JournalBlock, number: int) -> WebhookRequest:
     """Write what a webhook is told of one event."""
     event: Sequence[Any] = block.events[number - block.seq]
     kind, queue, job_id, custom_id = event[:_FIRST_FIELD]
@@ -54,7 +54,7 @@ async def write(store: Store, webhook: Webhook, block: JournalBlock, number: int
     name = EVENT_NAMES[kind]
     data = await data_of(store, kind, namespace, job_id)
     error, progress = fields.get("error"), fields.get("progress")
-    content = Body(
+    content = EventBody(
         name,
         block.at,
         custom_id or ids.to_uuid(job_id),
@@ -72,7 +72,7 @@ async def write(store: Store, webhook: Webhook, block: JournalBlock, number: int
     }
     if webhook.secret is not None:
         headers["X-Webhook-Signature"] = sign(webhook.secret, body)
-    return Letter(name, headers, body)
+    return WebhookRequest(name, headers, body)
 
 
 def sign(secret: str, body: bytes) -> str:

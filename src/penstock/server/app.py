@@ -82,7 +82,7 @@ from penstock.doors.topics.handlers import TopicsDoor
 from penstock.doors.topics.subscriber import Subscribers
 from penstock.engine.bulk.consumer_groups import ConsumerGroups
 from penstock.engine.bulk.staged_writes import StagedWrites
-from penstock.outbound.dispatcher import PostOffice
+from penstock.outbound.dispatcher import WebhookDispatcher
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
 from penstock.server import listeners
@@ -451,8 +451,8 @@ def _monitor(config: Config, clock: Clock, metrics: Metrics, links: RawSockets) 
     return monitor
 
 
-def _start_post_offices(engine: AnyEngine, sender: Sender) -> list[PostOffice]:
-    offices = [PostOffice(each, sender) for each in engine.engines]
+def _start_post_offices(engine: AnyEngine, sender: Sender) -> list[WebhookDispatcher]:
+    offices = [WebhookDispatcher(each, sender) for each in engine.engines]
     for office in offices:
         office.start()
     return offices
