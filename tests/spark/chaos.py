@@ -21,7 +21,7 @@ from penstock.lake.location import Lake
 from penstock.lake.tables import EVENTS, JOBS, MINUTES
 from penstock.lake.writer import mark_of, shard_mark
 from penstock.spark import options
-from penstock.spark.http_client import Wire
+from penstock.spark.http_client import BulkClient
 from tests.spark.driver import BATCH, LEASE
 from tests.spark.tap import Tap
 
@@ -75,7 +75,7 @@ def fill(server: ServerProcess, queue: str, values: Iterable[str], name: str = "
 
 def values_of(server: ServerProcess, queue: str, token: str | None = None) -> list[str]:
     """Return the payloads of a queue, in whatever state, sorted."""
-    with Wire(options.for_batch({"url": server.url, "table": "jobs"})) as wire:
+    with BulkClient(options.for_batch({"url": server.url, "table": "jobs"})) as wire:
         if token is not None:
             wire.http.headers["authorization"] = f"Bearer {token}"
         taken = wire.post("/bulk/snapshots", {"table": "jobs", "queues": [queue]})
@@ -242,7 +242,7 @@ class Chaos:
         place = mark_of(lake.open(EVENTS), shard_mark("0"))
         assert place is not None
         kinds: Counter[str] = Counter()
-        with Wire(options.for_batch({"url": self.server.url, "table": "journal", "namespace": "*"})) as wire:
+        with BulkClient(options.for_batch({"url": self.server.url, "table": "journal", "namespace": "*"})) as wire:
             for rows in wire.rows("/bulk/journal", shard=0, **{"from": 1, "to": place}):
                 kinds.update(rows.column("kind").to_pylist())
         events = lake.read(EVENTS, columns=["seq", "kind"])

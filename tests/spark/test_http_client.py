@@ -10,7 +10,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.client.errors import ApiError, ConnectionFailed
 from penstock.spark import options
-from penstock.spark.http_client import RowsMissing, Wire
+from penstock.spark.http_client import BulkClient, RowsMissing
 from penstock.spark.journal import EventsLost, Range, ranges_of, read_range
 from penstock.spark.schemas import _ARROW, COLUMNS
 from penstock.spark.sink import BatchWriter
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 JOURNAL = pa.schema([pa.field(name, _ARROW[kind]) for name, kind in COLUMNS["journal"].items()])
 
 
-def wire_to(fake: FakeServer, **more: str) -> Wire:
-    return Wire(options.for_batch({"url": fake.url, "table": "jobs", "retryFor": "5s"} | more))
+def wire_to(fake: FakeServer, **more: str) -> BulkClient:
+    return BulkClient(options.for_batch({"url": fake.url, "table": "jobs", "retryFor": "5s"} | more))
 
 
-def seqs(wire: Wire, start: int, end: int) -> list[int]:
+def seqs(wire: BulkClient, start: int, end: int) -> list[int]:
     rows = wire.rows("/bulk/journal", shard=0, **{"from": start, "to": end})
     return [seq for batch in rows for seq in batch.column("seq").to_pylist()]
 
@@ -61,7 +61,7 @@ def test_a_lost_answer_is_asked_for_again(fake: FakeServer) -> None:
 
 
 def test_a_server_that_is_not_there(fake: FakeServer) -> None:
-    with Wire(options.for_batch({"url": "http://127.0.0.1:1", "table": "jobs", "retryFor": "0"})) as wire:
+    with BulkClient(options.for_batch({"url": "http://127.0.0.1:1", "table": "jobs", "retryFor": "0"})) as wire:
         with pytest.raises(ConnectionFailed):
             wire.get("/bulk")
         with pytest.raises(ConnectionFailed):

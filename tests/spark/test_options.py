@@ -9,7 +9,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from penstock.core import limits
 from penstock.spark import options, schemas
-from penstock.spark.http_client import Wire
+from penstock.spark.http_client import BulkClient
 from penstock.spark.options import OptionInvalid
 
 if TYPE_CHECKING:
@@ -201,22 +201,22 @@ def test_secrets_are_read_where_they_are_needed(tmp_path: Path, monkeypatch: pyt
         URL | {"table": "jobs", "tokenEnv": "MY_TOKEN", "apiKeyFile": str(tmp_path / "key"), "namespace": "a"}
     )
     assert "hush-hush" not in repr(found)
-    with Wire(found) as wire:
+    with BulkClient(found) as wire:
         headers = wire.http.headers
         assert (headers["authorization"], headers["x-api-key"], headers["x-namespace"]) == ("Bearer hush-hush", "k-1", "a")
     monkeypatch.delenv("MY_TOKEN")
     with pytest.raises(OptionInvalid, match="Option tokenEnv: MY_TOKEN is not set in this process"):
-        Wire(found)
+        BulkClient(found)
     with pytest.raises(OptionInvalid, match=r"Option apiKeyFile: .*missing cannot be read"):
-        Wire(options.for_batch(URL | {"table": "jobs", "apiKeyFile": str(tmp_path / "missing")}))
+        BulkClient(options.for_batch(URL | {"table": "jobs", "apiKeyFile": str(tmp_path / "missing")}))
     for wrong in ("hush\nhush", "hüsh", "hush\x00"):
         (tmp_path / "key").write_text(wrong)
         with pytest.raises(OptionInvalid, match=r"Option apiKeyFile: .*key must be of printable ASCII") as error:
-            Wire(options.for_batch(URL | {"table": "jobs", "apiKeyFile": str(tmp_path / "key")}))
+            BulkClient(options.for_batch(URL | {"table": "jobs", "apiKeyFile": str(tmp_path / "key")}))
         assert wrong not in str(error.value)
     monkeypatch.setenv("PENSTOCK_TOKEN", "hush-hush\n")
-    with Wire(options.for_batch(URL | {"table": "jobs"})) as wire:
+    with BulkClient(options.for_batch(URL | {"table": "jobs"})) as wire:
         assert wire.http.headers["authorization"] == "Bearer hush-hush"
     monkeypatch.setenv("PENSTOCK_TOKEN", "hush\nhush")
     with pytest.raises(OptionInvalid, match="Option tokenEnv: PENSTOCK_TOKEN must be of printable ASCII"):
-        Wire(options.for_batch(URL | {"table": "jobs"}))
+        BulkClient(options.for_batch(URL | {"table": "jobs"}))

@@ -12,7 +12,7 @@ from penstock.lake.location import Lake
 from penstock.lake.maintenance import FILE_BYTES
 from penstock.lake.tables import EVENTS, FORECAST, MINUTES, SLO
 from penstock.lake.writer import BATCH_MARK, PartWriter, commit, mark_of, parts_of
-from penstock.spark.pipeline.run import UPKEEP_FILES, Batch, Builder, Summary, run
+from penstock.spark.pipeline.run import UPKEEP_FILES, BatchResult, Builder, RunSummary, run
 from tests.support.lakes import DAY, MINUTE, MONDAY, rows_of
 
 if TYPE_CHECKING:
@@ -66,21 +66,21 @@ class Traffic(Builder):
     def end(self) -> dict[str, int]:
         return {"0": self._before + int(self._rate * self._stop.now)}
 
-    def step(self, end: Mapping[str, int]) -> Batch | None:
+    def step(self, end: Mapping[str, int]) -> BatchResult | None:
         events = min(end["0"] - self.taken, self._most)
         if not events:
             return None
         self.taken += events
         self.batches.append((self._stop.now, events))
         self._stop.now += self._batch_s
-        return Batch(len(self.batches) - 1, events, 0, self._batch_s, self.end()["0"] - self.taken)
+        return BatchResult(len(self.batches) - 1, events, 0, self._batch_s, self.end()["0"] - self.taken)
 
     def look(self) -> int:
         self.looks.append(self._stop.now)
         return 0
 
 
-def keep(builder: Traffic, lake: Lake, stop: Until, every_ms: int | None, upkeep_batches: int = 0) -> Summary:
+def keep(builder: Traffic, lake: Lake, stop: Until, every_ms: int | None, upkeep_batches: int = 0) -> RunSummary:
     said: list[str] = []
     return run(
         builder, lake, every_ms=every_ms, stop=stop, tell=said.append, upkeep_batches=upkeep_batches, clock=stop.clock
@@ -136,7 +136,7 @@ class Written(Traffic):
         self._lake = lake
         self.most: Counter[str] = Counter()
 
-    def step(self, end: Mapping[str, int]) -> Batch | None:
+    def step(self, end: Mapping[str, int]) -> BatchResult | None:
         found = self._lake.open(EVENTS)
         last = mark_of(found)
         number = 0 if last is None else last + 1
@@ -151,7 +151,7 @@ class Written(Traffic):
             writer.write(rows_of(table, [row]))
             commit(self._lake, table, writer.close(), marks={BATCH_MARK: number}, now_ms=at_ms)
             self.most[table.path] = max(self.most[table.path], files(self._lake, table))
-        return Batch(number, batch.events, 0, batch.seconds, batch.lag)
+        return BatchResult(number, batch.events, 0, batch.seconds, batch.lag)
 
 
 def files(lake: Lake, table: Table) -> int:
@@ -168,7 +168,7 @@ def test_files_stay_few_over_a_day_of_traffic(tmp_path: Path, *, once: bool) -> 
     """96 batches, of one run or of a run each: what a table has is bounded by upkeep, and slo and forecast follow."""
     stop, lake = Until(DAY_S), Lake(tmp_path)
     traffic = Written(stop, lake, rate=1)
-    done = Summary()
+    done = RunSummary()
     while not stop.is_set():
         some = keep(traffic, lake, stop, None if once else 900_000, UPKEEP)
         done.batches += some.batches

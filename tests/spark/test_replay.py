@@ -15,7 +15,7 @@ from penstock.cli.main import main
 from penstock.lake.location import Lake, fitted
 from penstock.lake.tables import ATTEMPTS, JOBS
 from penstock.spark import options
-from penstock.spark.http_client import Wire
+from penstock.spark.http_client import BulkClient
 from penstock.spark.replay import HEADER
 from tests.spark.chaos import fill, values_of
 from tests.support.server import ServerProcess
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 def jobs_of(server: ServerProcess, queue: str) -> list[dict[str, Any]]:
-    with Wire(options.for_batch({"url": server.url, "table": "jobs"})) as wire:
+    with BulkClient(options.for_batch({"url": server.url, "table": "jobs"})) as wire:
         taken = wire.post("/bulk/snapshots", {"table": "jobs", "queues": [queue]})
         parts = [f"/bulk/snapshots/{taken['id']}/parts/{each['part']}" for each in taken["parts"]]
         return [row for part in parts for rows in wire.rows(part) for row in rows.to_pylist()]

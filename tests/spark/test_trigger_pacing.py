@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from penstock.spark import options
 from penstock.spark.journal import JournalStream
 from penstock.spark.queue_stream import LeaseReader
-from penstock.spark.trigger_pacing import Pace
+from penstock.spark.trigger_pacing import TriggerPacing
 
 if TYPE_CHECKING:
     from tests.spark.fake import FakeServer
@@ -27,7 +27,7 @@ class Clock:
 
 def test_a_batch_waits_for_enough_rows_or_for_long_enough() -> None:
     clock = Clock()
-    pace = Pace(10, 60_000, clock)
+    pace = TriggerPacing(10, 60_000, clock)
     assert not pace.holds(1)  # the first does not
     pace.went()
     assert pace.holds(9)
@@ -38,7 +38,7 @@ def test_a_batch_waits_for_enough_rows_or_for_long_enough() -> None:
     assert not pace.holds(9)
     pace.went()
     assert pace.holds(9)
-    free = Pace(None, 1)
+    free = TriggerPacing(None, 1)
     free.went()
     assert not free.holds(0)
     assert not free.asks
@@ -48,7 +48,7 @@ def test_a_journal_that_waits(fake: FakeServer) -> None:
     given = {"url": fake.url, "table": "journal", "minOffsetsPerTrigger": "10", "maxTriggerDelay": "1m"}
     reader = JournalStream(options.for_stream(given), StructType([StructField("seq", LongType())]))
     clock = Clock()
-    reader._pace = Pace(10, 60_000, clock)
+    reader._pace = TriggerPacing(10, 60_000, clock)
     fake.push("q", ["x"] * 3)
     at = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     assert at["to"] == {"0": 3}
@@ -73,7 +73,7 @@ def test_queues_that_wait_and_come_by_a_pattern(fake: FakeServer) -> None:
     given = {"url": fake.url, "queuesPattern": "mail-.*", "minOffsetsPerTrigger": "10", "pollTimeout": "0"}
     reader = LeaseReader(options.for_stream(given), StructType([StructField("key", StringType())]))
     clock = Clock()
-    reader._pace = Pace(10, 60_000, clock)
+    reader._pace = TriggerPacing(10, 60_000, clock)
     limit = ReadMaxRows(100)
     try:
         at = reader.initialOffset()

@@ -229,9 +229,9 @@ def _run(
 
 def knock(options: Options) -> None:
     """Ask the server for its journal. Raises PenstockError if it does not answer, or may not, or cannot."""
-    from penstock.spark.http_client import Wire  # noqa: PLC0415
+    from penstock.spark.http_client import BulkClient  # noqa: PLC0415
 
-    with Wire(replace(options, retry_for=_PATIENCE_MS)) as wire:
+    with BulkClient(replace(options, retry_for=_PATIENCE_MS)) as wire:
         wire.get("/bulk/journal/at", shard=0, timestamp=0)
 
 

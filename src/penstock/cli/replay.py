@@ -51,7 +51,7 @@ def replay(*, dry_run: bool, master: str, states: Sequence[str], **given: Any) -
         from penstock.spark.session import prepare  # noqa: F401, PLC0415
     except ImportError as error:
         raise ConfigInvalid(f"A replay needs {error.name}. Install it with: pip install 'penstock-queue[spark]'.") from None
-    wish = work.Wish(states=states or ("failed",), **given)
+    wish = work.ReplayRequest(states=states or ("failed",), **given)
     try:
         named = {} if wish.namespace is None else {"namespace": wish.namespace}
         knock(options.for_batch({"url": wish.url, "table": "jobs"} | named))  # before Spark, which takes its time

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.client.errors import NotFound, PenstockError
 from penstock.spark import schemas
-from penstock.spark.http_client import LONG_MS, Wire, queues_of
+from penstock.spark.http_client import LONG_MS, BulkClient, queues_of
 from penstock.spark.journal import Positions, ranges_of, read_range
 from penstock.spark.options import OptionInvalid
 
@@ -68,7 +68,7 @@ class JobsReader(DataSourceReader):
 
             return direct.job_ranges(options)
         payload = options.include_payload and bool({"value", "result", "headers"} & set(self.arrow.names))
-        with Wire(options) as wire:
+        with BulkClient(options) as wire:
             queues = queues_of(wire, options)
             if not queues and options.queues_pattern is not None:
                 return []
@@ -103,7 +103,7 @@ class JobsReader(DataSourceReader):
             return
         if not isinstance(partition, SnapshotPart):  # there is no row anywhere: Spark asks all the same, for nothing
             return
-        with Wire(self.options) as wire:
+        with BulkClient(self.options) as wire:
             try:
                 yield from schemas.fitted(
                     wire.rows(f"/bulk/snapshots/{partition.snapshot}/parts/{partition.part}"), self.arrow
@@ -135,7 +135,7 @@ class JournalReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Find out where it begins and ends, and cut it into pieces."""
         options = self.options
-        with Wire(options) as wire:
+        with BulkClient(options) as wire:
             positions = Positions(wire, options)
             start = positions.start()
             end = positions.end()

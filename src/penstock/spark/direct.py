@@ -23,7 +23,7 @@ from penstock.bulkwork.jobs import jobs_batch
 from penstock.bulkwork.journal import Gathering
 from penstock.core.lifecycle import State
 from penstock.spark import schemas
-from penstock.spark.http_client import Wire, queues_of
+from penstock.spark.http_client import BulkClient, queues_of
 from penstock.spark.journal import EventsLost, Range, lost
 from penstock.spark.options import OptionInvalid, Options
 from penstock.store.bulk_reader import Block
@@ -56,7 +56,7 @@ class IdRange(InputPartition):
 
 def job_ranges(options: Options) -> Sequence[IdRange]:
     """Cut the jobs of every shard into ranges of ids. Raises OptionInvalid."""
-    with Wire(options) as wire:  # also says whether this token may look there
+    with BulkClient(options) as wire:  # also says whether this token may look there
         shards = [each["shard"] for each in wire.get("/bulk")["shards"]]
         queues = queues_of(wire, options)
     if not queues and options.queues_pattern is not None:

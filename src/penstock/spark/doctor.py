@@ -110,10 +110,10 @@ def _source() -> Finding:
 
 def _server(url: str) -> Finding:
     from penstock.spark import options  # noqa: PLC0415, what is missing was said above
-    from penstock.spark.http_client import Wire  # noqa: PLC0415
+    from penstock.spark.http_client import BulkClient  # noqa: PLC0415
 
     try:
-        with Wire(options.for_batch({"url": url, "table": "jobs", "retryFor": "0", "timeout": "5s"})) as wire:
+        with BulkClient(options.for_batch({"url": url, "table": "jobs", "retryFor": "0", "timeout": "5s"})) as wire:
             found = wire.get("/bulk")
     except PenstockError as error:
         return Finding(

@@ -43,7 +43,7 @@ class RowsMissing(UnexpectedReply):
     """An answer ended before all its rows had come, or has others than it says. Something in between may have cut it off."""
 
 
-class Wire:
+class BulkClient:
     """One server, for one task or query. Use it as a context manager. Secrets are read here, in the process that needs them."""
 
     def __init__(self, options: Options) -> None:
@@ -248,7 +248,7 @@ class _Body(io.RawIOBase):
             raise
 
 
-def queues_of(wire: Wire, options: Options) -> tuple[str, ...]:
+def queues_of(wire: BulkClient, options: Options) -> tuple[str, ...]:
     """Return the queues that are asked for: by their names, or those there are now whose names fit. Empty: all."""
     if options.queues_pattern is None:
         return options.queues
@@ -256,7 +256,7 @@ def queues_of(wire: Wire, options: Options) -> tuple[str, ...]:
     return tuple(name for name in wire.get("/queues")["queues"] if fits(name))
 
 
-def acknowledge(wire: Wire, options: Options, group: str, epoch: int) -> int:
+def acknowledge(wire: BulkClient, options: Options, group: str, epoch: int) -> int:
     """Acknowledge what a group has claimed, up to an epoch. Return how many jobs of it are not the group's any more.
 
     With ``onLeaseLost=fail``: raises Conflict if leases have ended, and nothing is acknowledged then.

@@ -18,9 +18,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 from penstock.client._clock import block
 from penstock.client.errors import ApiError, PenstockError
 from penstock.spark import schemas
-from penstock.spark.http_client import Wire, wrong_shard
+from penstock.spark.http_client import BulkClient, wrong_shard
 from penstock.spark.options import TRIGGER_DELAY_MS, OptionInvalid
-from penstock.spark.trigger_pacing import Pace
+from penstock.spark.trigger_pacing import TriggerPacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ class Range(InputPartition):
 class Positions:
     """Where the journals of a server begin and end, asked once."""
 
-    def __init__(self, wire: Wire, options: Options) -> None:
+    def __init__(self, wire: BulkClient, options: Options) -> None:
         self._wire = wire
         self._options = options
         shards = wire.get("/bulk")["shards"]
@@ -199,7 +199,7 @@ def fetch_range(options: Options, partition: Range) -> Iterator[pa.RecordBatch]:
         yield from direct.read_events(options, partition)
         return
     start = partition.start
-    with Wire(options) as wire:
+    with BulkClient(options) as wire:
         while start < partition.end:
             wanted: dict[str, object] = {"from": start, "to": partition.end, "history": partition.history or None}
             try:
@@ -225,9 +225,9 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
         self.arrow = schemas.arrow_schema("journal", schema)
-        self._wire: Wire | None = None
+        self._wire: BulkClient | None = None
         self._target: Places | None = None  # of a run with availableNow
-        self._pace = Pace(options.min_offsets_per_trigger, options.max_trigger_delay or TRIGGER_DELAY_MS)
+        self._pace = TriggerPacing(options.min_offsets_per_trigger, options.max_trigger_delay or TRIGGER_DELAY_MS)
         self._read: Places = {}
         #: Of places without one, whose offsets an earlier version wrote: what was found there first.
         self._histories: dict[str, str] = {}
@@ -336,7 +336,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _positions(self) -> Positions:
         if self._wire is None:
-            self._wire = Wire(self.options)
+            self._wire = BulkClient(self.options)
         return Positions(self._wire, self.options)
 
 

@@ -22,7 +22,7 @@ from penstock.client._clock import steady
 from penstock.client._request import path
 from penstock.client.errors import Conflict, PenstockError
 from penstock.spark.checkpoint import Checkpoint
-from penstock.spark.http_client import LONG_MS, Wire, acknowledge
+from penstock.spark.http_client import LONG_MS, BulkClient, acknowledge
 from penstock.spark.options import Options
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ WATCH_S: Final = 0.25
 BEATS_PER_LEASE: Final = 3
 
 
-class Keeper:
+class LeaseKeeper:
     """Keeps the leases of one group."""
 
-    def __init__(self, options: Options, wire: Wire, checkpoint: Checkpoint | None) -> None:
+    def __init__(self, options: Options, wire: BulkClient, checkpoint: Checkpoint | None) -> None:
         self.group: str | None = None
         self._planned = False
         self._acked = 0
@@ -99,8 +99,8 @@ def main(source: BinaryIO) -> None:
     checkpoint = None if place is None else Checkpoint(place)
     beat_s = options.lease_timeout / 1000 / BEATS_PER_LEASE
     pause_s = min(beat_s, WATCH_S) if checkpoint is not None else beat_s
-    with Wire(options) as wire:
-        keeper = Keeper(options, wire, checkpoint)
+    with BulkClient(options) as wire:
+        keeper = LeaseKeeper(options, wire, checkpoint)
         said: list[dict[str, Any]] | None = first[1:]
         next_beat = steady() + beat_s
         while said is not None:

@@ -26,10 +26,10 @@ from penstock.client._clock import block
 from penstock.client._request import path
 from penstock.client.errors import ApiError, Conflict, NotFound, PenstockError
 from penstock.spark import schemas
-from penstock.spark.http_client import LONG_MS, Wire, acknowledge, queues_of
+from penstock.spark.http_client import LONG_MS, BulkClient, acknowledge, queues_of
 from penstock.spark.journal import HISTORY_REPLACED
 from penstock.spark.options import TRIGGER_DELAY_MS
-from penstock.spark.trigger_pacing import Pace
+from penstock.spark.trigger_pacing import TriggerPacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -93,7 +93,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
         self.arrow = schemas.arrow_schema("queues", schema)
-        self._wire: Wire | None = None
+        self._wire: BulkClient | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
         self._fresh = f"{options.consumer_group}-{secrets.token_hex(5)}"
         self._ends = False  # a run with availableNow
@@ -102,7 +102,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._acked = 0
         self._histories: dict[str, str] = {}  # of the server's shards, as the last claim had them
         self._turn = -1  # which heap of queues was asked for first
-        self._pace = Pace(options.min_offsets_per_trigger, options.max_trigger_delay or TRIGGER_DELAY_MS)
+        self._pace = TriggerPacing(options.min_offsets_per_trigger, options.max_trigger_delay or TRIGGER_DELAY_MS)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_wire": None, "_keeper": None}  # connections and processes stay where they are
@@ -191,7 +191,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted: dict[str, object] = {"epoch": partition.epoch, "split": partition.split, "splits": partition.splits}
         if self.options.on_lease_lost == "skip":
             wanted["lost"] = "skip"
-        with Wire(self.options) as wire:
+        with BulkClient(self.options) as wire:
             try:
                 given = 0
                 for batch in schemas.fitted(wire.rows(where, **wanted), self.arrow):
@@ -314,9 +314,9 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _queues(self) -> tuple[str, ...]:
         return queues_of(self._server(), self.options)
 
-    def _server(self) -> Wire:
+    def _server(self) -> BulkClient:
         if self._wire is None:
-            self._wire = Wire(self.options)
+            self._wire = BulkClient(self.options)
         return self._wire
 
     def _keep(self, group: str) -> None:

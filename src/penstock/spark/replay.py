@@ -19,7 +19,7 @@ from penstock.client._request import path
 from penstock.client.errors import NotFound, PenstockError
 from penstock.spark import options as opts
 from penstock.spark.errors import ours, sentence
-from penstock.spark.http_client import Wire
+from penstock.spark.http_client import BulkClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,7 +53,7 @@ class ReplayInvalid(PenstockError, ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ReplayRequest:
     """What to put on a queue once more.
 
     ``where``: a condition in SQL. ``states``: of the jobs to choose from. ``queues``: theirs (none: all). ``lake``: where, for
@@ -79,7 +79,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayResult:
     """What was done, or would be: how many jobs; of these, a few; and whether it was done before."""
 
     rows: int
@@ -88,14 +88,14 @@ class Outcome:
     sample: Sequence[dict[str, Any]] = ()
 
 
-def look(spark: SparkSession, wish: Wish) -> Outcome:
+def look(spark: SparkSession, wish: ReplayRequest) -> ReplayResult:
     """Return what a replay would do. Raises ReplayInvalid."""
     _check(wish)
     with _plainly():
         return _look(spark, wish)
 
 
-def _look(spark: SparkSession, wish: Wish) -> Outcome:
+def _look(spark: SparkSession, wish: ReplayRequest) -> ReplayResult:
     chosen = choose(spark, wish).persist()
     try:
         counted = chosen.groupBy("queue", "state").count().orderBy("queue", "state").collect()
@@ -107,23 +107,23 @@ def _look(spark: SparkSession, wish: Wish) -> Outcome:
         chosen.unpersist()
     by_queue = [(row["queue"], row["state"], int(row["count"])) for row in counted]
     before = not wish.again and _made(wish, wish.key()) is not None
-    return Outcome(sum(count for *_, count in by_queue), before, by_queue, [row.asDict() for row in sample])
+    return ReplayResult(sum(count for *_, count in by_queue), before, by_queue, [row.asDict() for row in sample])
 
 
-def replay(spark: SparkSession, wish: Wish) -> Outcome:
+def replay(spark: SparkSession, wish: ReplayRequest) -> ReplayResult:
     """Put the jobs on the queue, all or none, once. Raises ReplayInvalid."""
     _check(wish)
     key = wish.key()
     before = _made(wish, key)
     if before is not None:
-        return Outcome(before, made_before=True)
+        return ReplayResult(before, made_before=True)
     sink = _server(wish) | {"queue": wish.queue, "idempotencyKey": key}
     with _plainly():
         jobs_again(choose(spark, wish)).write.format("penstock").options(**sink).mode("append").save()
-    return Outcome(_made(wish, key) or 0)  # none fits: there is no commit then
+    return ReplayResult(_made(wish, key) or 0)  # none fits: there is no commit then
 
 
-def _check(wish: Wish) -> None:
+def _check(wish: ReplayRequest) -> None:
     """Raise ReplayInvalid for what cannot be, before anybody is asked."""
     if not wish.where.strip():
         raise ReplayInvalid("--where is empty. All jobs of these states: --where true")
@@ -142,7 +142,7 @@ def _plainly() -> Iterator[None]:
         raise (ours(error) or ReplayInvalid(f"--where cannot be worked out for all jobs: {sentence(error)}.")) from error
 
 
-def choose(spark: SparkSession, wish: Wish) -> DataFrame:
+def choose(spark: SparkSession, wish: ReplayRequest) -> DataFrame:
     """Return the jobs that fit. Raises ReplayInvalid with the columns there are, if the condition is none."""
     from pyspark.errors import AnalysisException  # noqa: PLC0415, Spark is slow to import
 
@@ -175,13 +175,13 @@ def jobs_again(chosen: DataFrame) -> DataFrame:
     return chosen.withColumn("rest", rest).select("value", "priority", "max_attempts", "group_id", headers.alias("headers"))
 
 
-def _server(wish: Wish) -> dict[str, str]:
+def _server(wish: ReplayRequest) -> dict[str, str]:
     return {"url": wish.url} | ({} if wish.namespace is None else {"namespace": wish.namespace})
 
 
-def _made(wish: Wish, key: str) -> int | None:
+def _made(wish: ReplayRequest, key: str) -> int | None:
     """Return how many jobs a commit has, or None if there is no such commit."""
-    with Wire(opts.for_write(_server(wish), overwrite=False)) as wire:
+    with BulkClient(opts.for_write(_server(wish), overwrite=False)) as wire:
         try:
             return int(wire.get(path("/bulk/commits/{}", key))["rows"])
         except NotFound:
@@ -222,7 +222,7 @@ def _rows(spark: SparkSession, lake: Lake, table: Table) -> DataFrame:
     return spark.read.option("basePath", lake.uri(table)).schema(ddl).parquet(*files)
 
 
-def _advice(wish: Wish, columns: Sequence[str], error: Exception) -> str:
+def _advice(wish: ReplayRequest, columns: Sequence[str], error: Exception) -> str:
     """Say what is wrong with a condition, without Spark's stack."""
     more = "" if wish.lake is not None else " With --lake there are also history.… and the table attempts."
     return f"--where is no condition on jobs: {sentence(error)}. The columns are: {', '.join(columns)}.{more}"

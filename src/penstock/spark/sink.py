@@ -21,7 +21,7 @@ from penstock.client._request import path
 from penstock.client.errors import PenstockError
 from penstock.spark import schemas
 from penstock.spark.checkpoint import Checkpoint
-from penstock.spark.http_client import LONG_MS, Wire
+from penstock.spark.http_client import LONG_MS, BulkClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -59,7 +59,7 @@ class _Writer:
         txn = secrets.token_hex(16)
         rows = part = 0
         waiting: list[pa.RecordBatch] = []
-        with Wire(self.options) as wire:
+        with BulkClient(self.options) as wire:
             for batch in _pieces(each.select(self.columns) for each in batches):
                 waiting.append(batch)
                 if sum(each.num_rows for each in waiting) >= PART_ROWS or sum(each.nbytes for each in waiting) >= PART_BYTES:
@@ -69,7 +69,7 @@ class _Writer:
             rows += self._send(wire, txn, part, waiting)
         return Staged(txn, rows)
 
-    def _send(self, wire: Wire, txn: str, part: int, batches: list[pa.RecordBatch]) -> int:
+    def _send(self, wire: BulkClient, txn: str, part: int, batches: list[pa.RecordBatch]) -> int:
         count: int = sum(each.num_rows for each in batches)
         if count == 0:
             return 0
@@ -88,7 +88,7 @@ class _Writer:
         txns = sorted(each.txn for each in messages if isinstance(each, Staged) and each.rows)
         if not txns:
             return {}
-        with Wire(self.options) as wire:
+        with BulkClient(self.options) as wire:
             said: dict[str, Any] = wire.post(
                 "/bulk/commits", {"key": key, "txns": txns, "wait_ms": wait_ms or None}, wait_ms=wait_ms + LONG_MS
             )
@@ -107,7 +107,7 @@ class _Writer:
 
     def forget(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop what is staged. The server keeps what a commit has named, so this undoes nothing; what is left expires."""
-        with Wire(self.options) as wire:
+        with BulkClient(self.options) as wire:
             for each in messages:
                 if isinstance(each, Staged) and each.rows:
                     try:

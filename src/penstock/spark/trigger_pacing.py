@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Pace:
+class TriggerPacing:
     """Holds a stream back until so many rows wait, or so much time is over since the last batch.
 
     ``least``: rows, None for no such wish. ``delay_ms``: the longest wait. ``clock``: seconds that only ever grow. The first

@@ -21,7 +21,7 @@ from penstock.lake.tables import EVENTS, QUARANTINE, TABLES
 from penstock.lake.transform import DERIVED
 from penstock.lake.writer import BATCH_MARK, commit, mark_of, paths_of_batch, shard_mark
 from penstock.spark.errors import is_passing, ours
-from penstock.spark.http_client import Wire
+from penstock.spark.http_client import BulkClient
 from penstock.spark.journal import Positions, Range, fetch_range, ranges_of
 from penstock.spark.pipeline.build import rebuild
 from penstock.spark.pipeline.card import LOCK, LakeInvalid, histories_of, note_format, note_histories, open_card
@@ -54,7 +54,7 @@ IDENTITY: Final = ("seq", "at", "kind", "job_id")
 
 
 @dataclass(slots=True)
-class Batch:
+class BatchResult:
     """What one batch did. ``lag``: events that the server had beyond it when it was planned."""
 
     number: int
@@ -81,7 +81,7 @@ class Builder:
         self._options = options
         self._most = batch_events
         self._fault = fault
-        self._wire = Wire(options)
+        self._wire = BulkClient(options)
         self._histories: dict[str, str] | None = None  #: of the shards, as the lake's card has them; None: not read yet
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class Builder:
         """Return where the journals end now. Raises PenstockError."""
         return Positions(self._wire, self._options).vouched
 
-    def step(self, end: Mapping[str, int]) -> Batch | None:
+    def step(self, end: Mapping[str, int]) -> BatchResult | None:
         """Take the next events before ``end`` into the lake; None if there are none. Raises PenstockError."""
         began, lake = steady(), self._lake
         positions = Positions(self._wire, self._options)
@@ -150,7 +150,7 @@ class Builder:
                 f"Somebody else adds to {lake.shown} at the same time ({error}). Run one pipeline for a lake."
             ) from error
         lag = sum(positions.vouched[shard] - place for shard, place in to.items())
-        return Batch(number, sum(part.rows for part in parts), aside, steady() - began, lag)
+        return BatchResult(number, sum(part.rows for part in parts), aside, steady() - began, lag)
 
     def look(self) -> int:
         """Note which workers the server knows now, and return how many."""
@@ -278,7 +278,7 @@ def locked(lake: Lake) -> Iterator[None]:
 
 
 @dataclass(slots=True)
-class Summary:
+class RunSummary:
     """What a run did."""
 
     batches: int = 0
@@ -296,14 +296,14 @@ def run(
     tell: Callable[[str], None],
     upkeep_batches: int = UPKEEP_BATCHES,
     clock: Callable[[], float] = steady,
-) -> Summary:
+) -> RunSummary:
     """Take everything into a lake that the server has now; with ``every_ms``, again in each period, until ``stop``.
 
     What comes while a round is under way is left to the next one. So a round ends, however much comes, and a period has one
     batch, or as many as ``batch_events`` makes of what has gathered. With ``every_ms``, a server that does not answer for a
     while is asked again next time. ``clock``: in seconds. Raises PenstockError.
     """
-    done = Summary()
+    done = RunSummary()
     began = clock()
     done.aside += builder.open(tell)
     while not stop.is_set():
@@ -365,7 +365,7 @@ def tell_derived(lake: Lake, tell: Callable[[str], None]) -> None:
         tell(f"warning: {error}")
 
 
-def _line(batch: Batch) -> str:
+def _line(batch: BatchResult) -> str:
     rate = batch.events / batch.seconds if batch.seconds else 0.0
     aside = f", {batch.aside:,} put aside" if batch.aside else ""
     behind = f", {batch.lag:,} behind" if batch.lag else ", up to date"

@@ -34,7 +34,7 @@ AT_ONCE: Final = 1_000_000
 _KNOWN: Final = frozenset(EVENTS.schema.names) - {"extra", "date", "batch"}
 
 
-class Made(NamedTuple):
+class TaskOutput(NamedTuple):
     """What tasks have made of each table, by its path: the files, and how long it took, in seconds."""
 
     files: dict[str, list[DataFile]]
@@ -43,11 +43,11 @@ class Made(NamedTuple):
 
 def fetch(
     spark: SparkSession, options: Options, lake: Lake, ranges: Sequence[Range], *, batch: int, wanted: Iterable[str]
-) -> Made:
+) -> TaskOutput:
     """Have events fetched and all tables made of them, and return the files. Nothing is committed. Raises PenstockError."""
     tables = frozenset(wanted)
 
-    def task(some: Sequence[Range]) -> Made:
+    def task(some: Sequence[Range]) -> TaskOutput:
         rows = (stored(each, batch) for chosen in some for each in fetch_range(options, chosen))
         return _write(lake, rows, batch, tables)
 
@@ -56,11 +56,11 @@ def fetch(
 
 def remake(
     spark: SparkSession, lake: Lake, paths: Sequence[str], batch: int, wanted: Iterable[str], *, only_batch: bool
-) -> Made:
+) -> TaskOutput:
     """Have tables made of files of bronze, and return the files. ``only_batch``: of the rows of that batch only."""
     tables = frozenset(wanted)
 
-    def task(some: Sequence[str]) -> Made:
+    def task(some: Sequence[str]) -> TaskOutput:
         return _write(
             lake, (rows for path in some for rows in _read(lake, path, batch if only_batch else None)), batch, tables
         )
@@ -68,14 +68,14 @@ def remake(
     return _spread(spark, paths, task, None)
 
 
-def _spread(spark: SparkSession, work: Sequence[Any], task: Any, least: int | None) -> Made:
+def _spread(spark: SparkSession, work: Sequence[Any], task: Any, least: int | None) -> TaskOutput:
     """Have work done in as many tasks as there are places, each with its neighbours: so there are few files."""
     context = spark.sparkContext
     count = min(len(work), max(context.defaultParallelism, least or 1))
     if count == 0:
-        return Made({}, {})
+        return TaskOutput({}, {})
     groups = [list(work[len(work) * each // count : len(work) * (each + 1) // count]) for each in range(count)]
-    found = Made({}, {})
+    found = TaskOutput({}, {})
     for made in context.parallelize(groups, count).map(task).collect():
         for path, parts in made.files.items():
             found.files.setdefault(path, []).extend(parts)
@@ -83,7 +83,7 @@ def _spread(spark: SparkSession, work: Sequence[Any], task: Any, least: int | No
     return found
 
 
-def _write(lake: Lake, rows: Iterator[pa.Table], batch: int, wanted: frozenset[str]) -> Made:
+def _write(lake: Lake, rows: Iterator[pa.Table], batch: int, wanted: frozenset[str]) -> TaskOutput:
     """Write events, if that is wanted, and what is made of them."""
     pa.set_cpu_count(1)  # Spark has a task for each core
     name = fresh_name()
@@ -99,7 +99,7 @@ def _write(lake: Lake, rows: Iterator[pa.Table], batch: int, wanted: frozenset[s
             writers[table.path].write(made)
             took[table.path] += steady() - since
             since = steady()
-    return Made({path: writer.close() for path, writer in writers.items()}, took)
+    return TaskOutput({path: writer.close() for path, writer in writers.items()}, took)
 
 
 def _heaps(rows: Iterator[pa.Table]) -> Iterator[pa.Table]:

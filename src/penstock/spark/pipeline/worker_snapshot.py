@@ -12,7 +12,7 @@ from penstock.client._clock import fresh_name, now_ms
 from penstock.client.errors import PenstockError
 from penstock.lake.tables import FLEET, TENANTS
 from penstock.lake.writer import PartWriter, commit
-from penstock.spark.http_client import Wire
+from penstock.spark.http_client import BulkClient
 
 if TYPE_CHECKING:
     from penstock.lake.location import Lake
@@ -34,7 +34,7 @@ def look(options: Options, lake: Lake, batch: int) -> int:
     own = options.namespace or "default"
     for each in [own] if own != "*" else _namespaces(lake, minute):
         try:
-            with Wire(replace(options, namespace=each, retry_for=_PATIENCE_MS)) as wire:
+            with BulkClient(replace(options, namespace=each, retry_for=_PATIENCE_MS)) as wire:
                 workers = wire.get("/workers")["data"]["workers"]
         except (PenstockError, LookupError, TypeError):
             continue
