@@ -139,7 +139,7 @@ async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> list[Redi
     from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer  # noqa: PLC0415, see above
     from penstock.engine.prefetch.ready_cache import ReadyCache  # noqa: PLC0415
     from penstock.store.postgres import PostgresStore  # noqa: PLC0415
-    from penstock.store.redis import Buffers, ReadyLists, RedisLink  # noqa: PLC0415
+    from penstock.store.redis import BufferCopies, ReadyLists, RedisLink  # noqa: PLC0415
 
     if not any(isinstance(each.store, PostgresStore) for each in engine.engines):
         log.warning(
@@ -154,7 +154,7 @@ async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> list[Redi
             identity = partial(getattr, store, "identity")
             each.use(ReadyCache(each, ReadyLists(link, identity), hot_jobs=config.redis_hot_jobs))
             buffer = EnqueueBuffer(
-                each, _log_of(config, store), identity, Buffers(link, identity), accept_loss=config.accept_loss
+                each, _log_of(config, store), identity, BufferCopies(link, identity), accept_loss=config.accept_loss
             )
             buffer.route = engine.of
             each.buffer_with(buffer)

@@ -16,7 +16,7 @@ ORDER: Final = {
 }
 
 
-class Listing(Generic[T]):
+class BoundedList(Generic[T]):
     """Takes items until they are larger than ``list_bytes_max``; one is always taken, however large it is.
 
     ``what``: what is larger, and what to do about it, for the error.

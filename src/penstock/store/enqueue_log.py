@@ -52,14 +52,14 @@ class _DiskFull(OSError):
     """Nothing was written: there is no room."""
 
 
-class Record(NamedTuple):
+class LogRecord(NamedTuple):
     """One entry of a log."""
 
     number: int
     body: bytes
 
 
-class Wal:
+class EnqueueLog:
     """Read it with ``open``, then ``begin``. One process at a time; ``append`` from one event loop."""
 
     def __init__(self, directory: Path, identity: str, clock: Clock) -> None:
@@ -85,7 +85,7 @@ class Wal:
         self._surplus: list[Path] = []  #: files behind it without a record, to be removed
 
     @classmethod
-    def open(cls, directory: Path, identity: str, clock: Clock) -> tuple[Wal, list[Record]]:
+    def open(cls, directory: Path, identity: str, clock: Clock) -> tuple[EnqueueLog, list[LogRecord]]:
         """Read a log, if there is one; return it with everything that is in it. Nothing is changed before ``begin``.
 
         ``identity``: of the shard it is for. Raises StoreLocked, StoreIncompatible (it is another shard's, or damaged).
@@ -103,7 +103,7 @@ class Wal:
         wal.durable = wal.last
         return wal, records
 
-    def _read(self) -> Iterator[Record]:
+    def _read(self) -> Iterator[LogRecord]:
         names = sorted(self._directory.glob("*.wal"))
         filled = [path for path in names if path.stat().st_size > _HEAD.size]
         expected = None
@@ -355,7 +355,7 @@ def _damaged(path: Path, at: int) -> StoreIncompatible:
     )
 
 
-def _record_at(data: bytes, at: int) -> Record | None:
+def _record_at(data: bytes, at: int) -> LogRecord | None:
     """Read a record; None if there is no good one."""
     if at + _RECORD.size > len(data):
         return None
@@ -363,7 +363,7 @@ def _record_at(data: bytes, at: int) -> Record | None:
     body = data[at + _RECORD.size : at + _RECORD.size + length]
     if len(body) < length or zlib.crc32(number.to_bytes(8) + body) != checksum:
         return None
-    return Record(number, body)
+    return LogRecord(number, body)
 
 
 def _is_torn(data: bytes, at: int) -> bool:

@@ -13,7 +13,7 @@ import structlog
 
 from penstock.core.errors import StoreIncompatible
 from penstock.core.timestamps import to_rfc3339
-from penstock.store.sync_mark_file import MARK_NAME, NoteFile, read_note
+from penstock.store.sync_mark_file import MARK_NAME, SyncMarkFile, read_note
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ class LogMark(NamedTuple):
     at_ms: int  #: wall clock
 
 
-class LogMarkFile(NoteFile):
+class LogMarkFile(SyncMarkFile):
     """The file beside the log."""
 
     magic = b"PNSTMRKB"

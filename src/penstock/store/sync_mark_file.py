@@ -46,7 +46,7 @@ def write_at(fd: int, data: bytes, offset: int) -> None:
         raise OSError(error, os.strerror(error))
 
 
-class NoteFile:
+class SyncMarkFile:
     """Opened once; written by the thread that syncs the log. ``magic``: 8 bytes that tell kinds of marks apart."""
 
     magic: ClassVar[bytes]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.core.sharding import Layout
 
 
-class Draft(Generic[C]):
+class TransactionBase(Generic[C]):
     """Base of the transactions of stores. What it changes in the catalog at once is undone by ``_take_back``."""
 
     _catalog: C

@@ -23,9 +23,9 @@ from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.push import Push, PushAcross
 from penstock.engine.queues.admin import Configure
-from penstock.store.enqueue_log import Record, Wal
+from penstock.store.enqueue_log import EnqueueLog, LogRecord
 from penstock.store.postgres import PostgresStore
-from penstock.store.redis import Buffers, RedisLink
+from penstock.store.redis import BufferCopies, RedisLink
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, push, push_many, state, stored
 from tests.support.server import ServerProcess
 
@@ -48,7 +48,7 @@ async def engine_on(url: str, redis: str, data: Path) -> AsyncIterator[Engine]:
     store = await PostgresStore.open(url, clock)
     engine = Engine(store, store.clock)
     link = RedisLink(redis, clock)
-    buffer = EnqueueBuffer(engine, data, lambda: store.identity, Buffers(link, lambda: store.identity))
+    buffer = EnqueueBuffer(engine, data, lambda: store.identity, BufferCopies(link, lambda: store.identity))
     engine.buffer_with(buffer)
     await buffer.open()
     engine.start()
@@ -68,7 +68,7 @@ def buffer_of(engine: Engine) -> EnqueueBuffer:
     return engine.buffer
 
 
-def copies_of(engine: Engine) -> Buffers:
+def copies_of(engine: Engine) -> BufferCopies:
     copies = buffer_of(engine).buffers
     assert copies is not None
     return copies
@@ -81,7 +81,7 @@ async def flushed(engine: Engine) -> None:
             await asyncio.sleep(0.01)
 
 
-async def copied(engine: Engine, count: int) -> tuple[Wal, list[Record]]:
+async def copied(engine: Engine, count: int) -> tuple[EnqueueLog, list[LogRecord]]:
     """Wait until so many records of a log are in Redis, too."""
     wal = buffer_of(engine).wal
     assert wal is not None
@@ -174,13 +174,13 @@ async def test_another_server_keeps_it_if_that_one_stays_away(
 
 def keep_logs(patch: pytest.MonkeyPatch) -> None:
     """Have nothing removed from logs, as if servers had crashed before they got to it."""
-    close = Wal.close
+    close = EnqueueLog.close
 
-    async def keep(wal: Wal, *, is_stored: bool = False) -> None:
+    async def keep(wal: EnqueueLog, *, is_stored: bool = False) -> None:
         await close(wal)
 
-    patch.setattr(Wal, "close", keep)
-    patch.setattr(Wal, "forget", lambda _self, _number: None)
+    patch.setattr(EnqueueLog, "close", keep)
+    patch.setattr(EnqueueLog, "forget", lambda _self, _number: None)
 
 
 async def test_what_was_removed_since_is_not_brought_back(
@@ -358,10 +358,10 @@ async def test_when_the_log_cannot_be_written_pushes_are_stored_directly(
 ) -> None:
     async with engine_on(shard, redis.url, tmp_path) as engine:
 
-        def broken(_self: Wal, _data: bytes) -> None:
+        def broken(_self: EnqueueLog, _data: bytes) -> None:
             raise OSError("no more room")
 
-        monkeypatch.setattr(Wal, "_put", broken)
+        monkeypatch.setattr(EnqueueLog, "_put", broken)
         with pytest.raises(Exception, match="may or may not"):
             await push(engine)
         job = await push(engine)
@@ -437,9 +437,11 @@ async def test_while_the_disk_of_the_log_is_full_pushes_are_stored_directly_and_
 # The log by itself.
 
 
-def open_log(directory: Path, identity: str = ID, *, stored: int = 0, accept_loss: bool = False) -> tuple[Wal, list[Record]]:
+def open_log(
+    directory: Path, identity: str = ID, *, stored: int = 0, accept_loss: bool = False
+) -> tuple[EnqueueLog, list[LogRecord]]:
     """Open a log as a start does. ``stored``: up to which number a database has it."""
-    wal, left = Wal.open(directory, identity, SystemClock())
+    wal, left = EnqueueLog.open(directory, identity, SystemClock())
     try:
         wal.check(stored, accept_loss=accept_loss)
     except BaseException:
@@ -482,10 +484,10 @@ async def test_a_file_that_cannot_be_made_harms_nobody(tmp_path: Path, monkeypat
     wal, _ = open_log(tmp_path)
     monkeypatch.setattr(limits, "wal_file_bytes", 10)
 
-    def full(_self: Wal) -> tuple[int, Path]:
+    def full(_self: EnqueueLog) -> tuple[int, Path]:
         raise OSError("no more room")
 
-    monkeypatch.setattr(Wal, "_make_file", full)
+    monkeypatch.setattr(EnqueueLog, "_make_file", full)
     await wal.append(b"x" * 50)[1]  # it is durable, whatever comes next
     async with asyncio.timeout(60):
         while wal.failure is None:
@@ -563,7 +565,7 @@ async def test_a_log_behind_its_mark_is_refused_unless_the_database_has_the_rest
     with pytest.raises(StoreIncompatible, match=f"records {kept + 1} to 3 are missing, which is {3 - kept} pushes"):
         open_log(tmp_path)
     assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
-    wal, left = Wal.open(tmp_path, ID, SystemClock())
+    wal, left = EnqueueLog.open(tmp_path, ID, SystemClock())
     assert wal.missing(3) is None  # stored, so not missed
     await wal.close()
     wal, left = open_log(tmp_path, accept_loss=True)

@@ -18,7 +18,7 @@ from penstock.engine.jobs.push import Push
 from penstock.engine.jobs.settle import Ack, LeaseRef
 from penstock.engine.prefetch.ready_cache import ReadyCache
 from penstock.engine.queues.admin import Configure
-from penstock.store.redis import Buffers, ReadyLists, RedisLink
+from penstock.store.redis import BufferCopies, ReadyLists, RedisLink
 from tests.engine.sharding.test_rebalancer import MOVES, fleet_on, rebalance, within
 from tests.support import postgres
 
@@ -50,7 +50,7 @@ async def speed_up(fleet: ShardedEngine, clock: ManualClock, redis: OwnRedis, da
     for number, engine in enumerate(fleet.engines):
         identity = partial(getattr, engine.store, "identity")
         engine.use(ReadyCache(engine, ReadyLists(link, identity), hot_jobs=HOT_JOBS))
-        buffer = EnqueueBuffer(engine, data / str(number), identity, Buffers(link, identity))
+        buffer = EnqueueBuffer(engine, data / str(number), identity, BufferCopies(link, identity))
         buffer.route = fleet.of
         engine.buffer_with(buffer)
         await buffer.open()

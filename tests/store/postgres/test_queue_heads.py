@@ -11,7 +11,7 @@ import pytest
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import Arrow
 from penstock.store.postgres import queue_heads
-from penstock.store.postgres.queue_heads import Front, Stretch
+from penstock.store.postgres.queue_heads import QueueHead, Stretch
 from tests.support.engines import ack, claim, claim_all, fail, move, push, push_many
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_stretches_are_the_line_without_what_is_known_to_be_empty() -> None:
-    front = Front(0, {5: 100, 3: None})
+    front = QueueHead(0, {5: 100, 3: None})
     assert front.stretches() == [
         Stretch(6, 2**31 - 1, LOW, HIGH),
         Stretch(5, 5, LOW, -1),

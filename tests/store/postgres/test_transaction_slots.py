@@ -19,7 +19,7 @@ from penstock.engine.jobs.settle_by_id import AckById, ClaimedJob
 from penstock.engine.queues import admin
 from penstock.store.postgres import PostgresStore
 from penstock.store.postgres.transaction import PostgresTransaction
-from penstock.store.postgres.transaction_slots import Turns
+from penstock.store.postgres.transaction_slots import TransactionSlots
 from tests.store.postgres.conftest import engine_on
 from tests.support.engines import QUEUE, claim_all, claim_job, push, push_many
 
@@ -40,7 +40,7 @@ OTHER = QueueKey("default", "other")
 
 
 async def test_turns_are_given_up_to_the_number_of_lanes_in_order() -> None:
-    turns, got = Turns(2), list[str]()
+    turns, got = TransactionSlots(2), list[str]()
 
     async def want(name: str, *, alone: bool = False) -> None:
         await turns.take(alone=alone)
@@ -63,7 +63,7 @@ async def test_turns_are_given_up_to_the_number_of_lanes_in_order() -> None:
 
 
 async def test_who_gives_up_waiting_holds_up_nobody() -> None:
-    turns = Turns(2)
+    turns = TransactionSlots(2)
     await turns.take()
     alone, behind = asyncio.ensure_future(turns.take(alone=True)), asyncio.ensure_future(turns.take())
     await settle()
@@ -80,7 +80,7 @@ async def test_who_gives_up_waiting_holds_up_nobody() -> None:
 
 
 async def test_who_has_the_only_turn_can_keep_it_so() -> None:
-    turns = Turns(2)
+    turns = TransactionSlots(2)
     await turns.take()
     assert turns.stay_alone()
     other = asyncio.ensure_future(turns.take())

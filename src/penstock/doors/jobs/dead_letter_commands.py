@@ -19,7 +19,7 @@ from penstock.doors.jobs.commands import QUEUE, DataReply
 from penstock.doors.jobs.mapping import job_ref
 from penstock.engine.jobs.update import MoveJob
 from penstock.engine.queues import admin
-from penstock.store.bounded_list import Listing
+from penstock.store.bounded_list import BoundedList
 from penstock.store.contract import Place, Selection
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ class DeadLetters:
         most = limits.list_jobs_max if query.count is None else min(query.count, limits.list_jobs_max)
         if found is None or most == 0:
             return c.DeadEntriesReply(jobs=[], entries=[])
-        listing: Listing[Job] = Listing("These dead jobs, each listed twice, are", "Ask for fewer with count or limit")
+        listing: BoundedList[Job] = BoundedList(
+            "These dead jobs, each listed twice, are", "Ask for fewer with count or limit"
+        )
         for job in await _filtered(self.queues, found, query.filter or c.DeadFilter(), most):
             listing.add(job, 2 * job.size)
         chosen = listing.items

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.engine.engine import Engine
     from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.contract import FastTransaction
-    from penstock.store.enqueue_log import Record
+    from penstock.store.enqueue_log import LogRecord
 
 
 class BufferedPush(msgspec.Struct, array_like=True, gc=False):
@@ -47,7 +47,7 @@ class StoreRecords(Command[int]):
 
     grows = True
 
-    def __init__(self, wal: int, records: Sequence[Record], *, is_all: bool = False) -> None:
+    def __init__(self, wal: int, records: Sequence[LogRecord], *, is_all: bool = False) -> None:
         self.wal = wal
         self.records = records
         self.is_all = is_all

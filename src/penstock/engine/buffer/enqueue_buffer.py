@@ -31,7 +31,7 @@ from penstock.engine.buffer.commands import BufferedPush, StoreOwnRecords, Store
 from penstock.engine.jobs.build import build
 from penstock.engine.jobs.push import Push, PushAcross, any_special
 from penstock.engine.maintenance.service import PeriodicService
-from penstock.store.enqueue_log import Record, Wal
+from penstock.store.enqueue_log import EnqueueLog, LogRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.engine.command import Command
     from penstock.engine.engine import Engine
-    from penstock.store.redis.buffer_copies import Buffers
+    from penstock.store.redis.buffer_copies import BufferCopies
 
 log = structlog.get_logger("penstock.buffer")
 
@@ -63,7 +63,7 @@ class EnqueueBuffer:
         engine: Engine,
         directory: Path,
         identity: Callable[[], str],
-        buffers: Buffers | None,
+        buffers: BufferCopies | None,
         *,
         accept_loss: bool = False,
     ) -> None:
@@ -71,10 +71,10 @@ class EnqueueBuffer:
         self._directory = directory
         self._identity = identity
         self._accept_loss = accept_loss
-        self.wal: Wal | None = None  #: the log, once it is open
+        self.wal: EnqueueLog | None = None  #: the log, once it is open
         self.buffers = buffers
         self.route: Callable[[QueueKey], Engine] = lambda _queue: engine  #: which engine has a queue now
-        self._unstored: deque[tuple[Record, dict[QueueKey, int]]] = deque()
+        self._unstored: deque[tuple[LogRecord, dict[QueueKey, int]]] = deque()
         self._bytes = 0
         self._depths: dict[QueueKey, int] = {}
         self.jobs = 0  #: promised and not stored
@@ -82,11 +82,11 @@ class EnqueueBuffer:
         self.breaker = Breaker(engine.clock, failures=FAILURES, rest_ms=REST_MS)
         self.flusher = Flusher(self, engine)
         self._flushing: asyncio.Task[None] | None = None
-        self._uncopied: list[Record] = []
+        self._uncopied: list[LogRecord] = []
         self._copying: asyncio.Task[None] | None = None
         self._stored_up_to = 0
         self._warned = False
-        self._opened: tuple[Wal, list[Record]] | None = None
+        self._opened: tuple[EnqueueLog, list[LogRecord]] | None = None
         self._closed = False
 
     async def open(self) -> None:
@@ -100,7 +100,9 @@ class EnqueueBuffer:
             return
         try:
             if self._opened is None:
-                self._opened = await asyncio.to_thread(Wal.open, self._directory, self._identity(), self._engine.clock)
+                self._opened = await asyncio.to_thread(
+                    EnqueueLog.open, self._directory, self._identity(), self._engine.clock
+                )
             wal, left = self._opened
             await self._check_mark(wal)
             stored = await self._engine.run(StoreRecords(wal.number, []))
@@ -124,7 +126,7 @@ class EnqueueBuffer:
         self.wal = wal
         self.flush()
 
-    async def _check_mark(self, wal: Wal) -> None:
+    async def _check_mark(self, wal: EnqueueLog) -> None:
         """Compare the log with its mark. What it lacks is stored from the copy in Redis, if that has it."""
         number, synced = (0, 0) if wal.mark is None else (wal.mark.log, wal.mark.synced)
         stored = await self._engine.run(StoreRecords(number, []))
@@ -219,8 +221,8 @@ class EnqueueBuffer:
         for key, jobs in parts:
             self._count(counts, key, len(jobs))
         self._bytes += len(body)
-        self._unstored.append((Record(number, body), counts))
-        durable.add_done_callback(partial(self._logged, Record(number, body)))
+        self._unstored.append((LogRecord(number, body), counts))
+        durable.add_done_callback(partial(self._logged, LogRecord(number, body)))
         await asyncio.shield(durable)  # whoever hangs up now does not undo it
         answers = [build(queue, each.ids, each.jobs, each.at) for queue, each in zip(queues, promises, strict=True)]
         return answers if across else answers[0]
@@ -230,7 +232,7 @@ class EnqueueBuffer:
         self._depths[key] = self._depths.get(key, 0) + jobs
         self.jobs += jobs
 
-    def _logged(self, record: Record, durable: asyncio.Future[None]) -> None:
+    def _logged(self, record: LogRecord, durable: asyncio.Future[None]) -> None:
         if durable.exception() is not None:  # whether it is there is found out at the next start
             for each in self._unstored:
                 if each[0].number == record.number:
@@ -288,7 +290,7 @@ class EnqueueBuffer:
         finally:
             self._flushing = None
 
-    async def _store(self, wal: int, records: Sequence[Record], *, is_all: bool = False) -> int:
+    async def _store(self, wal: int, records: Sequence[LogRecord], *, is_all: bool = False) -> int:
         """Store records, those of queues that have moved since on the shards they are on; return up to which number."""
         layout = self._engine.store.layout
         if layout is None or not layout.has_moved:
@@ -301,13 +303,13 @@ class EnqueueBuffer:
             here = elsewhere.pop(self._engine, [])
             for engine, promises in elsewhere.items():
                 await engine.run(StoreOwnRecords(wal, number, promises))
-            stored = await self._engine.run(StoreRecords(wal, [Record(number, encode(here))], is_all=is_all))
+            stored = await self._engine.run(StoreRecords(wal, [LogRecord(number, encode(here))], is_all=is_all))
             if stored < number:
                 break
         return stored
 
-    def _next(self) -> list[tuple[Record, dict[QueueKey, int]]]:
-        some: list[tuple[Record, dict[QueueKey, int]]] = []
+    def _next(self) -> list[tuple[LogRecord, dict[QueueKey, int]]]:
+        some: list[tuple[LogRecord, dict[QueueKey, int]]] = []
         size = 0
         for each in self._unstored:
             if self.wal is None or each[0].number > self.wal.durable:
@@ -318,7 +320,7 @@ class EnqueueBuffer:
             size += len(each[0].body)
         return some
 
-    async def _stored(self, wal: Wal, number: int) -> None:
+    async def _stored(self, wal: EnqueueLog, number: int) -> None:
         while self._unstored and self._unstored[0][0].number <= number:
             record, counts = self._unstored.popleft()
             self._settle(counts, len(record.body))

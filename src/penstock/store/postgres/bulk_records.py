@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from penstock.core import limits
 from penstock.core.bulk_records import BulkRecord, Chunk
 from penstock.core.errors import RowChanged
-from penstock.store.postgres.catalog import Catalog
-from penstock.store.transaction_base import Draft
+from penstock.store.postgres.catalog import PostgresCatalog
+from penstock.store.transaction_base import TransactionBase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +67,7 @@ where ahead < $4 order by number
 """
 
 
-class Ledger(Draft[Catalog]):
+class PostgresBulkRecords(TransactionBase[PostgresCatalog]):
     """See ``contract.Transaction`` for what each method promises."""
 
     _db: Connection

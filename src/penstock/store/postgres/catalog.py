@@ -18,7 +18,7 @@ from penstock.store import catalog
 from penstock.store.catalog import empty_tally
 from penstock.store.contract import Horizon
 from penstock.store.postgres import webhooks
-from penstock.store.postgres.commit_notice import News, bring_forward
+from penstock.store.postgres.commit_notice import CommitNotice, bring_forward
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ _decode_settings = msgspec.msgpack.Decoder(QueueSettings).decode
 encode_settings = msgspec.msgpack.Encoder().encode
 
 
-class Catalog(catalog.Catalog):
+class PostgresCatalog(catalog.Catalog):
     """Filled by ``load``, kept in step by our own commits and by what the journal tells of those of others."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Catalog(catalog.Catalog):
         """Find out from the database what falls due next."""
         with self.looking() as meanwhile:
             *moments, unfollowed = await db.fetchrow(_NEXT_MOMENTS)
-        bring_forward(meanwhile, News(horizon=tuple(moments), unfollowed=unfollowed))
+        bring_forward(meanwhile, CommitNotice(horizon=tuple(moments), unfollowed=unfollowed))
         for name in Horizon.__struct_fields__:  # others have hold of it
             setattr(self.horizon, name, getattr(meanwhile, name))
 
@@ -105,9 +105,9 @@ class Catalog(catalog.Catalog):
     async def look_further(self, db: Connection) -> None:
         """Find out what falls due earlier than we know, without forgetting what we know."""
         *moments, unfollowed = await db.fetchrow(_NEXT_MOMENTS)
-        bring_forward(self.horizon, News(horizon=tuple(moments), unfollowed=unfollowed))
+        bring_forward(self.horizon, CommitNotice(horizon=tuple(moments), unfollowed=unfollowed))
 
-    def hear(self, told: News) -> None:
+    def hear(self, told: CommitNotice) -> None:
         """Take over what another server has committed."""
         self.apply(told.tallies)
         self.crons += told.crons
@@ -116,9 +116,9 @@ class Catalog(catalog.Catalog):
     def bring_forward(self, booked: Horizon) -> None:
         """Remember what our own commit has booked, should a look at the database have come in between."""
         moments = booked.due_ms, booked.expiry_ms, booked.lapse_ms, booked.cron_ms
-        self._bring_forward(News(horizon=moments, unfollowed=booked.unfollowed))
+        self._bring_forward(CommitNotice(horizon=moments, unfollowed=booked.unfollowed))
 
-    def _bring_forward(self, told: News) -> None:
+    def _bring_forward(self, told: CommitNotice) -> None:
         bring_forward(self.horizon, told)
         for meanwhile in self._looks.values():
             bring_forward(meanwhile, told)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock.store.contract import Horizon
 
 
-class News(msgspec.Struct, array_like=True, omit_defaults=True):
+class CommitNotice(msgspec.Struct, array_like=True, omit_defaults=True):
     """Of one commit."""
 
     tallies: dict[int, list[int]] = {}
@@ -33,10 +33,10 @@ class News(msgspec.Struct, array_like=True, omit_defaults=True):
 
 
 encode: Final = msgspec.msgpack.Encoder().encode
-decode: Final = msgspec.msgpack.Decoder(News).decode
+decode: Final = msgspec.msgpack.Decoder(CommitNotice).decode
 
 
-def bring_forward(horizon: Horizon, news: News) -> None:
+def bring_forward(horizon: Horizon, news: CommitNotice) -> None:
     """Take over the moments of a commit that are earlier than what was known."""
     due, expiry, lapse, cron = news.horizon
     horizon.due_ms = earlier(horizon.due_ms, due)

@@ -35,7 +35,7 @@ _READ = (
 )
 
 
-class Follower:
+class PostgresFollower:
     """``known`` is the last block whose news this server has, and whose events it has passed on."""
 
     def __init__(self, store: PostgresStore) -> None:

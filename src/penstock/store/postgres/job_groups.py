@@ -41,7 +41,7 @@ _DUE = "select group_id from groups where queue = $1 and reopens_at <= $2 order 
 _NEXT_DUE = "select min(reopens_at) from groups where queue = $1 and reopens_at > $2"
 
 
-class Groups:
+class PostgresJobGroups:
     """``settings`` returns those of a queue."""
 
     def __init__(self, settings: Callable[[int], QueueSettings]) -> None:

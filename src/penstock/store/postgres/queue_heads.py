@@ -41,7 +41,7 @@ class Stretch(NamedTuple):
     position_max: int
 
 
-class Front:
+class QueueHead:
     """``floors``: by priority, a position before which nothing stands (but for what jumped the line); None if not known."""
 
     def __init__(self, looked_at: int, floors: dict[int, int | None]) -> None:
@@ -81,11 +81,11 @@ class Front:
                 self.floors.setdefault(priority, None)
 
 
-class Fronts:
+class QueueHeads:
     """The fronts of a server's queues, by number."""
 
     def __init__(self) -> None:
-        self._fronts: dict[int, Front] = {}
+        self._fronts: dict[int, QueueHead] = {}
 
     def stretches(self, queue: int, now_ms: int) -> list[Stretch] | None:
         """Return where to look for the next jobs of a queue; None if the whole line is to be looked at."""
@@ -101,7 +101,7 @@ class Fronts:
             if took_ms <= SLOW_MS:
                 self._fronts.pop(queue, None)
                 return
-            front = self._fronts[queue] = Front(now_ms, dict.fromkeys(() if front is None else front.floors))
+            front = self._fronts[queue] = QueueHead(now_ms, dict.fromkeys(() if front is None else front.floors))
         if front is not None:
             full = sum(job.size for job in jobs) >= limits.claim_batch_bytes_max
             front.learn(jobs, to_the_end=len(jobs) < limit and not full, now_ms=now_ms)

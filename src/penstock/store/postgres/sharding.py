@@ -9,9 +9,9 @@ from penstock.core.dependencies import Relay
 from penstock.core.errors import RowChanged
 from penstock.core.reservations import Reservation
 from penstock.store.postgres import rows
-from penstock.store.postgres.catalog import Catalog
+from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.schema import LOCK_TICKETS
-from penstock.store.transaction_base import Draft
+from penstock.store.transaction_base import TransactionBase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -76,7 +76,7 @@ _REMOVE_NAMES = (
 )
 
 
-class AcrossShards(Draft[Catalog]):
+class PostgresSharding(TransactionBase[PostgresCatalog]):
     """See ``contract.Transaction`` for what each method promises."""
 
     _db: Connection

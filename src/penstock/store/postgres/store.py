@@ -26,15 +26,15 @@ from penstock.core.sharding import ALONE, Layout
 from penstock.store.catalog import CatalogReads
 from penstock.store.contract import Capabilities, Horizon, StoreStatus
 from penstock.store.postgres import api_keys, bulk_records, crons, history, migrate, reads
-from penstock.store.postgres.catalog import LAYOUT, Catalog
+from penstock.store.postgres.catalog import LAYOUT, PostgresCatalog
 from penstock.store.postgres.clock import STEP_MS, UNSEEN_MS, Reading, ShardClock
 from penstock.store.postgres.connect import ANSWER_MS, answered, connect
 from penstock.store.postgres.errors import as_lost, is_lost, reason_of, translate
-from penstock.store.postgres.follower import Follower
-from penstock.store.postgres.queue_heads import Fronts
+from penstock.store.postgres.follower import PostgresFollower
+from penstock.store.postgres.queue_heads import QueueHeads
 from penstock.store.postgres.quotas import QuotaCounter
 from penstock.store.postgres.transaction import Finished, PostgresTransaction
-from penstock.store.postgres.transaction_slots import Turns
+from penstock.store.postgres.transaction_slots import TransactionSlots
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -96,7 +96,7 @@ _REFUSE_ALL: Final = (
 _PROBE: Final = "begin; create unlogged table room_probe as select generate_series(1, 30000) as number; rollback"
 
 
-class PostgresStore(CatalogReads[Catalog]):
+class PostgresStore(CatalogReads[PostgresCatalog]):
     """See ``contract.Store`` for what each method promises. Open it with ``open``."""
 
     capabilities = Capabilities(name="postgres", commit_is_durable=True, is_shared=True, lanes=LANES)
@@ -120,11 +120,11 @@ class PostgresStore(CatalogReads[Catalog]):
         self.server = random_name()  #: tells our own commits from those of others
         self.node = 0
         self.servers = 1
-        self.catalog = Catalog()
+        self.catalog = PostgresCatalog()
         self.when_moved: list[Callable[[], None]] = []
         self._new_layout: Layout | None = ALONE if layout == ALONE else None  #: what is written into a new database
-        self.follower = Follower(self)
-        self.fronts = Fronts()
+        self.follower = PostgresFollower(self)
+        self.fronts = QueueHeads()
         self.listed: set[int] = set()  #: queues that had a ready list when a transaction last began
         self.journal_next = 1
         self.journal_bytes = 0
@@ -139,7 +139,7 @@ class PostgresStore(CatalogReads[Catalog]):
         self._pulse: Connection | None = None
         self._readers: Pool | None = None
         self._quotas = QuotaCounter(url, self.clock, answer_ms)
-        self._turns = Turns(LANES)
+        self._turns = TransactionSlots(LANES)
         self._asking = asyncio.Lock()  #: the pulse is asked by several, and answers one at a time
 
     @classmethod
@@ -198,7 +198,7 @@ class PostgresStore(CatalogReads[Catalog]):
         self._readers = await asyncpg.create_pool(
             self._url, min_size=0, max_size=READERS, connect=lambda *_, **__: connect(self._url)
         )
-        self.catalog = Catalog()
+        self.catalog = PostgresCatalog()
         self.catalog.check, self.catalog.moved = self._layout.check, self.moved
         async with self._listener.transaction(isolation="repeatable_read", readonly=True):
             await self.catalog.load(self._listener)

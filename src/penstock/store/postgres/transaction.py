@@ -27,14 +27,14 @@ from penstock.store.catalog import as_counts, book, except_queues
 from penstock.store.contract import Horizon, JournalBlock
 from penstock.store.postgres import commit_notice, reads, rows, webhooks
 from penstock.store.postgres import crons as cron_rows
-from penstock.store.postgres.bulk_records import Ledger
+from penstock.store.postgres.bulk_records import PostgresBulkRecords
 from penstock.store.postgres.catalog import encode_settings
 from penstock.store.postgres.clock import Reading
-from penstock.store.postgres.commit_notice import News, bring_forward
+from penstock.store.postgres.commit_notice import CommitNotice, bring_forward
 from penstock.store.postgres.errors import as_lost
-from penstock.store.postgres.job_groups import Groups
+from penstock.store.postgres.job_groups import PostgresJobGroups
 from penstock.store.postgres.schema import LOCK_QUEUE
-from penstock.store.postgres.sharding import AcrossShards
+from penstock.store.postgres.sharding import PostgresSharding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -64,7 +64,7 @@ class Finished(NamedTuple):
     body: bytes  #: the same, as it is stored
 
 
-class PostgresTransaction(Ledger, AcrossShards):
+class PostgresTransaction(PostgresBulkRecords, PostgresSharding):
     """See ``contract.Transaction`` for what each method promises."""
 
     def __init__(self, store: PostgresStore, id_mark: Callable[[], int], *, alone: bool) -> None:
@@ -75,7 +75,7 @@ class PostgresTransaction(Ledger, AcrossShards):
         self.freed: set[int] = set()  # nothing is ever put aside: the database guards its own pages
         self.wrote = False
         self.block: JournalBlock | None = None
-        self._groups = Groups(self._settings_of)
+        self._groups = PostgresJobGroups(self._settings_of)
         self._emptied: set[int] = set()
         self._booked = Horizon()
         self._fronts: set[int] = set()  #: queues in which a job got to a place that others may take for empty
@@ -162,7 +162,7 @@ class PostgresTransaction(Ledger, AcrossShards):
         queues = self._mentioned()
         body = _encode((queues, self._events))
         booked = self._booked
-        told = commit_notice.News(
+        told = commit_notice.CommitNotice(
             {number: delta for number, delta in self._deltas.items() if any(delta)},
             (booked.due_ms, booked.expiry_ms, booked.lapse_ms, booked.cron_ms),
             self._new_crons,
@@ -213,7 +213,7 @@ class PostgresTransaction(Ledger, AcrossShards):
         self._moved = self._webhooks_changed = True
         self._set_move(queue, move)
         await self._catalog.look_further(self._db)
-        bring_forward(self._booked, News(horizon=_moments(self._catalog.horizon)))
+        bring_forward(self._booked, CommitNotice(horizon=_moments(self._catalog.horizon)))
 
     async def queues_forget(self) -> None:
         version = await self._next_version()

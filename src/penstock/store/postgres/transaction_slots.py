@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-class Turns:
+class TransactionSlots:
     """First come, first served. What changes the catalog must be alone: it is in memory, and others would see it too early."""
 
     def __init__(self, lanes: int) -> None:

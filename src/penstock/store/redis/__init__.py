@@ -1,7 +1,7 @@
 """What Penstock keeps in Redis: never the only copy of anything."""
 
-from penstock.store.redis.buffer_copies import Buffers
+from penstock.store.redis.buffer_copies import BufferCopies
 from penstock.store.redis.connect import RedisLink
 from penstock.store.redis.ready_lists import ReadyLists
 
-__all__ = ["Buffers", "ReadyLists", "RedisLink"]
+__all__ = ["BufferCopies", "ReadyLists", "RedisLink"]

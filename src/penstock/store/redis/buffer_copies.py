@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.store.enqueue_log import Record
+from penstock.store.enqueue_log import LogRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ return found
 """
 
 
-class Buffers:
+class BufferCopies:
     """Of one shard. ``identity`` tells its keys from those of other shards. All may raise FastPathFailed."""
 
     def __init__(self, link: RedisLink, identity: Callable[[], str]) -> None:
@@ -54,7 +54,7 @@ class Buffers:
         start = f"penstock:{{{self._identity()}}}:buffers"
         return [start, f"{start}:owner:{wal}", f"{start}:records:{wal}"]
 
-    async def keep(self, wal: int, records: Sequence[Record]) -> None:
+    async def keep(self, wal: int, records: Sequence[LogRecord]) -> None:
         """Keep copies of records, and show that their owner lives."""
         parts: list[int | bytes] = [wal, OWNER_MS]
         for number, body in records:
@@ -69,10 +69,10 @@ class Buffers:
         """Return the logs whose owners show no sign of life."""
         return [int(wal) for wal in await self._run(self._orphans, "", [])]
 
-    async def read(self, wal: int, limit: int) -> list[Record]:
+    async def read(self, wal: int, limit: int) -> list[LogRecord]:
         """Return the first records of a log that are here."""
         found: list[bytes] = await self._run(self._read, wal, [limit])
-        return [Record(int.from_bytes(each[:_NUMBER_BYTES]), each[_NUMBER_BYTES:]) for each in found]
+        return [LogRecord(int.from_bytes(each[:_NUMBER_BYTES]), each[_NUMBER_BYTES:]) for each in found]
 
     async def _run(self, script: Any, wal: int | str, args: Sequence[int | bytes]) -> Any:
         return await self._link.run(lambda: script(keys=self._keys(wal), args=args))

@@ -131,7 +131,7 @@ class _Entry(msgspec.Struct, array_like=True, gc=False):
     options: bytes | None
 
 
-class Plan(NamedTuple):
+class ListLock(NamedTuple):
     """The lock of a list."""
 
     holder: str
@@ -180,17 +180,19 @@ class ReadyLists:
         start = f"penstock:{{{self._identity()}}}:{generation}"
         return [f"{start}:alive", *(f"{start}:{queue}:{part}" for part in ("order", "jobs", "state", "lock", "offers"))]
 
-    async def plan(self, generation: int, queue: int, holder: str) -> Plan | None:
+    async def plan(self, generation: int, queue: int, holder: str) -> ListLock | None:
         """Take the lock of a list; None if somebody else has it."""
         answer = await self._run(self._plan, generation, queue, [holder, LOCK_MS])
-        return Plan(holder, answer[1], answer[2]) if answer[0] else None
+        return ListLock(holder, answer[1], answer[2]) if answer[0] else None
 
     async def begin(self, generation: int) -> None:
         """Begin a generation of which nothing is in Redis yet."""
         run_id = await self._run_id()
         await self._run(self._begin, generation, 0, [run_id, KEEP_S])
 
-    async def fill(self, generation: int, queue: int, plan: Plan, jobs: Sequence[Delivery], *, now_ms: int) -> int | None:
+    async def fill(
+        self, generation: int, queue: int, plan: ListLock, jobs: Sequence[Delivery], *, now_ms: int
+    ) -> int | None:
         """Add jobs and give the lock back; return how many there are now, None if it was taken from us: nothing was added.
 
         Raises FastPathFailed if Redis has lost the lists.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from penstock.core import limits
 from penstock.core.bulk_records import BulkRecord, Chunk
 from penstock.core.errors import RowChanged
-from penstock.store.sqlite.catalog import Catalog
-from penstock.store.transaction_base import Draft
+from penstock.store.sqlite.catalog import SqliteCatalog
+from penstock.store.transaction_base import TransactionBase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ _REMOVE = f"delete from ledger where {_KEY} and version = ?"  # noqa: S608
 _READ_CHUNKS = "select owner, number, queue, rows, body from chunks where owner = ? and number > ? order by number limit ?"
 
 
-class Ledger(Draft[Catalog]):
+class SqliteBulkRecords(TransactionBase[SqliteCatalog]):
     """See ``contract.Transaction`` for what each method promises."""
 
     _db: apsw.Connection

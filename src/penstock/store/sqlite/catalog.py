@@ -19,7 +19,7 @@ _decode_settings = msgspec.msgpack.Decoder(QueueSettings).decode
 encode_settings = msgspec.msgpack.Encoder().encode
 
 
-class Catalog(catalog.Catalog):
+class SqliteCatalog(catalog.Catalog):
     """Filled from the file when it is opened."""
 
     def __init__(self, db: apsw.Connection) -> None:

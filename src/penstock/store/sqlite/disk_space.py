@@ -34,7 +34,7 @@ _USED_UP: Final = (
 )
 
 
-class Room:
+class DiskSpace:
     """Watches over one data directory. ``status`` is the store's own; ``when_changed`` is called when it becomes full."""
 
     def __init__(self, ballast: Ballast, status: StoreStatus, clock: Clock, when_changed: Callable[[], None]) -> None:

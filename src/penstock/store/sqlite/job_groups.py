@@ -42,7 +42,7 @@ _DUE = "select group_id from groups where queue = ? and reopens_at <= ? order by
 _NEXT_DUE = "select min(reopens_at) from groups where queue = ? and reopens_at > ?"
 
 
-class Groups:
+class SqliteJobGroups:
     """The groups that one transaction changes. ``settings`` returns those of a queue."""
 
     def __init__(self, db: apsw.Connection, settings: Callable[[int], QueueSettings]) -> None:

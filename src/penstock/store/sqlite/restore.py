@@ -14,7 +14,7 @@ from penstock.core.errors import BackupInvalid, ConfigInvalid, RestoreUnfinished
 from penstock.core.timestamps import to_moment
 from penstock.store.data_directory import DirectoryLock, prepare_directory, sync_directory
 from penstock.store.sqlite import backup, files, history, restore_plan, snapshot
-from penstock.store.sqlite.restore_plan import Plan
+from penstock.store.sqlite.restore_plan import RestorePlan
 from penstock.store.sqlite.sync_mark import MarkFile, Position
 from penstock.store.sync_mark_file import MARK_NAME
 
@@ -168,7 +168,7 @@ def _prepare(source: Path, directory: Path, clock: Clock, tell: backup.Progress)
     return _Ready(directory, manifest, epoch)
 
 
-def _plan(ready: Sequence[_Ready], clock: Clock) -> list[Plan]:
+def _plan(ready: Sequence[_Ready], clock: Clock) -> list[RestorePlan]:
     """Put a plan into each directory. If that fails, nothing is changed."""
     restore_id = os.urandom(16).hex()
     plans = []
@@ -179,7 +179,7 @@ def _plan(ready: Sequence[_Ready], clock: Clock) -> list[Plan]:
                 _new_directory(each.directory / f"replaced-{moment:%Y%m%dT%H%M%SZ}").name if _there(each.directory) else ""
             )
             contents = each.manifest.contents
-            plan = Plan(restore_id, number, len(ready), replaced, contents.identity, contents.journal_next)
+            plan = RestorePlan(restore_id, number, len(ready), replaced, contents.identity, contents.journal_next)
             restore_plan.write(each.directory, plan)
             plans.append(plan)
     except BaseException:
@@ -201,7 +201,7 @@ def _undo(directories: Sequence[Path]) -> None:
         _fresh(directory).unlink(missing_ok=True)
 
 
-def _switch(directories: Sequence[Path], plans: Sequence[Plan | None], clock: Clock) -> None:
+def _switch(directories: Sequence[Path], plans: Sequence[RestorePlan | None], clock: Clock) -> None:
     """Put what is prepared in place. Each step may have been done before. Raises RestoreUnfinished if the disk refuses."""
     left = [(directory, plan) for directory, plan in zip(directories, plans, strict=True) if plan is not None]
     try:
@@ -213,7 +213,7 @@ def _switch(directories: Sequence[Path], plans: Sequence[Plan | None], clock: Cl
         raise RestoreUnfinished(f"{error}. {restore_plan.unfinished(*left[-1])}") from error
 
 
-def _put(directory: Path, plan: Plan, clock: Clock) -> None:
+def _put(directory: Path, plan: RestorePlan, clock: Clock) -> None:
     fresh = _fresh(directory)
     if fresh.exists():
         for path in _there(directory):

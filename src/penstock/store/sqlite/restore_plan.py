@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PLAN_NAME: Final = "penstock.restore"
 
 
-class Plan(msgspec.Struct, frozen=True):
+class RestorePlan(msgspec.Struct, frozen=True):
     """What a restore does in one directory. The restored file is ready beside the store, or in place already."""
 
     restore: str  #: the same in the directories of all shards
@@ -32,7 +32,7 @@ class Plan(msgspec.Struct, frozen=True):
     journal_next: int
 
 
-def write(directory: Path, plan: Plan) -> None:
+def write(directory: Path, plan: RestorePlan) -> None:
     """Put a plan into a directory, durably. Raises OSError."""
     fresh = directory / f"{PLAN_NAME}.new"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -45,14 +45,14 @@ def write(directory: Path, plan: Plan) -> None:
     sync_directory(directory)
 
 
-def read(directory: Path) -> Plan | None:
+def read(directory: Path) -> RestorePlan | None:
     """Return the plan of a directory; None if no restore is under way there. Raises OSError, RestoreUnfinished (unreadable)."""
     try:
         text = (directory / PLAN_NAME).read_bytes()
     except FileNotFoundError:
         return None
     try:
-        return msgspec.json.decode(text, type=Plan)
+        return msgspec.json.decode(text, type=RestorePlan)
     except msgspec.DecodeError as error:
         raise RestoreUnfinished(
             f"{directory / PLAN_NAME} cannot be read ({error}). Restore a backup into an empty directory."
@@ -72,7 +72,7 @@ def check_none(directory: Path) -> None:
         raise unfinished(directory, plan)
 
 
-def unfinished(directory: Path, plan: Plan) -> RestoreUnfinished:
+def unfinished(directory: Path, plan: RestorePlan) -> RestoreUnfinished:
     """Return the error for a directory whose restore was interrupted."""
     of = f" (shard {plan.shard} of {plan.shards})" if plan.shards > 1 else ""
     where = "--data DIR" if plan.shards == 1 else "with the --store options of all shards, in their order"

@@ -9,8 +9,8 @@ from penstock.core.dependencies import Relay
 from penstock.core.errors import RowChanged
 from penstock.core.reservations import Reservation
 from penstock.store.sqlite import rows
-from penstock.store.sqlite.catalog import Catalog
-from penstock.store.transaction_base import Draft
+from penstock.store.sqlite.catalog import SqliteCatalog
+from penstock.store.transaction_base import TransactionBase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +42,7 @@ _DROP = f"delete from relays {_TOLD}"  # noqa: S608
 _RESERVATION = "select namespace, name, shard, ticket, at from reservations"
 
 
-class AcrossShards(Draft[Catalog]):
+class SqliteSharding(TransactionBase[SqliteCatalog]):
     """See ``contract.Transaction`` for what each method promises."""
 
     _db: apsw.Connection

@@ -57,9 +57,9 @@ from penstock.store.sqlite import (
     upgrade,
     wal_check,
 )
-from penstock.store.sqlite.catalog import Catalog
+from penstock.store.sqlite.catalog import SqliteCatalog
 from penstock.store.sqlite.checkpoint import Checkpointer
-from penstock.store.sqlite.disk_space import Room
+from penstock.store.sqlite.disk_space import DiskSpace
 from penstock.store.sqlite.transaction import SqliteTransaction
 from penstock.store.sqlite.wal_sync import LogSync
 from penstock.store.sqlite.webhooks import Webhooks
@@ -97,7 +97,7 @@ _PLACES = (
 )
 
 
-class SqliteStore(CatalogReads[Catalog]):
+class SqliteStore(CatalogReads[SqliteCatalog]):
     """One data directory. Use ``await SqliteStore.open(…)``; see ``contract.Store`` for what each method promises.
 
     ``vfs`` and ``fdatasync`` are seams for the tests that pull the plug; ``read_inline`` is one for those that move the clock:
@@ -129,7 +129,7 @@ class SqliteStore(CatalogReads[Catalog]):
         self._upgrade_copy = True
         self._lock = DirectoryLock(directory)
         self._status = StoreStatus()
-        self._room = Room(Ballast(directory, ballast_bytes), self._status, clock, self._bound_log)
+        self._room = DiskSpace(Ballast(directory, ballast_bytes), self._status, clock, self._bound_log)
         self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-sync")
         self._checkpoint_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoint")
         self._log_sync = LogSync(directory, self._log_path, clock, fdatasync)
@@ -374,7 +374,7 @@ class SqliteStore(CatalogReads[Catalog]):
         self._has_lost = self._has_lost or accepted or bool(lost and (same_boot or healing))
 
     def _load(self) -> None:
-        self.catalog = Catalog(self._db)
+        self.catalog = SqliteCatalog(self._db)
         if self.catalog.layout is not None:
             self._layout.check(self.catalog.layout)
         elif self._new_layout is not None or self._layout == ALONE:

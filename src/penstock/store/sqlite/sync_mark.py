@@ -24,7 +24,7 @@ import structlog
 
 from penstock.core.errors import StoreIncompatible
 from penstock.core.timestamps import to_rfc3339
-from penstock.store.sync_mark_file import MARK_NAME, NoteFile, read_note
+from penstock.store.sync_mark_file import MARK_NAME, SyncMarkFile, read_note
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +63,7 @@ class Mark(NamedTuple):
     position: Position
 
 
-class Found(NamedTuple):
+class LogState(NamedTuple):
     """What is in the file and its log, as a start finds it. ``log_bytes``: None if there is no log."""
 
     identity: str  #: empty: made before stores had one, or nothing there yet
@@ -74,7 +74,7 @@ class Found(NamedTuple):
     whole: bool = False
 
 
-class MarkFile(NoteFile):
+class MarkFile(SyncMarkFile):
     """The file beside the database."""
 
     magic = b"PNSTMRK2"
@@ -126,7 +126,7 @@ def salts_of(log_path: Path) -> bytes:
         os.close(fd)
 
 
-def look(db: apsw.Connection, log_bytes: int | None, salts: bytes, frames: int, *, same_boot: bool = False) -> Found:
+def look(db: apsw.Connection, log_bytes: int | None, salts: bytes, frames: int, *, same_boot: bool = False) -> LogState:
     """Read how far a file has come. ``frames``: pages that SQLite has replayed from the log.
 
     ``same_boot``: the machine has not been restarted since, so that the mark is exact.
@@ -146,10 +146,10 @@ def look(db: apsw.Connection, log_bytes: int | None, salts: bytes, frames: int, 
         and not log_bytes
         and [text for (text,) in db.execute("pragma integrity_check(1)")] == ["ok"]
     )
-    return Found(identity, clean, Position(journal_next, at_ms, salts, frames), log_bytes, whole)
+    return LogState(identity, clean, Position(journal_next, at_ms, salts, frames), log_bytes, whole)
 
 
-def check(directory: Path, mark: Mark | None, found: Found, *, accept_loss: bool) -> bool:
+def check(directory: Path, mark: Mark | None, found: LogState, *, accept_loss: bool) -> bool:
     """Compare a store with its mark. True if something is missing and ``accept_loss`` allows that; it is logged.
 
     Raises StoreIncompatible if something is missing.
@@ -165,7 +165,7 @@ def check(directory: Path, mark: Mark | None, found: Found, *, accept_loss: bool
     return True
 
 
-def what_is_missing(mark: Mark | None, found: Found) -> str | None:
+def what_is_missing(mark: Mark | None, found: LogState) -> str | None:
     """Say in sentences what a store has lost, or may have lost; None if nothing."""
     in_use = found.clean is False
     has_all = (
@@ -209,7 +209,7 @@ _NO_MARK: Final = (
 )
 
 
-def _how_much(mark: Mark | None, found: Found) -> str:
+def _how_much(mark: Mark | None, found: LogState) -> str:
     if mark is None or mark.identity != found.identity or mark.position.journal_next <= found.position.journal_next:
         return ""
     told, has = mark.position, found.position

@@ -31,10 +31,10 @@ from penstock.store.catalog import as_counts, book, except_queues
 from penstock.store.contract import JournalBlock
 from penstock.store.sqlite import crons as cron_rows
 from penstock.store.sqlite import lease_clock, rows
-from penstock.store.sqlite.bulk_records import Ledger
+from penstock.store.sqlite.bulk_records import SqliteBulkRecords
 from penstock.store.sqlite.catalog import encode_settings
-from penstock.store.sqlite.job_groups import Groups
-from penstock.store.sqlite.sharding import AcrossShards
+from penstock.store.sqlite.job_groups import SqliteJobGroups
+from penstock.store.sqlite.sharding import SqliteSharding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -119,7 +119,7 @@ _NEXT_LAPSE = "select min(lease_until) from jobs where state = 2 and lease_until
 _NEXT_EXPIRY = "select min(expires_at) from jobs where expires_at is not null and state in (0, 1, 5) and expires_at > ?"
 
 
-class SqliteTransaction(Ledger, AcrossShards):
+class SqliteTransaction(SqliteBulkRecords, SqliteSharding):
     """See ``contract.Transaction`` for what each method promises."""
 
     def __init__(self, store: SqliteStore, clock: Clock, id_mark: Callable[[], int]) -> None:
@@ -133,7 +133,7 @@ class SqliteTransaction(Ledger, AcrossShards):
         self.wrote = False
         self.block: JournalBlock | None = None
         self._begun = False
-        self._groups = Groups(self._db, self._settings_of)
+        self._groups = SqliteJobGroups(self._db, self._settings_of)
         self._recount = False
         self._new_crons = 0
 
