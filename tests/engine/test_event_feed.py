@@ -41,7 +41,7 @@ async def test_what_is_not_kept_is_passed_on_without_a_number(engine: Engine) ->
     heard: list[JournalBlock] = []
     assert not engine.feed.is_heard
     engine.feed.listen(heard.append)
-    engine.feed.pass_on(EventKind.WORKER_HEARTBEAT, {"workerId": "w"}, 5)
+    engine.feed.publish_transient(EventKind.WORKER_HEARTBEAT, {"workerId": "w"}, 5)
     assert [(block.seq, block.at, list(block.events)) for block in heard] == [
         (UNNUMBERED, 5, [(EventKind.WORKER_HEARTBEAT, 0, 0, None, {"workerId": "w"})])
     ]

@@ -73,7 +73,9 @@ def consume(client: httpx2.Client) -> list[int]:
         epoch += 1
 
 
-@pytest.mark.parametrize("moment", ["Claim:after", "Record:before", "Record:after", "SettleSlice:after", "End:before"])
+@pytest.mark.parametrize(
+    "moment", ["Claim:after", "RecordEpoch:before", "RecordEpoch:after", "SettleSlice:after", "EndEpochs:before"]
+)
 def test_a_kill_while_consuming_loses_and_doubles_nothing(tmp_path: Path, moment: str) -> None:
     """At each step once. Whoever asks again for the same epoch gets what was claimed for it, at once."""
     died = tmp_path / "died"

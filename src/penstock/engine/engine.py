@@ -306,7 +306,7 @@ class Engine:
             if self.fast is not None:
                 self.fast.heard()
         for block in blocks:
-            self.feed.hear(block)
+            self.feed.publish(block)
         self.completions.heard(blocks)
         self.held_jobs.heard(blocks)
         for queue in [queue for number in ready if (queue := self._queue_or_none(number)) is not None]:

@@ -82,20 +82,20 @@ class EventFeed:
                 for job, arrow in work.ended:
                     if arrow is Arrow.COMPLETE_REMOVE and job.id in work.results:
                         self.removed.keep(job.id, work.results[job.id])
-            self.hear(work.tx.block)
+            self.publish(work.tx.block)
 
-    def hear(self, block: JournalBlock) -> None:
+    def publish(self, block: JournalBlock) -> None:
         """Pass on a block, whoever has committed it."""
         if self._listeners:
             self._tell(block)
 
-    def pass_on(
+    def publish_transient(
         self, kind: EventKind, payload: Mapping[str, object], now_ms: int, *, namespace: str | None = None, queue: str = ""
     ) -> None:
         """Tell something that is not kept. ``namespace`` and ``queue``: whom it is about, if not everybody."""
         if self.is_heard:
             about = {} if namespace is None else {0: (namespace, queue)}
-            self.hear(JournalBlock(UNNUMBERED, now_ms, [queue_event(kind, 0, payload)], about))
+            self.publish(JournalBlock(UNNUMBERED, now_ms, [queue_event(kind, 0, payload)], about))
 
     def _tell(self, block: JournalBlock) -> None:
         for listener in tuple(self._listeners):

@@ -154,7 +154,7 @@ async def sweep(engine: Engine, work: UnitOfWork) -> None:
 
 async def _expire(work: UnitOfWork) -> None:
     for job in await work.tx.job_expired(work.now_ms, limits.sweep_jobs_max):
-        work.move(work.meet(job), Arrow.EXPIRE)
+        work.move(work.track(job), Arrow.EXPIRE)
     await work.flush()
 
 
@@ -163,7 +163,7 @@ async def _expire_leases(engine: Engine, work: UnitOfWork) -> None:
     if len(lapsed) < limits.sweep_jobs_max:
         engine.timer.judged()
     for found in lapsed:
-        job = work.meet(found)
+        job = work.track(found)
         # One that nobody has started was set aside for a ready list, and as far as is known nobody has had it.
         if job.started_at is None or job.flags & JobFlag.UNCOUNTED:
             work.move(job, Arrow.RELEASE)
@@ -182,7 +182,7 @@ async def _expire_leases(engine: Engine, work: UnitOfWork) -> None:
 
 
 async def _fall_due(work: UnitOfWork) -> None:
-    due = [work.meet(job) for job in await work.tx.job_due(work.now_ms, limits.sweep_jobs_max)]
+    due = [work.track(job) for job in await work.tx.job_due(work.now_ms, limits.sweep_jobs_max)]
     for job in sorted(due, key=_order_of_due):
         work.move(job, Arrow.DUE)
     await work.flush()

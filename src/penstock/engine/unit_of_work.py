@@ -111,14 +111,14 @@ class UnitOfWork:
             raise error
         self.refusals.append((command, error))
 
-    def refuse_strange(self, command: AnyCommand, queue: QueueKey) -> bool:
+    def refuse_elsewhere(self, command: AnyCommand, queue: QueueKey) -> bool:
         """Refuse a command about a queue that is not known here if that is so because another shard has it."""
-        strange = self.is_strange(queue)
+        strange = self.belongs_elsewhere(queue)
         if strange:
             self.refuse(command, QueueMoving())
         return strange
 
-    def is_strange(self, queue: QueueKey) -> bool:
+    def belongs_elsewhere(self, queue: QueueKey) -> bool:
         """Tell whether a queue that is not known here may be on another shard."""
         layout = self.tx.layout
         return layout is not None and layout.has_moved and not layout.takes(queue)
@@ -159,7 +159,7 @@ class UnitOfWork:
             found = await self.tx.job_find_custom(unknown)
             self._named.update(unknown)
             for name, job in found.items():
-                self._named[name] = self.meet(job)
+                self._named[name] = self.track(job)
 
     async def find(self, namespace: str, ref: JobRef) -> Job | None:
         """Return a job of a namespace as this transaction has left it so far, or None.
@@ -198,7 +198,7 @@ class UnitOfWork:
             self._check_here(known[0])
         return None if known[0].state == _NOWHERE else known[0]
 
-    def at_hand(self, job_id: int) -> Job | None:
+    def cached(self, job_id: int) -> Job | None:
         """Return a job that ``prefetch`` has looked for, as this transaction has left it so far, or None."""
         known = self._known.get(job_id)
         return None if known is None or known[0].state == _NOWHERE else known[0]
@@ -239,7 +239,7 @@ class UnitOfWork:
         """Return what a name of a job refers to."""
         return ids.from_uuid(name) or name
 
-    def meet(self, job: Job) -> Job:
+    def track(self, job: Job) -> Job:
         """Take note of a job that was just read, and return the one object that stands for it."""
         known = self._known.get(job.id)
         if known is None:
@@ -247,11 +247,11 @@ class UnitOfWork:
             return job
         return known[0]
 
-    def meet_all(self, jobs: Sequence[Job]) -> list[Job]:
+    def track_all(self, jobs: Sequence[Job]) -> list[Job]:
         """``meet`` for several."""
         known = self._known
         if known:
-            return [self.meet(job) for job in jobs]
+            return [self.track(job) for job in jobs]
         known.update({job.id: (job, job.state, job.token) for job in jobs})
         return list(jobs)
 
@@ -348,12 +348,12 @@ class UnitOfWork:
         """Journal what happened to a job, other than along an arrow. For a kind without a note."""
         self._events.append(job_event(kind, job))
 
-    async def flush_and_meet(self) -> None:
+    async def flush_and_track(self) -> None:
         """Flush, and take note of the jobs that were written for the first time: somebody is about to change one of them."""
         born = [job for job, _ in self._born]
         await self.flush()
         for job in born:
-            self.meet(job)
+            self.track(job)
 
     async def flush(self) -> None:
         """Write everything decided so far, so that reads of this transaction see it."""

@@ -227,7 +227,7 @@ class WorkerRegistry:
 
     def _tell(self, kind: EventKind, worker: RegisteredWorker, **more: object) -> None:
         payload = {"workerId": worker.id, **more}
-        self._feed.pass_on(kind, payload, self._clock.now_ms(), namespace=worker.namespace)
+        self._feed.publish_transient(kind, payload, self._clock.now_ms(), namespace=worker.namespace)
 
     def _book(self) -> None:
         """Book the next moment at which a worker may have been silent for too long."""

@@ -237,4 +237,4 @@ class WebhookDelivery:
     def _tell(self, kind: EventKind, letter: WebhookRequest, **more: object) -> None:
         now_ms = self._done.last_triggered = self._engine.clock.now_ms()
         payload = {"id": ids.to_uuid(self.webhook.id), "event": letter.event, **more}
-        self._engine.feed.pass_on(kind, payload, now_ms, namespace=self.webhook.namespace)
+        self._engine.feed.publish_transient(kind, payload, now_ms, namespace=self.webhook.namespace)

@@ -168,7 +168,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     doors.readiness.ready = False
     doors.hush()
     engine.stop_waiting()
-    engine.feed.pass_on(EventKind.SERVER_SHUTDOWN, {"reason": reason}, clock.now_ms())
+    engine.feed.publish_transient(EventKind.SERVER_SHUTDOWN, {"reason": reason}, clock.now_ms())
     await doors.end_streams()
     for server in servers:
         server.stop()  # type: ignore[no-untyped-call]

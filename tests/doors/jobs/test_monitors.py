@@ -155,6 +155,6 @@ async def test_what_a_reader_has_no_room_for_is_counted(engine: Engine, desk: De
 
 async def test_events_of_the_server_itself_reach_everybody(engine: Engine, desk: Desk) -> None:
     desk.want("server:*")
-    engine.feed.pass_on(EventKind.SERVER_STARTED, {"version": "1", "startedAt": 5}, 5)
-    engine.feed.pass_on(EventKind.SERVER_SHUTDOWN, {"reason": "x"}, 6, namespace="elsewhere")
+    engine.feed.publish_transient(EventKind.SERVER_STARTED, {"version": "1", "startedAt": 5}, 5)
+    engine.feed.publish_transient(EventKind.SERVER_SHUTDOWN, {"reason": "x"}, 6, namespace="elsewhere")
     assert desk.heard == [{"event": "server:started", "ts": 5, "data": {"version": "1", "startedAt": 5}}]

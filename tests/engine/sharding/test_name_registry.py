@@ -87,7 +87,7 @@ async def test_only_what_has_a_name_or_needs_somebody_asks_other_shards(
     assert asked == ["Push"]
     asked.clear()
     await fleet.run(Push(QUEUES[1], [NewJob(b"1", needs=(job.id,)), NewJob(b"2", needs=(job.id,))]))
-    assert asked == ["Await", "Push"]
+    assert asked == ["WatchJobs", "Push"]
 
 
 async def test_those_who_come_at_the_same_moment_get_one_job(fleet: ShardedEngine, clock: ManualClock) -> None:

@@ -59,7 +59,7 @@ def couple(request: pytest.FixtureRequest, tmp_path: Path, databases: list[str])
 
 @pytest.mark.parametrize(
     "couple",
-    ["CommitStages:before", "CommitStages:after", "Record:before", "Record:after", "SettleSlice:after"],
+    ["CommitStages:before", "CommitStages:after", "RecordEpoch:before", "RecordEpoch:after", "SettleSlice:after"],
     indirect=True,
 )
 def test_each_step_is_finished_by_whoever_lives(couple: Couple) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 #: The shards of these are 1 and 0 of two.
 CHILDREN, PARENTS = "a", "b"
-STEPS = ("Reserve", "Await", "Push", "Ack", "DueRelays", "HearEnds", "NoteTold")
+STEPS = ("Reserve", "WatchJobs", "Push", "Ack", "DueRelays", "ApplyRemoteEnds", "RecordDelivered")
 PATIENCE_MS = 20_000
 
 
@@ -72,7 +72,7 @@ def test_a_flow_goes_on_where_a_server_was_killed(tmp_path: Path, moment: str) -
     flow_with_a_death(tmp_path, [f"sqlite:{tmp_path / name}" for name in ("one", "two")], moment)
 
 
-@pytest.mark.parametrize("moment", ["Reserve:after", "Await:after", "Ack:after", "HearEnds:after"])
+@pytest.mark.parametrize("moment", ["Reserve:after", "WatchJobs:after", "Ack:after", "ApplyRemoteEnds:after"])
 def test_and_so_it_does_on_postgresql(tmp_path: Path, databases: list[str], moment: str) -> None:
     flow_with_a_death(tmp_path, databases, moment)
 

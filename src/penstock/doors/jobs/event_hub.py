@@ -125,7 +125,7 @@ class EventHub:
         self._started = OutgoingEvent(
             JournalBlock(UNNUMBERED, now, [queue_event(EventKind.SERVER_STARTED, 0, payload)], {}), 0
         )
-        self._feed.pass_on(EventKind.SERVER_STARTED, payload, now)
+        self._feed.publish_transient(EventKind.SERVER_STARTED, payload, now)
 
     def greet(self, reader: EventReader) -> None:
         """Tell a reader that has just come that the server has started, if it wants to know and if that was just now."""

@@ -133,7 +133,7 @@ class Monitors:
 
     def _tell(self, kind: Kind, payload: Mapping[str, object], queue: Queue | None = None) -> None:
         namespace, name = (None, "") if queue is None else queue.key
-        self.engine.feed.pass_on(kind, payload, self.engine.clock.now_ms(), namespace=namespace, queue=name)
+        self.engine.feed.publish_transient(kind, payload, self.engine.clock.now_ms(), namespace=namespace, queue=name)
 
     # Queues.
 

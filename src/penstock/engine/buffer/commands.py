@@ -89,7 +89,8 @@ def _any_away(work: UnitOfWork, promises: Sequence[BufferedPush]) -> bool:
     """Tell whether a promise is about a queue that another shard has."""
     keys = {QueueKey(promise.namespace, promise.queue) for promise in promises}
     return any(
-        work.tx.queue_away(key) is not None or (work.tx.queue_find(key) is None and work.is_strange(key)) for key in keys
+        work.tx.queue_away(key) is not None or (work.tx.queue_find(key) is None and work.belongs_elsewhere(key))
+        for key in keys
     )
 
 

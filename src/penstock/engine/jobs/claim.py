@@ -249,7 +249,7 @@ async def _serve(engine: Engine, work: UnitOfWork, key: QueueKey, newcomers: lis
     room = engine.room
     queue = work.tx.queue_find(key)
     if queue is None:
-        _turn_away(engine, work, [each for each in newcomers if not work.refuse_strange(each, key)])
+        _turn_away(engine, work, [each for each in newcomers if not work.refuse_elsewhere(each, key)])
         return
     fast = engine.fast
     if fast is not None and fast.serve(work, queue, newcomers):
@@ -326,7 +326,7 @@ async def _next_jobs(
     jobs = []
     expired = False
     ready = await work.tx.job_ready(queue, min(wanted, limit), bodies=bodies)
-    for known, (_, payload) in zip(work.meet_all([job for job, _ in ready]), ready, strict=True):
+    for known, (_, payload) in zip(work.track_all([job for job, _ in ready]), ready, strict=True):
         if known.expires_at is not None and known.expires_at <= work.now_ms:
             work.move(known, Arrow.EXPIRE)
             expired = True
@@ -344,7 +344,7 @@ async def _tell_hit(engine: Engine, work: UnitOfWork, queue: Queue, allowance: A
             payload = {"queue": queue.key.name, "jobId": job.custom_id or to_uuid(job.id)}
             namespace, name = queue.key
             tell = partial(
-                engine.feed.pass_on, EventKind.RATELIMIT_HIT, payload, work.now_ms, namespace=namespace, queue=name
+                engine.feed.publish_transient, EventKind.RATELIMIT_HIT, payload, work.now_ms, namespace=namespace, queue=name
             )
             work.after_commit.append(tell)
 
@@ -391,6 +391,7 @@ def _hand_over(engine: Engine, caller: Claim, deliveries: list[Delivery]) -> Non
 
 
 def return_deliveries(engine: Engine, caller: Claim, deliveries: list[Delivery]) -> None:
+    """Release jobs that were leased for a caller that is gone."""
     if caller.note is not None:
         if deliveries:
             engine.run_unheard(caller.note.taken_back())

@@ -53,7 +53,7 @@ async def lease_dead(_engine: Engine, work: UnitOfWork, commands: Sequence[Lease
         if queue is not None:
             await work.prefetch(command.ids)
             for job_id in command.ids:
-                job = work.at_hand(job_id)
+                job = work.cached(job_id)
                 if job is not None and job.queue == queue.number and job.state == State.DEAD and is_free(work, job):
                     free.append(job)
                 if len(free) == command.count:

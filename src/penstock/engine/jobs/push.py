@@ -332,7 +332,7 @@ def _counted_from(new: NewJob, late_ms: int) -> NewJob:
 
 async def _renew(engine: Engine, work: UnitOfWork, repeats: Sequence[tuple[Job, NewJob]]) -> None:
     """Let jobs that were handed to nobody yet take over what the pushes say that named them again, in order."""
-    await work.flush_and_meet()  # some may have been made in this very batch
+    await work.flush_and_track()  # some may have been made in this very batch
     await withdraw_ready(engine, work, [job for job, _ in repeats])
     some: list[tuple[Job, NewJob]] = []
     size = 0

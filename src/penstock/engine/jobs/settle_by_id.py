@@ -179,19 +179,19 @@ async def _finder(
     """
     ids = [receipt.id for command in commands for receipt in command.receipts]
     await work.prefetch(ids)
-    await withdraw_ready(engine, work, [work.at_hand(job_id) for job_id in ids] if engine.fast is not None else ())
+    await withdraw_ready(engine, work, [work.cached(job_id) for job_id in ids] if engine.fast is not None else ())
     numbers: dict[QueueKey, int | None] = {}
     strange: set[QueueKey] = set()
     for key in {receipt.queue for command in commands for receipt in command.receipts}:
         queue = work.tx.queue_find(key)
         numbers[key] = None if queue is None else queue.number
-        if work.tx.queue_away(key) is not None or (queue is None and work.is_strange(key)):
+        if work.tx.queue_away(key) is not None or (queue is None and work.belongs_elsewhere(key)):
             strange.add(key)
 
     def find(receipt: ClaimedJob) -> Job | QueueMoving | None:
         if receipt.queue in strange:
             return QueueMoving()
-        job = work.at_hand(receipt.id)
+        job = work.cached(receipt.id)
         return None if job is None or job.queue != numbers[receipt.queue] else job
 
     return find

@@ -33,11 +33,11 @@ class UniqueKey(Command[Job | None]):
 
 async def unique_key(engine: Engine, work: UnitOfWork, commands: Sequence[UniqueKey]) -> None:
     """Apply a batch of questions about unique keys."""
-    await work.flush_and_meet()
+    await work.flush_and_track()
     for command in commands:
         queue = work.tx.queue_find(command.queue)
         found = {} if queue is None else await work.tx.job_find_unique([(queue.number, command.key)])
-        holder = next((work.meet(job) for job in found.values()), None)
+        holder = next((work.track(job) for job in found.values()), None)
         if holder is None or unique_key_is_over(holder, work.now_ms) or (command.only or holder.id) != holder.id:
             work.answer(command, None)
             continue

@@ -134,11 +134,11 @@ class ExistingJobs:
     async def _look_for(self, keys: Sequence[tuple[int, str]]) -> None:
         found = await self._work.tx.job_find_unique(dict.fromkeys(keys))
         self._holders.update(dict.fromkeys(keys))
-        self._holders.update((key, self._work.meet(job)) for key, job in found.items())
+        self._holders.update((key, self._work.track(job)) for key, job in found.items())
 
     async def _free_key(self, holder: Job) -> None:
         """Take the unique key from a job whose time to hold it is over."""
-        await self._work.flush_and_meet()
+        await self._work.flush_and_track()
         if holder.unique_key is not None:
             self._holders[holder.queue, holder.unique_key] = None
         holder.unique_key = None
@@ -148,7 +148,7 @@ class ExistingJobs:
         """Do what a duplicate says about the job that has its key; tell whether it has taken that one's place."""
         work = self._work
         if dedup.replace and not new.needs and holder.state in (State.WAITING, State.DELAYED):
-            await work.flush_and_meet()  # it may be of this very batch
+            await work.flush_and_track()  # it may be of this very batch
             await _replace(work, holder, new)
             return True
         details = details_of(holder)

@@ -153,7 +153,7 @@ async def _set_aside(work: UnitOfWork, command: Prefetch, queue: Queue, epoch: i
     await work.flush()
     if may_be_hot(queue.settings):
         for found, payload in await work.tx.job_ready(queue, command.count):
-            job = work.meet(found)
+            job = work.track(found)
             if job.expires_at is not None and job.expires_at <= work.now_ms:
                 work.move(job, Arrow.EXPIRE)
             else:
@@ -215,7 +215,7 @@ async def reclaim(engine: Engine, work: UnitOfWork, commands: Sequence[Reclaim])
     for command in commands:
         found = await _fast(work).job_set_aside(work.steady_ms, limits.fast_grace_ms, limits.slice_jobs_max)
         for each in found:
-            work.move(work.meet(each), Arrow.RELEASE)
+            work.move(work.track(each), Arrow.RELEASE)
         if work.tx.lost:
             await work.flush()
             for number in await _fast(work).lost_remove():

@@ -122,7 +122,7 @@ async def move_batch(engine: Engine, work: UnitOfWork, commands: Sequence[MoveBa
         queue = work.tx.queue_find(command.queue)
         if queue is not None:
             await work.prefetch(command.ids)
-            await withdraw_ready(engine, work, [work.at_hand(job_id) for job_id in command.ids])
+            await withdraw_ready(engine, work, [work.cached(job_id) for job_id in command.ids])
             for job_id in command.ids:
                 job = await work.find(command.queue.namespace, job_id)
                 if job is not None and job.queue == queue.number and job.state in command.states:

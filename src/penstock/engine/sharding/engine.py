@@ -99,16 +99,16 @@ class ShardFeed(EventFeed):
         """Tell whether anybody listens, to this shard or to all."""
         return super().is_heard or self._whole.is_heard
 
-    def hear(self, block: JournalBlock) -> None:
+    def publish(self, block: JournalBlock) -> None:
         """Pass on a block, to those who listen to this shard and to those who listen to all."""
-        super().hear(block)
+        super().publish(block)
         if block.seq:
             self._positions[self._shard] = block.seq + len(block.events) - 1
             texts = [str(position) for position in self._positions]
             before, after = texts[: self._shard], texts[self._shard + 1 :]
             around = "".join(f"{each}-" for each in before), "".join(f"-{each}" for each in after)
             block = msgspec.structs.replace(block, shard=self._shard, around=around)
-        self._whole.hear(block)
+        self._whole.publish(block)
 
 
 class ShardedEngine:

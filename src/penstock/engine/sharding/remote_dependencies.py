@@ -219,7 +219,7 @@ async def cancel_idle(engine: Engine, work: UnitOfWork, commands: Sequence[Cance
     """Apply a batch of cancelled children whose parents live elsewhere."""
     for command in commands:
         await work.prefetch(command.jobs)
-        await withdraw_ready(engine, work, [work.at_hand(job_id) for job_id in command.jobs])
+        await withdraw_ready(engine, work, [work.cached(job_id) for job_id in command.jobs])
         told = await work.tx.relay_asked(command.jobs, shard_of(command.spared))
         idle = 0
         gone: set[int] = set()
