@@ -24,7 +24,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push
 from penstock.engine.jobs.settle import Ack, LeaseRef, Nack
-from penstock.engine.maintenance.service import Retention
+from penstock.engine.maintenance.retention import Retention
 from penstock.store.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from penstock.core.clock import settle
 from penstock.core.durability import Durability
 from penstock.core.errors import OutcomeUnknown
 from penstock.engine.engine import Engine
-from penstock.engine.maintenance.service import StoreRecovery
+from penstock.engine.maintenance.store_recovery import StoreRecovery
 from penstock.engine.queues.webhooks import AddWebhook
 from penstock.outbound.dispatcher import WebhookDispatcher
 from penstock.store.sqlite import SqliteStore

@@ -27,7 +27,7 @@ from penstock.engine.jobs import (
     unique_keys,
     update,
 )
-from penstock.engine.maintenance import service
+from penstock.engine.maintenance import dead_letter_service, lease_clock, retention
 from penstock.engine.prefetch import commands as fast
 from penstock.engine.queues import admin, crons, group_limits, limit_status, push_subscriptions, webhooks
 from penstock.engine.sharding import name_registry, queue_move, remote_dependencies
@@ -111,9 +111,9 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     fast.Reclaim: fast.reclaim,
     fast.Noted: fast.noted,
     fast.Look: fast.look,
-    service.TrimJournal: service.trim_journal,
-    service.MarkClock: service.mark_clock,
-    service.AutoRevive: service.auto_revive,
+    retention.TrimJournal: retention.trim_journal,
+    lease_clock.MarkClock: lease_clock.mark_clock,
+    dead_letter_service.AutoRevive: dead_letter_service.auto_revive,
     dependencies.Adopt: dependencies.adopt,
     dependencies.DropDependency: dependencies.drop_dependency,
     dependencies.CancelChildren: dependencies.cancel_children,

@@ -22,15 +22,11 @@ from penstock.engine.jobs.claim import Claim, ClaimWaiters
 from penstock.engine.jobs.lease_waiters import LeaseWaiters
 from penstock.engine.jobs.queue_limits import QueueLimits
 from penstock.engine.jobs.result_waiters import ResultWaiters
-from penstock.engine.maintenance.service import (
-    ClockMarker,
-    DeadLetterService,
-    Membership,
-    PeriodicService,
-    Retention,
-    RetentionService,
-    StoreRecovery,
-)
+from penstock.engine.maintenance.dead_letter_service import DeadLetterService
+from penstock.engine.maintenance.lease_clock import ClockMarker
+from penstock.engine.maintenance.membership import Membership
+from penstock.engine.maintenance.retention import Retention, RetentionService
+from penstock.engine.maintenance.store_recovery import StoreRecovery
 from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLeases
 from penstock.engine.quota_check import metered
 from penstock.engine.stats import EngineStats
@@ -46,6 +42,7 @@ if TYPE_CHECKING:
     from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.jobs.result_waiters import JobOutcome
+    from penstock.engine.maintenance.service import PeriodicService
     from penstock.engine.prefetch.ready_cache import ReadyCache
     from penstock.engine.quota_check import Admit, QuotaCheck
     from penstock.engine.unit_of_work import JobRef, UnitOfWork

@@ -17,7 +17,7 @@ from penstock.core.sharding import Layout, check_together
 from penstock.engine.engine import Engine
 from penstock.engine.event_feed import EventFeed
 from penstock.engine.fair_share import FairShare
-from penstock.engine.maintenance.service import Retention
+from penstock.engine.maintenance.retention import Retention
 from penstock.engine.sharding.engine import ShardedEngine, ShardFeed
 from penstock.engine.stats import EngineStats
 from penstock.engine.worker_registry import WorkerRegistry

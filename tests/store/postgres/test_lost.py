@@ -13,7 +13,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import OutcomeUnknown, StorageFailed, TooMany
 from penstock.core.ids import NODES_MAX
 from penstock.core.webhook import DeliveryProgress
-from penstock.engine.maintenance.service import StoreRecovery
+from penstock.engine.maintenance.store_recovery import StoreRecovery
 from penstock.engine.queues.webhooks import AddWebhook, NoteDeliveries, RemoveWebhook
 from penstock.store.contract import JournalBlock
 from penstock.store.postgres import PostgresStore

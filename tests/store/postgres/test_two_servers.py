@@ -17,7 +17,7 @@ from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey, StateCounts
 from penstock.core.schedule import parse
 from penstock.engine.jobs.claim import Claim, abandon
-from penstock.engine.maintenance.service import Membership
+from penstock.engine.maintenance.membership import Membership
 from penstock.engine.queues import admin
 from penstock.engine.queues.crons import SaveCron
 from penstock.engine.queues.group_limits import AskForGroups, ConfigureGroup

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.engine.engine import Engine
-from penstock.engine.maintenance.service import ClockMarker
+from penstock.engine.maintenance.lease_clock import ClockMarker
 from penstock.store.sqlite import SqliteStore
 from penstock.store.sqlite.store import FILE_NAME
 from tests.support.engines import ack, claim, claim_job, push

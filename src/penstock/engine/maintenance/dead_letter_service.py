@@ -1,0 +1,112 @@
+"""Dead letters: removes old ones and retries those that their queue's settings ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+from penstock.core.errors import WrongState
+from penstock.core.job import details_of, put_details
+from penstock.core.lifecycle import Arrow, State
+from penstock.engine.command import Command
+from penstock.engine.jobs.dead_letters import is_free
+from penstock.engine.jobs.update import follow
+from penstock.engine.maintenance.service import PeriodicService
+from penstock.store.contract import Place, Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.job import Job
+    from penstock.core.queue import DlqConfig, Queue, QueueKey
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import UnitOfWork
+
+
+_BEGINNING = Place(0, 0)
+
+
+class DeadLetterService(PeriodicService):
+    """Looks after dead jobs, as each queue's dead-letter settings say: forgets them, or has them tried again."""
+
+    every_ms = 5_000
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        #: Up to which place among the dead a queue was looked at, and with which settings.
+        self._seen: dict[QueueKey, tuple[DlqConfig, Place]] = {}
+
+    async def run_once(self) -> None:
+        """Go through every queue that has dead jobs."""
+        if not self._engine.leads:
+            return
+        dead = [queue for queue in self._engine.store.queues() if self._engine.store.counts(queue).dead]
+        self._seen = {queue.key: self._seen[queue.key] for queue in dead if queue.key in self._seen}
+        for queue in dead:
+            await self._forget_dead(queue)
+            if queue.settings.dlq.auto_retry:
+                await self._revive(queue)
+
+    async def _forget_dead(self, queue: Queue) -> None:
+        rule, dead = queue.settings.dlq, self._engine.store.counts(queue).dead
+        if dead > rule.max_entries:
+            await self.forget(queue, State.DEAD, limit=dead - rule.max_entries)
+        if rule.max_age is not None:
+            await self.forget(queue, State.DEAD, before_ms=self._engine.clock.now_ms() - rule.max_age)
+
+    async def _revive(self, queue: Queue) -> None:
+        engine, rule = self._engine, queue.settings.dlq
+        seen_with, place = self._seen.get(queue.key, (rule, _BEGINNING))
+        if seen_with != rule:
+            place = _BEGINNING
+        rested = engine.clock.now_ms() - rule.auto_retry_interval + 1
+        resume = None
+        while self.goes_on():
+            chosen = Selection(queue, State.DEAD, limits.slice_jobs_max, engine.highest_id(), rested, place)
+            page = await engine.store.job_select(chosen)
+            if not page:
+                break
+            waiting = await engine.run(AutoRevive(queue.key, [each.id for each in page]))
+            if waiting and resume is None:
+                # One that waits for its unique key is looked at again in the next round, and everything behind it.
+                resume = next(Place(each.at, each.id - 1) for each in page if each.id in waiting)
+            place = page[-1]
+        self._seen[queue.key] = (rule, resume or place)
+
+
+class AutoRevive(Command[set[int]]):
+    """Bring back some dead jobs that have rested long enough; answers which of them wait for their unique key."""
+
+    __slots__ = ("ids", "queue")
+
+    def __init__(self, queue: QueueKey, ids: Sequence[int]) -> None:
+        self.queue = queue
+        self.ids = ids
+
+
+async def auto_revive(_engine: Engine, work: UnitOfWork, commands: Sequence[AutoRevive]) -> None:
+    """Apply a batch of automatic retries."""
+    for command in commands:
+        waiting: set[int] = set()
+        queue = work.tx.queue_find(command.queue)
+        if queue is not None:
+            await work.prefetch(command.ids)
+            for job_id in command.ids:
+                job = await work.find(command.queue.namespace, job_id)
+                if job is not None and job.queue == queue.number and job.state == State.DEAD:
+                    if not is_free(work, job):  # a consumer looks at it
+                        waiting.add(job_id)
+                        continue
+                    try:
+                        await _revive_once(work, job, queue.settings.dlq)
+                    except WrongState:
+                        waiting.add(job_id)
+        work.answer(command, waiting)
+
+
+async def _revive_once(work: UnitOfWork, job: Job, rule: DlqConfig) -> None:
+    details = details_of(job)
+    if details.auto_retries < rule.max_auto_retries:
+        await follow(work, job, Arrow.REVIVE)
+        details.auto_retries += 1
+        put_details(job, details)

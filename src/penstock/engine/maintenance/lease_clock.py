@@ -1,0 +1,41 @@
+"""The lease clock of a store with one server: saves how much time has been counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.engine.command import Command
+from penstock.engine.maintenance.service import PeriodicService
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import UnitOfWork
+
+
+class ClockMarker(PeriodicService):
+    """On a store of our own: writes down how much time has been counted, while there are leases that go by it.
+
+    After a new start of the machine it goes on from there.
+    """
+
+    every_ms = 10_000
+
+    async def run_once(self) -> None:
+        """Save a mark if there are leases."""
+        if self._engine.store.horizon.lapse_ms is not None and self._engine.store.status().error is None:
+            await self._engine.run(MarkClock())
+
+
+class MarkClock(Command[None]):
+    """Write down how much time has been counted."""
+
+    __slots__ = ()
+
+
+async def mark_clock(_engine: Engine, work: UnitOfWork, commands: Sequence[MarkClock]) -> None:
+    """Save one mark for all."""
+    await work.tx.clock_mark()
+    for command in commands:
+        work.answer(command, None)

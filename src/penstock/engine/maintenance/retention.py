@@ -1,0 +1,64 @@
+"""Retention: removes completed jobs and journal blocks that are too many or too old."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.core import limits
+from penstock.core.lifecycle import State
+from penstock.engine.command import Command
+from penstock.engine.maintenance.service import PeriodicService
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.engine.engine import Engine
+    from penstock.engine.unit_of_work import UnitOfWork
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """What is kept of the past. Whichever limit is reached first removes the oldest."""
+
+    completed_max: int = 50_000  #: completed jobs per queue, with their results
+    completed_age_ms: int = 7 * limits.DAY_MS
+    journal_bytes_max: int = 256 * limits.MEBIBYTE
+    journal_age_ms: int = 7 * limits.DAY_MS
+
+
+class RetentionService(PeriodicService):
+    """Forgets completed jobs and journal blocks that are too many or too old."""
+
+    every_ms = 5_000
+
+    async def run_once(self) -> None:
+        """Trim every queue and the journal."""
+        engine, keep = self._engine, self._engine.retention
+        if not engine.leads:
+            return
+        for queue in engine.store.queues():
+            completed = engine.store.counts(queue).completed
+            if completed > keep.completed_max:
+                await self.forget(queue, State.COMPLETED, limit=completed - keep.completed_max)
+            if completed:
+                await self.forget(queue, State.COMPLETED, before_ms=engine.clock.now_ms() - keep.completed_age_ms)
+        while self.goes_on() and await engine.run(TrimJournal(keep)) == limits.slice_jobs_max:
+            pass
+
+
+class TrimJournal(Command[int]):
+    """Drop some of the oldest journal blocks; answers how many."""
+
+    __slots__ = ("keep",)
+
+    def __init__(self, keep: Retention) -> None:
+        self.keep = keep
+
+
+async def trim_journal(_engine: Engine, work: UnitOfWork, commands: Sequence[TrimJournal]) -> None:
+    """Apply a batch of trims."""
+    for command in commands:
+        before = work.now_ms - command.keep.journal_age_ms
+        count = await work.tx.journal_trim(before, command.keep.journal_bytes_max, limits.slice_jobs_max)
+        work.answer(command, count)
