@@ -16,6 +16,7 @@ from penstock.engine.buffer import commands
 from penstock.engine.bulk import epoch_commands, stage_commands
 from penstock.engine.jobs import (
     claim,
+    claim_waiters,
     dead_letters,
     dependencies,
     flow_push,
@@ -135,7 +136,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     queue_move.CheckUnreadable: queue_move.check_unreadable,
     queue_move.Clear: queue_move.clear,
     queue_move.Retarget: queue_move.retarget,
-    claim.RecheckQueue: claim.recheck_queue,
+    claim_waiters.RecheckQueue: claim.recheck_queue,
     timers.Tick: timers.tick,
     # Last, so that everything of the batch that is about the queue is done before it stops, and after it goes on.
     queue_move.Freeze: queue_move.freeze,

@@ -18,7 +18,8 @@ from penstock.engine.batcher import Batcher
 from penstock.engine.event_feed import EventFeed
 from penstock.engine.fair_share import FairShare
 from penstock.engine.fair_turns import FairTurns
-from penstock.engine.jobs.claim import Claim, ClaimWaiters
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.claim_waiters import ClaimWaiters
 from penstock.engine.jobs.lease_waiters import LeaseWaiters
 from penstock.engine.jobs.queue_limits import QueueLimits
 from penstock.engine.jobs.result_waiters import ResultWaiters

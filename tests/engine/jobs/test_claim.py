@@ -13,7 +13,8 @@ from penstock.core.clock import settle
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
-from penstock.engine.jobs.claim import Claim, abandon
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.claim_waiters import abandon
 from penstock.engine.queues.admin import Configure
 from penstock.engine.queues.limit_status import AskLimits
 from tests.support.engines import QUEUE, ack, claim, claim_all, claim_job, fail, move, push, push_many, state

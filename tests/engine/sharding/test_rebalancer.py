@@ -30,7 +30,8 @@ from penstock.core.schedule import Schedule
 from penstock.core.sharding import Layout, check_together, shard_for
 from penstock.engine.engine import Engine
 from penstock.engine.event_feed import EventFeed
-from penstock.engine.jobs.claim import Claim, abandon
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.claim_waiters import abandon
 from penstock.engine.jobs.dead_letters import SettleDead
 from penstock.engine.jobs.push import Push, PushAcross
 from penstock.engine.jobs.settle import Ack, LeaseRef, Nack, Renew

@@ -16,7 +16,8 @@ from penstock.core.group_limits import GroupDefaults, GroupLimits
 from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey, StateCounts
 from penstock.core.schedule import parse
-from penstock.engine.jobs.claim import Claim, abandon
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.claim_waiters import abandon
 from penstock.engine.maintenance.membership import Membership
 from penstock.engine.queues import admin
 from penstock.engine.queues.crons import SaveCron

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.doors.wait_permission import Permission
-from penstock.engine.jobs.claim import PendingClaim
+from penstock.engine.jobs.claim_waiters import PendingClaim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.engine.jobs.claim import Claim, PendingClaim
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.claim_waiters import PendingClaim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,7 +28,8 @@ from penstock.doors.resp.receive import Received
 from penstock.doors.resp.subscription import RespSubscription
 from penstock.doors.topics.message import check_topic, new_message
 from penstock.doors.wait_permission import ENDED
-from penstock.engine.jobs.claim import Claim, PendingClaim
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.claim_waiters import PendingClaim
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

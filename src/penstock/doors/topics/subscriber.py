@@ -18,7 +18,8 @@ from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
 from penstock.core.pool_shares import Pool
 from penstock.doors.opaque import unwrap
-from penstock.engine.jobs.claim import Claim, PendingClaim
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.claim_waiters import PendingClaim
 from penstock.engine.jobs.settle import Ack, LeaseRef, Renew, Requeue
 
 if TYPE_CHECKING:

@@ -40,7 +40,8 @@ from penstock.engine.bulk.epoch_commands import (
     SliceOutcome,
     over,
 )
-from penstock.engine.jobs.claim import Claim, abandon
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.claim_waiters import abandon
 from penstock.engine.jobs.settle import Ack, LeaseRef, Release, Renew
 from penstock.engine.maintenance.service import PeriodicService
 from penstock.store.contract import Search

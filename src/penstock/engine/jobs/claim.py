@@ -7,13 +7,11 @@ dictionary and a booked alarm, nothing else: it is looked at again only when its
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core import limits
-from penstock.core.errors import QueueMoving, TooMany
 from penstock.core.events import EventKind
 from penstock.core.ids import to_uuid
 from penstock.core.job import Delivery, Job, Payload, details_of, put_details
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
     from penstock.core.clock import Alarm
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.engine import Engine
+    from penstock.engine.jobs.claim_waiters import RecheckQueue
     from penstock.engine.jobs.queue_limits import Allowance
-    from penstock.engine.sharding.engine import AnyEngine
     from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.contract import Capabilities
 
@@ -85,135 +83,6 @@ class Claim(Command[list[Delivery]]):
     def weight(self) -> int:
         """Return how many jobs it asks for."""
         return self.count
-
-
-class RecheckQueue(Command[None]):
-    """Look again at the line of a queue: its rate limit allows more by now."""
-
-    __slots__ = ("queue",)
-
-    def __init__(self, queue: QueueKey) -> None:
-        self.queue = queue
-
-
-class ClaimWaiters:
-    """Callers that wait for a job, first come first served."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._lines: dict[QueueKey, dict[Claim, None]] = {}
-        self._nudges: dict[QueueKey, tuple[int, Alarm]] = {}  #: the next look at a line, by the steady clock
-        self._closed = False
-        self._held: dict[str, int] = {}  #: how many wait of each namespace
-        self.size = 0
-
-    def line(self, queue: QueueKey) -> Iterable[Claim]:
-        """Return the callers that wait at a queue, in order."""
-        return self._lines.get(queue, ())
-
-    def waiting(self, queue: QueueKey) -> int:
-        """Return how many wait at a queue."""
-        return len(self._lines.get(queue, ()))
-
-    def enter(self, claim: Claim) -> None:
-        """Join the line until served, tired of waiting, or gone."""
-        if claim.future.done():
-            return
-        if self._closed or claim.gone:  # it may have left before it was in line
-            claim.future.set_result([])
-            return
-        namespace = claim.queue.namespace
-        held = self._held.get(namespace, 0)
-        try:
-            self._check_room(namespace, held)
-        except TooMany as error:
-            claim.future.set_exception(error)
-            return
-        self._lines.setdefault(claim.queue, {})[claim] = None
-        self.size += 1
-        self._held[namespace] = held + 1
-        clock = self._engine.clock
-        if claim.waits_until is None:
-            claim.waits_until = clock.steady_ms() + claim.wait_ms
-        claim.alarm = clock.call_at(claim.waits_until, lambda: self._tired(claim))
-
-    def leave(self, claim: Claim) -> bool:
-        """Step out of the line; False if the caller was not in it."""
-        line = self._lines.get(claim.queue)
-        if line is None or claim not in line:
-            return False
-        del line[claim]
-        self.size -= 1
-        held = self._held.pop(claim.queue.namespace) - 1
-        if held:
-            self._held[claim.queue.namespace] = held
-        if not line:
-            del self._lines[claim.queue]
-        if claim.alarm is not None:
-            claim.alarm.cancel()
-        return True
-
-    def _check_room(self, namespace: str, held: int) -> None:
-        """Raise TooMany, or NamespaceLimit."""
-        if self.size >= limits.waiters_max:
-            raise TooMany("Too many callers wait for jobs. Poll without a timeout, or retry later.")
-        shares = self._engine.shares
-        shares.check("callers that wait for jobs", namespace, most=limits.waiters_max, taken=self.size, held=held)
-
-    def look_around(self) -> None:
-        """See which queues have moved: who waits at one that is gone is sent after it, the others' lines are looked at."""
-        store, steady_ms = self._engine.store, self._engine.clock.steady_ms()
-        for queue in list(self._lines):
-            away = store.queue_away(queue)
-            layout = store.layout
-            if away is None and store.queue_find(queue) is None and layout is not None:
-                gone = layout.has_moved and not layout.takes(queue)
-            else:
-                gone = away is not None and not away.move.standing.is_seen
-            if not gone:
-                self.nudge_at(queue, steady_ms)
-                continue
-            for claim in list(self.line(queue)):
-                self.leave(claim)
-                claim.wait_ms = max(0, (claim.waits_until or steady_ms) - steady_ms)
-                claim.waits_until = None  # clocks of shards differ
-                self._engine.send_on(claim, QueueMoving())
-
-    def send_everybody_home(self) -> None:
-        """Answer everybody with nothing, those who come later too, because the server is closing."""
-        self._closed = True
-        for claim in [claim for line in self._lines.values() for claim in line]:
-            self._tired(claim)
-
-    def nudge_all(self) -> None:
-        """Have a look at every line, should nobody have told us that there is something to claim."""
-        for queue in list(self._lines):
-            self.nudge_at(queue, self._engine.clock.steady_ms())
-
-    def nudge_ready(self, work: UnitOfWork) -> None:
-        """Have a look at the lines of the queues in which a piece of work has made something claimable."""
-        for number in work.ready:
-            queue = work.tx.queue_by_number(number).key
-            if queue in self._lines:
-                self.nudge_at(queue, self._engine.clock.steady_ms())
-
-    def nudge_at(self, queue: QueueKey, steady_ms: int) -> None:
-        """Book another look at a line. Of several the earliest counts: each look books the next one, if there is need."""
-        booked = self._nudges.get(queue)
-        if booked is not None:
-            if booked[0] <= steady_ms:
-                return
-            booked[1].cancel()  # it waits for a rate limit, which may have been changed since, as any other setting
-        self._nudges[queue] = steady_ms, self._engine.clock.call_at(steady_ms, lambda: self._nudge(queue))
-
-    def _nudge(self, queue: QueueKey) -> None:
-        self._nudges.pop(queue, None)
-        if queue in self._lines:
-            self._engine.run_unheard(RecheckQueue(queue))
-
-    def _tired(self, claim: Claim) -> None:
-        if self.leave(claim) and not claim.future.done():
-            claim.future.set_result([])
 
 
 async def claim(engine: Engine, work: UnitOfWork, commands: Sequence[Claim]) -> None:
@@ -409,47 +278,3 @@ def _look_again(engine: Engine, queue: Queue, again_at: int | None, *, newcomers
         elif newcomers and engine.store.capabilities.is_shared and engine.may_have_waiting(queue):
             # Another server pushed between our look and now, and told us before the newcomers had lined up.
             engine.room.nudge_at(queue.key, engine.clock.steady_ms())
-
-
-class PendingClaim:
-    """A claim for somebody who may leave while it waits: then nothing is claimed, or it is given back.
-
-    Raises why it cannot be asked for.
-    """
-
-    def __init__(self, engine: AnyEngine, claim: Claim) -> None:
-        self._engine = engine
-        self._claim = claim
-        engine.run(claim)
-
-    async def answer(self) -> Sequence[Delivery]:
-        """Return what it got; nothing if it was given up. Raises why there is nothing to be had."""
-        try:
-            deliveries = await asyncio.shield(self._claim.future)
-        except asyncio.CancelledError:
-            if self._claim.gone:
-                return ()
-            self.give_up()  # it is whoever waits that was cancelled
-            raise
-        return () if self._claim.gone else deliveries
-
-    def give_up(self) -> None:
-        """Nobody wants it any more; giving up twice is fine."""
-        if not self._claim.gone:
-            abandon(self._engine.of(self._claim.queue), self._claim)
-
-
-def abandon(engine: Engine, claim: Claim) -> None:
-    """The caller is gone: step out of the line, or give back what it was just handed."""
-    claim.gone = True
-    engine = claim.engine or engine
-    if engine.room.leave(claim):
-        claim.future.cancel()
-        return
-
-    def give_back(future: asyncio.Future[list[Delivery]]) -> None:
-        if future.cancelled() or future.exception() is not None:
-            return
-        return_deliveries(engine, claim, future.result())
-
-    claim.future.add_done_callback(give_back)

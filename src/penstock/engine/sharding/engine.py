@@ -36,7 +36,8 @@ from penstock.core.ids import SHARDS_MAX, from_uuid, shard_of, to_uuid
 from penstock.core.job import details_of
 from penstock.core.queue import QueueKey, Standing
 from penstock.engine.event_feed import EventFeed
-from penstock.engine.jobs.claim import Claim, RecheckQueue
+from penstock.engine.jobs.claim import Claim
+from penstock.engine.jobs.claim_waiters import RecheckQueue
 from penstock.engine.jobs.dead_letters import SettleDead
 from penstock.engine.jobs.dependencies import Adopt, CancelChildren, DropDependency
 from penstock.engine.jobs.flow_push import PushFlow, push_flow_on_shards
