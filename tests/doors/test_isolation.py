@@ -17,7 +17,7 @@ from penstock.access.authenticator import Authenticator
 from penstock.config import Config
 from penstock.doors.resp.command_table import COMMANDS as RESP_COMMANDS
 from penstock.outbound.guard import Guard
-from penstock.server.app import Doors
+from penstock.server.doors import Doors
 from tests.doors.listen import ear
 from tests.doors.neighbours import LONG_MS, OWNER, STRANGER, neighbours, text_of
 from tests.support.arrow import values
