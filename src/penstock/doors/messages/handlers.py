@@ -19,7 +19,7 @@ from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.long_poll import claim_for
 from penstock.doors.http.route import Plain, Route
 from penstock.doors.messages import wire
-from penstock.doors.messages.view import view_of
+from penstock.doors.messages.rendering import view_of
 from penstock.doors.opaque import wrap_steps
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.dead_letters import LeaseDead

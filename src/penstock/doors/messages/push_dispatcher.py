@@ -21,7 +21,7 @@ from penstock.core.errors import JobNotFound, PenstockError, StaleLease, WrongSt
 from penstock.core.ids import to_ulid
 from penstock.core.lifecycle import Arrow
 from penstock.doors.messages.consumer_claim import ConsumerClaim
-from penstock.doors.messages.view import view_of
+from penstock.doors.messages.rendering import view_of
 from penstock.engine.jobs.settle import Ack, LeaseRef, Nack, Renew, Requeue
 from penstock.outbound.request import sign
 from penstock.outbound.sender import NotDelivered

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.errors import ReceiptUnknown
-from penstock.core.ids import ID_MAX, from_crockford, to_crockford
+from penstock.core.ids import ID_MAX, from_crockford, to_crockford, to_ulid
+from penstock.doors.messages import wire
+from penstock.doors.opaque import unwrap
+
+if TYPE_CHECKING:
+    from penstock.core.job import Delivery
+    from penstock.core.queue import QueueKey
+
 
 _BITS: Final = 63
+
+
 _DEAD: Final = 1 << 2 * _BITS
 
 
@@ -28,3 +37,13 @@ def receipt_in(text: str) -> ReceiptHandle:
     if number is None:
         raise ReceiptUnknown(f"broker: unknown receipt handle: {text[:64]}")
     return ReceiptHandle(number >> _BITS & ID_MAX, number & ID_MAX, bool(number & _DEAD))
+
+
+def view_of(key: QueueKey, delivery: Delivery, *, dead: bool = False) -> wire.MessageView:
+    """Show a message that was just taken. ``dead``: from the dead letters."""
+    job, payload = delivery
+    data, metadata = unwrap(payload)
+    receipt = ReceiptHandle(job.id, job.token, dead)
+    return wire.MessageView(
+        to_ulid(job.id), data, str(receipt), *key, 1 if dead else job.attempts + 1, job.created_at, metadata
+    )

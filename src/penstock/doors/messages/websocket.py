@@ -27,9 +27,8 @@ from penstock.doors.http.errors import status_of
 from penstock.doors.messages import wire
 from penstock.doors.messages.consumer_claim import ConsumerClaim
 from penstock.doors.messages.deliveries import Deliveries
-from penstock.doors.messages.rendering import ReceiptHandle
+from penstock.doors.messages.rendering import ReceiptHandle, view_of
 from penstock.doors.messages.settling import DeliverySettler
-from penstock.doors.messages.view import view_of
 from penstock.doors.websocket import OpenSockets, WebSocket
 from penstock.engine.jobs.settle import LeaseRef, Requeue
 
