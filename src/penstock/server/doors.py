@@ -51,13 +51,12 @@ from penstock.doors.jobs.webhooks import WebhookHandlers
 from penstock.doors.jobs.websocket import SocketDoor
 from penstock.doors.jobs.worker_commands import worker_commands
 from penstock.doors.jobs.workers import WorkerHandlers
-from penstock.doors.messages.handlers import MessagesDoor
+from penstock.doors.messages.handlers import MessagesDoor, stray_among
 from penstock.doors.messages.metrics import MessageCounters
 from penstock.doors.messages.push_dispatcher import PushDispatcher, PushRules
 from penstock.doors.messages.queue_registry import MessageDefaults, QueueRegistry
 from penstock.doors.messages.request_metrics import RequestCounters
 from penstock.doors.messages.stats import MessageStats
-from penstock.doors.messages.stray import stray_among
 from penstock.doors.messages.subscriptions import SubscriptionHandlers
 from penstock.doors.messages.websocket import PATH as CONSUMERS_PATH
 from penstock.doors.messages.websocket import Consumers

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Never
 
 import msgspec
 from msgspec import Raw
 
 from penstock.access.identity import Right
 from penstock.core import limits
-from penstock.core.errors import BodyTooLarge, InvalidInput
+from penstock.core.errors import BodyTooLarge, InvalidInput, MethodRefused, RouteNotFound
 from penstock.core.ids import ID_MAX, to_ulid
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.lifecycle import Arrow, State
@@ -18,6 +18,7 @@ from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.long_poll import claim_for
 from penstock.doors.http.route import Plain, Route
+from penstock.doors.http.router import Router
 from penstock.doors.messages import wire
 from penstock.doors.messages.rendering import view_of
 from penstock.doors.opaque import wrap_steps
@@ -34,23 +35,44 @@ if TYPE_CHECKING:
     from penstock.core.queue import QueueKey
     from penstock.core.time_slices import Steps
     from penstock.doors.http.request import Request
+    from penstock.doors.http.route import Handler
     from penstock.doors.messages.metrics import MessageCounters
     from penstock.doors.messages.queue_registry import MessageDefaults, QueueRegistry
     from penstock.doors.messages.settling import DeliverySettler
     from penstock.engine.sharding.engine import AnyEngine
 
+
 #: An idempotency key of this door is kept as its job's own id, behind this and its queue.
 KEY_PREFIX: Final = "message:"
+
+
 DEAD_DEFAULT: Final = 10
+
+
 REPLAY_MAX: Final = 100
 
+
 MESSAGE: Final[wire.MessageBodyReader[wire.MessageBody]] = wire.MessageBodyReader(wire.MessageBody)
+
+
 BATCH: Final[wire.MessageBodyReader[list[wire.MessageBody]]] = wire.MessageBodyReader(list[wire.MessageBody])
+
+
 NAMESPACE: Final[wire.MessageBodyReader[wire.NamespaceBody]] = wire.MessageBodyReader(wire.NamespaceBody)
+
+
 QUEUE: Final[wire.MessageBodyReader[wire.QueueBody]] = wire.MessageBodyReader(wire.QueueBody)
+
+
 CONSUME: Final = BodyReader(wire.ConsumeQuery)
+
+
 DEAD: Final = BodyReader(wire.DeadLettersQuery)
+
+
 _GONE: Final = Plain(b"", status=204)
+
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -251,3 +273,16 @@ def _new_job(body: wire.MessageBody, name: str | None, rules: MessageDefaults, n
         # With a key it stays when it is done: the same key is the same message.
         flags=JobFlag.MESSAGE | (0 if name else JobFlag.REMOVE_ON_COMPLETE),
     )
+
+
+def stray_among(routes: list[Route]) -> Handler:
+    """Return what answers requests that are none of some routes: the path has other methods, or there is no such path."""
+    router, methods = Router(routes), sorted({route.method for route in routes})
+
+    async def stray(req: Request, **_params: str) -> Never:
+        allowed = [method for method in methods if router.find(method, req.scope.path)[0] is not None]
+        if allowed:
+            raise MethodRefused(allow=", ".join(allowed))
+        raise RouteNotFound
+
+    return stray
