@@ -17,11 +17,18 @@ from penstock.doors.jobs.client_commands import (
     limit_commands,
 )
 from penstock.doors.jobs.command_call import CommandTable
-from penstock.doors.jobs.commands import job_commands, ops_commands, queue_commands, session_commands
-from penstock.doors.jobs.cron_commands import cron_commands
+from penstock.doors.jobs.commands import (
+    cron_commands,
+    flow_commands,
+    job_commands,
+    ops_commands,
+    queue_commands,
+    session_commands,
+    webhook_commands,
+    worker_commands,
+)
 from penstock.doors.jobs.crons import CronHandlers
 from penstock.doors.jobs.dead_letter_commands import dead_letter_commands
-from penstock.doors.jobs.flow_commands import flow_commands
 from penstock.doors.jobs.flow_push import flow_push_commands
 from penstock.doors.jobs.group_commands import group_commands
 from penstock.doors.jobs.job_handlers import JobHandlers
@@ -29,9 +36,7 @@ from penstock.doors.jobs.metric_commands import metric_commands
 from penstock.doors.jobs.queue_events import event_commands
 from penstock.doors.jobs.queues import QueueHandlers
 from penstock.doors.jobs.summary_commands import summary_commands
-from penstock.doors.jobs.webhook_commands import webhook_commands
 from penstock.doors.jobs.webhooks import WebhookHandlers
-from penstock.doors.jobs.worker_commands import worker_commands
 from penstock.doors.jobs.workers import WorkerHandlers
 from penstock.doors.ops.health import OpsHandlers, Readiness
 

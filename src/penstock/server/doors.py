@@ -29,11 +29,10 @@ from penstock.doors.jobs.client_commands import (
     limit_commands,
 )
 from penstock.doors.jobs.command_call import CommandTable
-from penstock.doors.jobs.cron_commands import cron_commands
+from penstock.doors.jobs.commands import cron_commands, flow_commands, webhook_commands, worker_commands
 from penstock.doors.jobs.crons import CronHandlers
 from penstock.doors.jobs.dead_letter_commands import DeadLetters, dead_letter_commands
 from penstock.doors.jobs.event_hub import EventHub
-from penstock.doors.jobs.flow_commands import flow_commands
 from penstock.doors.jobs.flow_push import flow_push_commands
 from penstock.doors.jobs.group_commands import group_commands
 from penstock.doors.jobs.job_handlers import JobHandlers
@@ -46,10 +45,8 @@ from penstock.doors.jobs.session import JobsSession
 from penstock.doors.jobs.sse import StreamHandlers
 from penstock.doors.jobs.summary_commands import summary_commands
 from penstock.doors.jobs.tcp import TcpListener
-from penstock.doors.jobs.webhook_commands import webhook_commands
 from penstock.doors.jobs.webhooks import WebhookHandlers
 from penstock.doors.jobs.websocket import SocketDoor
-from penstock.doors.jobs.worker_commands import worker_commands
 from penstock.doors.jobs.workers import WorkerHandlers
 from penstock.doors.messages.handlers import MessagesDoor, stray_among
 from penstock.doors.messages.metrics import MessageCounters

@@ -3,37 +3,53 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Raw
 
 from penstock import __version__
 from penstock.core import limits
+from penstock.core.dependencies import Need
 from penstock.core.errors import InvalidInput
 from penstock.core.lifecycle import Arrow, State
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import Refused
 from penstock.doors.http.namespace import check_namespace
+from penstock.doors.jobs import crons as c
 from penstock.doors.jobs import job_handlers as j
 from penstock.doors.jobs import queues as q
+from penstock.doors.jobs import webhooks as h
 from penstock.doors.jobs import wire
-from penstock.doors.jobs.base import hold
+from penstock.doors.jobs import workers as w
+from penstock.doors.jobs.base import hold, in_other_words
 from penstock.doors.jobs.command_call import CommandEntry
 from penstock.doors.jobs.group_options import ask_for_groups
+from penstock.doors.jobs.job_handlers import CHILDREN, TOKEN
 from penstock.doors.jobs.jsonable import Unfit
 from penstock.doors.jobs.mapping import STATE_NAMES, job_ref
+from penstock.engine.jobs.dependencies import Adopt, CancelChildren, DropDependency
+from penstock.engine.jobs.park import Park
 from penstock.engine.jobs.settle import Release
 from penstock.engine.jobs.update import ClearLog
 
 if TYPE_CHECKING:
     from penstock.doors.jobs.command_call import CommandCall
+    from penstock.doors.jobs.crons import CronHandlers
     from penstock.doors.jobs.job_handlers import JobHandlers
     from penstock.doors.jobs.queues import QueueHandlers
+    from penstock.doors.jobs.webhooks import WebhookHandlers
+    from penstock.doors.jobs.workers import WorkerHandlers
     from penstock.doors.ops.health import OpsHandlers
 
+
 QUEUE: Final = {"queue": "queue"}
+
+
 ID: Final = {"id": "id"}
+
+
 PROTOCOL_VERSION: Final = 3
 
 
@@ -87,9 +103,17 @@ class DataReply(wire.Reply, kw_only=True):
 
 
 PULL = BodyReader(PullFields)
+
+
 PULL_BATCH = BodyReader(PullBatchFields)
+
+
 LOGS = BodyReader(LogsFields)
+
+
 CLEAR_LOGS = BodyReader(ClearLogsFields)
+
+
 AUTH = BodyReader(AuthFields)
 
 
@@ -254,3 +278,129 @@ def session_commands() -> dict[str, CommandEntry]:
         return HelloReply(capabilities=["pipelining", "separate-job-name"])
 
     return {"Auth": CommandEntry(auth, AUTH, public=True), "Hello": CommandEntry(hello)}
+
+
+NAME: Final = {"id": "name"}
+
+
+def cron_commands(crons: CronHandlers) -> dict[str, CommandEntry]:
+    """Return the commands about crons."""
+    return {
+        "Cron": CommandEntry(crons.save, c.CRON),
+        "CronGet": CommandEntry(crons.get, None, NAME),
+        "CronList": CommandEntry(crons.list_crons),
+        "CronDelete": CommandEntry(crons.delete, None, NAME),
+    }
+
+
+NOT_FOUND: Final = "Job not found"
+
+
+class ValuesData(wire.Out):
+    """What children answered, or why they failed, by their ids."""
+
+    values: dict[str, Raw]
+
+
+class ValuesReply(wire.Reply, kw_only=True):
+    """The same, in its envelope."""
+
+    data: ValuesData
+
+
+class DependencyRemovedReply(wire.Reply, kw_only=True):
+    """Whether there was something to remove."""
+
+    removed: bool
+
+
+class MovedData(wire.Out):
+    """The job was parked."""
+
+    moved: bool = True
+
+
+class MovedReply(wire.Reply, kw_only=True):
+    """The same, in its envelope."""
+
+    data: MovedData
+
+
+def flow_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
+    """Return the commands about jobs that wait for other jobs."""
+
+    async def answered(call: CommandCall, id: str) -> ValuesReply:
+        job, _ = await jobs.job(call.request, id)
+        return ValuesReply(data=ValuesData(await jobs.child_values(call.request, job, Need.DONE)))
+
+    async def failed(call: CommandCall, id: str) -> wire.ChildrenReply:
+        job, _ = await jobs.job(call.request, id)
+        return wire.ChildrenReply(values=await jobs.child_values(call.request, job, Need.FAILED, Need.CONTINUED))
+
+    async def ignored(call: CommandCall, id: str) -> wire.ChildrenReply:
+        job, _ = await jobs.job(call.request, id)
+        return wire.ChildrenReply(values=await jobs.child_values(call.request, job, Need.IGNORED))
+
+    async def adopt(call: CommandCall, child: str, parent: str) -> wire.Ok:
+        command = Adopt(call.session.namespace, job_ref(child), job_ref(parent))
+        await in_other_words(jobs.engine.run(command), NOT_FOUND)
+        return wire.Ok()
+
+    async def unneed(call: CommandCall, id: str) -> DependencyRemovedReply:
+        command = DropDependency(call.session.namespace, job_ref(id))
+        return DependencyRemovedReply(removed=await in_other_words(jobs.engine.run(command), NOT_FOUND))
+
+    async def cancel_children(call: CommandCall, id: str) -> wire.CountReply:
+        command = CancelChildren(call.session.namespace, job_ref(id))
+        return wire.CountReply(count=await in_other_words(jobs.engine.run(command), NOT_FOUND))
+
+    async def park(call: CommandCall, id: str) -> MovedReply:
+        token = TOKEN.parse(await call.body()).token
+        await jobs.settle(Park(call.session.namespace, (hold(id, token),)), id, "Job is not active")
+        return MovedReply(data=MovedData())
+
+    return {
+        "MoveToWaitingChildren": CommandEntry(park, TOKEN, ID, settles=True),
+        "GetChildrenValues": CommandEntry(answered, CHILDREN, ID),
+        "GetFailedChildrenValues": CommandEntry(failed, CHILDREN, ID),
+        "GetIgnoredChildrenFailures": CommandEntry(ignored, CHILDREN, ID),
+        "UpdateParent": CommandEntry(adopt, None, {"child": "childId", "parent": "parentId"}),
+        "RemoveChildDependency": CommandEntry(unneed, None, ID),
+        "RemoveUnprocessedChildren": CommandEntry(cancel_children, None, ID),
+    }
+
+
+def webhook_commands(webhooks: WebhookHandlers) -> dict[str, CommandEntry]:
+    """Return the commands about webhooks."""
+    return {
+        "AddWebhook": CommandEntry(webhooks.add, h.ADD),
+        "RemoveWebhook": CommandEntry(webhooks.remove, None, {"id": "webhookId"}),
+        "ListWebhooks": CommandEntry(webhooks.list_webhooks),
+        "SetWebhookEnabled": CommandEntry(webhooks.set_enabled, h.ENABLED, ID),
+    }
+
+
+def worker_commands(workers: WorkerHandlers) -> dict[str, CommandEntry]:
+    """Return the commands about workers. A worker goes when the connection that registered it does."""
+
+    async def register(call: CommandCall) -> Any:
+        reply = await workers.register(call.request)
+        worker = workers.workers.find(call.session.namespace, reply.data.worker_id)
+        if worker is not None:
+            call.session.at_end[worker.id] = partial(workers.workers.withdraw, worker)
+        return reply
+
+    async def unregister(call: CommandCall, id: str) -> Any:
+        call.session.at_end.pop(id, None)
+        return await workers.unregister(call.request, id)
+
+    async def heartbeat(call: CommandCall, id: str) -> Any:
+        w.heartbeat(workers.workers, call.session.namespace, id, w.HEARTBEAT.parse(await call.body()))
+        return w.WorkerHeardReply()
+
+    return {
+        "RegisterWorker": CommandEntry(register, w.REGISTER),
+        "Heartbeat": CommandEntry(heartbeat, w.HEARTBEAT, ID),
+        "UnregisterWorker": CommandEntry(unregister, None, {"id": "workerId"}),
+        "ListWorkers": CommandEntry(workers.list_workers),
+    }
