@@ -18,10 +18,10 @@ from penstock.core.clock import ManualClock, SystemClock, settle
 from penstock.core.job import NewJob
 from penstock.core.queue import QueueKey
 from penstock.doors import permissions
-from penstock.doors.closing import Closing
 from penstock.doors.jobs.event_hub import EventHub
 from penstock.doors.jobs.session import JobsSession
 from penstock.doors.jobs.tcp import TcpListener
+from penstock.doors.websocket import Closing
 from penstock.engine.jobs.push import Push
 from penstock.outbound.fetch import Fetcher, NotFetched
 from penstock.outbound.guard import Guard

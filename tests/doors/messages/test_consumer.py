@@ -15,12 +15,12 @@ from penstock.core.clock import settle
 from penstock.core.errors import StorageFailed, TooMany
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import State
-from penstock.doors.closing import Closing
 from penstock.doors.messages.metrics import MessageCounters
 from penstock.doors.messages.queue_registry import MessageDefaults, QueueRegistry
 from penstock.doors.messages.request_metrics import RouteCount
 from penstock.doors.messages.websocket import Consumers
 from penstock.doors.net.raw_sockets import RawSockets
+from penstock.doors.websocket import Closing
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.settle import Ack, Requeue
 from tests.support.engines import QUEUE, claim, push, state

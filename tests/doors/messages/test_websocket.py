@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 
 from penstock.core import limits
 from penstock.core.ids import from_ulid, to_uuid
-from penstock.doors.closing import Closing
+from penstock.doors.websocket import Closing
 from tests.doors.messages.test_messages import Queue, now_ms
 from tests.support import stores
 from tests.support.issuer import SECRET, token

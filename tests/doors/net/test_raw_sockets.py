@@ -12,11 +12,11 @@ import pytest
 from penstock.access.authenticator import Authenticator
 from penstock.core import limits
 from penstock.core.clock import settle
-from penstock.doors.closing import Closing, close_frame
 from penstock.doors.jobs.event_hub import EventHub
 from penstock.doors.jobs.session import JobsSession
 from penstock.doors.jobs.websocket import SocketDoor
 from penstock.doors.net.raw_sockets import LOOK_EVERY_MS, RawSockets, keep_listener_alive
+from penstock.doors.websocket import Closing, close_frame
 from tests.support.engines import push
 from tests.support.tcp import all_commands
 

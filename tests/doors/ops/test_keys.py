@@ -13,7 +13,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from penstock.core.clock import SystemClock, pause
-from penstock.doors.closing import Closing
+from penstock.doors.websocket import Closing
 from tests.doors.listen import ear, stream
 from tests.support import stores
 from tests.support.curl import CurlStream, needs_curl

@@ -18,7 +18,6 @@ from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, RouteNotFound, Unauthorized
 from penstock.core.pool_shares import Pool, PoolPlace
-from penstock.doors.closing import Closing
 from penstock.doors.http.namespace import namespace_in
 from penstock.doors.jobs import event_rendering
 from penstock.doors.jobs.base import check_queue_name
@@ -27,7 +26,7 @@ from penstock.doors.jobs.event_filter import EventFilter
 from penstock.doors.jobs.event_hub import EventHub, EventReader
 from penstock.doors.jobs.session import refusal
 from penstock.doors.net.incoming_messages import UnauthenticatedSockets
-from penstock.doors.websocket import OpenSockets, WebSocket
+from penstock.doors.websocket import Closing, OpenSockets, WebSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,14 +22,13 @@ from penstock.core.clock import pause
 from penstock.core.errors import InvalidInput, PenstockError, ReceiptUnknown, RouteNotFound, Unauthorized
 from penstock.core.lifecycle import Arrow
 from penstock.core.pool_shares import Pool
-from penstock.doors.closing import Closing
 from penstock.doors.http.errors import status_of
 from penstock.doors.messages import wire
 from penstock.doors.messages.consumer_claim import ConsumerClaim
 from penstock.doors.messages.deliveries import Deliveries
 from penstock.doors.messages.rendering import ReceiptHandle, view_of
 from penstock.doors.messages.settling import DeliverySettler
-from penstock.doors.websocket import OpenSockets, WebSocket
+from penstock.doors.websocket import Closing, OpenSockets, WebSocket
 from penstock.engine.jobs.settle import LeaseRef, Requeue
 
 if TYPE_CHECKING:
