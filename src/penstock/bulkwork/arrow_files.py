@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 import pyarrow as pa
 
-from penstock.bulkwork.trailer import trailer
 from penstock.core import limits
 from penstock.core.errors import SpoolFull
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+
+MARK: Final = b"PNSTROWS"
+
+
+def trailer(rows: int) -> bytes:
+    """Return what comes after the stream: 16 bytes, the mark and the number of rows as a little-endian uint64."""
+    return MARK + rows.to_bytes(8, "little")
 
 
 class FilePart(msgspec.Struct):

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Raw
 
+from penstock.bulkwork.arrow_files import trailer
 from penstock.bulkwork.arrow_size import check_sizes
-from penstock.bulkwork.trailer import trailer
 from penstock.core import ids, limits
 from penstock.core.binary_payload import wrap
 from penstock.core.bulk_records import pack as pack_columns
