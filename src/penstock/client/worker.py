@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from penstock.client._durations import Duration, duration_s
 from penstock.client._execute import is_async
-from penstock.client._executors import LoopRunner, Runner, ThreadRunner
+from penstock.client._executors import LoopRunner, Runner, TaskRunner, ThreadRunner
 from penstock.client._settings import Settings
-from penstock.client._task_runner import TaskRunner
 from penstock.client._worker_loop import WorkerLoop
 from penstock.client._worker_options import WorkerOptions
 from penstock.client.tasks import Tasks
