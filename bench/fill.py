@@ -10,11 +10,11 @@ from typing import Final
 import uvloop
 
 from bench.goals import say
+from penstock.core.binary_payload import wrap
 from penstock.core.clock import SystemClock
 from penstock.core.durability import Durability
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.queue import QueueKey
-from penstock.doors.opaque import wrap
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.push import Push
 from penstock.store.sqlite.store import SqliteStore

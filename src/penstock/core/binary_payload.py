@@ -1,4 +1,9 @@
-"""What is kept of a payload that is bytes to its producer: see ``doors.opaque``."""
+"""Payloads that are bytes to their door, and JSON to another.
+
+A payload that is JSON is kept as it is: every door can show it. Any other bytes are kept as a JSON string, in base64, with a
+note among the job's options; the doors that speak bytes undo that, the jobs door shows the string. Either way a payload comes
+out byte for byte as it went in.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Payload
     from penstock.core.time_slices import Steps
 
+
 NOTHING: Final = Raw()
 
 
@@ -29,8 +35,14 @@ class Wrapping(msgspec.Struct, omit_defaults=True):
 
 
 _PLAIN: Final = Wrapping()
+
+
 _decode = msgspec.json.Decoder(Wrapping).decode
+
+
 _encode = msgspec.json.Encoder().encode
+
+
 _scan = msgspec.json.Decoder(Raw).decode
 
 

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from penstock.access.identity import Right
 from penstock.core import limits
+from penstock.core.binary_payload import unwrap, wrap_steps
 from penstock.core.errors import (
     InvalidInput,
     JobNotFound,
@@ -33,7 +34,6 @@ from penstock.doors.batches.leases import Leases
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.route import Plain, Route
 from penstock.doors.http.unknown import FieldCheck
-from penstock.doors.opaque import unwrap, wrap_steps
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import PushAcross
 from penstock.engine.jobs.settle_by_id import AckById, ClaimedJob, NackById, RenewById

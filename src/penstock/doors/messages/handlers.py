@@ -9,6 +9,7 @@ from msgspec import Raw
 
 from penstock.access.identity import Right
 from penstock.core import limits
+from penstock.core.binary_payload import wrap_steps
 from penstock.core.errors import BodyTooLarge, InvalidInput, MethodRefused, RouteNotFound
 from penstock.core.ids import ID_MAX, to_ulid
 from penstock.core.job import JobFlag, NewJob
@@ -21,7 +22,6 @@ from penstock.doors.http.route import Plain, Route
 from penstock.doors.http.router import Router
 from penstock.doors.messages import wire
 from penstock.doors.messages.rendering import view_of
-from penstock.doors.opaque import wrap_steps
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.dead_letters import LeaseDead
 from penstock.engine.jobs.push import Push

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.core.binary_payload import unwrap
 from penstock.core.errors import ReceiptUnknown
 from penstock.core.ids import ID_MAX, from_crockford, to_crockford, to_ulid
 from penstock.doors.messages import wire
-from penstock.doors.opaque import unwrap
 
 if TYPE_CHECKING:
     from penstock.core.job import Delivery

@@ -6,10 +6,10 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
+from penstock.core.binary_payload import unwrap
 from penstock.core.errors import PenstockError
 from penstock.core.ids import to_uuid
 from penstock.doors.jobs.mapping import job_name
-from penstock.doors.opaque import unwrap
 from penstock.doors.resp import arguments
 from penstock.doors.resp.engine_calls import ask
 from penstock.doors.resp.replies import array, bulk, refusal

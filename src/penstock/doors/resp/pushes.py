@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
+from penstock.core.binary_payload import wrap
 from penstock.core.errors import OutcomeUnknown, PartlyDone, PenstockError
 from penstock.core.job import NewJob
 from penstock.doors.jobs.mapping import job_name
-from penstock.doors.opaque import wrap
 from penstock.doors.resp import arguments
 from penstock.doors.resp.engine_calls import ask
 from penstock.doors.resp.replies import OK, bulk, error, refusal

@@ -6,9 +6,9 @@ import re
 from typing import Final
 
 from penstock.core import limits
+from penstock.core.binary_payload import wrap
 from penstock.core.errors import BodyTooLarge, InvalidInput
 from penstock.core.job import JobFlag, NewJob
-from penstock.doors.opaque import wrap
 
 #: A message is gone when it is acknowledged. A lease that runs out is the end of a server, not the fault of the message.
 _FLAGS: Final = JobFlag.REMOVE_ON_COMPLETE | JobFlag.UNCOUNTED

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from penstock.core import limits
+from penstock.core.binary_payload import unwrap
 from penstock.core.errors import JobNotFound, PenstockError, TooMany
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow
 from penstock.core.pool_shares import Pool
-from penstock.doors.opaque import unwrap
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.claim_waiters import PendingClaim
 from penstock.engine.jobs.settle import Ack, LeaseRef, Renew, Requeue
