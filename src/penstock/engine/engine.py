@@ -29,6 +29,7 @@ from penstock.engine.maintenance.membership import Membership
 from penstock.engine.maintenance.retention import Retention, RetentionService
 from penstock.engine.maintenance.store_recovery import StoreRecovery
 from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLeases
+from penstock.engine.signals import EngineSignals
 from penstock.engine.stats import EngineStats
 from penstock.engine.submit import submit_chain
 from penstock.engine.timers import Timer
@@ -102,23 +103,13 @@ class Engine:
         if workers is None:  # not "or": one without workers is false
             workers = WorkerRegistry(clock, self.feed, timeout_ms=worker_timeout_ms, overload_ms=worker_overload_ms)
         self.workers = workers
-        self.when_webhooks_change: list[Callable[[], None]] = []  #: called after a commit that did, to subscriptions too
-        self.when_message_dies: list[Callable[[QueueKey], None]] = []  #: called for each, after the commit, with its queue
-        self.when_lead_changes: list[
-            Callable[[], None]
-        ] = []  #: called when this server becomes the leader, or is it no more
+        self.signals = EngineSignals()
         self.leads = not store.capabilities.is_shared  #: nobody to share the work with
         self._lead_ends: Alarm | None = None
         self.quotas = quotas  #: asked before rows are staged, and before the server pushes jobs by itself
         self.shares = Shares()  #: what one namespace may have of what there is a limited number of
         self.handed = UnconfirmedLeases()  #: jobs from ready lists whose leases the store does not know yet
         self.hot: Mapping[int, int] = {}  #: queues with a ready list, as of our latest transaction, by number
-        self.when_healed: list[
-            Callable[[], None]
-        ] = []  #: called when the store, read anew, may have lost its newest commits
-        self.wake_relays: Callable[[], None] = lambda: (
-            None
-        )  #: called after a commit that leaves something to tell other shards
         self.retention = retention or Retention()
         self._batcher = Batcher(
             store,
@@ -126,6 +117,7 @@ class Engine:
             self.ids,
             partial(dispatch.apply, self),
             self.stats,
+            signals=self.signals,
             apply_beside=partial(dispatch.apply_beside, self),
             wants_alone=self.timer.wants_to_judge,
             weigh=self._weigh,
@@ -133,9 +125,7 @@ class Engine:
             durability=durability,
             sync_interval_ms=sync_interval_ms,
         )
-        store.when_moved.append(self._look_around)
-        self._batcher.after_commit += [self._count, self.feed.committed]
-        self._batcher.when_answered += [self.completions.answered, self.held_jobs.answered]
+        self._subscribe()
         self._keepers: list[PeriodicService] = [StoreRecovery(self), RetentionService(self), DeadLetterService(self)]
         if store.capabilities.is_shared:
             store.follow(self._hear)
@@ -145,8 +135,8 @@ class Engine:
         #: Hands out jobs of hot queues without asking the store.
         self.fast = None if ready_cache is None else ready_cache(self)
         if self.fast is not None:
-            self._batcher.before_answers = self.fast.offer
-            self._batcher.after_commit.append(self.fast.saw)
+            self.signals.before_answers.subscribe(self.fast.offer)
+            self.signals.committed.subscribe(self.fast.saw)
             self._keepers.append(self.fast.daemon)
         #: Answers pushes to some queues before they are stored.
         self.buffer = None if buffer is None else buffer(self)
@@ -157,21 +147,25 @@ class Engine:
             self._batcher.submit, quotas=quotas if counts_pushes else None, buffer=self.buffer, ready_lists=self.fast
         )
 
+    def _subscribe(self) -> None:
+        """Have the parts of the engine called when something happens."""
+        signals = self.signals
+        self.store.when_moved.append(signals.queues_moved.emit)
+        signals.queues_moved.subscribe(self._look_around)
+        for committed in (self._count, self.feed.committed):
+            signals.committed.subscribe(committed)
+        for answered in (self.completions.answered, self.held_jobs.answered):
+            signals.answered.subscribe(answered)
+
     @property
     def journal_vouched(self) -> int:
         """Number of the first event of the journal that is not yet as durable as an answer promises."""
         return self.store.journal_next if self.store.capabilities.commit_is_durable else self._batcher.vouched
 
-    @property
-    def when_vouched(self) -> list[Callable[[], None]]:
-        """Called when that number has grown because of an fsync."""
-        return self._batcher.when_vouched
-
     def healed(self) -> None:
         """Hear that the store works again: what it has now is on disk, and what it has lost never happened."""
         self.ids.use(node=self.store.node, floor=self.store.id_floor)
-        for call in self.when_healed:
-            call()
+        self.signals.store_recovered.emit()
         self.completions.look_at_all()
         self.held_jobs.wake_all()
         self._batcher.vouch(self.store.journal_next)
@@ -289,14 +283,12 @@ class Engine:
                 "this server leads now" if self.leads else "this server does not lead any more",
                 term=term, shard=self.store.shard,
             )  # fmt: skip
-            for changed in self.when_lead_changes:
-                changed()
+            self.signals.leadership_changed.emit()
 
     def _hear(self, blocks: Sequence[JournalBlock], ready: set[int], *, webhooks: bool) -> None:
         """Take note of what other servers have committed."""
         if webhooks:
-            for changed in self.when_webhooks_change:
-                changed()
+            self.signals.webhooks_changed.emit()
             if self.fast is not None:
                 self.fast.heard()
         for block in blocks:
@@ -336,8 +328,7 @@ class Engine:
         stats.completed += work.completed
         stats.failed += work.failed
         for queue in work.dead_letters:
-            for count in self.when_message_dies:
-                count(queue)
+            self.signals.job_died.emit(queue)
         for number in work.tx.freed:
             self.room.nudge_at(self.store.queue_by_number(number).key, work.steady_ms)
         self.timer.arm()

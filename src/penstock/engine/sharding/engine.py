@@ -169,7 +169,7 @@ class ShardedEngine:
         }
         self.relayers = [Relayer(engine, [other for other in engines if other is not engine]) for engine in engines]
         for engine, relayer in zip(engines, self.relayers, strict=True):
-            engine.wake_relays = relayer.wake
+            engine.signals.relays_written.subscribe(relayer.wake)
         self._keepers: list[PeriodicService] = [
             *self.relayers,
             *(Auditor(engine, engines, self.store.shards_of) for engine in engines),
