@@ -179,7 +179,7 @@ async def _serve(engine: Engine, work: UnitOfWork, key: QueueKey, newcomers: lis
     else:
         _turn_away(engine, work, unserved)
     if not jobs:
-        await _tell_hit(engine, work, queue, allowance)
+        await _publish_hit(engine, work, queue, allowance)
         await forget_unused(work, queue)
     again_at = work.steady_ms if more else _earlier(allowance.again_at(work.steady_ms), reopens_at)
     work.after_commit.append(partial(_look_again, engine, queue, again_at, newcomers=bool(unserved)))
@@ -256,16 +256,17 @@ async def _next_jobs(
     return jobs, expired or len(jobs) == limits.claim_batch_jobs_max or size >= limits.claim_batch_bytes_max
 
 
-async def _tell_hit(engine: Engine, work: UnitOfWork, queue: Queue, allowance: Allowance) -> None:
-    """Tell who listens that the rate limit holds back the next job."""
-    if engine.feed.is_heard and work.tx.counts(queue).waiting and engine.throttle.tells_hit(work, queue, allowance):
+async def _publish_hit(engine: Engine, work: UnitOfWork, queue: Queue, allowance: Allowance) -> None:
+    """Publish an event, if there are subscribers, that the rate limit holds back the next job."""
+    if engine.feed.is_heard and work.tx.counts(queue).waiting and engine.throttle.is_hit_due(work, queue, allowance):
+        engine.throttle.note_hit(work, queue)
         for job, _ in await work.tx.job_ready(queue, 1):
             payload = {"queue": queue.key.name, "jobId": job.custom_id or to_uuid(job.id)}
             namespace, name = queue.key
-            tell = partial(
+            publish = partial(
                 engine.feed.publish_transient, EventKind.RATELIMIT_HIT, payload, work.now_ms, namespace=namespace, queue=name
             )
-            work.after_commit.append(tell)
+            work.after_commit.append(publish)
 
 
 def lease_ms_of(queue: Queue, asked_ms: int | None, job: Job | None = None) -> int:
