@@ -119,7 +119,7 @@ class Engine:
             self.stats,
             signals=self.signals,
             apply_beside=partial(dispatch.apply_beside, self),
-            wants_alone=self.timer.wants_to_judge,
+            wants_alone=self.timer.has_expired_leases,
             weigh=self._weigh,
             share=self.share,
             durability=durability,

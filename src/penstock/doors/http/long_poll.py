@@ -55,7 +55,7 @@ async def claim_for(
     """
     if claim.wait_ms == 0:
         return await engine.run(claim)
-    wait = PendingClaim(engine, claim)
+    wait = PendingClaim(engine, claim).submit()
     namespace = claim.queue.namespace
     if waits is not None and wait_id is not None:
         waits.add(namespace, wait_id, wait)

@@ -34,7 +34,7 @@ class ConsumerClaim:
         if self.stopped:
             return ()
         claim = Claim(self._queue, count, wait_ms=limits.subscription_wait_ms, lease_ms=lease_ms)
-        wait = self._wait = PendingClaim(self._engine, claim)
+        wait = self._wait = PendingClaim(self._engine, claim).submit()
         try:
             return await wait.answer()
         finally:

@@ -292,7 +292,7 @@ class RespSession:
 
     async def _wait(self, pull: Pull) -> bytes:
         """Wait for jobs, as long as the client is there."""
-        wait = self._waiting = PendingClaim(self.engine, Claim(pull.queue, pull.jobs, wait_ms=pull.wait_ms))
+        wait = self._waiting = PendingClaim(self.engine, Claim(pull.queue, pull.jobs, wait_ms=pull.wait_ms)).submit()
         self._allowed.clear()  # what comes behind it is looked at again
         expiry = Expiry(self.identity or EVERYBODY, self.engine.clock, wait.give_up)
         try:

@@ -262,7 +262,7 @@ class Subscriber:
         wait_ms = limits.subscription_wait_ms if wait_ms is None else wait_ms
         claim = Claim(self.queue, wait_ms=wait_ms, lease_ms=self._subscribers.lease_ms)
         try:
-            self._asked = PendingClaim(self._engine, claim)
+            self._asked = PendingClaim(self._engine, claim).submit()
         except PenstockError as error:
             raise NextFailed(error) from None
         return self._asked

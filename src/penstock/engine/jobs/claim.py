@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.core import limits
+from penstock.core.errors import QueueMoving
 from penstock.core.events import EventKind
 from penstock.core.ids import to_uuid
 from penstock.core.job import Delivery, Job, Payload, details_of, put_details
@@ -23,7 +24,6 @@ from penstock.engine.queues.group_limits import forget_unused, reopen
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.core.clock import Alarm
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.engine import Engine
     from penstock.engine.jobs.claim_waiters import RecheckQueue
@@ -42,15 +42,55 @@ class ClaimNote(Protocol):
         """Return what gives the jobs back, and takes the note along."""
 
 
-class Claim(Command[list[Delivery]]):
-    """Ask for up to ``count`` jobs, waiting up to ``wait_ms`` for the first.
+class ClaimState:
+    """The state of a claim between its submission and its answer. Only these methods change it."""
 
-    ``lease_ms``: how long they are the caller's without a heartbeat (None: the queue's stall interval).
+    __slots__ = ("engine", "is_abandoned", "skips_ready_list", "wait_ms", "waits_until")
+
+    def __init__(self, wait_ms: int, *, skips_ready_list: bool) -> None:
+        self.wait_ms = wait_ms  #: how long it waits at this shard, once it begins to wait there
+        self.waits_until: int | None = None  #: end of that wait (steady ms of the engine's clock); None: it has not begun
+        self.skips_ready_list = skips_ready_list  #: the store serves it, even if its queue has a ready list
+        self.engine: Engine | None = None  #: the engine of the shard that its queue was moved to; None: it was not moved
+        self.is_abandoned = False  #: the caller does not wait for the answer any more
+
+    def begin_wait(self, steady_ms: int) -> int:
+        """Begin to wait, unless that was done before. Return the end of the wait (steady ms)."""
+        if self.waits_until is None:
+            self.waits_until = steady_ms + self.wait_ms
+        return self.waits_until
+
+    def suspend_wait(self, steady_ms: int) -> None:
+        """Keep only the time that is left: the queue moves to another shard, whose clock differs."""
+        self.wait_ms = max(0, (self.waits_until or steady_ms) - steady_ms)
+        self.waits_until = None
+
+    def resume_wait(self, left_ms: int) -> None:
+        """Set the time that is left after the queue has moved."""
+        self.wait_ms = left_ms
+
+    def move_to(self, engine: Engine) -> None:
+        """Record that the engine of another shard has the claim now."""
+        self.engine = engine
+
+    def skip_ready_list(self) -> None:
+        """Have the store serve the claim from now on."""
+        self.skips_ready_list = True
+
+    def abandon(self) -> None:
+        """Record that the caller does not wait for the answer any more."""
+        self.is_abandoned = True
+
+
+class Claim(Command[list[Delivery]]):
+    """Request up to ``count`` jobs, waiting up to ``wait_ms`` for the first. These arguments do not change; ``state`` does.
+
+    ``lease_ms``: length of the lease without a heartbeat (None: the queue's stall interval). ``note``: written by the
+    transaction of the claim; the answer then has the first job only, without its payload, and does not wait for the fsync.
+    ``skips_ready_list``: the store serves the claim, even if the queue has a ready list.
     """
 
-    __slots__ = (
-        "alarm", "count", "direct", "engine", "gone", "lease_ms", "note", "owner", "queue", "wait_ms", "waits_until"
-    )  # fmt: skip
+    __slots__ = ("count", "lease_ms", "note", "owner", "queue", "state", "wait_ms")
 
     if_unknown = IfUnknown.PULL
 
@@ -62,19 +102,16 @@ class Claim(Command[list[Delivery]]):
         wait_ms: int = 0,
         lease_ms: int | None = None,
         owner: str | None = None,
+        note: ClaimNote | None = None,
+        skips_ready_list: bool = False,
     ) -> None:
-        self.queue = queue
-        self.count = count
-        self.wait_ms = wait_ms
-        self.lease_ms = lease_ms
-        self.owner = owner
-        self.alarm: Alarm | None = None
-        self.waits_until: int | None = None  #: steady ms, once it was in line
-        self.direct = False  #: it is served by the database, ready list or not
-        self.engine: Engine | None = None  #: the one that has it since its queue moved to another shard
-        self.gone = False  #: nobody waits for the answer any more
-        #: Written down with it. Then the answer has the first job only, without its payload, and does not wait for the disk.
-        self.note: ClaimNote | None = None
+        self.queue: Final = queue
+        self.count: Final = count
+        self.wait_ms: Final = wait_ms
+        self.lease_ms: Final = lease_ms
+        self.owner: Final = owner
+        self.note: Final = note
+        self.state: Final = ClaimState(wait_ms, skips_ready_list=skips_ready_list)
 
     def tenant(self) -> str | None:
         """Return its namespace."""
@@ -118,16 +155,42 @@ async def _serve(engine: Engine, work: UnitOfWork, key: QueueKey, newcomers: lis
     room = engine.room
     queue = work.tx.queue_find(key)
     if queue is None:
-        _turn_away(engine, work, [each for each in newcomers if not work.refuse_elsewhere(each, key)])
+        if work.belongs_elsewhere(key):
+            for newcomer in newcomers:
+                work.refuse(newcomer, QueueMoving())
+        else:
+            _turn_away(engine, work, newcomers)
         return
     fast = engine.fast
-    if fast is not None and fast.serve(work, queue, newcomers):
+    if fast is not None and fast.serves(work, queue):
+        fast.serve(work, queue, newcomers)
         return
     allowance = await engine.throttle.allowance(work, queue)
     reopens_at = await reopen(work, queue) if queue.settings.limits_groups else None
     jobs, more = await _next_jobs(work, queue, allowance.jobs, chain(room.line(key), newcomers), engine.store.capabilities)
-    line = chain(room.line(key), newcomers)
+    served, given = await _deal(engine, work, queue, chain(room.line(key), newcomers), jobs)
+    work.pulled += given
+    if fast is not None and given:
+        fast.warm(work, queue, given)
+    await engine.throttle.claimed(work, queue, allowance, given)
+    unserved = [newcomer for newcomer in newcomers if newcomer not in served]
+    if more:
+        work.deferred += unserved
+    else:
+        _turn_away(engine, work, unserved)
+    if not jobs:
+        await _publish_hit(engine, work, queue, allowance)
+        await forget_unused(work, queue)
+    again_at = work.steady_ms if more else _earlier(allowance.again_at(work.steady_ms), reopens_at)
+    work.after_commit.append(partial(_look_again, engine, queue, again_at, newcomers=bool(unserved)))
+
+
+async def _deal(
+    engine: Engine, work: UnitOfWork, queue: Queue, claims: Iterable[Claim], jobs: Sequence[tuple[Job, Payload]]
+) -> tuple[set[Claim], int]:
+    """Lease jobs to the claims of a queue, in order. Return the claims that got some, and how many jobs they got."""
     served: set[Claim] = set()
+    line = iter(claims)
     given = 0
     while given < len(jobs):
         caller = next(line, None)
@@ -147,20 +210,7 @@ async def _serve(engine: Engine, work: UnitOfWork, key: QueueKey, newcomers: lis
             work.answer_early(caller, deliveries)
         work.after_commit.append(partial(_hand_over, engine, caller, deliveries))
         served.add(caller)
-    work.pulled += given
-    if fast is not None and given:
-        fast.warm(work, queue, given)
-    await engine.throttle.claimed(work, queue, allowance, given)
-    unserved = [newcomer for newcomer in newcomers if newcomer not in served]
-    if more:
-        work.deferred += unserved
-    else:
-        _turn_away(engine, work, unserved)
-    if not jobs:
-        await _tell_hit(engine, work, queue, allowance)
-        await forget_unused(work, queue)
-    again_at = work.steady_ms if more else _earlier(allowance.again_at(work.steady_ms), reopens_at)
-    work.after_commit.append(partial(_look_again, engine, queue, again_at, newcomers=bool(unserved)))
+    return served, given
 
 
 def _earlier(one: int | None, other: int | None) -> int | None:
@@ -170,7 +220,7 @@ def _earlier(one: int | None, other: int | None) -> int | None:
 def _turn_away(engine: Engine, work: UnitOfWork, newcomers: Iterable[Claim]) -> None:
     """There is nothing for them: those who want to wait do, the others are told."""
     for newcomer in newcomers:
-        if newcomer.wait_ms > 0:
+        if newcomer.state.wait_ms > 0:
             work.after_commit.append(partial(engine.room.enter, newcomer))
         else:
             work.answer(newcomer, [])
@@ -206,31 +256,33 @@ async def _next_jobs(
     return jobs, expired or len(jobs) == limits.claim_batch_jobs_max or size >= limits.claim_batch_bytes_max
 
 
-async def _tell_hit(engine: Engine, work: UnitOfWork, queue: Queue, allowance: Allowance) -> None:
-    """Tell who listens that the rate limit holds back the next job."""
-    if engine.feed.is_heard and work.tx.counts(queue).waiting and engine.throttle.tells_hit(work, queue, allowance):
+async def _publish_hit(engine: Engine, work: UnitOfWork, queue: Queue, allowance: Allowance) -> None:
+    """Publish an event, if there are subscribers, that the rate limit holds back the next job."""
+    if engine.feed.is_heard and work.tx.counts(queue).waiting and engine.throttle.is_hit_due(work, queue, allowance):
+        engine.throttle.note_hit(work, queue)
         for job, _ in await work.tx.job_ready(queue, 1):
             payload = {"queue": queue.key.name, "jobId": job.custom_id or to_uuid(job.id)}
             namespace, name = queue.key
-            tell = partial(
+            publish = partial(
                 engine.feed.publish_transient, EventKind.RATELIMIT_HIT, payload, work.now_ms, namespace=namespace, queue=name
             )
-            work.after_commit.append(tell)
+            work.after_commit.append(publish)
 
 
-def lease_ms_of(queue: Queue, caller: Claim, job: Job | None = None) -> int:
-    """Return the length of the lease that a caller gets: of a certain job, or of one without rules of its own."""
+def lease_ms_of(queue: Queue, asked_ms: int | None, job: Job | None = None) -> int:
+    """Return the length of a lease (ms) for a claim that asked for ``asked_ms``; None: as the queue's settings say.
+
+    ``job``: None stands for a job without a stall timeout of its own.
+    """
     stall = queue.settings.stall
-    if caller.lease_ms is not None:
-        lease_ms = caller.lease_ms
-    else:
-        lease_ms = max(stall.stall_interval, stall.grace_period) if stall.enabled else 0
+    default_ms = max(stall.stall_interval, stall.grace_period) if stall.enabled else 0
+    lease_ms = default_ms if asked_ms is None else asked_ms
     if job is not None and job.details is not None and lease_ms and stall.enabled:
         own = details_of(job).stall_timeout
         if own is not None:
             # Silence for this long loses the job, and so does a lease that was asked for and is shorter.
             own = max(own, stall.grace_period)
-            lease_ms = own if caller.lease_ms is None else min(own, lease_ms)
+            lease_ms = own if asked_ms is None else min(own, lease_ms)
     return lease_ms
 
 
@@ -239,12 +291,12 @@ def _lease(work: UnitOfWork, queue: Queue, caller: Claim, jobs: Sequence[Job]) -
     if caller.owner is None:
         plain = [job for job in jobs if job.details is None]
         if plain:
-            work.lease_all(plain, Arrow.CLAIM, lease_ms_of(queue, caller))
+            work.lease_all(plain, Arrow.CLAIM, lease_ms_of(queue, caller.lease_ms))
         if len(plain) == len(jobs):
             return
         jobs = [job for job in jobs if job.details is not None]
     for job in jobs:
-        lease_ms = lease_ms_of(queue, caller, job)
+        lease_ms = lease_ms_of(queue, caller.lease_ms, job)
         if caller.owner is not None:
             details = details_of(job)
             details.owner = caller.owner

@@ -6,6 +6,7 @@ latest. Who comes too late changes nothing and is told so.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock.core import limits
@@ -36,22 +37,27 @@ class LeaseRef(NamedTuple):
 
 
 class Settlement(Command[list[ItemOutcome]]):
-    """Base of the verbs by which workers speak about the jobs they hold. Answers one outcome per hold, in order.
+    """Base of the verbs by which workers settle or renew the jobs that they hold. Answers one outcome per hold, in order.
 
-    ``namespace``: where the jobs are; None: wherever, as long as ``may`` says so of their queues. What it does not is as
-    good as unknown.
+    ``namespace``: where the jobs are; None: in any namespace, as long as ``may`` is true for their queues. The others count as
+    unknown. ``when_settled``: called after the commit, for each job that it was done for, with the queue of the job.
     """
 
-    __slots__ = ("holds", "may", "namespace")
+    __slots__ = ("holds", "may", "namespace", "when_settled")
 
     if_unknown = IfUnknown.SETTLE
 
     def __init__(
-        self, namespace: str | None, holds: Sequence[LeaseRef], may: Callable[[QueueKey], bool] | None = None
+        self,
+        namespace: str | None,
+        holds: Sequence[LeaseRef],
+        may: Callable[[QueueKey], bool] | None = None,
+        when_settled: Callable[[QueueKey], None] | None = None,
     ) -> None:
         self.namespace = namespace
         self.holds = holds
         self.may = may
+        self.when_settled = when_settled
 
     def weight(self) -> int:
         """Return how many jobs it is about."""
@@ -79,8 +85,9 @@ class Ack(Settlement):
         may: Callable[[QueueKey], bool] | None = None,
         *,
         removes: Sequence[bool] | None = None,
+        when_settled: Callable[[QueueKey], None] | None = None,
     ) -> None:
-        super().__init__(namespace, holds, may)
+        super().__init__(namespace, holds, may, when_settled)
         self.results = results
         self.removes = removes
 
@@ -107,8 +114,9 @@ class Nack(Settlement):
         plan_ms: Sequence[int] | None = None,
         remove: bool = False,
         may: Callable[[QueueKey], bool] | None = None,
+        when_settled: Callable[[QueueKey], None] | None = None,
     ) -> None:
-        super().__init__(namespace, holds, may)
+        super().__init__(namespace, holds, may, when_settled)
         self.delay_ms = delay_ms
         self.remove = remove
         self.plan_ms = plan_ms
@@ -355,6 +363,8 @@ async def settle(engine: Engine, work: UnitOfWork, commands: Sequence[S], act: C
             if job is not None and problem is None:
                 engine.handed.begin(work, job)
                 problem = act(command, index, job)
+                if problem is None and command.when_settled is not None:
+                    work.after_commit.append(partial(command.when_settled, work.queue_of(job).key))
             outcomes.append(problem)
         work.answer(command, outcomes)
 

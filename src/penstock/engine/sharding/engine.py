@@ -229,7 +229,7 @@ class ShardedEngine:
 
     async def _bring(self, command: Any) -> None:
         """Have a command done where its queue is, once that is there. A claim waits as long as it wants, and is not refused."""
-        patience_ms = command.wait_ms if isinstance(command, Claim) else limits.move_hold_ms
+        patience_ms = command.state.wait_ms if isinstance(command, Claim) else limits.move_hold_ms
         try:
             if not hasattr(command, "bounced_ms"):
                 command.bounced_ms = self.clock.steady_ms()
@@ -242,16 +242,16 @@ class ShardedEngine:
         finally:
             del self._held[command]
         if isinstance(command, Claim):
-            command.wait_ms = left_ms
+            command.state.resume_wait(left_ms)
             command.bounced_ms = self.clock.steady_ms()
-            if command.gone:
+            if command.state.is_abandoned:
                 command.future.cancel()
         if command.future.done():
             return
         if here:
             engine = self.of(command.queue)
             if isinstance(command, Claim):
-                command.engine = engine
+                command.state.move_to(engine)
             engine.put_back(command)
         elif isinstance(command, Claim):
             command.future.set_result([])

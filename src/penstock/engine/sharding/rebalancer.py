@@ -184,7 +184,7 @@ class Rebalancer(PeriodicService):
         if target is None:
             self.waiting = None
             return
-        if not await self._leads():
+        if not await self._take_lead():
             return
         try:
             await self._go_on(target)
@@ -196,8 +196,8 @@ class Rebalancer(PeriodicService):
             log.warning("rebalance waits, and goes on in the next round", reason=str(error))
             await self._let_go()
 
-    async def _leads(self) -> bool:
-        """Take the lead, or keep it. What this server does without it is refused by the stores; this only saves the work."""
+    async def _take_lead(self) -> bool:
+        """Take the lead, or keep it; return whether that worked. It only saves work: the stores refuse what others write."""
         now = self._engine.clock.steady_ms()
         if now < self._lead_until - limits.lead_ms // 2:
             return True
@@ -208,7 +208,7 @@ class Rebalancer(PeriodicService):
     async def _keep_lead(self) -> None:
         if not self.goes_on():
             raise RebalanceRefused("This server is shutting down.")
-        if not await self._leads():
+        if not await self._take_lead():
             raise _LeadLostError
 
     async def _go_on(self, target: int) -> None:
