@@ -13,6 +13,7 @@ from penstock.core.durability import Durability
 from penstock.core.errors import PenstockError
 from penstock.core.ids import IdSource, first_of
 from penstock.core.pool_shares import Shares
+from penstock.core.retention import Retention
 from penstock.engine import dispatch
 from penstock.engine.batcher import Batcher
 from penstock.engine.event_feed import EventFeed
@@ -20,13 +21,13 @@ from penstock.engine.fair_share import FairShare
 from penstock.engine.fair_turns import FairTurns
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.claim_waiters import ClaimWaiters
-from penstock.engine.jobs.lease_waiters import LeaseWaiters
+from penstock.engine.jobs.loss_alerts import LeaseWaiters
 from penstock.engine.jobs.queue_limits import QueueLimits
 from penstock.engine.jobs.result_waiters import ResultWaiters
 from penstock.engine.maintenance.dead_letter_service import DeadLetterService
 from penstock.engine.maintenance.lease_clock import ClockMarker
 from penstock.engine.maintenance.membership import Membership
-from penstock.engine.maintenance.retention import Retention, RetentionService
+from penstock.engine.maintenance.retention import RetentionService
 from penstock.engine.maintenance.store_recovery import StoreRecovery
 from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLeases
 from penstock.engine.signals import EngineSignals
@@ -41,13 +42,12 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Alarm, Clock
     from penstock.core.queue import Queue, QueueKey
+    from penstock.engine.api import JobOutcome
     from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
-    from penstock.engine.command import AnyCommand
-    from penstock.engine.jobs.result_waiters import JobOutcome
+    from penstock.engine.command import AnyCommand, Submit
     from penstock.engine.maintenance.service import PeriodicService
     from penstock.engine.prefetch.ready_cache import ReadyCache
     from penstock.engine.quota_check import QuotaCheck
-    from penstock.engine.submit import Submit
     from penstock.engine.unit_of_work import JobRef, UnitOfWork
     from penstock.store.contract import JournalBlock, Store
 
@@ -232,6 +232,10 @@ class Engine:
     def limit_namespaces(self, shares: Shares) -> None:
         """Keep namespaces to their shares from now on."""
         self.shares = self.workers.shares = self.store.shares = shares
+
+    def leave_line(self, claim: Claim) -> bool:
+        """Remove a claim from the line of its queue; False: it was not in it."""
+        return self.room.leave(claim)
 
     def send_on(self, command: AnyCommand, error: Exception) -> None:
         """Have a command done on the shard its queue is on now; without one, it is refused with the error."""

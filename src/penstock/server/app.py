@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.config import Config
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.context import ServerContext
 
 
 log = structlog.get_logger("penstock")
@@ -119,7 +119,7 @@ async def _finish(config: Config, doors: Doors, running: list[asyncio.Task[None]
         log.warning("some requests did not finish in time")
 
 
-def _tell_ready(config: Config, engine: AnyEngine, doors: Doors) -> None:
+def _tell_ready(config: Config, engine: ServerContext, doors: Doors) -> None:
     doors.readiness.ready = True
     log.info(
         "ready",

@@ -71,6 +71,7 @@ from penstock.doors.topics.handlers import TopicsDoor
 from penstock.doors.topics.subscriber import Subscribers
 from penstock.engine.bulk.consumer_groups import ConsumerGroups
 from penstock.engine.bulk.staged_writes import StagedWrites
+from penstock.engine.sharding.engine import ShardedEngine
 from penstock.outbound.dispatcher import WebhookDispatcher
 from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
     from penstock.core.errors import PenstockError
     from penstock.doors.http.request import Bodies
     from penstock.doors.http.route import Handler, Route
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.context import ServerContext
 
 
 log = structlog.get_logger("penstock")
@@ -98,7 +99,7 @@ class Doors:
     """All ways in and out of one engine. ``clock``: this process's own; the engine's may be that of a database."""
 
     def __init__(
-        self, config: Config, engine: AnyEngine, gate: Authenticator, guard: Guard, keys: ApiKeys, *, clock: Clock
+        self, config: Config, engine: ServerContext, gate: Authenticator, guard: Guard, keys: ApiKeys, *, clock: Clock
     ) -> None:
         self._config, self._clock, self._gate, self._share = config, clock, gate, engine.share
         self._bodies: list[Bodies] = []
@@ -204,7 +205,7 @@ class Doors:
                 *self.ops.prometheus_routes("/prometheus", asks=config.metrics_auth),
                 *self.bulk.routes(),
                 *InsightHandlers(engine, self.bulk.office, self.groups, config.lake).routes(),
-                *ShardHandlers(engine).routes(),
+                *ShardHandlers(engine, engine.rebalancer if isinstance(engine, ShardedEngine) else None).routes(),
                 *KeyHandlers(keys, gate).routes(),
                 *GroupHandlers(engine, self.groups, self.bulk.office).routes(),
                 *StageHandlers(engine, self.stages, self.bulk.office).routes(),
@@ -350,14 +351,14 @@ def _monitor(config: Config, clock: Clock, metrics: Metrics, links: RawSockets) 
     return monitor
 
 
-def _start_post_offices(engine: AnyEngine, sender: Sender) -> list[WebhookDispatcher]:
+def _start_post_offices(engine: ServerContext, sender: Sender) -> list[WebhookDispatcher]:
     offices = [WebhookDispatcher(each, sender) for each in engine.engines]
     for office in offices:
         office.start()
     return offices
 
 
-def _start_bulk(engine: AnyEngine, metrics: Metrics) -> tuple[ConsumerGroups, StagedWrites]:
+def _start_bulk(engine: ServerContext, metrics: Metrics) -> tuple[ConsumerGroups, StagedWrites]:
     groups, stages = ConsumerGroups(engine), StagedWrites(engine)
     metrics.add_seen(GroupMetrics(groups, engine.clock))
     groups.start()

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.doors.resp.parser import Command
     from penstock.doors.resp.pulls import Pull
     from penstock.doors.topics.subscriber import Subscribers
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 log = structlog.get_logger("penstock.resp")
 
@@ -93,7 +93,7 @@ class RespSession:
 
     def __init__(
         self,
-        engine: AnyEngine,
+        engine: EngineApi,
         gate: Authenticator,
         subscribers: Subscribers,
         link: Link,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ from penstock.core.errors import (
 from penstock.core.ids import SHARDS_MAX, from_uuid, shard_of, to_uuid
 from penstock.core.job import details_of
 from penstock.core.queue import QueueKey, Standing
+from penstock.engine.api import JobOutcome
 from penstock.engine.event_feed import EventFeed
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.claim_waiters import RecheckQueue
@@ -42,7 +43,6 @@ from penstock.engine.jobs.dead_letters import SettleDead
 from penstock.engine.jobs.dependencies import Adopt, CancelChildren, DropDependency
 from penstock.engine.jobs.flow_push import PushFlow, push_flow_on_shards
 from penstock.engine.jobs.push import Push, PushAcross
-from penstock.engine.jobs.result_waiters import JobOutcome
 from penstock.engine.jobs.settle import Ack, Renew, Settlement
 from penstock.engine.jobs.settle_by_id import AckById, NackById, RenewById
 from penstock.engine.jobs.update import AddLog, ClearLog, EditData, MoveJob
@@ -63,13 +63,12 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.pool_shares import Shares
     from penstock.core.webhook import Webhook
-    from penstock.engine.command import AnyCommand, Command
+    from penstock.engine.command import AnyCommand, Command, Submit
     from penstock.engine.engine import Engine
     from penstock.engine.jobs.settle import ItemOutcome
     from penstock.engine.maintenance.service import PeriodicService
     from penstock.engine.quota_check import QuotaCheck
     from penstock.engine.stats import EngineStats
-    from penstock.engine.submit import Submit
     from penstock.engine.unit_of_work import JobRef
     from penstock.engine.worker_registry import WorkerRegistry
     from penstock.store.contract import JournalBlock
@@ -654,7 +653,3 @@ class ShardedEngine:
     def waiting_for_ends(self) -> int:
         """How many wait for a job to end."""
         return sum(engine.waiting_for_ends for engine in self.engines)
-
-
-#: What doors talk to.
-AnyEngine: TypeAlias = "Engine | ShardedEngine"
