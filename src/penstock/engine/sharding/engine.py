@@ -145,7 +145,19 @@ class ShardedEngine:
         #: Runs a command; awaiting it gives the answer, or raises why there is none.
         self.run: Submit = submit_chain(self._run_on_shards, quotas=quotas)
         self.rebalancer = Rebalancer(self)
-        self._split: dict[type[AnyCommand], Callable[[Any], Awaitable[Any]]] = {
+        self._split = self._split_table()
+        self.relayers = [Relayer(engine, [other for other in engines if other is not engine]) for engine in engines]
+        for engine, relayer in zip(engines, self.relayers, strict=True):
+            engine.signals.relays_written.subscribe(relayer.wake)
+        self._keepers: list[PeriodicService] = [
+            *self.relayers,
+            *(Auditor(engine, engines, self.store.shards_of) for engine in engines),
+            *(NameRegistry(engine, engines) for engine in engines),
+        ]
+
+    def _split_table(self) -> dict[type[AnyCommand], Callable[[Any], Awaitable[Any]]]:
+        """Return what runs the commands that are not about one queue."""
+        return {
             SaveCron: self._save_cron,
             RemoveCron: self._remove_cron,
             AddWebhook: self._add_webhook,
@@ -166,14 +178,6 @@ class ShardedEngine:
             RenewById: self._by_id,
             SettleDead: self._settle_dead,
         }
-        self.relayers = [Relayer(engine, [other for other in engines if other is not engine]) for engine in engines]
-        for engine, relayer in zip(engines, self.relayers, strict=True):
-            engine.signals.relays_written.subscribe(relayer.wake)
-        self._keepers: list[PeriodicService] = [
-            *self.relayers,
-            *(Auditor(engine, engines, self.store.shards_of) for engine in engines),
-            *(NameRegistry(engine, engines) for engine in engines),
-        ]
 
     # Which engine.
 
