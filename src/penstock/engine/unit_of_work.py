@@ -111,10 +111,18 @@ class UnitOfWork:
             raise error
         self.refusals.append((command, error))
 
-    def belongs_elsewhere(self, queue: QueueKey) -> bool:
-        """Tell whether a queue that is not known here may be on another shard."""
+    @property
+    def queues_have_moved(self) -> bool:
+        """Tell whether queues were moved between shards, or are being moved. Otherwise none is elsewhere."""
         layout = self.tx.layout
-        return layout is not None and layout.has_moved and not layout.takes(queue)
+        return bool(self._away) or (layout is not None and layout.has_moved)
+
+    def is_elsewhere(self, queue: QueueKey) -> bool:
+        """Tell whether a queue is on another shard, on its way to one, or not known here because one may have it."""
+        if self.tx.queue_away(queue) is not None:
+            return True
+        layout = self.tx.layout
+        return layout is not None and layout.has_moved and self.tx.queue_find(queue) is None and not layout.takes(queue)
 
     def keep_result(self, job: Job, result: bytes) -> None:
         """Keep what a worker answered, as long as the job is kept."""

@@ -87,11 +87,7 @@ async def store_own_records(_engine: Engine, work: UnitOfWork, commands: Sequenc
 
 def _any_away(work: UnitOfWork, promises: Sequence[BufferedPush]) -> bool:
     """Tell whether a promise is about a queue that another shard has."""
-    keys = {QueueKey(promise.namespace, promise.queue) for promise in promises}
-    return any(
-        work.tx.queue_away(key) is not None or (work.tx.queue_find(key) is None and work.belongs_elsewhere(key))
-        for key in keys
-    )
+    return any(work.is_elsewhere(key) for key in {QueueKey(promise.namespace, promise.queue) for promise in promises})
 
 
 async def store_records(_engine: Engine, work: UnitOfWork, commands: Sequence[StoreRecords]) -> None:

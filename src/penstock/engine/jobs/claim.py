@@ -12,12 +12,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.core import limits
-from penstock.core.errors import QueueMoving
 from penstock.core.events import EventKind
 from penstock.core.ids import to_uuid
 from penstock.core.job import Delivery, Job, Payload, details_of, put_details
 from penstock.core.lifecycle import Arrow
-from penstock.engine.command import Command, IfUnknown
+from penstock.engine.command import Command, IfUnknown, QueueCommand
 from penstock.engine.jobs.settle import LeaseRef, Release
 from penstock.engine.queues.group_limits import forget_unused, reopen
 
@@ -82,7 +81,7 @@ class ClaimState:
         self.is_abandoned = True
 
 
-class Claim(Command[list[Delivery]]):
+class Claim(QueueCommand[list[Delivery]]):
     """Request up to ``count`` jobs, waiting up to ``wait_ms`` for the first. These arguments do not change; ``state`` does.
 
     ``lease_ms``: length of the lease without a heartbeat (None: the queue's stall interval). ``note``: written by the
@@ -90,7 +89,7 @@ class Claim(Command[list[Delivery]]):
     ``skips_ready_list``: the store serves the claim, even if the queue has a ready list.
     """
 
-    __slots__ = ("count", "lease_ms", "note", "owner", "queue", "state", "wait_ms")
+    __slots__ = ("count", "lease_ms", "note", "owner", "state", "wait_ms")
 
     if_unknown = IfUnknown.PULL
 
@@ -105,7 +104,7 @@ class Claim(Command[list[Delivery]]):
         note: ClaimNote | None = None,
         skips_ready_list: bool = False,
     ) -> None:
-        self.queue: Final = queue
+        self.queue = queue
         self.count: Final = count
         self.wait_ms: Final = wait_ms
         self.lease_ms: Final = lease_ms
@@ -155,11 +154,7 @@ async def _serve(engine: Engine, work: UnitOfWork, key: QueueKey, newcomers: lis
     room = engine.room
     queue = work.tx.queue_find(key)
     if queue is None:
-        if work.belongs_elsewhere(key):
-            for newcomer in newcomers:
-                work.refuse(newcomer, QueueMoving())
-        else:
-            _turn_away(engine, work, newcomers)
+        _turn_away(engine, work, newcomers)
         return
     fast = engine.fast
     if fast is not None and fast.serves(work, queue):

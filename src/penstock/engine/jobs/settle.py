@@ -16,10 +16,9 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.core.retry import after_failure
 from penstock.engine.command import Command, IfUnknown, Lane
 from penstock.engine.jobs.repeat import repeat
-from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.core.queue import QueueKey
     from penstock.engine.engine import Engine
@@ -62,6 +61,12 @@ class Settlement(Command[list[ItemOutcome]]):
     def weight(self) -> int:
         """Return how many jobs it is about."""
         return len(self.holds)
+
+    def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return the jobs for which it has no token. Without a namespace it has a token for each."""
+        if self.namespace is None:
+            return ()
+        return [(self.namespace, hold.ref) for hold in self.holds if hold.token is None]
 
 
 S = TypeVar("S", bound=Settlement)
@@ -357,8 +362,6 @@ async def settle(engine: Engine, work: UnitOfWork, commands: Sequence[S], act: C
             except QueueMoving as error:
                 outcomes.append(error)
                 continue
-            if hold.token is None and job is not None and job.started_at is None:
-                await withdraw_ready(engine, work, [job])
             problem = _why_not(job, hold)
             if job is not None and problem is None:
                 engine.handed.begin(work, job)

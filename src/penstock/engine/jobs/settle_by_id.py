@@ -16,16 +16,15 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command, IfUnknown, Lane
 from penstock.engine.jobs.repeat import repeat
 from penstock.engine.jobs.settle import complete_all, count_failure
-from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey
     from penstock.engine.engine import Engine
     from penstock.engine.jobs.settle import ItemOutcome
-    from penstock.engine.unit_of_work import UnitOfWork
+    from penstock.engine.unit_of_work import JobRef, UnitOfWork
 
 
 _ACTIVE, _COMPLETED = State.ACTIVE.value, State.COMPLETED.value
@@ -49,6 +48,10 @@ class ById(Command[list["ItemOutcome"]]):
 
     def __init__(self, receipts: Sequence[ClaimedJob]) -> None:
         self.receipts = receipts
+
+    def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return all its jobs: it has no lease tokens."""
+        return [(receipt.queue.namespace, receipt.id) for receipt in self.receipts]
 
 
 class AckById(ById):
@@ -83,7 +86,7 @@ class RenewById(ById):
 
 async def renew_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[RenewById]) -> None:
     """Apply a batch of heartbeats."""
-    find = await _finder(engine, work, commands)
+    find = await _finder(work, commands)
     for command in commands:
         outcomes: list[ItemOutcome] = []
         for receipt in command.receipts:
@@ -106,7 +109,7 @@ async def renew_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[Renew
 
 async def ack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[AckById]) -> None:
     """Apply a batch of acknowledgements."""
-    find = await _finder(engine, work, commands)
+    find = await _finder(work, commands)
     done: dict[int, Job] = {}
     for command in commands:
         outcomes: list[ItemOutcome] = []
@@ -142,7 +145,7 @@ async def ack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[AckById
 
 async def nack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[NackById]) -> None:
     """Apply a batch of failures."""
-    find = await _finder(engine, work, commands)
+    find = await _finder(work, commands)
     for command in commands:
         outcomes: list[ItemOutcome] = []
         for receipt in command.receipts:
@@ -170,22 +173,19 @@ def _fail(engine: Engine, work: UnitOfWork, job: Job, error: str | None) -> Item
     return None
 
 
-async def _finder(
-    engine: Engine, work: UnitOfWork, commands: Sequence[ById]
-) -> Callable[[ClaimedJob], Job | QueueMoving | None]:
+async def _finder(work: UnitOfWork, commands: Sequence[ById]) -> Callable[[ClaimedJob], Job | QueueMoving | None]:
     """Read all jobs that are meant; the returned function gives each, if it is on the queue that is meant.
 
     QueueMoving: that queue is on another shard.
     """
     ids = [receipt.id for command in commands for receipt in command.receipts]
     await work.prefetch(ids)
-    await withdraw_ready(engine, work, [work.cached(job_id) for job_id in ids] if engine.fast is not None else ())
     numbers: dict[QueueKey, int | None] = {}
     strange: set[QueueKey] = set()
     for key in {receipt.queue for command in commands for receipt in command.receipts}:
         queue = work.tx.queue_find(key)
         numbers[key] = None if queue is None else queue.number
-        if work.tx.queue_away(key) is not None or (queue is None and work.belongs_elsewhere(key)):
+        if work.is_elsewhere(key):
             strange.add(key)
 
     def find(receipt: ClaimedJob) -> Job | QueueMoving | None:

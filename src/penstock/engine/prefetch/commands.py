@@ -9,7 +9,7 @@ from penstock.core import limits
 from penstock.core.errors import QueueMoving
 from penstock.core.job import Delivery, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command
+from penstock.engine.command import Command, QueueCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ class SetAside(NamedTuple):
     announced: bool = False  #: nothing was set aside yet, but the list is announced: ask again
 
 
-class Prefetch(Command[SetAside]):
+class Prefetch(QueueCommand[SetAside]):
     """Set up to ``count`` jobs aside, the best there are, for at least ``lease_ms``.
 
     A list must be announced before anything is set aside for it: ``SetAside.announced``. Otherwise a push could be committed
@@ -49,13 +49,17 @@ class Prefetch(Command[SetAside]):
     ``is_empty``: the list has nothing left; if there is nothing to fetch either, it is given up.
     """
 
-    __slots__ = ("count", "is_empty", "lease_ms", "queue")
+    __slots__ = ("count", "is_empty", "lease_ms")
 
     def __init__(self, queue: QueueKey, count: int, lease_ms: int, *, is_empty: bool) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.count = count
         self.lease_ms = lease_ms
         self.is_empty = is_empty
+
+    def needed_queues(self) -> Iterable[QueueKey]:
+        """Return none: there is nothing to set aside of a queue that is on another shard."""
+        return ()
 
 
 class TakeBack(Command[None]):

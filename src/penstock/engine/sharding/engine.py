@@ -35,9 +35,9 @@ from penstock.core.errors import (
 from penstock.core.ids import SHARDS_MAX, from_uuid, shard_of, to_uuid
 from penstock.core.job import details_of
 from penstock.core.queue import QueueKey, Standing
+from penstock.engine.command import QueueCommand
 from penstock.engine.event_feed import EventFeed
 from penstock.engine.jobs.claim import Claim
-from penstock.engine.jobs.claim_waiters import RecheckQueue
 from penstock.engine.jobs.dead_letters import SettleDead
 from penstock.engine.jobs.dependencies import Adopt, CancelChildren, DropDependency
 from penstock.engine.jobs.flow_push import PushFlow, push_flow_on_shards
@@ -204,7 +204,7 @@ class ShardedEngine:
 
     def _send_on(self, command: AnyCommand, _error: Exception) -> bool:
         """Take over a command that a shard refused because its queue is not there; False if that is not for us to do."""
-        if isinstance(command, RecheckQueue) or not isinstance(getattr(command, "queue", None), QueueKey):
+        if not isinstance(command, QueueCommand):
             return False
         if len(self._held) >= limits.held_commands_max:
             return False
@@ -262,9 +262,8 @@ class ShardedEngine:
 
     def run(self, command: Command[T]) -> asyncio.Future[T]:
         """Run a command; awaiting it gives the answer, or raises why there is none."""
-        queue = getattr(command, "queue", None)
-        if isinstance(queue, QueueKey):
-            engine = self.of(queue)
+        if isinstance(command, QueueCommand):
+            engine = self.of(command.queue)
             if isinstance(command, Push) and not is_plain(command.jobs):
                 return asyncio.ensure_future(self._push(command))  # type: ignore[arg-type]
             return engine.run(command)

@@ -25,13 +25,12 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
 from penstock.engine.jobs.dependencies import await_, drop_needs, look_at
 from penstock.engine.maintenance.service import PeriodicService
-from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import UnitOfWork
+    from penstock.engine.unit_of_work import JobRef, UnitOfWork
 
     ShardsOf = Callable[[Sequence[int]], Awaitable[dict[int, int]]]
 
@@ -110,6 +109,10 @@ class CancelIdle(Command[Cancelled]):
     def __init__(self, jobs: Sequence[int], spared: int) -> None:
         self.jobs = jobs
         self.spared = spared
+
+    def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return all its jobs, of any namespace."""
+        return [(None, job_id) for job_id in self.jobs]
 
 
 class OpenNeeds(Command[list[Dependency]]):
@@ -215,11 +218,10 @@ async def record_delivered(_engine: Engine, work: UnitOfWork, commands: Sequence
         work.answer(command, min((at - work.now_ms for _, at in again), default=None))
 
 
-async def cancel_idle(engine: Engine, work: UnitOfWork, commands: Sequence[CancelIdle]) -> None:
+async def cancel_idle(_engine: Engine, work: UnitOfWork, commands: Sequence[CancelIdle]) -> None:
     """Apply a batch of cancelled children whose parents live elsewhere."""
     for command in commands:
         await work.prefetch(command.jobs)
-        await withdraw_ready(engine, work, [work.cached(job_id) for job_id in command.jobs])
         told = await work.tx.relay_asked(command.jobs, shard_of(command.spared))
         idle = 0
         gone: set[int] = set()
