@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl
 
 from penstock.core import limits
 from penstock.core.errors import BodyTooLarge, BodyTooSlow, InvalidInput, ShuttingDown, TargetTooLong, TooMany
 from penstock.core.job import DEFAULT_NAMESPACE
+from penstock.doors.http.namespace import namespace_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -66,6 +67,40 @@ class Bodies:
             self._shares[sender] = left
         else:
             del self._shares[sender]
+
+
+class ApiRequest(Protocol):
+    """A request as handlers see it that serve HTTP and commands: a ``Request``, or a command over TCP or a WebSocket."""
+
+    @property
+    def warns(self) -> bool:
+        """Whether the answer has room for a warning."""
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who asks; None: no token was shown."""
+
+    @property
+    def header(self) -> Callable[..., str | None]:
+        """Return a header: ``header(name, default)``, the name in lower case."""
+
+    def namespace_header(self) -> str:
+        """Return the namespace that the headers choose. Raises InvalidInput for one that cannot be a name."""
+
+    def query(self) -> dict[str, str]:
+        """Return the parameters of the query string."""
+
+    def allow(self, namespace: str, right: Right) -> None:
+        """Raise Forbidden unless who asks has a right in a namespace."""
+
+    def warn(self, text: str) -> None:
+        """Add a warning to the answer."""
+
+    async def body(self) -> bytes:
+        """Return the whole body."""
+
+    async def disconnected(self) -> None:
+        """Return when the client has disconnected."""
 
 
 class Request:
@@ -314,6 +349,14 @@ class Request:
     def allow(self, namespace: str, right: Right) -> None:
         """Raise Forbidden unless who asks has a right in a namespace."""
         self.identity.check(namespace, right)
+
+    def namespace_header(self) -> str:
+        """Return the namespace that X-Namespace chooses, or the default one. Raises InvalidInput."""
+        return namespace_in(self.scope.headers)
+
+    def warn(self, text: str) -> None:
+        """Add a warning to the answer."""
+        self.warning = text
 
     def query(self) -> dict[str, str]:
         """Return the parameters of the query string; of one that is given twice, the last.

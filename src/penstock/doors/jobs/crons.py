@@ -19,7 +19,7 @@ from penstock.engine.queues.crons import RemoveCron, SaveCron
 
 if TYPE_CHECKING:
     from penstock.core.cron import Cron
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest
     from penstock.engine.sharding.engine import AnyEngine
 
 CRON = BodyReader(wire.CronBody)
@@ -117,18 +117,18 @@ def counted_cron_view(cron: Cron) -> wire.CountedCronView:
 class CronHandlers(JobsDoor):
     """One method per route."""
 
-    async def list_crons(self, req: Request) -> wire.CronsReply:
+    async def list_crons(self, req: ApiRequest) -> wire.CronsReply:
         crons = [counted_cron_view(cron) for cron in await self.store.cron_list(self.namespace(req))]
         return wire.CronsReply(crons=crons, partial=self.partial())
 
-    async def save(self, req: Request) -> wire.SavedCronReply:
+    async def save(self, req: ApiRequest) -> wire.SavedCronReply:
         command = save_command(self.namespace(req), await CRON.read(req))
         return wire.SavedCronReply(cron=cron_view(await self.engine.run(command)))
 
-    async def get(self, req: Request, id: str) -> wire.CronReply:
+    async def get(self, req: ApiRequest, id: str) -> wire.CronReply:
         return wire.CronReply(cron=counted_cron_view(await find_cron(self.engine, CronKey(self.namespace(req), id))))
 
-    async def delete(self, req: Request, id: str) -> wire.Ok:
+    async def delete(self, req: ApiRequest, id: str) -> wire.Ok:
         await self.engine.run(RemoveCron(CronKey(self.namespace(req), id)))
         return wire.Ok()
 

@@ -30,7 +30,7 @@ async def ask_for_groups(jobs: JobHandlers, call: CommandCall, queue: str, reade
         return
     rate = () if options.limit is None else (options.limit.max, options.limit.duration)
     asked = GroupDefaults(options.concurrency, *rate)
-    key = jobs.queue_key(call.request, queue)
+    key = jobs.queue_key(call, queue)
     found = jobs.store.queue_find(key)
     held = None if found is None else found.settings.group_defaults
     if held is None or held.joined(asked, jobs.engine.of(key).clock.now_ms()) != held:

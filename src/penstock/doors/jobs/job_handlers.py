@@ -38,7 +38,7 @@ from penstock.engine.jobs.update import AddLog, ClearLog, EditData
 if TYPE_CHECKING:
     from penstock.core.job import Job, NewJob
     from penstock.core.time_slices import Steps
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest, Request
     from penstock.engine.sharding.engine import AnyEngine
 
 
@@ -125,7 +125,7 @@ class JobHandlers(JobsDoor):
 
     # Producers.
 
-    async def push(self, req: Request, queue: str) -> wire.IdReply:
+    async def push(self, req: ApiRequest, queue: str) -> wire.IdReply:
         key = self.queue_key(req, queue)
         try:
             body = await req.body()
@@ -156,7 +156,7 @@ class JobHandlers(JobsDoor):
 
     # Workers.
 
-    async def pull(self, req: Request, queue: str) -> wire.PulledReply | wire.NothingReply:
+    async def pull(self, req: ApiRequest, queue: str) -> wire.PulledReply | wire.NothingReply:
         key = self.queue_key(req, queue)
         query = PULL.parse_query(req)
         claim = Claim(key, wait_ms=query.timeout, lease_ms=query.lock_ttl, owner=query.owner)
@@ -164,7 +164,7 @@ class JobHandlers(JobsDoor):
             return wire.PulledReply(job=job_view(job, payload, queue), token=ids.to_uuid(job.token))
         return wire.NothingReply()
 
-    async def pull_batch(self, req: Request, queue: str) -> wire.PulledBatchReply:
+    async def pull_batch(self, req: ApiRequest, queue: str) -> wire.PulledBatchReply:
         key = self.queue_key(req, queue)
         body = await PULL_BATCH.read(req)
         claim = Claim(key, body.count, wait_ms=body.timeout, lease_ms=body.lock_ttl, owner=body.owner)
@@ -174,11 +174,11 @@ class JobHandlers(JobsDoor):
             tokens=[ids.to_uuid(job.token) for job, _ in claimed],
         )
 
-    async def stop_waiting(self, req: Request) -> wire.CountReply:
+    async def stop_waiting(self, req: ApiRequest) -> wire.CountReply:
         body = await STOP_WAITING.read(req)
         return wire.CountReply(count=self._pulls.end(self.namespace(req), body.wait_id))
 
-    async def ack(self, req: Request, id: str) -> wire.Ok:
+    async def ack(self, req: ApiRequest, id: str) -> wire.Ok:
         body = await ACK.read_optional(req)
         if body.result is not None:
             await in_slices(value_steps(body.result))
@@ -187,10 +187,10 @@ class JobHandlers(JobsDoor):
         await self.settle(Ack(self.namespace(req), (hold(id, body.token),), (result,), removes=removes), id, NOT_ACTIVE)
         return wire.Ok()
 
-    async def ack_batch(self, req: Request) -> wire.BatchReply:
+    async def ack_batch(self, req: ApiRequest) -> wire.BatchReply:
         return await self.ack_each(req, {})
 
-    async def ack_each(self, req: Request, refused: dict[int, str]) -> wire.BatchReply:
+    async def ack_each(self, req: ApiRequest, refused: dict[int, str]) -> wire.BatchReply:
         """Acknowledge several jobs. A result that cannot be kept is an error of its job alone.
 
         ``refused``: why results cannot be kept, by their positions, as far as that is known already.
@@ -224,7 +224,7 @@ class JobHandlers(JobsDoor):
         count, errors = await self.settle_many(settlement, [texts[index] for index in kept], NOT_ACTIVE)
         return wire.BatchReply(count=count, errors=errors + [wire.ItemError(texts[at], why) for at, why in refused.items()])
 
-    async def fail(self, req: Request, id: str) -> wire.Ok:
+    async def fail(self, req: ApiRequest, id: str) -> wire.Ok:
         body = await FAIL.read_optional(req)
         failure = Nack(
             self.namespace(req),
@@ -238,38 +238,38 @@ class JobHandlers(JobsDoor):
         await self.settle(failure, id, NOT_ACTIVE)
         return wire.Ok()
 
-    async def report_progress(self, req: Request, id: str) -> wire.Ok:
+    async def report_progress(self, req: ApiRequest, id: str) -> wire.Ok:
         body = await PROGRESS.read(req)
         progress = min(100, max(0, body.progress))
         settlement = ReportProgress(self.namespace(req), (hold(id, body.token),), progress, body.message)
         await self.settle(settlement, id, NOT_ACTIVE)
         return wire.Ok()
 
-    async def heartbeat(self, req: Request, id: str) -> wire.AliveReply:
+    async def heartbeat(self, req: ApiRequest, id: str) -> wire.AliveReply:
         body = await HEARTBEAT.read_optional(req)
         settlement = Renew(self.namespace(req), (hold(id, body.token),), (body.duration,))
         await self.settle(settlement, id, NOT_ALIVE)
         return wire.AliveReply(data=wire.AliveData())
 
-    async def heartbeat_batch(self, req: Request) -> wire.AliveBatchReply:
+    async def heartbeat_batch(self, req: ApiRequest) -> wire.AliveBatchReply:
         body = await HEARTBEAT_BATCH.read(req)
         settlement = Renew(self.namespace(req), holds(body.ids, body.tokens), [None] * len(body.ids))
         count, errors = await self.settle_many(settlement, body.ids, NOT_ALIVE)
         return wire.AliveBatchReply(data=wire.AliveBatchData(count=count, errors=errors or msgspec.UNSET))
 
-    async def release_batch(self, req: Request) -> wire.BatchReply:
+    async def release_batch(self, req: ApiRequest) -> wire.BatchReply:
         body = await RELEASE_BATCH.read(req)
         release = Release(self.namespace(req), holds(body.ids, body.tokens), delay_ms=body.delay)
         count, errors = await self.settle_many(release, body.ids, NOT_ACTIVE)
         return wire.BatchReply(count=count, errors=errors)
 
-    async def extend_lock(self, req: Request, id: str) -> wire.Ok:
+    async def extend_lock(self, req: ApiRequest, id: str) -> wire.Ok:
         body = await EXTEND.read(req)
         settlement = Renew(self.namespace(req), (hold(id, body.token),), (body.duration,))
         await self.settle(settlement, id, NOT_LOCKED)
         return wire.Ok()
 
-    async def extend_locks(self, req: Request) -> wire.CountReply:
+    async def extend_locks(self, req: ApiRequest) -> wire.CountReply:
         body = await EXTEND_BATCH.read(req)
         durations = [None] * len(body.ids) if body.durations is None else body.durations
         if len(durations) != len(body.ids):
@@ -280,24 +280,24 @@ class JobHandlers(JobsDoor):
 
     # Looking.
 
-    async def get(self, req: Request, id: str) -> wire.JobReply:
+    async def get(self, req: ApiRequest, id: str) -> wire.JobReply:
         job, payload = await self.job(req, id)
         return wire.JobReply(job=job_view(job, payload, self.store.queue_of(job).key.name))
 
-    async def get_state(self, req: Request, id: str) -> wire.StateReply:
+    async def get_state(self, req: ApiRequest, id: str) -> wire.StateReply:
         found = await self.store.job_get(self.namespace(req), job_ref(id))
         return wire.StateReply(id=id, state="unknown" if found is None else STATE_NAMES[found[0].state])
 
-    async def get_result(self, req: Request, id: str) -> wire.ResultReply | wire.NoResultReply:
+    async def get_result(self, req: ApiRequest, id: str) -> wire.ResultReply | wire.NoResultReply:
         found = await self.store.job_get(self.namespace(req), job_ref(id))
         result = None if found is None else await self.store.result_get(found[0].id)
         return wire.NoResultReply(id=id) if result is None else wire.ResultReply(id=id, result=Raw(result))
 
-    async def get_progress(self, req: Request, id: str) -> wire.ProgressReply:
+    async def get_progress(self, req: ApiRequest, id: str) -> wire.ProgressReply:
         job, _ = await self.job(req, id)
         return wire.ProgressReply(progress=job.progress, message=details_of(job).progress_message)
 
-    async def wait(self, req: Request, id: str) -> wire.WaitReply | wire.CompletedReply:
+    async def wait(self, req: ApiRequest, id: str) -> wire.WaitReply | wire.CompletedReply:
         body = await WAIT.read_optional(req)
         waiting = self.engine.wait(self.namespace(req), job_ref(id), body.timeout)
         ending = await self.unless_gone(req, waiting)
@@ -305,11 +305,11 @@ class JobHandlers(JobsDoor):
             return wire.WaitReply(completed=False)
         return wire.CompletedReply(result=Raw(ending.result or b"null"))
 
-    async def get_children(self, req: Request, id: str) -> wire.ChildrenReply:
+    async def get_children(self, req: ApiRequest, id: str) -> wire.ChildrenReply:
         job, _ = await self.job(req, id)
         return wire.ChildrenReply(values=await self.child_values(req, job, Need.DONE))
 
-    async def child_values(self, req: Request, job: Job, *states: Need) -> dict[str, Raw]:
+    async def child_values(self, req: ApiRequest, job: Job, *states: Need) -> dict[str, Raw]:
         """Return what the jobs that a job needs have answered or, if they did not complete, why they failed."""
         page = CHILDREN.parse_query(req)
         needs = await self.store.need_list(job.id, states, page.limit, page.offset)
@@ -320,12 +320,12 @@ class JobHandlers(JobsDoor):
 
     # Intervening.
 
-    async def cancel(self, req: Request, id: str) -> wire.Ok:
+    async def cancel(self, req: ApiRequest, id: str) -> wire.Ok:
         await self.job(req, id)
         await self.move(req, id, Arrow.CANCEL, "Job not found or cannot be cancelled")
         return wire.Ok()
 
-    async def update_data(self, req: Request, id: str) -> wire.Ok:
+    async def update_data(self, req: ApiRequest, id: str) -> wire.Ok:
         body = await DATA.read(req)
         await in_slices(value_steps(body.data))
         data = take_payload(body.data, depth_known=_is_large(body.data))
@@ -333,44 +333,44 @@ class JobHandlers(JobsDoor):
         await in_other_words(self.engine.run(command), CANNOT_UPDATE)
         return wire.Ok()
 
-    async def change_priority(self, req: Request, id: str) -> wire.Ok:
+    async def change_priority(self, req: ApiRequest, id: str) -> wire.Ok:
         body = await PRIORITY.read(req)
         await self.move(req, id, Arrow.REPRIORITIZE, "Job not found or not in queue", body.priority)
         return wire.Ok()
 
-    async def promote(self, req: Request, id: str) -> wire.Ok:
+    async def promote(self, req: ApiRequest, id: str) -> wire.Ok:
         await self.move(req, id, Arrow.PROMOTE, NOT_DELAYED)
         return wire.Ok()
 
-    async def move_to_delayed(self, req: Request, id: str) -> wire.Ok:
+    async def move_to_delayed(self, req: ApiRequest, id: str) -> wire.Ok:
         body = await POSTPONE.read(req)
         await self.move(req, id, Arrow.POSTPONE, NOT_ACTIVE, body.delay, token=body.token)
         return wire.Ok()
 
-    async def change_delay(self, req: Request, id: str) -> wire.Ok:
+    async def change_delay(self, req: ApiRequest, id: str) -> wire.Ok:
         body = await DELAY.read(req)
         await self.move(req, id, Arrow.RESCHEDULE, "Job not found or cannot change delay", body.delay)
         return wire.Ok()
 
-    async def discard(self, req: Request, id: str) -> wire.Ok:
+    async def discard(self, req: ApiRequest, id: str) -> wire.Ok:
         body = await TOKEN.read_optional(req)
         await self.move(req, id, Arrow.DISCARD, "Job not found", token=body.token)
         return wire.Ok()
 
     # Logs.
 
-    async def get_logs(self, req: Request, id: str) -> wire.LogsReply:
+    async def get_logs(self, req: ApiRequest, id: str) -> wire.LogsReply:
         job, _ = await self.job(req, id)
         lines = [wire.LogLine(entry.at, entry.level, entry.message) for entry in await self.store.log_get(job.id)]
         return wire.LogsReply(data=wire.LogData(lines, len(lines)))
 
-    async def add_log(self, req: Request, id: str) -> wire.AddedReply:
+    async def add_log(self, req: ApiRequest, id: str) -> wire.AddedReply:
         body = await LOG.read(req)
         command = AddLog(self.namespace(req), job_ref(id), body.level, body.message)
         await in_other_words(self.engine.run(command), "Job not found")
         return wire.AddedReply(data=wire.AddedData())
 
-    async def clear_logs(self, req: Request, id: str) -> wire.Ok:
+    async def clear_logs(self, req: ApiRequest, id: str) -> wire.Ok:
         await self.engine.run(ClearLog(self.namespace(req), job_ref(id)))
         return wire.Ok()
 

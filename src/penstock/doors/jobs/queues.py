@@ -25,7 +25,7 @@ from penstock.store.contract import Page
 
 if TYPE_CHECKING:
     from penstock.core.queue import QueueKey
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest
 
 
 LIST = BodyReader(wire.ListQuery)
@@ -46,12 +46,12 @@ class QueueHandlers(JobsDoor):
 
     # Looking.
 
-    async def list_queues(self, req: Request) -> wire.QueuesReply:
+    async def list_queues(self, req: ApiRequest) -> wire.QueuesReply:
         namespace = self.namespace(req)
         named = [queue.key.name for queue in self.store.queues() if queue.key.namespace == namespace and queue.created_at]
         return wire.QueuesReply(queues=sorted(named), partial=self.partial())
 
-    async def list_jobs(self, req: Request, queue: str) -> wire.JobsReply:
+    async def list_jobs(self, req: ApiRequest, queue: str) -> wire.JobsReply:
         query = LIST.parse_query(req)
         found = self.queue(req, queue)
         chosen = choose(query.state, paused=found is not None and found.settings.paused, apart=False)
@@ -61,7 +61,7 @@ class QueueHandlers(JobsDoor):
         page = Page(found, chosen.states, limit, query.offset, chosen.prioritized)
         return wire.JobsReply(jobs=await self.listed(page, lambda job, payload: job_view(job, payload, queue)))
 
-    async def summary(self, req: Request) -> list[wire.QueueSummary]:
+    async def summary(self, req: ApiRequest) -> list[wire.QueueSummary]:
         """Tell of all queues in one answer: an array, without ``ok``."""
         namespace = self.namespace(req)
         found = [queue for queue in self.store.queues() if queue.key.namespace == namespace and queue.created_at]
@@ -72,72 +72,72 @@ class QueueHandlers(JobsDoor):
             rows.append(wire.QueueSummary(queue.key.name, queue.settings.paused, counts))
         return rows
 
-    async def counts(self, req: Request, queue: str) -> wire.CountsReply:
+    async def counts(self, req: ApiRequest, queue: str) -> wire.CountsReply:
         counts = self._counts(req, queue)
         found = self.queue(req, queue)
         prioritized = 0 if found is None or not counts.waiting else await self.store.prioritized_count(found)
         paused = found is not None and found.settings.paused
         return wire.CountsReply(counts=counts_view(counts, min(prioritized, counts.waiting), paused=paused))
 
-    async def counts_apart(self, req: Request, queue: str) -> wire.CountsReply:
+    async def counts_apart(self, req: ApiRequest, queue: str) -> wire.CountsReply:
         """Count as commands do: each job once."""
         reply = await self.counts(req, queue)
         counted_apart(reply.counts, paused=self._settings(req, queue).paused)
         return reply
 
-    async def count(self, req: Request, queue: str) -> wire.CountReply:
+    async def count(self, req: ApiRequest, queue: str) -> wire.CountReply:
         counts = self._counts(req, queue)
         return wire.CountReply(count=counts.waiting + counts.active + counts.delayed)
 
-    async def priority_counts(self, req: Request, queue: str) -> wire.PriorityCountsReply:
+    async def priority_counts(self, req: ApiRequest, queue: str) -> wire.PriorityCountsReply:
         found = self.queue(req, queue)
         counts = {} if found is None else await self.store.priority_counts(found)
         return wire.PriorityCountsReply(queue=queue, counts={str(priority): count for priority, count in counts.items()})
 
-    async def paused(self, req: Request, queue: str) -> wire.PausedReply:
+    async def paused(self, req: ApiRequest, queue: str) -> wire.PausedReply:
         return wire.PausedReply(paused=self._settings(req, queue).paused)
 
-    def _counts(self, req: Request, queue: str) -> StateCounts:
+    def _counts(self, req: ApiRequest, queue: str) -> StateCounts:
         found = self.queue(req, queue)
         store = self.engine.of(self.queue_key(req, queue)).store
         if store.capabilities.is_shared:  # what others have done since the database was lost is not known here
             store.check_writable(grows=False)
         return StateCounts() if found is None else store.counts(found)
 
-    def _settings(self, req: Request, queue: str) -> QueueSettings:
+    def _settings(self, req: ApiRequest, queue: str) -> QueueSettings:
         found = self.queue(req, queue)
         return QueueSettings() if found is None else found.settings
 
     # Control.
 
-    async def pause(self, req: Request, queue: str) -> wire.Ok:
+    async def pause(self, req: ApiRequest, queue: str) -> wire.Ok:
         return await self._set(req, queue, EventKind.QUEUE_PAUSED, paused=True)
 
-    async def resume(self, req: Request, queue: str) -> wire.Ok:
+    async def resume(self, req: ApiRequest, queue: str) -> wire.Ok:
         return await self._set(req, queue, EventKind.QUEUE_RESUMED, paused=False)
 
-    async def drain(self, req: Request, queue: str) -> wire.CountReply:
+    async def drain(self, req: ApiRequest, queue: str) -> wire.CountReply:
         key = self.queue_key(req, queue)
         return wire.CountReply(count=await admin.drain(self.engine, key))
 
-    async def obliterate(self, req: Request, queue: str) -> wire.Ok:
+    async def obliterate(self, req: ApiRequest, queue: str) -> wire.Ok:
         key = self.queue_key(req, queue)
         await admin.obliterate(self.engine, key)
         return wire.Ok()
 
-    async def clean(self, req: Request, queue: str) -> wire.CleanReply:
+    async def clean(self, req: ApiRequest, queue: str) -> wire.CleanReply:
         key = self.queue_key(req, queue)
         body = await CLEAN.read_optional(req)
         states = _cleaned(body.state)
         removed = await admin.clean(self.engine, key, body.grace, states, body.limit)
         return wire.CleanReply(count=len(removed), ids=[job_name(job) for job in removed])
 
-    async def promote_jobs(self, req: Request, queue: str) -> wire.CountReply:
+    async def promote_jobs(self, req: ApiRequest, queue: str) -> wire.CountReply:
         key = self.queue_key(req, queue)
         body = await COUNT.read_optional(req)
         return wire.CountReply(count=await admin.move_many(self.engine, key, Arrow.PROMOTE, limit=body.count))
 
-    async def retry_completed(self, req: Request, queue: str) -> wire.CountReply:
+    async def retry_completed(self, req: ApiRequest, queue: str) -> wire.CountReply:
         key = self.queue_key(req, queue)
         body = await RETRY_COMPLETED.read_optional(req)
         if body.id is not None:
@@ -149,7 +149,7 @@ class QueueHandlers(JobsDoor):
 
     # Dead letters.
 
-    async def list_dlq(self, req: Request, queue: str) -> wire.DeadJobsReply:
+    async def list_dlq(self, req: ApiRequest, queue: str) -> wire.DeadJobsReply:
         query = DLQ_LIST.parse_query(req)
         found = self.queue(req, queue)
         limit = min(query.count, limits.list_jobs_max)
@@ -158,14 +158,14 @@ class QueueHandlers(JobsDoor):
         page = Page(found, (State.DEAD,), limit)
         return wire.DeadJobsReply(jobs=await self.listed(page, lambda job, payload: dead_job_view(job, payload, queue)))
 
-    async def retry_dlq(self, req: Request, queue: str) -> wire.CountReply:
+    async def retry_dlq(self, req: ApiRequest, queue: str) -> wire.CountReply:
         key = self.queue_key(req, queue)
         body = await DLQ_RETRY.read_optional(req)
         if body.job_id is not None:
             return wire.CountReply(count=await self._bring_back(key, body.job_id, Arrow.REVIVE))
         return wire.CountReply(count=await admin.revive(self.engine, key, body.count))
 
-    async def purge_dlq(self, req: Request, queue: str) -> wire.CountReply:
+    async def purge_dlq(self, req: ApiRequest, queue: str) -> wire.CountReply:
         key = self.queue_key(req, queue)
         return wire.CountReply(count=await admin.purge(self.engine, key))
 
@@ -182,13 +182,13 @@ class QueueHandlers(JobsDoor):
 
     # Limits and settings.
 
-    async def get_rate_limit(self, req: Request, queue: str) -> wire.LimitReply:
+    async def get_rate_limit(self, req: ApiRequest, queue: str) -> wire.LimitReply:
         settings = self._settings(req, queue)
         until = settings.rate_limit_until
         is_over = until is not None and until <= self.engine.clock.now_ms()
         return wire.LimitReply(limit=None if is_over else settings.rate_limit)
 
-    async def set_rate_limit(self, req: Request, queue: str) -> wire.Ok:
+    async def set_rate_limit(self, req: ApiRequest, queue: str) -> wire.Ok:
         body = await RATE_LIMIT.read(req)
         command = Configure(
             self.queue_key(req, queue),
@@ -204,30 +204,30 @@ class QueueHandlers(JobsDoor):
         await self.engine.run(command)
         return wire.Ok()
 
-    async def clear_rate_limit(self, req: Request, queue: str) -> wire.Ok:
+    async def clear_rate_limit(self, req: ApiRequest, queue: str) -> wire.Ok:
         return await self._set(req, queue, EventKind.RATELIMIT_CLEARED, rate_limit=None)
 
-    async def get_concurrency(self, req: Request, queue: str) -> wire.LimitReply:
+    async def get_concurrency(self, req: ApiRequest, queue: str) -> wire.LimitReply:
         return wire.LimitReply(limit=self._settings(req, queue).concurrency)
 
-    async def set_concurrency(self, req: Request, queue: str) -> wire.Ok:
+    async def set_concurrency(self, req: ApiRequest, queue: str) -> wire.Ok:
         body = await LIMIT.read(req)
         return await self._set(req, queue, EventKind.CONCURRENCY_SET, concurrency=body.limit)
 
-    async def clear_concurrency(self, req: Request, queue: str) -> wire.Ok:
+    async def clear_concurrency(self, req: ApiRequest, queue: str) -> wire.Ok:
         return await self._set(req, queue, EventKind.CONCURRENCY_CLEARED, concurrency=None)
 
-    async def get_stall_config(self, req: Request, queue: str) -> wire.StallReply:
+    async def get_stall_config(self, req: ApiRequest, queue: str) -> wire.StallReply:
         return wire.StallReply(config=self._settings(req, queue).stall)
 
-    async def set_stall_config(self, req: Request, queue: str) -> wire.Ok:
+    async def set_stall_config(self, req: ApiRequest, queue: str) -> wire.Ok:
         body = await STALL.read(req)
         return await self._patch(req, queue, EventKind.CONFIG_STALL_CHANGED, "stall", body.config or body)
 
-    async def get_mode(self, req: Request, queue: str) -> wire.ModeReply:
+    async def get_mode(self, req: ApiRequest, queue: str) -> wire.ModeReply:
         return wire.ModeReply(mode="buffered" if self._settings(req, queue).buffered else "direct")
 
-    async def set_mode(self, req: Request, queue: str) -> wire.Ok:
+    async def set_mode(self, req: ApiRequest, queue: str) -> wire.Ok:
         body = await MODE.read(req)
         key = self.queue_key(req, queue)
         buffered = body.mode == "buffered"
@@ -245,14 +245,14 @@ class QueueHandlers(JobsDoor):
         await self.engine.run(command)
         return wire.Ok()
 
-    async def get_dlq_config(self, req: Request, queue: str) -> wire.DlqReply:
+    async def get_dlq_config(self, req: ApiRequest, queue: str) -> wire.DlqReply:
         return wire.DlqReply(config=self._settings(req, queue).dlq)
 
-    async def set_dlq_config(self, req: Request, queue: str) -> wire.Ok:
+    async def set_dlq_config(self, req: ApiRequest, queue: str) -> wire.Ok:
         body = await DLQ.read(req)
         return await self._patch(req, queue, EventKind.CONFIG_DLQ_CHANGED, "dlq", body.config or body)
 
-    async def _set(self, req: Request, queue: str, event: EventKind, **changes: Any) -> wire.Ok:
+    async def _set(self, req: ApiRequest, queue: str, event: EventKind, **changes: Any) -> wire.Ok:
         """Change one setting; its new value is what the journal notes."""
         (value,) = changes.values()
         command = Configure(
@@ -264,7 +264,7 @@ class QueueHandlers(JobsDoor):
         await self.engine.run(command)
         return wire.Ok()
 
-    async def _patch(self, req: Request, queue: str, event: EventKind, name: str, patch: msgspec.Struct) -> wire.Ok:
+    async def _patch(self, req: ApiRequest, queue: str, event: EventKind, name: str, patch: msgspec.Struct) -> wire.Ok:
         """Change parts of a group of settings; the whole group is what the journal notes."""
         command = Configure(
             self.queue_key(req, queue),

@@ -15,7 +15,7 @@ from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWeb
 
 if TYPE_CHECKING:
     from penstock.core.webhook import Webhook
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest
     from penstock.engine.sharding.engine import AnyEngine
     from penstock.outbound.guard import Guard
 
@@ -33,7 +33,7 @@ class WebhookHandlers(JobsDoor):
         super().__init__(engine)
         self._guard = guard
 
-    async def add(self, req: Request) -> wire.RegisteredReply:
+    async def add(self, req: ApiRequest) -> wire.RegisteredReply:
         namespace = self.namespace(req)
         body = await ADD.read(req)
         self._guard.check(body.url)
@@ -44,17 +44,17 @@ class WebhookHandlers(JobsDoor):
         data = wire.RegisteredData(ids.to_uuid(added.id), added.url, list(added.events), added.queue, added.created_at)
         return wire.RegisteredReply(data=data)
 
-    async def list_webhooks(self, req: Request) -> wire.WebhooksReply:
+    async def list_webhooks(self, req: ApiRequest) -> wire.WebhooksReply:
         namespace = self.namespace(req)
         views = [webhook_view(each) for each in self.store.webhook_list() if each.namespace == namespace]
         stats = wire.WebhookStats(len(views), sum(view.enabled for view in views))
         return wire.WebhooksReply(data=wire.WebhooksData(views, stats))
 
-    async def remove(self, req: Request, id: str) -> wire.RemovedReply:
+    async def remove(self, req: ApiRequest, id: str) -> wire.RemovedReply:
         await self.engine.run(RemoveWebhook(self.namespace(req), ids.from_uuid(id) or _NO_ID))
         return wire.RemovedReply(data=wire.RemovedData())
 
-    async def set_enabled(self, req: Request, id: str) -> Ok:
+    async def set_enabled(self, req: ApiRequest, id: str) -> Ok:
         body = await ENABLED.read(req)
         await self.engine.run(EnableWebhook(self.namespace(req), ids.from_uuid(id) or _NO_ID, enabled=body.enabled))
         return Ok()
