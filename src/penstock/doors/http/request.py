@@ -15,13 +15,13 @@ from penstock.doors.http.namespace import namespace_in
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from granian._granian import RSGIHTTPProtocol as HTTPProtocol
     from granian.rsgi import Scope
 
     from penstock.access.authenticator import Authenticator
     from penstock.access.identity import Identity, Right
     from penstock.core.clock import Alarm, Clock
     from penstock.core.errors import PenstockError
+    from penstock.doors.http.route import HttpProtocol
     from penstock.engine.fair_share import FairShare
 
 
@@ -122,7 +122,7 @@ class Request:
     )
     warns = True  #: the answer has room for a warning
 
-    def __init__(self, scope: Scope, proto: HTTPProtocol, bodies: Bodies, gate: Authenticator) -> None:
+    def __init__(self, scope: Scope, proto: HttpProtocol, bodies: Bodies, gate: Authenticator) -> None:
         self.scope = scope
         self._gate = gate
         self.warning = ""  #: what was ignored; the answer says so
