@@ -21,7 +21,6 @@ from penstock.store.contract import Search
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.core.job import Job
     from penstock.core.reservations import Permit
     from penstock.engine.engine import Engine
     from penstock.engine.sharding.engine import AnyEngine, ShardedEngine
@@ -45,8 +44,7 @@ class Naming(Pushing):
         allowed = permit if permit.tickets or permit.afar else None
         some = self._part._replace(jobs=[item.new for item in items])
         await self._engines[shard].run(Publish(self._entry, [some], allowed, rows=len(self._part.jobs)))
-        nobody = cast("Job", None)  # nobody wants to know which jobs they became
-        self._answers.update((item.place, nobody) for item in items)
+        self._answers.update((item.place, None) for item in items)
 
 
 class Publisher(PeriodicService):
