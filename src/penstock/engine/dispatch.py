@@ -71,7 +71,6 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     name_registry.Withdraw: name_registry.withdraw,
     name_registry.ForgetNames: name_registry.forget_names,
     name_registry.ListNames: name_registry.list_names,
-    name_registry.PutNames: name_registry.put_names,
     settle.Renew: settle.renew,
     settle_by_id.RenewById: settle_by_id.renew_by_id,
     settle.ReportProgress: settle.report_progress,

@@ -9,13 +9,12 @@ import msgspec
 import structlog
 
 from penstock.core import ids, limits
-from penstock.core.clock import settle
+from penstock.core.clock import pause, settle
 from penstock.core.errors import PenstockError
 from penstock.core.events import EventKind
 from penstock.core.webhook import EVENT_NAMES, DeliveryProgress
 from penstock.outbound.request import write
 from penstock.outbound.sender import NotDelivered
-from penstock.outbound.timing import pause
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
