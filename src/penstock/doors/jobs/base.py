@@ -24,7 +24,7 @@ from penstock.doors.http.namespace import NAME, check_namespace
 from penstock.doors.jobs.mapping import job_ref, token_value
 from penstock.doors.jobs.wire import ItemError
 from penstock.doors.wait_permission import Permission
-from penstock.engine.jobs.settle import LeaseRef
+from penstock.engine.jobs.settle import LEASE_GONE, LeaseRef
 from penstock.engine.jobs.update import MoveJob
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: What the contract has words for. Anything else is about the server: trying again may help, or the outcome is unknown.
-_OF_THE_JOB = (JobNotFound, JobQuarantined, StaleLease, WrongState, InvalidInput)
+_OF_THE_JOB = (*LEASE_GONE, JobQuarantined, InvalidInput)
 
 
 class JobsDoor:
@@ -164,7 +164,7 @@ def holds(texts: Sequence[str], tokens: Sequence[str | None] | None) -> list[Lea
 
 
 #: Why a job cannot be settled that the contract has words for.
-ABOUT_THE_JOB = (JobNotFound, WrongState, StaleLease, JobQuarantined)
+ABOUT_THE_JOB = (*LEASE_GONE, JobQuarantined)
 
 
 def _raise_ours(outcome: PenstockError | None) -> None:

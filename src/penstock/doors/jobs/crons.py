@@ -14,7 +14,7 @@ from penstock.doors.http.body import BodyReader
 from penstock.doors.http.route import Route
 from penstock.doors.jobs import wire
 from penstock.doors.jobs.base import JobsDoor, check_queue_name
-from penstock.doors.jobs.mapping import base_delay, cron_rules, dedup_of, take_payload
+from penstock.doors.jobs.mapping import base_delay, dedup_of, rules_of, take_payload
 from penstock.engine.queues.crons import RemoveCron, SaveCron
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _job_options(body: wire.CronJobBody, name: str | None) -> CronJobOptions:
         body.timeout or None,
         body.delay,
         _flags(body),
-        cron_rules(body),
+        rules_of(body),
         body.ttl or None,
         body.group_id,
         tuple(body.tags or ()),
@@ -84,34 +84,29 @@ async def find_cron(engine: AnyEngine, key: CronKey) -> Cron:
     return found
 
 
-def cron_view(cron: Cron) -> wire.CronView:
-    """Show when a cron runs."""
+def _schedule_fields(cron: Cron) -> tuple[str, str, str | None, int | None, int, str, str | msgspec.UnsetType]:
+    """Return the first fields of both views of a cron, in order."""
     schedule = cron.plan.schedule
-    return wire.CronView(
+    name = cron.plan.job.name or msgspec.UNSET
+    return (
         cron.key.name,
         cron.plan.queue,
         schedule.expression,
         schedule.every_ms,
         cron.next_run,
         schedule.timezone,
-        cron.plan.job.name or msgspec.UNSET,
+        name,
     )
+
+
+def cron_view(cron: Cron) -> wire.CronView:
+    """Show when a cron runs."""
+    return wire.CronView(*_schedule_fields(cron))
 
 
 def counted_cron_view(cron: Cron) -> wire.CountedCronView:
     """Show a cron."""
-    schedule = cron.plan.schedule
-    return wire.CountedCronView(
-        cron.key.name,
-        cron.plan.queue,
-        schedule.expression,
-        schedule.every_ms,
-        cron.next_run,
-        schedule.timezone,
-        cron.plan.job.name or msgspec.UNSET,
-        executions=cron.executions,
-        max_limit=cron.plan.max_limit,
-    )
+    return wire.CountedCronView(*_schedule_fields(cron), executions=cron.executions, max_limit=cron.plan.max_limit)
 
 
 class CronHandlers(JobsDoor):

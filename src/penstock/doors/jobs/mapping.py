@@ -175,7 +175,7 @@ def _with_rules(job: NewJob, body: PushBody, repeat: Repeat | None) -> NewJob:
         job,
         options=job.options if dedup is None else _options(body, repeat, dedup),
         unique_key=body.unique_key or body.debounce_id,
-        details=_rules(body),
+        details=rules_of(body),
         dedup=dedup,
         timestamp=body.timestamp,
     )
@@ -208,18 +208,8 @@ def base_delay(backoff: int | BackoffBody) -> int:
     return backoff if isinstance(backoff, int) else backoff.delay
 
 
-def _rules(body: PushBody) -> bytes | None:
-    rules = Details(
-        stall_timeout=body.stall_timeout or None,
-        stack_limit=body.stack_trace_limit,
-        keep_logs=body.keep_logs,
-        size_limit=body.size_limit,
-    )
-    return _encoded(rules, body.backoff)
-
-
-def cron_rules(body: CronJobBody) -> bytes | None:
-    """Return the rules that the jobs of a cron begin with; None if they have none."""
+def rules_of(body: PushBody | CronJobBody) -> bytes | None:
+    """Return the rules that a job, or the jobs of a cron, begin with; None if they have none."""
     rules = Details(
         stall_timeout=body.stall_timeout or None,
         stack_limit=body.stack_trace_limit,

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from penstock.core.errors import QueueMoving
-from penstock.core.events import EventKind
 from penstock.core.job import NewJob
 from penstock.core.queue import QueueKey
 from penstock.engine.command import Command
-from penstock.engine.jobs.build import build, start_apart
+from penstock.engine.jobs.build import build, create_queue, start_apart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,8 +117,7 @@ async def _keep_promise(work: UnitOfWork, promise: BufferedPush) -> None:
     key = QueueKey(promise.namespace, promise.queue)
     queue = work.tx.queue_find(key) or await work.tx.queue_open(key, must=True)
     if queue.created_at is None:
-        await work.tx.queue_save(queue, queue.settings, work.now_ms)
-        work.tell(EventKind.QUEUE_CREATED, queue)
+        await create_queue(work, queue)
     made = build(queue, promise.ids, promise.jobs, promise.at)
     start_apart(work, made, promise.jobs)
     work.pushed += len(made)

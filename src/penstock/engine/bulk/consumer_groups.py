@@ -17,12 +17,9 @@ from penstock.core import bulk_records, limits
 from penstock.core.bulk_records import BulkRecord, ConsumerGroup, EntryKind, Epoch, SliceRef, slice_name
 from penstock.core.errors import (
     EpochUnknown,
-    JobNotFound,
     LeasesLost,
     PenstockError,
-    StaleLease,
     TooMany,
-    WrongState,
 )
 from penstock.core.lifecycle import State
 from penstock.core.pool_shares import has_room, share_used
@@ -42,7 +39,7 @@ from penstock.engine.bulk.epoch_commands import (
 )
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.claim_waiters import abandon
-from penstock.engine.jobs.settle import Ack, LeaseRef, Release, Renew
+from penstock.engine.jobs.settle import LEASE_GONE, Ack, LeaseRef, Release, Renew
 from penstock.engine.maintenance.service import PeriodicService
 from penstock.store.contract import Search
 
@@ -450,7 +447,7 @@ class ConsumerGroups(PeriodicService):
             settlement = Renew(namespace, holds, [lease_ms] * len(holds))
         outcomes = await self._all.run(settlement)
         for outcome in outcomes:
-            if outcome is not None and not isinstance(outcome, (JobNotFound, WrongState, StaleLease)):
+            if outcome is not None and not isinstance(outcome, LEASE_GONE):
                 raise outcome
         return len(outcomes) - outcomes.count(None)
 

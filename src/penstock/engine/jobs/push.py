@@ -9,7 +9,6 @@ import msgspec
 from penstock.core import limits
 from penstock.core.bulk_records import BulkRecord, EntryKind
 from penstock.core.errors import InvalidInput, NameContested, NamespaceLimit, QueueFull
-from penstock.core.events import EventKind
 from penstock.core.job import (
     NEVER_LEASED,
     Job,
@@ -20,7 +19,7 @@ from penstock.core.job import (
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command, IfUnknown, Lane, QueueCommand
 from penstock.engine.jobs import dependencies
-from penstock.engine.jobs.build import build, build_one, make, start_apart
+from penstock.engine.jobs.build import build, build_one, create_queue, make, start_apart
 from penstock.engine.jobs.uniqueness import ExistingJobs
 from penstock.engine.prefetch.commands import withdraw_ready
 
@@ -214,8 +213,7 @@ async def push(engine: Engine, work: UnitOfWork, commands: Sequence[Push]) -> No
             work.refuse(command, QueueFull(queue.key, command.room))
             continue
         if queue.created_at is None:
-            await work.tx.queue_save(queue, queue.settings, work.now_ms)
-            work.tell(EventKind.QUEUE_CREATED, queue)
+            await create_queue(work, queue)
         if named:
             # Whoever has a name already is answered instead of a new job.
             jobs = []
@@ -270,8 +268,7 @@ async def push_across(engine: Engine, work: UnitOfWork, commands: Sequence[PushA
         for key, jobs in command.parts:
             queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
             if queue.created_at is None:
-                await work.tx.queue_save(queue, queue.settings, work.now_ms)
-                work.tell(EventKind.QUEUE_CREATED, queue)
+                await create_queue(work, queue)
             due = [_counted_from(new, late_ms) for new in jobs]
             if not any_special(due):
                 pushed.append(make(work, queue, due))
@@ -417,8 +414,7 @@ async def _push_staged(work: UnitOfWork, parts: Sequence[StagedChunk]) -> int:
     for part in parts:
         queue = work.tx.queue_find(part.queue) or await work.tx.queue_open(part.queue)
         if queue.created_at is None:
-            await work.tx.queue_save(queue, queue.settings, work.now_ms)
-            work.tell(EventKind.QUEUE_CREATED, queue)
+            await create_queue(work, queue)
         if part.is_plain:
             work.create(build(queue, work.serials(len(part.jobs)), part.jobs, work.now_ms), part.jobs, Arrow.ENQUEUE)
             work.pushed += len(part.jobs)
@@ -442,8 +438,7 @@ async def push_inside(work: UnitOfWork, pushes: Sequence[tuple[Queue, NewJob]]) 
     jobs: list[Job | None] = []
     for queue, new in pushes:
         if queue.created_at is None:
-            await work.tx.queue_save(queue, queue.settings, work.now_ms)
-            work.tell(EventKind.QUEUE_CREATED, queue)
+            await create_queue(work, queue)
         found, replaced = await names.find_or_tell(queue, new)
         if found is None:
             jobs.append(names.keep(await make_one(work, queue, new, names)))

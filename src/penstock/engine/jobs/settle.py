@@ -7,7 +7,7 @@ latest. Who comes too late changes nothing and is told so.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from penstock.core import limits
 from penstock.core.errors import JobNotFound, PenstockError, QueueMoving, StaleLease, WrongState
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: What became of one item of a batch: None if it was done, or why not.
 ItemOutcome = PenstockError | None
+#: Outcomes that say that the job does not have the lease any more.
+LEASE_GONE: Final = (JobNotFound, StaleLease, WrongState)
 
 
 class LeaseRef(NamedTuple):

@@ -86,25 +86,18 @@ class RenewById(ById):
 
 async def renew_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[RenewById]) -> None:
     """Apply a batch of heartbeats."""
-    find = await _finder(work, commands)
-    for command in commands:
-        outcomes: list[ItemOutcome] = []
-        for receipt in command.receipts:
-            job = find(receipt)
-            if job is None:
-                outcomes.append(_not_there(receipt))
-            elif isinstance(job, QueueMoving):
-                outcomes.append(job)
-            elif job.state != _ACTIVE:
-                outcomes.append(_not_in_hand(job))
-            else:
-                engine.handed.begin(work, job)
-                if receipt.lease_ms is None:
-                    work.move(job, Arrow.HEARTBEAT)
-                else:
-                    work.move(job, Arrow.RENEW, receipt.lease_ms)
-                outcomes.append(None)
-        work.answer(command, outcomes)
+
+    def renew(receipt: ClaimedJob, job: Job) -> ItemOutcome:
+        if job.state != _ACTIVE:
+            return _not_in_hand(job)
+        engine.handed.begin(work, job)
+        if receipt.lease_ms is None:
+            work.move(job, Arrow.HEARTBEAT)
+        else:
+            work.move(job, Arrow.RENEW, receipt.lease_ms)
+        return None
+
+    await _answer_each(work, commands, renew)
 
 
 async def ack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[AckById]) -> None:
@@ -145,6 +138,15 @@ async def ack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[AckById
 
 async def nack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[NackById]) -> None:
     """Apply a batch of failures."""
+
+    def fail(receipt: ClaimedJob, job: Job) -> ItemOutcome:
+        return _fail(engine, work, job, receipt.error)
+
+    await _answer_each(work, commands, fail)
+
+
+async def _answer_each(work: UnitOfWork, commands: Sequence[ById], act: Callable[[ClaimedJob, Job], ItemOutcome]) -> None:
+    """Act on every job that is on the queue that is meant. Answer each command with one outcome per receipt."""
     find = await _finder(work, commands)
     for command in commands:
         outcomes: list[ItemOutcome] = []
@@ -155,7 +157,7 @@ async def nack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[NackBy
             elif isinstance(job, QueueMoving):
                 outcomes.append(job)
             else:
-                outcomes.append(_fail(engine, work, job, receipt.error))
+                outcomes.append(act(receipt, job))
         work.answer(command, outcomes)
 
 
