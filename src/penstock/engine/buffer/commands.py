@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from penstock.engine.engine import Engine
     from penstock.engine.unit_of_work import UnitOfWork
-    from penstock.store.contract import FastTransaction
     from penstock.store.enqueue_log import LogRecord
 
 
@@ -70,7 +69,7 @@ class StoreOwnRecords(Command[None]):
 
 async def store_own_records(_engine: Engine, work: UnitOfWork, commands: Sequence[StoreOwnRecords]) -> None:
     """Apply a batch of records of other shards."""
-    tx = cast("FastTransaction", work.tx)
+    tx = work.fast_tx
     for command in commands:
         if _any_away(work, command.promises):
             work.refuse(command, QueueMoving())
@@ -91,7 +90,7 @@ def _any_away(work: UnitOfWork, promises: Sequence[BufferedPush]) -> bool:
 
 async def store_records(_engine: Engine, work: UnitOfWork, commands: Sequence[StoreRecords]) -> None:
     """Apply a batch of records."""
-    tx = cast("FastTransaction", work.tx)
+    tx = work.fast_tx
     for command in commands:
         if work.tx.away and any(_any_away(work, decode(record.body)) for record in command.records):
             work.refuse(command, QueueMoving())

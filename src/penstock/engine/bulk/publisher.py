@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -15,6 +15,7 @@ from penstock.core.queue import QueueKey
 from penstock.engine.bulk.stage_commands import Carry
 from penstock.engine.jobs.push import Publish, StagedChunk
 from penstock.engine.maintenance.service import PeriodicService
+from penstock.engine.sharding.engine import ShardedEngine
 from penstock.engine.sharding.push import Pushing
 from penstock.store.contract import Search
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.core.reservations import Permit
     from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import AnyEngine, ShardedEngine
+    from penstock.engine.sharding.engine import AnyEngine
     from penstock.engine.sharding.push import Item
 
 log = structlog.get_logger("penstock.stages")
@@ -58,7 +59,7 @@ class Publisher(PeriodicService):
     def __init__(self, engine: Engine, all_: AnyEngine, done: Callable[[], None]) -> None:
         super().__init__(engine)
         self._all = all_
-        self._fleet = None if len(all_.engines) == 1 else cast("ShardedEngine", all_)
+        self._fleet = all_ if isinstance(all_, ShardedEngine) and len(all_.engines) > 1 else None
         self._done = done
         self._damaged: set[int] = set()  #: drafts
 

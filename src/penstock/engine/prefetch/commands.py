@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
 from penstock.core.errors import QueueMoving
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from penstock.engine.engine import Engine
     from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLease
     from penstock.engine.unit_of_work import UnitOfWork
-    from penstock.store.contract import FastTransaction
-
-
-def _fast(work: UnitOfWork) -> FastTransaction:
-    return cast("FastTransaction", work.tx)
 
 
 def may_be_hot(settings: QueueSettings) -> bool:
@@ -143,7 +138,7 @@ async def prefetch(engine: Engine, work: UnitOfWork, commands: Sequence[Prefetch
 
 async def _announce(engine: Engine, work: UnitOfWork, queue: Queue) -> bool:
     """Let everybody know that a queue has a ready list from now on; False if Redis fails."""
-    tx = _fast(work)
+    tx = work.fast_tx
     if not await tx.hot_lock() and not (engine.fast is not None and await engine.fast.begin_lists(work.tx.generation)):
         return False
     await tx.hot_add(queue)
@@ -152,7 +147,7 @@ async def _announce(engine: Engine, work: UnitOfWork, queue: Queue) -> bool:
 
 async def _set_aside(work: UnitOfWork, command: Prefetch, queue: Queue, epoch: int) -> SetAside:
     """Lease the best jobs for a ready list that was announced before this transaction."""
-    tx = _fast(work)
+    tx = work.fast_tx
     jobs: list[Delivery] = []
     await work.flush()
     if may_be_hot(queue.settings):
@@ -188,7 +183,7 @@ async def take_back(_engine: Engine, work: UnitOfWork, commands: Sequence[TakeBa
             if job is not None and job.state == State.ACTIVE and job.token == token and job.started_at is None:
                 work.move(job, Arrow.RELEASE)
         if command.queue_number is not None and command.epoch is not None:
-            await _fast(work).hot_remove(command.queue_number, command.epoch)
+            await work.fast_tx.hot_remove(command.queue_number, command.epoch)
         work.answer(command, None)
 
 
@@ -210,19 +205,19 @@ async def record_leases(_engine: Engine, work: UnitOfWork, commands: Sequence[Re
 async def abandon(_engine: Engine, work: UnitOfWork, commands: Sequence[Abandon]) -> None:
     """Give up a generation, once."""
     for command in commands:
-        given_up = bool(work.tx.hot) and await _fast(work).abandon(command.generation)
+        given_up = bool(work.tx.hot) and await work.fast_tx.abandon(command.generation)
         work.answer(command, given_up)
 
 
 async def reclaim(engine: Engine, work: UnitOfWork, commands: Sequence[Reclaim]) -> None:
     """Release what nobody will hand out."""
     for command in commands:
-        found = await _fast(work).job_set_aside(work.steady_ms, limits.fast_grace_ms, limits.slice_jobs_max)
+        found = await work.fast_tx.job_set_aside(work.steady_ms, limits.fast_grace_ms, limits.slice_jobs_max)
         for each in found:
             work.move(work.track(each), Arrow.RELEASE)
         if work.tx.lost:
             await work.flush()
-            for number in await _fast(work).lost_remove():
+            for number in await work.fast_tx.lost_remove():
                 key = work.tx.queue_by_number(number).key
                 work.after_commit.append(partial(engine.room.nudge_at, key, work.steady_ms))
         work.answer(command, len(found))
@@ -231,7 +226,7 @@ async def reclaim(engine: Engine, work: UnitOfWork, commands: Sequence[Reclaim])
 async def noted(_engine: Engine, work: UnitOfWork, commands: Sequence[Noted]) -> None:
     """Let the others know that they need not wait for this server."""
     for command in commands:
-        await _fast(work).generation_noted(command.generation)
+        await work.fast_tx.generation_noted(command.generation)
         work.answer(command, None)
 
 
