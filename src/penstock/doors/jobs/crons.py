@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.core.cron import CronJobOptions, CronKey, CronPlan
+from penstock.core.cron import CronJobTemplate, CronKey, CronPlan
 from penstock.core.errors import CronNotFound, InvalidInput
 from penstock.core.job import JobFlag
 from penstock.core.schedule import parse
@@ -18,7 +18,7 @@ from penstock.doors.jobs.wire import replies, requests
 from penstock.engine.queues.crons import RemoveCron, SaveCron
 
 if TYPE_CHECKING:
-    from penstock.core.cron import Cron
+    from penstock.core.cron import CronRecord
     from penstock.doors.http.request import ApiRequest
     from penstock.engine.sharding.engine import AnyEngine
 
@@ -51,8 +51,8 @@ def save_command(namespace: str, body: requests.CronBody) -> SaveCron:
     return SaveCron(CronKey(namespace, body.name), plan, data, immediately=body.immediately)
 
 
-def _job_options(body: requests.CronJobBody, name: str | None) -> CronJobOptions:
-    return CronJobOptions(
+def _job_options(body: requests.CronJobBody, name: str | None) -> CronJobTemplate:
+    return CronJobTemplate(
         body.max_attempts or 3,
         base_delay(body.backoff),
         body.timeout or None,
@@ -76,7 +76,7 @@ def _flags(body: requests.CronJobBody) -> int:
     return sum(flag for wanted, flag in chosen if wanted)
 
 
-async def find_cron(engine: AnyEngine, key: CronKey) -> Cron:
+async def find_cron(engine: AnyEngine, key: CronKey) -> CronRecord:
     """Return a cron. Raises CronNotFound."""
     found = await engine.store.cron_get(key)
     if found is None:
@@ -84,19 +84,19 @@ async def find_cron(engine: AnyEngine, key: CronKey) -> Cron:
     return found
 
 
-def _schedule_fields(cron: Cron) -> tuple[str, str, str | None, int | None, int, str, str | msgspec.UnsetType]:
+def _schedule_fields(cron: CronRecord) -> tuple[str, str, str | None, int | None, int, str, str | msgspec.UnsetType]:
     """Return the first fields of both views of a cron, in order."""
     schedule = cron.plan.schedule
     name = cron.plan.job.name or msgspec.UNSET
     return cron.key.name, cron.plan.queue, schedule.expression, schedule.every_ms, cron.next_run, schedule.timezone, name
 
 
-def cron_view(cron: Cron) -> replies.CronView:
+def cron_view(cron: CronRecord) -> replies.CronView:
     """Show when a cron runs."""
     return replies.CronView(*_schedule_fields(cron))
 
 
-def counted_cron_view(cron: Cron) -> replies.CountedCronView:
+def counted_cron_view(cron: CronRecord) -> replies.CountedCronView:
     """Show a cron."""
     return replies.CountedCronView(*_schedule_fields(cron), executions=cron.executions, max_limit=cron.plan.max_limit)
 

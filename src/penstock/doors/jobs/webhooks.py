@@ -14,7 +14,7 @@ from penstock.doors.jobs.wire.replies import Ok
 from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWebhook
 
 if TYPE_CHECKING:
-    from penstock.core.webhook import Webhook
+    from penstock.core.webhook import WebhookRecord
     from penstock.doors.http.request import ApiRequest
     from penstock.engine.sharding.engine import AnyEngine
     from penstock.outbound.guard import Guard
@@ -83,7 +83,7 @@ class WebhookHandlers(JobsDoor):
         )
 
 
-def webhook_view(webhook: Webhook) -> webhook_wire.WebhookView:
+def webhook_view(webhook: WebhookRecord) -> webhook_wire.WebhookView:
     """Show a webhook, but not its secret."""
     return webhook_wire.WebhookView(
         id=ids.to_uuid(webhook.id),

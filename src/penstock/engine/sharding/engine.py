@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.job import Job
     from penstock.core.pool_shares import Shares
-    from penstock.core.webhook import Webhook
+    from penstock.core.webhook import WebhookRecord
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.engine import Engine
     from penstock.engine.jobs.settle import ItemOutcome
@@ -544,11 +544,11 @@ class ShardedEngine:
 
     # Webhooks: registered where their events happen, under one id.
 
-    async def _add_webhook(self, command: AddWebhook) -> Webhook:
+    async def _add_webhook(self, command: AddWebhook) -> WebhookRecord:
         if command.queue is not None:
             key = QueueKey(command.namespace, command.queue)
 
-            async def attempt() -> Webhook:
+            async def attempt() -> WebhookRecord:
                 if not self._is_here(key):
                     raise QueueMoving
                 return await self.of(key).run(copy.copy(command))
