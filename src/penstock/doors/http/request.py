@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 from penstock.core import limits
 from penstock.core.errors import BodyTooLarge, BodyTooSlow, InvalidInput, ShuttingDown, TargetTooLong, TooMany
 from penstock.core.job import DEFAULT_NAMESPACE
+from penstock.doors.http.namespace import namespace_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -79,6 +80,7 @@ class Request:
         "_sender",
         "has_turn",
         "header",
+        "headers",
         "held",
         "scope",
         "tenant",
@@ -97,7 +99,8 @@ class Request:
         self.has_turn = False  #: it is one of the large requests of its namespace in progress
         self._proto = proto
         self._bodies = bodies
-        self.header: Any = scope.headers.get  #: ``header(name, default)``, the name in lower case
+        self.headers: Any = scope.headers  #: kept, because each look at those of the scope copies them
+        self.header: Any = self.headers.get  #: ``header(name, default)``, the name in lower case
 
     async def body(self, most: int = limits.body_bytes_max) -> bytes:
         """Read the whole body. Raises BodyTooLarge before, or as soon as, it is over ``most`` bytes.
@@ -193,7 +196,7 @@ class Request:
     async def _chunks(self, most: int) -> bytes:
         """Read a body whose length was not announced."""
         is_second = self.scope.http_version.startswith("2")
-        if not is_second and "transfer-encoding" not in self.scope.headers:
+        if not is_second and "transfer-encoding" not in self.headers:
             return b""
         chunks: list[bytes] = []
         size = ends = 0
@@ -310,6 +313,10 @@ class Request:
     @identity.setter
     def identity(self, identity: Identity) -> None:
         self._identity = identity
+
+    def namespace(self) -> str:
+        """Return the namespace that the headers choose. Raises InvalidInput."""
+        return namespace_in(self.headers)
 
     def allow(self, namespace: str, right: Right) -> None:
         """Raise Forbidden unless who asks has a right in a namespace."""

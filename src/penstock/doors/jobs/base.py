@@ -20,7 +20,7 @@ from penstock.core.errors import (
 )
 from penstock.core.queue import QueueKey
 from penstock.doors.http.errors import Refused
-from penstock.doors.http.namespace import NAME, check_namespace, namespace_in
+from penstock.doors.http.namespace import NAME
 from penstock.doors.jobs.mapping import job_ref, token_value
 from penstock.doors.jobs.wire import ItemError
 from penstock.doors.wait_permission import Permission
@@ -65,8 +65,7 @@ class JobsDoor:
 
     def namespace(self, req: Request) -> str:
         """Return the namespace a request is about: the header X-Namespace, or the default one."""
-        name: str | None = req.header("x-namespace")
-        return namespace_in(req.scope.headers) if name is None else check_namespace(name)
+        return req.namespace()
 
     def queue_key(self, req: Request, name: str) -> QueueKey:
         """Return the queue a request is about. A queue that exists has a valid name."""

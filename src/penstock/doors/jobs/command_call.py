@@ -98,6 +98,10 @@ class CommandCall:
         """Return what a request would have as a header: the namespace, and nothing else."""
         return self.session.namespace if name == "x-namespace" else default
 
+    def namespace(self) -> str:
+        """Return the namespace of the session."""
+        return self.session.namespace
+
     async def body(self) -> bytes:
         """Return the fields as JSON."""
         if type(self.message) is TextMessage:
