@@ -121,10 +121,8 @@ class Batcher:
         if beside is not None and (self._parted or beside.running is not None):
             self._do_beside(beside, command)
         else:
-            pending = self._pending
-            if not pending:
+            if self._pending.add(command):
                 self._since = self._clock.stopwatch()
-            pending.add(command)
             if self._running is None:
                 self._running = self._loop.create_task(self._run(), name="penstock-batcher")
         future = command.future = self._loop.create_future()
@@ -193,9 +191,8 @@ class Batcher:
         return batch
 
     def _do_beside(self, lane: Beside, command: AnyCommand) -> None:
-        if not lane.pending:
+        if lane.pending.add(command):
             lane.since = self._clock.stopwatch()
-        lane.pending.add(command)
         if lane.running is None:
             lane.running = self._loop.create_task(self._run_beside(lane), name="penstock-batcher-beside")
 

@@ -185,10 +185,20 @@ def _by_verb(batch: Sequence[AnyCommand]) -> dict[type[AnyCommand], list[Any]]:
 
 
 async def _before_sweep(engine: Engine, work: UnitOfWork, by_verb: dict[type[AnyCommand], list[Any]]) -> None:
-    for verb, function in BEFORE_SWEEP.items():
-        commands = by_verb.get(verb)
-        if commands:
-            await function(engine, work, commands)
+    verbs = list(by_verb)
+    if len(verbs) > 1:
+        verbs.sort(key=_place_of)
+    for verb in verbs:
+        function = BEFORE_SWEEP.get(verb)
+        if function is not None:
+            await function(engine, work, by_verb[verb])
+
+
+_places = {verb: place for place, verb in enumerate(BEFORE_SWEEP)}
+
+
+def _place_of(verb: type[AnyCommand]) -> int:
+    return _places.get(verb, 0)
 
 
 def _without_away(work: UnitOfWork, batch: Sequence[AnyCommand]) -> list[AnyCommand]:

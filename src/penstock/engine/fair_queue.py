@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: A line gets this part of a batch before it is the turn of the next one.
 _TURNS_OF_BATCH: Final = 8
+#: Up to this weight, a command costs what it says.
+_LIGHT: Final = 32
 
 
 class NamespaceQueue:
@@ -35,7 +37,7 @@ class NamespaceQueue:
 
 
 class FairQueue:
-    """Commands that wait for the same lane. ``weigh`` returns what a command costs, about as many units as it has jobs.
+    """Commands that wait for the same lane. ``weigh`` returns what a heavy command costs, about as many units as it has jobs.
 
     ``now`` returns seconds: after a batch in which several namespaces had to share, batches stay small for a while, so that the
     next command of a namespace that asks for little does not meet a long one. While ``share`` says that several namespaces are
@@ -57,11 +59,16 @@ class FairQueue:
     def __len__(self) -> int:
         return len(self._fresh) + self._sorted
 
-    def add(self, command: AnyCommand) -> None:
-        """Have a command wait. Raises TooMany if too many do: all of them, or those of its namespace."""
-        if len(self._fresh) + self._sorted >= limits.pending_commands_namespace_max:
+    def add(self, command: AnyCommand) -> bool:
+        """Have a command wait; return whether nothing else does.
+
+        Raises TooMany if too many wait: of all commands, or of those of its namespace.
+        """
+        waiting = len(self._fresh) + self._sorted
+        if waiting >= limits.pending_commands_namespace_max:
             self._check_room(command)
         self._fresh.append(command)
+        return not waiting
 
     def put_first(self, commands: Iterable[AnyCommand]) -> None:
         """Have commands wait again that were in a batch, and were not done."""
@@ -102,10 +109,13 @@ class FairQueue:
         """Tell whether there is enough for a batch."""
         if self._sorted:
             return True
-        fresh, weigh = self._fresh, self._weigh
-        while self._weighed < len(fresh):
-            self._weight += weigh(fresh[self._weighed])
-            self._weighed += 1
+        fresh, weighed = self._fresh, self._weighed
+        if weighed < len(fresh):
+            total = self._weight
+            for command in fresh[weighed:] if weighed else fresh:
+                weight = command.weight()
+                total += weight if weight <= _LIGHT else self._weigh(command)
+            self._weighed, self._weight = len(fresh), total
         return self._weight >= self._bound() or len(fresh) >= limits.batch_commands_max
 
     def take(self) -> list[AnyCommand]:
