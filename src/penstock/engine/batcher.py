@@ -60,8 +60,8 @@ class Beside:
 class Batcher:
     """One per store. ``apply`` decides a batch of commands inside a transaction; ``apply_beside`` one next to another.
 
-    ``wants_alone`` tells whether the next batch of the main lane has something to do that needs to be alone. ``weigh`` returns
-    what a command costs, see ``FairQueue``.
+    ``wants_alone`` tells whether the next batch of the main lane has something to do that needs to be alone. ``weigh``: see
+    ``FairQueue``.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Batcher:
         *,
         apply_beside: Callable[[UnitOfWork, list[AnyCommand]], Awaitable[None]],
         wants_alone: Callable[[], bool],
-        weigh: Callable[[AnyCommand], int],
+        weigh: Callable[[AnyCommand, int], int],
         share: FairShare,
         durability: Durability,
         sync_interval_ms: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.engine")
 
 T = TypeVar("T")
-#: Jobs that are asked for, beyond which it is looked whether they are there before a batch is formed.
-_MANY: Final = 32
 
 
 class Engine:
@@ -325,10 +323,9 @@ class Engine:
         except KeyError:  # made by another server a moment ago, so nobody waits at it here
             return None
 
-    def _weigh(self, command: AnyCommand) -> int:
-        """Return what a command costs. A claim for many jobs costs little where there are few."""
-        weight = command.weight()
-        if weight > _MANY and type(command) is Claim:
+    def _weigh(self, command: AnyCommand, weight: int) -> int:
+        """Return what a heavy command costs. A claim for many jobs costs little where there are few."""
+        if type(command) is Claim:
             queue = self.store.queue_find(command.queue)
             weight = max(1, 0 if queue is None else min(weight, self.store.counts(queue).waiting))
         return weight

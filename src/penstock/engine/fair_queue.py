@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: A line gets this part of a batch before it is the turn of the next one.
 _TURNS_OF_BATCH: Final = 8
-#: Up to this weight, a command costs what it says.
+#: Up to this weight, a command costs what it says: nothing is looked up for it.
 _LIGHT: Final = 32
 
 
@@ -37,14 +37,17 @@ class NamespaceQueue:
 
 
 class FairQueue:
-    """Commands that wait for the same lane. ``weigh`` returns what a heavy command costs, about as many units as it has jobs.
+    """Commands that wait for the same lane. A command says what it costs: about as many units as it has jobs.
 
+    ``weigh`` is given what a heavy command says, and returns what it costs as things are.
     ``now`` returns seconds: after a batch in which several namespaces had to share, batches stay small for a while, so that the
     next command of a namespace that asks for little does not meet a long one. While ``share`` says that several namespaces are
     active, batches are small too.
     """
 
-    def __init__(self, weigh: Callable[[AnyCommand], int], now: Callable[[], float], share: FairShare | None = None) -> None:
+    def __init__(
+        self, weigh: Callable[[AnyCommand, int], int], now: Callable[[], float], share: FairShare | None = None
+    ) -> None:
         self._share = share
         self._weigh = weigh
         self._now = now
@@ -82,7 +85,7 @@ class FairQueue:
             if namespace is None:
                 self._first.appendleft(command)
             else:
-                self._line(namespace).commands.appendleft((command, self._weigh(command)))
+                self._line(namespace).commands.appendleft((command, self._cost(command)))
 
     def take_out(self, lanes: Container[int]) -> list[AnyCommand]:
         """Take out what may be done in other lanes, in order within each namespace."""
@@ -114,7 +117,7 @@ class FairQueue:
             total = self._weight
             for command in fresh[weighed:] if weighed else fresh:
                 weight = command.weight()
-                total += weight if weight <= _LIGHT else self._weigh(command)
+                total += weight if weight <= _LIGHT else self._weigh(command, weight)
             self._weighed, self._weight = len(fresh), total
         return self._weight >= self._bound() or len(fresh) >= limits.batch_commands_max
 
@@ -129,7 +132,7 @@ class FairQueue:
         if self._lines:
             bound = self._bound()
             # However much there is of what waits in no line, what does gets on.
-            self._take_turns(batch, max(bound - sum(map(self._weigh, batch)), bound // _TURNS_OF_BATCH), bound)
+            self._take_turns(batch, max(bound - sum(map(self._cost, batch)), bound // _TURNS_OF_BATCH), bound)
         self._sorted -= len(batch)
         return batch
 
@@ -163,12 +166,16 @@ class FairQueue:
             if namespace is None:
                 self._first.append(command)
             else:
-                self._line(namespace).commands.append((command, self._weigh(command)))
+                self._line(namespace).commands.append((command, self._cost(command)))
         self._sorted += len(self._fresh)
         self._fresh = []
         self._weighed = self._weight = 0
         if len(self._lines) > 1:
             self._small_until = self._now() + limits.batch_shared_ms / 1000
+
+    def _cost(self, command: AnyCommand) -> int:
+        weight = command.weight()
+        return weight if weight <= _LIGHT else self._weigh(command, weight)
 
     def _line(self, namespace: str) -> NamespaceQueue:
         line = self._lines.get(namespace)
