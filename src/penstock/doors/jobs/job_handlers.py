@@ -328,7 +328,7 @@ class JobHandlers(JobsDoor):
     async def update_data(self, req: Request, id: str) -> wire.Ok:
         body = await DATA.read(req)
         await in_slices(value_steps(body.data))
-        data = take_payload(body.data, depth_known=_is_large(body.data))
+        data = take_payload(body.data, _is_large(body.data))
         command = EditData(self.namespace(req), job_ref(id), data)
         await in_other_words(self.engine.run(command), CANNOT_UPDATE)
         return wire.Ok()

@@ -81,10 +81,10 @@ def token_value(text: str | None) -> int | None:
     return ids.from_uuid(text) or NO_TOKEN if text else None
 
 
-def take_payload(raw: Raw, *, depth_known: bool = False) -> bytes:
+def take_payload(raw: Raw, depth_known: bool = False) -> bytes:
     """Take a payload out of a body, byte for byte. Raises PayloadTooLarge, or InvalidInput if it is nested too deeply.
 
-    ``depth_known``: its depth was checked before.
+    ``depth_known``: its depth was checked before. Not a keyword: calls to a function that has one take longer.
     """
     data = bytes(raw)
     # The same as take_json, written out: this is the innermost part of a bulk push.
@@ -113,12 +113,13 @@ def value_steps(raw: Raw) -> Steps[None]:
 def job_steps(body: PushBody) -> Steps[NewJob]:
     """Turn a body of any size into what the engine pushes, in steps. Raises InvalidInput."""
     yield from value_steps(body.data)
-    return new_job(body, depth_known=len(memoryview(body.data)) > limits.small_body_bytes)
+    return new_job(body, take_payload(body.data, len(memoryview(body.data)) > limits.small_body_bytes))
 
 
-def new_job(body: PushBody, *, depth_known: bool = False) -> NewJob:
-    """Turn a body into what the engine pushes. Raises InvalidInput. ``depth_known``: see ``take_payload``."""
-    data = take_payload(body.data, depth_known=depth_known)
+def new_job(body: PushBody, data: bytes | None = None) -> NewJob:
+    """Turn a body into what the engine pushes. Raises InvalidInput. ``data``: its payload, if that was taken before."""
+    if data is None:
+        data = take_payload(body.data)
     in_flow = body.depends_on or body.children_ids or body.parent_id
     repeat = None if body.repeat is None else _repeat(body.repeat)
     # Asking first is cheaper than a call that finds nothing, and nearly all jobs have none of these.
