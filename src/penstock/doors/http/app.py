@@ -229,9 +229,12 @@ class HttpApp:
         if not self._gate.is_open:  # some handlers check rights later; no request may wait in the line of others
             tenant = request.identity.tenant(tenant)
         request.tenant = tenant
-        place = self._share.begin(tenant)
-        if place is None and self._share.shared:
-            self._share.enter(tenant)
+        share = self._share
+        if tenant == share.only:
+            return None
+        place = share.begin(tenant)
+        if place is None and share.shared:
+            share.enter(tenant)
         return place
 
     async def _go_on(self, method: str, proto: HTTPProtocol, answer: Stream | File) -> None:

@@ -49,7 +49,7 @@ class BodyReader(Generic[T]):
     async def read(self, req: Request) -> T:
         """Read a body that must be there."""
         body = await req.body()
-        sound = self._sound(body)
+        sound = self.sound(body)
         return await in_slices(self.steps(body)) if sound is None else sound
 
     async def read_optional(self, req: Request) -> T:
@@ -57,15 +57,15 @@ class BodyReader(Generic[T]):
         body = await req.body()
         if not body.strip():
             body = b"{}"
-        sound = self._sound(body)
+        sound = self.sound(body)
         return await in_slices(self.steps(body)) if sound is None else sound
 
     async def take(self, body: bytes) -> T:
         """Turn bytes into the shape, in slices if that takes long. Raises InvalidInput in the contract's words."""
-        sound = self._sound(body)
+        sound = self.sound(body)
         return await in_slices(self.steps(body)) if sound is None else sound
 
-    def _sound(self, body: bytes) -> T | None:
+    def sound(self, body: bytes) -> T | None:
         """Turn few bytes into the shape, in one step; None if they are many, or have to be looked at field by field.
 
         Raises InvalidInput. There is no coroutine for this, because nearly all requests need nothing else.
@@ -83,7 +83,7 @@ class BodyReader(Generic[T]):
 
     def parse(self, body: bytes) -> T:
         """Turn bytes that are known to be few into the shape. Raises InvalidInput in the contract's words."""
-        sound = self._sound(body)
+        sound = self.sound(body)
         return at_once(self.steps(body)) if sound is None else sound
 
     def steps(self, body: bytes, flawed: Callable[[str, msgspec.Raw], None] | None = None) -> Steps[T]:

@@ -316,7 +316,7 @@ class Request:
 
     def namespace(self) -> str:
         """Return the namespace that the headers choose. Raises InvalidInput."""
-        return namespace_in(self.headers)
+        return namespace_in(self.headers) if "x-namespace" in self.headers else DEFAULT_NAMESPACE
 
     def allow(self, namespace: str, right: Right) -> None:
         """Raise Forbidden unless who asks has a right in a namespace."""

@@ -48,9 +48,9 @@ class FieldCheck(Generic[T]):
                 item: type[msgspec.Struct] = each.item_type.cls
                 _strict[item.__mro__[1]] = msgspec.json.Decoder(item).decode
 
-    def sound(self, req: Request, body: bytes) -> T | None:
-        """Read a small body in one step; None if it is large or not perfect, or the answer has no room for a warning."""
-        if not req.warns or len(body) > limits.small_body_bytes:
+    def sound(self, body: bytes) -> T | None:
+        """Read a small body in one step; None if it is large or not perfect."""
+        if len(body) > limits.small_body_bytes:
             return None
         try:
             if not body.isascii():

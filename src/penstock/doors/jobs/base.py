@@ -69,7 +69,7 @@ class JobsDoor:
 
     def queue_key(self, req: Request, name: str) -> QueueKey:
         """Return the queue a request is about. A queue that exists has a valid name."""
-        key = QueueKey(self.namespace(req), name)
+        key = QueueKey(req.namespace(), name)
         if self.store.queue_find(key) is None:
             check_queue_name(name)
         return key

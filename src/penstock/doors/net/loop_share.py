@@ -34,17 +34,16 @@ class LoopShare:
         self._next = 0  #: how many go on in the next round
         self._waiting = 0  #: in the line, or due in the next round
 
-    @property
-    def is_free(self) -> bool:
-        """Tell whether a command can begin without asking for a turn. Nobody overtakes those who wait."""
+    def has_turn(self) -> bool:
+        """Tell whether a command may begin at once; otherwise wait for a ``turn``. Nobody overtakes those who wait."""
+        if self._round is None:  # nothing else was done in this round
+            self._begin()
+            return True
         return not self._waiting and self.now() < self.ends_at
 
     async def turn(self) -> None:
-        """Return when it may go on: at once if nothing else was done in this round."""
-        if self._round is None:
-            self._begin()
-            return
-        if self.is_free:
+        """Return when a command may begin."""
+        if self.has_turn():
             return
         self._waiting += 1
         try:
