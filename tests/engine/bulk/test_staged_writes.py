@@ -17,7 +17,6 @@ from penstock.core.errors import CommitUnknown, InvalidInput, QuotaExceeded, Sta
 from penstock.core.queue import QueueKey
 from penstock.engine.bulk.staged_writes import PackedRows, StagedWrites
 from penstock.engine.engine import Engine
-from penstock.server.auth import meter
 from penstock.store.contract import Search
 from penstock.store.sqlite import SqliteStore
 from tests.support.engines import push
@@ -28,13 +27,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.clock import ManualClock
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.context import ServerContext
 
 pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def stages_of(engine: AnyEngine) -> AsyncIterator[StagedWrites]:
+async def stages_of(engine: ServerContext) -> AsyncIterator[StagedWrites]:
     stages = StagedWrites(engine)
     stages.start()
     await settle()
@@ -50,7 +49,7 @@ def rows(count: int, queue: str = "mail", chunk: int = 10, **columns: object) ->
     ]
 
 
-def waiting(engine: AnyEngine, queue: str = "mail") -> int:
+def waiting(engine: ServerContext, queue: str = "mail") -> int:
     found = engine.store.queue_find(QueueKey("default", queue))
     return 0 if found is None else engine.store.counts(found).waiting
 
@@ -61,7 +60,7 @@ async def pass_wall(clock: ManualClock, ms: int) -> None:
     await clock.advance(limits.MINUTE_MS + limits.SECOND_MS)
 
 
-async def left(engine: AnyEngine) -> list[int]:
+async def left(engine: ServerContext) -> list[int]:
     """Count what is kept of staged writes, by kind."""
     kinds = (EntryKind.STAGE, EntryKind.DRAFT, EntryKind.DUE, EntryKind.OPEN)
     return [sum([len(await each.store.entry_list(Search(kind))) for each in engine.engines]) for kind in kinds]
@@ -244,7 +243,7 @@ async def test_rows_follow_a_queue_to_another_shard(tmp_path: Path, clock: Manua
 class _Elsewhere:
     """A fleet in which all queues are on one shard."""
 
-    def __init__(self, fleet: AnyEngine, engine: Engine, asked: list[QueueKey]) -> None:
+    def __init__(self, fleet: ServerContext, engine: Engine, asked: list[QueueKey]) -> None:
         self.engines = fleet.engines
         self._engine = engine
         self._asked = asked
@@ -254,8 +253,8 @@ class _Elsewhere:
         return self._engine
 
 
+@pytest.mark.parametrize("quotas", [{"default": 10}])
 async def test_staged_rows_count_for_the_quota_of_their_namespace(engine: Engine, clock: ManualClock) -> None:
-    meter(engine, {"default": 10})
     async with stages_of(engine) as stages:
         await stages.stage("default", "t", 0, rows(6))
         with pytest.raises(QuotaExceeded, match="exceeded quota of 10"):

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.queue import Queue
-    from penstock.engine.command import Command
-    from penstock.engine.engine import Engine
+    from penstock.engine.command import Command, Submit
+    from penstock.engine.context import EngineContext
     from penstock.store.redis.buffer_copies import BufferCopies
 
 log = structlog.get_logger("penstock.buffer")
@@ -60,7 +60,7 @@ class EnqueueBuffer:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineContext,
         directory: Path,
         identity: Callable[[], str],
         buffers: BufferCopies | None,
@@ -73,7 +73,7 @@ class EnqueueBuffer:
         self._accept_loss = accept_loss
         self.wal: EnqueueLog | None = None  #: the log, once it is open
         self.buffers = buffers
-        self.route: Callable[[QueueKey], Engine] = lambda _queue: engine  #: which engine has a queue now
+        self.route: Callable[[QueueKey], EngineContext] = lambda _queue: engine  #: which engine has a queue now
         self._unstored: deque[tuple[LogRecord, dict[QueueKey, int]]] = deque()
         self._bytes = 0
         self._depths: dict[QueueKey, int] = {}
@@ -139,6 +139,16 @@ class EnqueueBuffer:
                 await self.buffers.forget(number, synced)  # their numbers are given to others now
 
     @property
+    def has_copies(self) -> bool:
+        """Whether there is a Redis for copies of the log; without one, no new pushes are buffered."""
+        return self.buffers is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the log is open."""
+        return self.wal is not None
+
+    @property
     def last_number(self) -> int:
         """Number of the newest record of the log; 0 if there is none."""
         return 0 if self.wal is None else self.wal.last
@@ -149,22 +159,22 @@ class EnqueueBuffer:
 
     # Taking.
 
-    def wrap(self, run: Callable[[Command[Any]], asyncio.Future[Any]]) -> Callable[[Command[Any]], asyncio.Future[Any]]:
-        """Return a way of running commands in which pushes to buffered queues are answered early."""
+    def stage(self, following: Submit) -> Submit:
+        """Return what answers pushes to buffered queues early, and gives all other commands to ``following``."""
 
         def buffered(command: Command[Any]) -> asyncio.Future[Any]:
             parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]
             if type(command) is Push:
                 if command.room is not None and self._may_hold(command.queue):
-                    return asyncio.ensure_future(self._push_within_room(command, run))
+                    return asyncio.ensure_future(self._push_within_room(command, following))
                 parts = ((command.queue, command.jobs),)
             elif type(command) is PushAcross:
                 parts = command.parts
             else:
-                return run(command)
+                return following(command)
             if not self.takes(parts):
-                return run(command)
-            return asyncio.ensure_future(self._promise_or_store(command, parts, run))
+                return following(command)
+            return asyncio.ensure_future(self._promise_or_store(command, parts, following))
 
         return buffered
 
@@ -172,7 +182,7 @@ class EnqueueBuffer:
         self,
         command: Push | PushAcross,
         parts: Sequence[tuple[QueueKey, Sequence[NewJob]]],
-        run: Callable[[Command[Any]], asyncio.Future[Any]],
+        following: Submit,
     ) -> Any:
         """Promise a push; store it directly if the disk of the log turns out to be full."""
         try:
@@ -180,18 +190,18 @@ class EnqueueBuffer:
         except StorageFull:
             if self.takes(parts):  # it was the database that is full
                 raise
-        return await run(command)
+        return await following(command)
 
     def _may_hold(self, key: QueueKey) -> bool:
         """Tell whether jobs of a queue may be promised here."""
         queue = self._engine.store.queue_find(key)
         return key in self._depths or (queue is not None and queue.settings.buffered)
 
-    async def _push_within_room(self, push: Push, run: Callable[[Command[Any]], asyncio.Future[Any]]) -> Any:
+    async def _push_within_room(self, push: Push, following: Submit) -> Any:
         parts = ((push.queue, push.jobs),)
         if self.takes(parts) and self._capacity.has_room(push):
-            return await self._promise_or_store(push, parts, run)  # which counts it before anything else happens
-        return await self._capacity.ask_database(push, run)
+            return await self._promise_or_store(push, parts, following)  # which counts it before anything else happens
+        return await self._capacity.ask_database(push, following)
 
     def takes(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]) -> bool:
         """Tell whether pushes may be answered early: all of them are to buffered queues, and plain."""
@@ -297,7 +307,7 @@ class EnqueueBuffer:
             return await self._engine.run(StoreRecords(wal, records, is_all=is_all))
         stored = 0
         for number, body in records:  # seldom, so one by one
-            elsewhere: dict[Engine, list[BufferedPush]] = {}
+            elsewhere: dict[EngineContext, list[BufferedPush]] = {}
             for promise in decode(body):
                 elsewhere.setdefault(self.route(QueueKey(promise.namespace, promise.queue)), []).append(promise)
             here = elsewhere.pop(self._engine, [])
@@ -386,7 +396,7 @@ class Flusher(PeriodicService):
 
     every_ms = 1_000
 
-    def __init__(self, buffer: EnqueueBuffer, engine: Engine) -> None:
+    def __init__(self, buffer: EnqueueBuffer, engine: EngineContext) -> None:
         super().__init__(engine)
         self._buffer = buffer
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ from penstock.core.errors import (
 from penstock.core.ids import SHARDS_MAX, from_uuid, shard_of, to_uuid
 from penstock.core.job import details_of
 from penstock.core.queue import QueueKey, Standing
+from penstock.engine.api import JobOutcome
 from penstock.engine.event_feed import EventFeed
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.claim_waiters import RecheckQueue
@@ -42,18 +43,17 @@ from penstock.engine.jobs.dead_letters import SettleDead
 from penstock.engine.jobs.dependencies import Adopt, CancelChildren, DropDependency
 from penstock.engine.jobs.flow_push import PushFlow, push_flow_on_shards
 from penstock.engine.jobs.push import Push, PushAcross
-from penstock.engine.jobs.result_waiters import JobOutcome
 from penstock.engine.jobs.settle import Ack, Renew, Settlement
 from penstock.engine.jobs.settle_by_id import AckById, NackById, RenewById
 from penstock.engine.jobs.update import AddLog, ClearLog, EditData, MoveJob
 from penstock.engine.queues.crons import RemoveCron, SaveCron
 from penstock.engine.queues.push_subscriptions import RemoveSubscription
 from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWebhook
-from penstock.engine.quota_check import metered
 from penstock.engine.sharding.name_registry import NameRegistry
 from penstock.engine.sharding.push import Pushing, is_plain
 from penstock.engine.sharding.rebalancer import Rebalancer
 from penstock.engine.sharding.remote_dependencies import Auditor, CancelIdle, Relayer
+from penstock.engine.submit import submit_chain
 from penstock.store.sharded import ShardedStore
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.pool_shares import Shares
     from penstock.core.webhook import Webhook
-    from penstock.engine.command import AnyCommand, Command
+    from penstock.engine.command import AnyCommand, Command, Submit
     from penstock.engine.engine import Engine
     from penstock.engine.jobs.settle import ItemOutcome
     from penstock.engine.maintenance.service import PeriodicService
-    from penstock.engine.quota_check import Admit, QuotaCheck
+    from penstock.engine.quota_check import QuotaCheck
     from penstock.engine.stats import EngineStats
     from penstock.engine.unit_of_work import JobRef
     from penstock.engine.worker_registry import WorkerRegistry
@@ -113,10 +113,20 @@ class ShardFeed(EventFeed):
 
 
 class ShardedEngine:
-    """See ``Engine`` for what each method promises. Made from engines that share a feed, statistics and workers."""
+    """See ``Engine`` for what each method promises. Made from engines that share a feed, statistics and workers.
+
+    ``quotas``: asked before pushes and before rows are staged. The engines have the same, and do not ask before pushes.
+    """
 
     def __init__(
-        self, engines: Sequence[Engine], feed: EventFeed, stats: EngineStats, workers: WorkerRegistry, clock: Clock
+        self,
+        engines: Sequence[Engine],
+        feed: EventFeed,
+        stats: EngineStats,
+        workers: WorkerRegistry,
+        clock: Clock,
+        *,
+        quotas: QuotaCheck | None = None,
     ) -> None:
         assert 0 < len(engines) <= SHARDS_MAX
         self.engines = tuple(engines)
@@ -129,9 +139,25 @@ class ShardedEngine:
         self._held: dict[AnyCommand, asyncio.Task[None]] = {}  #: about queues that are on their way to another shard
         for engine in engines:
             engine.when_away(self._send_on)
-        self.quotas: QuotaCheck | None = None  #: asked before rows are staged
+            if engine.buffer is not None:
+                engine.buffer.route = self.of
+        self.quotas = quotas  #: asked before rows are staged
+        #: Runs a command; awaiting it gives the answer, or raises why there is none.
+        self.run: Submit = submit_chain(self._run_on_shards, quotas=quotas)
         self.rebalancer = Rebalancer(self)
-        self._split: dict[type[AnyCommand], Callable[[Any], Awaitable[Any]]] = {
+        self._split = self._split_table()
+        self.relayers = [Relayer(engine, [other for other in engines if other is not engine]) for engine in engines]
+        for engine, relayer in zip(engines, self.relayers, strict=True):
+            engine.signals.relays_written.subscribe(relayer.wake)
+        self._keepers: list[PeriodicService] = [
+            *self.relayers,
+            *(Auditor(engine, engines, self.store.shards_of) for engine in engines),
+            *(NameRegistry(engine, engines) for engine in engines),
+        ]
+
+    def _split_table(self) -> dict[type[AnyCommand], Callable[[Any], Awaitable[Any]]]:
+        """Return what runs the commands that are not about one queue."""
+        return {
             SaveCron: self._save_cron,
             RemoveCron: self._remove_cron,
             AddWebhook: self._add_webhook,
@@ -152,14 +178,6 @@ class ShardedEngine:
             RenewById: self._by_id,
             SettleDead: self._settle_dead,
         }
-        self.relayers = [Relayer(engine, [other for other in engines if other is not engine]) for engine in engines]
-        for engine, relayer in zip(engines, self.relayers, strict=True):
-            engine.wake_relays = relayer.wake
-        self._keepers: list[PeriodicService] = [
-            *self.relayers,
-            *(Auditor(engine, engines, self.store.shards_of) for engine in engines),
-            *(NameRegistry(engine, engines) for engine in engines),
-        ]
 
     # Which engine.
 
@@ -214,7 +232,7 @@ class ShardedEngine:
 
     async def _bring(self, command: Any) -> None:
         """Have a command done where its queue is, once that is there. A claim waits as long as it wants, and is not refused."""
-        patience_ms = command.wait_ms if isinstance(command, Claim) else limits.move_hold_ms
+        patience_ms = command.state.wait_ms if isinstance(command, Claim) else limits.move_hold_ms
         try:
             if not hasattr(command, "bounced_ms"):
                 command.bounced_ms = self.clock.steady_ms()
@@ -227,16 +245,16 @@ class ShardedEngine:
         finally:
             del self._held[command]
         if isinstance(command, Claim):
-            command.wait_ms = left_ms
+            command.state.resume_wait(left_ms)
             command.bounced_ms = self.clock.steady_ms()
-            if command.gone:
+            if command.state.is_abandoned:
                 command.future.cancel()
         if command.future.done():
             return
         if here:
             engine = self.of(command.queue)
             if isinstance(command, Claim):
-                command.engine = engine
+                command.state.move_to(engine)
             engine.put_back(command)
         elif isinstance(command, Claim):
             command.future.set_result([])
@@ -260,8 +278,8 @@ class ShardedEngine:
 
     # Running commands.
 
-    def run(self, command: Command[T]) -> asyncio.Future[T]:
-        """Run a command; awaiting it gives the answer, or raises why there is none."""
+    def _run_on_shards(self, command: Command[T]) -> asyncio.Future[T]:
+        """Run a command on the shard of its queue, or on all shards that it is about."""
         queue = getattr(command, "queue", None)
         if isinstance(queue, QueueKey):
             engine = self.of(queue)
@@ -589,13 +607,6 @@ class ShardedEngine:
         """Push to several queues: all or none on each shard, the jobs of each part in order."""
         return await Pushing(self, command.parts, command.asked_ms).run()
 
-    def meter(self, admit: Admit, quotas: QuotaCheck) -> None:
-        """Ask ``admit`` before every push from now on, and ``quotas`` before rows are staged. Without it that costs nothing."""
-        self.quotas = quotas
-        for engine in self.engines:  # they ask for what crons and repeated jobs push
-            engine.quotas = quotas
-        self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
-
     def limit_namespaces(self, shares: Shares) -> None:
         """Keep namespaces to their shares from now on."""
         for engine in self.engines:
@@ -646,7 +657,3 @@ class ShardedEngine:
     def waiting_for_ends(self) -> int:
         """How many wait for a job to end."""
         return sum(engine.waiting_for_ends for engine in self.engines)
-
-
-#: What doors talk to.
-AnyEngine: TypeAlias = "Engine | ShardedEngine"

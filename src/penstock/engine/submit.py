@@ -1,0 +1,89 @@
+"""The way of a command from its caller to the batcher: built once, when the engine is made, always in the same order.
+
+1. **Quota** (``metered``): a push is counted for its namespace, and refused if the quota is used up. On several
+   shards it is in front of all of them, because a quota is for the whole server.
+2. **Enqueue buffer** (``EnqueueBuffer.stage``): pushes to queues in ``buffered`` mode are answered from the log.
+3. **Ready lists** (``ReadyCache.stage``): claims at hot queues are served from Redis.
+4. **Batcher** (``Batcher.submit``): everything else waits for the next transaction.
+
+A stage that is not configured is not part of the chain and costs nothing: without any, ``engine.run`` is ``Batcher.submit``.
+
+Commands of the server itself begin further on, each for its reason:
+
+- ``Engine.run_unheard`` begins at the batcher. It is for commands that are neither pushes nor claims: no stage is about them.
+- ``Engine.put_back`` begins at the batcher, too. Its command has passed the quota before, so it is not counted again. A claim
+  comes from the ready lists, which cannot serve it.
+- Jobs that crons and finished jobs push are made inside a transaction. They are counted there (``Engine.quotas``).
+- What a ``ShardedEngine`` asks of its shards begins at their buffers: it was counted as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from penstock.core.errors import OutcomeUnknown, PartlyDone, PenstockError
+from penstock.engine.jobs.push import Push, PushAcross
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.engine.command import Command, Submit
+    from penstock.engine.quota_check import QuotaCheck
+
+T = TypeVar("T")
+
+
+class SubmitStage(Protocol):
+    """A part of the chain that answers some commands itself, and gives all others to the next one."""
+
+    def stage(self, following: Submit) -> Submit:
+        """Return what takes commands, with what takes those that this stage does not answer."""
+
+
+def submit_chain(
+    last: Submit,
+    *,
+    quotas: QuotaCheck | None = None,
+    buffer: SubmitStage | None = None,
+    ready_lists: SubmitStage | None = None,
+) -> Submit:
+    """Return the way of commands through all stages there are to ``last``."""
+    submit = last
+    if ready_lists is not None:
+        submit = ready_lists.stage(submit)
+    if buffer is not None:
+        submit = buffer.stage(submit)
+    if quotas is not None:
+        submit = metered(submit, quotas)
+    return submit
+
+
+def metered(following: Submit, quotas: QuotaCheck) -> Submit:
+    """Return what counts a push before it is submitted, and gives the quota back if nothing of the push was stored."""
+
+    async def push_when_admitted(push: Command[Any], counts: Mapping[str, int]) -> Any:
+        await quotas.admit(counts)
+        try:
+            return await following(push)
+        except (OutcomeUnknown, PartlyDone):  # some of it may be stored
+            raise
+        except PenstockError:
+            quotas.give_back(counts)
+            raise
+
+    def submit(command: Command[T]) -> asyncio.Future[T]:
+        if isinstance(command, Push | PushAcross) and (counts := _counts(command, quotas)):
+            return asyncio.ensure_future(push_when_admitted(command, counts))
+        return following(command)
+
+    return submit
+
+
+def _counts(push: Push | PushAcross, quotas: QuotaCheck) -> dict[str, int]:
+    """Return the number of jobs in a push for each namespace that has a quota."""
+    counts: dict[str, int] = {}
+    for queue, jobs in ((push.queue, push.jobs),) if isinstance(push, Push) else push.parts:
+        if quotas.of(queue.namespace) is not None:
+            counts[queue.namespace] = counts.get(queue.namespace, 0) + len(jobs)
+    return counts
