@@ -416,9 +416,12 @@ def move_all(jobs: Sequence[Job], arrow: Arrow, moment: Moment, value: int = 0) 
     return transition
 
 
+_NOWHERE_NUMBER: Final = State.NOWHERE.value  # looking up the value of a member costs more than the rest of a start
+
+
 def start(jobs: list[Job], arrow: Arrow, moment: Moment) -> Transition:
     """Take jobs that are nowhere yet along one arrow: ``move`` for many. A job comes with its place in line and due time."""
-    transition = TABLE[_NOWHERE.value, arrow]
+    transition = TABLE[_NOWHERE_NUMBER, arrow]
     target, effects, _ = transition
     for effect in effects:
         for job in jobs:

@@ -187,12 +187,23 @@ def _by_verb(batch: Sequence[AnyCommand]) -> dict[type[AnyCommand], list[Any]]:
 
 
 async def _before_sweep(engine: EngineContext, work: UnitOfWork, by_verb: dict[type[AnyCommand], list[Any]]) -> None:
-    for verb, function in BEFORE_SWEEP.items():
-        commands = by_verb.get(verb)
-        if commands:
+    verbs = list(by_verb)
+    if len(verbs) > 1:
+        verbs.sort(key=_place_of)
+    for verb in verbs:
+        function = BEFORE_SWEEP.get(verb)
+        if function is not None:
+            commands = by_verb[verb]
             if engine.fast is not None and verb.unheld_jobs is not Command.unheld_jobs:
                 await _withdraw_unheld(engine, work, commands)
             await function(engine, work, commands)
+
+
+_places = {verb: place for place, verb in enumerate(BEFORE_SWEEP)}
+
+
+def _place_of(verb: type[AnyCommand]) -> int:
+    return _places.get(verb, 0)
 
 
 async def _withdraw_unheld(engine: EngineContext, work: UnitOfWork, commands: Sequence[AnyCommand]) -> None:

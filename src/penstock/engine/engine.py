@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -52,9 +52,6 @@ if TYPE_CHECKING:
     from penstock.store.contract import JournalBlock, Store
 
 log = structlog.get_logger("penstock.engine")
-
-#: Jobs that are asked for, beyond which it is looked whether they are there before a batch is formed.
-_MANY: Final = 32
 
 
 class Engine:
@@ -320,10 +317,9 @@ class Engine:
         except KeyError:  # made by another server a moment ago, so no caller waits at it here
             return None
 
-    def _weigh(self, command: AnyCommand) -> int:
-        """Return what a command costs. A claim for many jobs costs little where there are few."""
-        weight = command.weight()
-        if weight > _MANY and type(command) is Claim:
+    def _weigh(self, command: AnyCommand, weight: int) -> int:
+        """Return what a heavy command costs. A claim for many jobs costs little where there are few."""
+        if type(command) is Claim:
             queue = self.store.queue_find(command.queue)
             weight = max(1, 0 if queue is None else min(weight, self.store.counts(queue).waiting))
         return weight

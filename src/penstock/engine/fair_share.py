@@ -40,7 +40,8 @@ class FairShare:
     def __init__(self, clock: Clock) -> None:
         self.shared = False  #: several namespaces are active
         self._clock = clock
-        self._only = ""  #: the one that is active, while there is one; empty: none has been seen
+        #: The namespace that is active, while there is one: ``begin`` returns None for it. Empty: none has been seen.
+        self.only = ""
         self._seen: set[str] = set()  #: while they share: those with a request since the last look
         self._begun: dict[str, int] = {}  #: requests that began in this turn of the loop
         self._lines: dict[str, Line] = {}  #: requests that wait for a turn; no line is empty
@@ -52,7 +53,7 @@ class FairShare:
 
     def begin(self, namespace: str, requests: int = 1) -> Place | None:
         """Return None if a request, or several that came together, may begin now, else what they have to wait for."""
-        if namespace == self._only:
+        if namespace == self.only:
             return None
         if not self.shared and not self._is_second(namespace):
             return None
@@ -156,12 +157,12 @@ class FairShare:
 
     def _is_second(self, namespace: str) -> bool:
         """Note a namespace that was not active; begin to share if it is not the only one."""
-        if not self._only:
-            self._only = namespace
+        if not self.only:
+            self.only = namespace
             return False
         self.shared = True
-        self._seen = {self._only}
-        self._only = ""
+        self._seen = {self.only}
+        self.only = ""
         time_slices.share_loop(self.give_way)
         self._look_later()
         return True
@@ -182,7 +183,7 @@ class FairShare:
         self.shared = False
         time_slices.share_loop(None)
         self._small.clear()
-        self._only = next(iter(self._seen), "")
+        self.only = next(iter(self._seen), "")
         for namespace in list(self._lines):
             _release(self._lines, namespace, sum(requests for _, requests in self._lines[namespace]))
         for namespace in list(self._large_lines):

@@ -89,7 +89,8 @@ class BatchesDoor:
 
     async def enqueue(self, req: Request) -> list[int] | list[str]:
         as_text = ENQUEUE_QUERY.parse_query(req).ids == "text"
-        items = await ENQUEUE_CHECK.read(req, await req.body(), ENQUEUE.steps)
+        body = await req.body()
+        items = ENQUEUE_CHECK.sound(body) or await ENQUEUE_CHECK.read(req, body, ENQUEUE.steps(body))
         if len(items) > limits.bulk_jobs_max:
             raise InvalidInput(f"Too many items (max {limits.bulk_jobs_max}). Send them in several requests.")
         for namespace in {item.namespace for item in items}:

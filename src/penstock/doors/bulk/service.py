@@ -12,7 +12,6 @@ from penstock.bulkwork.spool import Spool, shared_place
 from penstock.core import limits
 from penstock.core.errors import HistoryReplaced, InvalidInput, StorageFailed
 from penstock.core.history import History
-from penstock.doors.http.namespace import namespace_in
 from penstock.engine.bulk.staged_writes import PackedRows
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ class BulkDoor:
         """Return the namespace a request is about; ``*`` is all of them. Who may ask for it was looked at before."""
         if req.header("x-namespace") == ANYWHERE:
             return ANYWHERE
-        return namespace_in(req.scope.headers)
+        return req.namespace()
 
     def shard(self, number: int) -> ShardApi:
         """Return a shard that can be read from. Raises InvalidInput, StorageFailed."""

@@ -14,7 +14,6 @@ from penstock.core.queue import QueueKey
 from penstock.doors.bulk.wire import ARROW
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply
-from penstock.doors.http.namespace import namespace_in
 from penstock.doors.http.route import Route
 from penstock.doors.jobs.base import check_queue_name
 
@@ -94,7 +93,7 @@ class StageHandlers:
         self._stages = stages
 
     async def stage(self, req: Request, txn: str) -> StagedReply:
-        namespace = namespace_in(req.scope.headers)
+        namespace = req.namespace()
         check_name("txn", txn)
         constants = req.query()
         part = STAGE.parse_query(req).part
@@ -107,7 +106,7 @@ class StageHandlers:
         return StagedReply(stage.rows, stage.bytes)
 
     async def commit(self, req: Request) -> CommitReply:
-        namespace = namespace_in(req.scope.headers)
+        namespace = req.namespace()
         body = await COMMIT.read(req)
         for txn in body.txns:
             check_name("txns", txn)
@@ -115,11 +114,11 @@ class StageHandlers:
         return CommitReply(body.key, done.rows, "published" if done.published else "committed", done.duplicate, done.known)
 
     async def state(self, req: Request, key: str) -> CommitReply:
-        done = await self._stages.state(namespace_in(req.scope.headers), key)
+        done = await self._stages.state(req.namespace(), key)
         return CommitReply(key, done.rows, "published" if done.published else "committed", duplicate=False, known=done.known)
 
     async def abort(self, req: Request, txn: str) -> AbortReply:
-        return AbortReply(await self._stages.abort(namespace_in(req.scope.headers), txn))
+        return AbortReply(await self._stages.abort(req.namespace(), txn))
 
     def routes(self) -> list[Route]:
         """Return all routes of this part."""

@@ -20,7 +20,7 @@ from penstock.core.errors import (
 )
 from penstock.core.queue import QueueKey
 from penstock.doors.http.errors import Refused
-from penstock.doors.http.namespace import NAME, check_namespace
+from penstock.doors.http.namespace import NAME
 from penstock.doors.jobs.mapping import job_ref, token_value
 from penstock.doors.jobs.wire.replies import ItemError
 from penstock.doors.wait_permission import Permission
@@ -65,12 +65,11 @@ class JobsDoor:
 
     def namespace(self, req: ApiRequest) -> str:
         """Return the namespace a request is about: the header X-Namespace, or the default one."""
-        name: str | None = req.header("x-namespace")
-        return req.namespace_header() if name is None else check_namespace(name)
+        return req.namespace()
 
     def queue_key(self, req: ApiRequest, name: str) -> QueueKey:
         """Return the queue a request is about. A queue that exists has a valid name."""
-        key = QueueKey(self.namespace(req), name)
+        key = QueueKey(req.namespace(), name)
         if self.store.queue_find(key) is None:
             check_queue_name(name)
         return key

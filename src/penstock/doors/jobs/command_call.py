@@ -92,7 +92,7 @@ class CommandCall:
         """Return what a request would have as a header: the namespace, and nothing else."""
         return self.session.namespace if name == "x-namespace" else default
 
-    def namespace_header(self) -> str:
+    def namespace(self) -> str:
         """Return the namespace of the session."""
         return self.session.namespace
 

@@ -55,7 +55,7 @@ class Pushes:
         """Tell whether one more can be done together with these."""
         return not (self._named or job.job_id) or list(self._lots) == [key]
 
-    def add(self, key: QueueKey, job: NewJob, *, publish: bool) -> None:
+    def add(self, key: QueueKey, job: NewJob, publish: bool) -> None:
         """Take one more; its reply goes to the end of the slots."""
         lot = self._lots.get(key)
         if lot is None:

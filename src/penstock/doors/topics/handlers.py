@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from penstock.access.identity import Right
 from penstock.core.errors import RouteNotFound
 from penstock.core.queue import QueueKey
-from penstock.doors.http.namespace import namespace_in
 from penstock.doors.http.route import Plain, Route, Stream
 from penstock.doors.net.raw_sockets import ends_of
 from penstock.doors.topics.backpressure import Flows
@@ -121,4 +120,4 @@ class TopicsDoor:
 def _queue(req: Request, topic: str) -> QueueKey:
     if not topic:
         raise RouteNotFound
-    return QueueKey(namespace_in(req.scope.headers), check_topic(topic))
+    return QueueKey(req.namespace(), check_topic(topic))

@@ -38,10 +38,7 @@ _SPECIAL: Final = frozenset({"job_id", "unique_key", "needs", "timestamp", "dela
 
 
 def _weight_of(jobs: Sequence[NewJob]) -> int:
-    size = 0
-    for job in jobs:
-        size += len(job.data)
-    return len(jobs) + size // limits.weight_bytes
+    return len(jobs) + sum([len(job.data) for job in jobs]) // limits.weight_bytes
 
 
 class Push(QueueCommand[list[Job]]):
@@ -78,7 +75,10 @@ class Push(QueueCommand[list[Job]]):
 
     def weight(self) -> int:
         """Return what its jobs weigh."""
-        return _weight_of(self.jobs)
+        jobs = self.jobs
+        if len(jobs) == 1:  # without a list, because most pushes have one job
+            return 1 + len(jobs[0].data) // limits.weight_bytes
+        return _weight_of(jobs)
 
 
 class PushAcross(Command[list[list[Job]]]):
