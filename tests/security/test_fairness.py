@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.core import limits
+from penstock.core import bulk_records, limits
 from penstock.core.clock import SystemClock, settle
 from penstock.core.events import EventKind
 from penstock.core.job import NewJob
@@ -18,9 +18,10 @@ from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
 from penstock.doors.jobs.base import JobsDoor
 from penstock.doors.jobs.event_hub import EventHub, EventReader
+from penstock.engine.bulk.staged_writes import PackedRows, StagedWrites
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
-from penstock.engine.jobs.push import Push
+from penstock.engine.jobs.push import Publish, Push
 from penstock.engine.jobs.settle import LeaseRef, Renew
 from penstock.store.contract import Page
 from penstock.store.postgres import PostgresStore
@@ -178,6 +179,32 @@ async def test_a_push_is_not_in_the_transaction_of_another_tenants_bulk_push(eng
     await engine.run(quiet)
     await stored
     assert batches.of(quiet) < batches.of(flood)
+
+
+async def test_staged_rows_of_a_tenant_have_their_share_of_the_transactions_of_others(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is published counts by its rows and bytes: a transaction with a push of another tenant has one slice, not two."""
+    share_the_loop(engine)
+    done: list[list[AnyCommand]] = []
+    apply, body = engine._batcher._apply, bulk_records.pack({"data": [b"x" * 1_000] * 500})
+
+    async def noted(work: UnitOfWork, commands: list[AnyCommand]) -> None:
+        done.append(list(commands))
+        await apply(work, commands)
+
+    monkeypatch.setattr(engine._batcher, "_apply", noted)
+    stages = StagedWrites(engine)
+    stages.start()
+    await stages.stage("flood", "t", 0, [PackedRows("q", 500, body)] * 20)
+    committed = asyncio.create_task(stages.commit("flood", "k", ["t"], 60_000))
+    while not committed.done():
+        await engine.run(Push(QUIET, some(1)))
+    assert (await committed).published
+    await stages.stop()
+    mixed = [batch for batch in done if any(type(each) is Push for each in batch)]
+    assert max(sum(type(each) is Publish for each in batch) for batch in mixed) <= 1
+    assert sum(type(each) is Publish for batch in done for each in batch) > 20
 
 
 async def test_events_are_passed_on_in_shorter_slices_while_tenants_share_the_loop(engine: Engine) -> None:

@@ -154,6 +154,14 @@ class Publish(Command[int]):
         self.permit = permit
         self.last = last
 
+    def tenant(self) -> str | None:
+        """Return the namespace of the draft."""
+        return self.entry.namespace
+
+    def weight(self) -> int:
+        """Return what the jobs of its chunks weigh."""
+        return 1 + sum(_weight_of(part.jobs) for part in self.parts)
+
 
 class PushAgain(Command[list[Job | None]]):
     """Push jobs whose names another queue's jobs have on this shard: answers those, as a push does; None where there is none.
