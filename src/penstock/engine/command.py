@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
 
 Outcome = TypeVar("Outcome")
+T = TypeVar("T")
 
 
 class Lane:
@@ -65,3 +66,10 @@ class Command(Generic[Outcome]):
 
 
 AnyCommand = Command[Any]
+
+
+class Submit(Protocol):
+    """Takes a command; awaiting the future gives the answer, or raises why there is none."""
+
+    def __call__(self, command: Command[T], /) -> asyncio.Future[T]:
+        """Submit a command."""

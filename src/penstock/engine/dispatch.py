@@ -23,6 +23,7 @@ from penstock.engine.jobs import (
     lease_waiters,
     park,
     push,
+    serve_claims,
     settle,
     settle_by_id,
     unique_keys,
@@ -37,10 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.engine.command import AnyCommand
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
-    Apply = Callable[[Engine, UnitOfWork, Sequence[Any]], Awaitable[None]]
+    Apply = Callable[[EngineContext, UnitOfWork, Sequence[Any]], Awaitable[None]]
 
 BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     push.Push: push.push,
@@ -136,7 +137,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     queue_move.CheckUnreadable: queue_move.check_unreadable,
     queue_move.Clear: queue_move.clear,
     queue_move.Retarget: queue_move.retarget,
-    claim_waiters.RecheckQueue: claim.recheck_queue,
+    claim_waiters.RecheckQueue: serve_claims.recheck_queue,
     timers.Tick: timers.tick,
     # Last, so that everything of the batch that is about the queue is done before it stops, and after it goes on.
     queue_move.Freeze: queue_move.freeze,
@@ -147,7 +148,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
 }
 
 
-async def apply(engine: Engine, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
+async def apply(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
     """Apply a batch, verb by verb."""
     if work.tx.away:
         batch = _without_away(work, batch)
@@ -161,12 +162,12 @@ async def apply(engine: Engine, work: UnitOfWork, batch: Sequence[AnyCommand]) -
     if prefetches:
         await fast.prefetch(engine, work, prefetches)
     if claims or engine.room.size:
-        await claim.claim(engine, work, claims)
+        await serve_claims.claim(engine, work, claims)
         if work.followed < len(work.ended):  # a claim may have met a job whose time-to-live is over
             await dependencies.follow_up(engine, work)
 
 
-async def apply_beside(engine: Engine, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
+async def apply_beside(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
     """Apply a batch next to another one, which looks after time and those who wait: they hear of it after the commit."""
     if work.tx.away:
         batch = _without_away(work, batch)
@@ -184,7 +185,7 @@ def _by_verb(batch: Sequence[AnyCommand]) -> dict[type[AnyCommand], list[Any]]:
     return by_verb
 
 
-async def _before_sweep(engine: Engine, work: UnitOfWork, by_verb: dict[type[AnyCommand], list[Any]]) -> None:
+async def _before_sweep(engine: EngineContext, work: UnitOfWork, by_verb: dict[type[AnyCommand], list[Any]]) -> None:
     for verb, function in BEFORE_SWEEP.items():
         commands = by_verb.get(verb)
         if commands:

@@ -111,13 +111,6 @@ class UnitOfWork:
             raise error
         self.refusals.append((command, error))
 
-    def refuse_elsewhere(self, command: AnyCommand, queue: QueueKey) -> bool:
-        """Refuse a command about a queue that is not known here if that is so because another shard has it."""
-        strange = self.belongs_elsewhere(queue)
-        if strange:
-            self.refuse(command, QueueMoving())
-        return strange
-
     def belongs_elsewhere(self, queue: QueueKey) -> bool:
         """Tell whether a queue that is not known here may be on another shard."""
         layout = self.tx.layout

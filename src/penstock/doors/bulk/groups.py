@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from penstock.core.bulk_records import Epoch
     from penstock.doors.http.request import Request
+    from penstock.engine.api import EngineApi
     from penstock.engine.bulk.consumer_groups import ConsumerGroups
-    from penstock.engine.sharding.engine import AnyEngine
 
 EpochNumber = Annotated[int, Meta(ge=1, le=limits.epoch_max)]
 Lease = Annotated[int, Meta(ge=1, le=limits.lease_ms_max)]
@@ -120,7 +120,7 @@ HEARTBEAT: Final = BodyReader(GroupHeartbeatBody)
 class GroupHandlers(BulkDoor):
     """One method per route."""
 
-    def __init__(self, engine: AnyEngine, groups: ConsumerGroups, office: BulkService) -> None:
+    def __init__(self, engine: EngineApi, groups: ConsumerGroups, office: BulkService) -> None:
         super().__init__(engine, office)
         self._groups = groups
 

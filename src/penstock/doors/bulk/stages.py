@@ -21,8 +21,8 @@ from penstock.doors.jobs.base import check_queue_name
 if TYPE_CHECKING:
     from penstock.doors.bulk.service import BulkService
     from penstock.doors.http.request import Request
+    from penstock.engine.api import EngineApi
     from penstock.engine.bulk.staged_writes import StagedWrites
-    from penstock.engine.sharding.engine import AnyEngine
 
 TAG: Final = "Bulk"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:@=+~-]+\Z")
@@ -88,7 +88,7 @@ STAGE: Final = BodyReader(StageQuery)
 class StageHandlers:
     """One method per route."""
 
-    def __init__(self, engine: AnyEngine, stages: StagedWrites, office: BulkService) -> None:
+    def __init__(self, engine: EngineApi, stages: StagedWrites, office: BulkService) -> None:
         self._store = engine.store
         self._office = office
         self._stages = stages

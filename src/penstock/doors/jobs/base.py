@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.doors.http.request import Request
     from penstock.doors.http.route import Route
+    from penstock.engine.api import EngineApi
     from penstock.engine.jobs.settle import Settlement
-    from penstock.engine.sharding.engine import AnyEngine
     from penstock.store.contract import Page
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ _OF_THE_JOB = (JobNotFound, JobQuarantined, StaleLease, WrongState, InvalidInput
 class JobsDoor:
     """The handlers are methods of the classes that build on this, one class per part of the contract."""
 
-    def __init__(self, engine: AnyEngine) -> None:
+    def __init__(self, engine: EngineApi) -> None:
         self.engine = engine
         self.store = engine.store
 

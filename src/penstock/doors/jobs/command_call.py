@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.doors.http.route import Handler
     from penstock.doors.jobs.session import JobsSession
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
@@ -168,7 +168,7 @@ class CommandEntry(NamedTuple):
 class CommandTable:
     """All commands by name. Adding one is adding an entry to a group."""
 
-    def __init__(self, engine: AnyEngine, *groups: Mapping[str, CommandEntry]) -> None:
+    def __init__(self, engine: EngineApi, *groups: Mapping[str, CommandEntry]) -> None:
         self.engine = engine
         self._entries: dict[str, CommandEntry] = {}
         for group in groups:

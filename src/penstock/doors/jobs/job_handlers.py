@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Job, NewJob
     from penstock.core.time_slices import Steps
     from penstock.doors.http.request import Request
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 
 class ChildrenPage(requests.RequestModel):
@@ -119,7 +119,7 @@ def _is_large(raw: Raw) -> bool:
 class JobHandlers(JobsDoor):
     """One method per route."""
 
-    def __init__(self, engine: AnyEngine) -> None:
+    def __init__(self, engine: EngineApi) -> None:
         super().__init__(engine)
         self._pulls = PullWaits()
 

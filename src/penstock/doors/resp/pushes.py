@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 _OPTIONS = (b"PRIORITY", b"DELAY", b"ID")
 
@@ -45,7 +45,7 @@ def new_job(command: Sequence[bytes]) -> NewJob:
 class Pushes:
     """Pushes that are answered together: one command of the engine for each queue, so each queue keeps their order."""
 
-    def __init__(self, engine: AnyEngine, slots: list[bytes]) -> None:
+    def __init__(self, engine: EngineApi, slots: list[bytes]) -> None:
         self._engine = engine
         self._slots = slots  #: where the replies go
         self._lots: dict[QueueKey, tuple[list[NewJob], list[int], list[bool]]] = {}

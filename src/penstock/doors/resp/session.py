@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.doors.resp.parser import Command
     from penstock.doors.resp.pulls import Pull
     from penstock.doors.topics.subscriber import Subscribers
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 log = structlog.get_logger("penstock.resp")
 
@@ -93,7 +93,7 @@ class RespSession:
 
     def __init__(
         self,
-        engine: AnyEngine,
+        engine: EngineApi,
         gate: Authenticator,
         subscribers: Subscribers,
         link: Link,
@@ -292,7 +292,7 @@ class RespSession:
 
     async def _wait(self, pull: Pull) -> bytes:
         """Wait for jobs, as long as the client is there."""
-        wait = self._waiting = PendingClaim(self.engine, Claim(pull.queue, pull.jobs, wait_ms=pull.wait_ms))
+        wait = self._waiting = PendingClaim(self.engine, Claim(pull.queue, pull.jobs, wait_ms=pull.wait_ms)).submit()
         self._allowed.clear()  # what comes behind it is looked at again
         expiry = Expiry(self.identity or EVERYBODY, self.engine.clock, wait.give_up)
         try:

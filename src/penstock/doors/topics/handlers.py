@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.doors.net.raw_sockets import RawSockets
     from penstock.doors.topics.subscriber import Subscribers
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 BYTES: Final = "application/octet-stream"
 LINES: Final = "application/x-ndjson"
@@ -38,7 +38,7 @@ class TopicsDoor:
 
     def __init__(
         self,
-        engine: AnyEngine,
+        engine: EngineApi,
         subscribers: Subscribers,
         links: RawSockets,
         *,

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.engine.bulk.epoch_commands import EpochName
+    from penstock.engine.context import ServerContext
     from penstock.engine.jobs.settle import Settlement
-    from penstock.engine.sharding.engine import AnyEngine
 
 
 log = structlog.get_logger("penstock.groups")
@@ -120,7 +120,7 @@ class ConsumerGroups(PeriodicService):
 
     every_ms = 10 * limits.MINUTE_MS
 
-    def __init__(self, engine: AnyEngine) -> None:
+    def __init__(self, engine: ServerContext) -> None:
         super().__init__(engine.engines[0])
         self._all = engine
         self._home = engine.engines[0]
@@ -557,7 +557,7 @@ def _is_held(job: Job | None, token: int) -> bool:
 
 
 def _claim_of(got: _Claimed, queue: QueueKey, count: int, lease_ms: int, wait_ms: int = 0) -> tuple[Claim, SliceNote]:
-    claim = Claim(queue, count, wait_ms=wait_ms, lease_ms=lease_ms)
-    claim.direct = True  # jobs that a ready list hands out are not known to the store as taken at once
-    note = claim.note = SliceNote(*got.name)
+    note = SliceNote(*got.name)
+    # The store does not know at once which jobs a ready list gives out.
+    claim = Claim(queue, count, wait_ms=wait_ms, lease_ms=lease_ms, note=note, skips_ready_list=True)
     return claim, note

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.core.reservations import Permit
-    from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import AnyEngine, ShardedEngine
+    from penstock.engine.context import EngineContext, ServerContext, ShardedContext
     from penstock.engine.sharding.push import Item
 
 log = structlog.get_logger("penstock.stages")
@@ -36,7 +35,7 @@ _UNDER_WAY: Final = 2
 class Naming(Pushing):
     """Publishes a chunk whose jobs have names, which are looked after over all shards."""
 
-    def __init__(self, fleet: ShardedEngine, entry: BulkRecord, part: StagedChunk) -> None:
+    def __init__(self, fleet: ShardedContext, entry: BulkRecord, part: StagedChunk) -> None:
         super().__init__(fleet, [(part.queue, part.jobs)], None)
         self._entry = entry
         self._part = part
@@ -57,10 +56,10 @@ class Publisher(PeriodicService):
 
     every_ms = 1_000
 
-    def __init__(self, engine: Engine, all_: AnyEngine, done: Callable[[], None]) -> None:
+    def __init__(self, engine: EngineContext, all_: ServerContext, done: Callable[[], None]) -> None:
         super().__init__(engine)
         self._all = all_
-        self._fleet = None if len(all_.engines) == 1 else cast("ShardedEngine", all_)
+        self._fleet = None if len(all_.engines) == 1 else cast("ShardedContext", all_)
         self._done = done
         self._damaged: set[int] = set()  #: drafts
 
@@ -127,7 +126,7 @@ class Publisher(PeriodicService):
                 await self._engine.run(Publish(entry, [StagedChunk(each.number, QueueKey(entry.namespace, each.queue))]))
         return stays
 
-    async def _publish_named(self, fleet: ShardedEngine, entry: BulkRecord, parts: Sequence[StagedChunk]) -> None:
+    async def _publish_named(self, fleet: ShardedContext, entry: BulkRecord, parts: Sequence[StagedChunk]) -> None:
         for part in parts:
             await Naming(fleet, entry, part).run()
             # Where all names are taken on other shards, nothing was left to be pushed here.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.jobs.settle import ItemOutcome
     from penstock.engine.unit_of_work import UnitOfWork
 
@@ -81,7 +81,7 @@ class RenewById(ById):
     __slots__ = ()
 
 
-async def renew_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[RenewById]) -> None:
+async def renew_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequence[RenewById]) -> None:
     """Apply a batch of heartbeats."""
     find = await _finder(engine, work, commands)
     for command in commands:
@@ -104,7 +104,7 @@ async def renew_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[Renew
         work.answer(command, outcomes)
 
 
-async def ack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[AckById]) -> None:
+async def ack_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequence[AckById]) -> None:
     """Apply a batch of acknowledgements."""
     find = await _finder(engine, work, commands)
     done: dict[int, Job] = {}
@@ -140,7 +140,7 @@ async def ack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[AckById
     work.timings.append((engine.stats.ack_time, len(commands)))
 
 
-async def nack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[NackById]) -> None:
+async def nack_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequence[NackById]) -> None:
     """Apply a batch of failures."""
     find = await _finder(engine, work, commands)
     for command in commands:
@@ -156,7 +156,7 @@ async def nack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[NackBy
         work.answer(command, outcomes)
 
 
-def _fail(engine: Engine, work: UnitOfWork, job: Job, error: str | None) -> ItemOutcome:
+def _fail(engine: EngineContext, work: UnitOfWork, job: Job, error: str | None) -> ItemOutcome:
     if job.state == _ACTIVE:
         engine.handed.begin(work, job)
         count_failure(work, job, error)
@@ -171,7 +171,7 @@ def _fail(engine: Engine, work: UnitOfWork, job: Job, error: str | None) -> Item
 
 
 async def _finder(
-    engine: Engine, work: UnitOfWork, commands: Sequence[ById]
+    engine: EngineContext, work: UnitOfWork, commands: Sequence[ById]
 ) -> Callable[[ClaimedJob], Job | QueueMoving | None]:
     """Read all jobs that are meant; the returned function gives each, if it is on the queue that is meant.
 
