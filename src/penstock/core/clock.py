@@ -14,12 +14,14 @@ import heapq
 import itertools
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from penstock.core import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
+
+T = TypeVar("T")
 
 
 class Alarm(Protocol):
@@ -213,6 +215,27 @@ async def pause(clock: Clock, ms: int) -> None:
         await rung
     finally:
         alarm.cancel()
+
+
+async def within(clock: Clock, ms: int, work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` returns, or end it after ``ms`` and raise TimeoutError."""
+    task = asyncio.ensure_future(work)
+    late = False
+
+    def ring() -> None:
+        nonlocal late
+        late = not task.done()
+        task.cancel()
+
+    alarm = clock.call_at(clock.steady_ms() + ms, ring)
+    try:
+        await asyncio.wait({task})
+    finally:  # also if whoever waits here is told to stop
+        alarm.cancel()
+        task.cancel()
+    if late and task.cancelled():
+        raise TimeoutError
+    return task.result()
 
 
 async def settle(rounds: int = 25) -> None:

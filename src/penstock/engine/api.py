@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from penstock.core.job import NewJob
     from penstock.core.pool_shares import Shares
     from penstock.core.queue import Queue, QueueKey
-    from penstock.engine.command import Submit
+    from penstock.engine.command import JobRef, Submit
     from penstock.engine.event_feed import EventFeed
     from penstock.engine.fair_share import FairShare
     from penstock.engine.fair_turns import FairTurns
     from penstock.engine.quota_check import QuotaCheck
     from penstock.engine.signals import EngineSignals
     from penstock.engine.stats import EngineStats
-    from penstock.engine.unit_of_work import JobRef
     from penstock.engine.worker_registry import WorkerRegistry
     from penstock.store.contract import Store
     from penstock.store.sharded import ShardedStore

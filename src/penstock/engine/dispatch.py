@@ -6,14 +6,15 @@ and claims come last, so that they see all of it. To add a verb, write its comma
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import QueueMoving
-from penstock.core.queue import QueueKey
 from penstock.engine import timers
 from penstock.engine.buffer import commands
 from penstock.engine.bulk import epoch_commands, stage_commands
+from penstock.engine.command import Command
 from penstock.engine.jobs import (
     claim,
     claim_waiters,
@@ -37,6 +38,7 @@ from penstock.engine.sharding import name_registry, queue_move, remote_dependenc
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from penstock.core.job import Job
     from penstock.engine.command import AnyCommand
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
@@ -70,7 +72,6 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     name_registry.Withdraw: name_registry.withdraw,
     name_registry.ForgetNames: name_registry.forget_names,
     name_registry.ListNames: name_registry.list_names,
-    name_registry.PutNames: name_registry.put_names,
     settle.Renew: settle.renew,
     settle_by_id.RenewById: settle_by_id.renew_by_id,
     settle.ReportProgress: settle.report_progress,
@@ -150,8 +151,8 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
 
 async def apply(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
     """Apply a batch, verb by verb."""
-    if work.tx.away:
-        batch = _without_away(work, batch)
+    if work.queues_have_moved:
+        batch = _without_elsewhere(work, batch)
     by_verb = _by_verb(batch)
     claims = by_verb.pop(claim.Claim, [])
     if by_verb:
@@ -169,8 +170,8 @@ async def apply(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyComm
 
 async def apply_beside(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
     """Apply a batch next to another one, which looks after time and those who wait: they hear of it after the commit."""
-    if work.tx.away:
-        batch = _without_away(work, batch)
+    if work.queues_have_moved:
+        batch = _without_elsewhere(work, batch)
     await _before_sweep(engine, work, _by_verb(batch))
     await work.flush()
     await dependencies.follow_up(engine, work)
@@ -189,19 +190,30 @@ async def _before_sweep(engine: EngineContext, work: UnitOfWork, by_verb: dict[t
     for verb, function in BEFORE_SWEEP.items():
         commands = by_verb.get(verb)
         if commands:
+            if engine.fast is not None and verb.unheld_jobs is not Command.unheld_jobs:
+                await _withdraw_unheld(engine, work, commands)
             await function(engine, work, commands)
 
 
-def _without_away(work: UnitOfWork, batch: Sequence[AnyCommand]) -> list[AnyCommand]:
-    """Refuse what is about a queue that is on its way to another shard, and return the rest."""
+async def _withdraw_unheld(engine: EngineContext, work: UnitOfWork, commands: Sequence[AnyCommand]) -> None:
+    """Take the jobs that commands change without proof of a lease off their ready lists."""
+    named = [each for command in commands for each in command.unheld_jobs()]
+    await work.prefetch([ref for _, ref in named])
+    jobs: list[Job | None] = []
+    for namespace, ref in named:
+        with contextlib.suppress(QueueMoving):  # the verb finds that out, too
+            if namespace is not None:
+                jobs.append(await work.find(namespace, ref))
+            elif isinstance(ref, int):
+                jobs.append(await work.known(ref))
+    await fast.withdraw_ready(engine, work, jobs)
+
+
+def _without_elsewhere(work: UnitOfWork, batch: Sequence[AnyCommand]) -> list[AnyCommand]:
+    """Refuse commands that need a queue which is on another shard, or on its way to one. Return the others."""
     rest: list[AnyCommand] = []
     for command in batch:
-        if isinstance(command, push.PushAcross):
-            keys = [key for key, _ in command.parts]
-        else:
-            queue = getattr(command, "queue", None)
-            keys = [queue] if isinstance(queue, QueueKey) else []
-        if any(work.tx.queue_away(key) is not None for key in keys):
+        if any(work.is_elsewhere(key) for key in command.needed_queues()):
             work.refuse(command, QueueMoving())
         else:
             rest.append(command)

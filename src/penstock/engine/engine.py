@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.api import JobOutcome
     from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
-    from penstock.engine.command import AnyCommand, Submit
+    from penstock.engine.command import AnyCommand, JobRef, Submit
     from penstock.engine.maintenance.service import PeriodicService
     from penstock.engine.prefetch.ready_cache import ReadyCache
     from penstock.engine.quota_check import QuotaCheck
-    from penstock.engine.unit_of_work import JobRef, UnitOfWork
+    from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.contract import JournalBlock, Store
 
 log = structlog.get_logger("penstock.engine")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.core.clock import within
 from penstock.core.errors import InvalidInput
 from penstock.outbound.sender import connect, head, status_and_headers
-from penstock.outbound.timing import within
 
 if TYPE_CHECKING:
     import asyncio

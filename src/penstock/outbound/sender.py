@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock import __version__
 from penstock.core import limits
+from penstock.core.clock import within
 from penstock.core.errors import InvalidInput
-from penstock.outbound.timing import within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

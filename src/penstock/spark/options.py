@@ -412,7 +412,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "durable": Option(_WRITES, _yes_or_no, "the column, or the server's", "on disk before a worker can claim it"),
     "removeOnComplete": Option(_WRITES, _yes_or_no, "the column, or false", "remove jobs when they are completed"),
     "idempotencyKey": Option(
-        (WRITE,), _key, "made anew", "a write with a key that was used in the last 7 days does nothing"
+        (WRITE,), _key, "a new one", "a write with a key that was used in the last 7 days does nothing"
     ),
     "writerId": Option(
         (WRITE_STREAM,), _text, "the query's id, from its checkpoint", "only where the checkpoint cannot be read from Python"

@@ -17,7 +17,7 @@ from penstock.store.contract import Horizon
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.core.cron import Cron
+    from penstock.core.cron import CronRecord
     from penstock.core.job import Job
     from penstock.core.queue import Move
     from penstock.core.sharding import Layout
@@ -95,7 +95,7 @@ class Catalog:
                 tally[state] += change
                 self.total[state] += change
 
-    def book_cron(self, cron: Cron) -> None:
+    def book_cron(self, cron: CronRecord) -> None:
         """Note the next tick of a cron that has just been written."""
         if self.horizon.cron_ms is None or cron.next_run < self.horizon.cron_ms:
             self.horizon.cron_ms = cron.next_run

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from granian._granian import RSGIHTTPProtocol as HTTPProtocol
     from granian._granian import RSGIWebsocketProtocol
     from granian.rsgi import Scope
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.access.cross_origin import Origins
     from penstock.access.rate_limit import ClientAddress, SlidingWindow
     from penstock.core.clock import Clock
-    from penstock.doors.http.route import Handler
+    from penstock.doors.http.route import AnswerWriter, Handler, HttpProtocol
     from penstock.doors.net.raw_sockets import RawSockets
     from penstock.doors.net.unread_answers import UnreadAnswers
     from penstock.engine.fair_share import FairShare
@@ -144,7 +143,7 @@ class HttpApp:
         self.bodies = Bodies(clock, self._network_of, share)
         self._encode = msgspec.json.Encoder().encode
 
-    async def __rsgi__(self, scope: Scope, proto: HTTPProtocol) -> None:
+    async def __rsgi__(self, scope: Scope, proto: HttpProtocol) -> None:
         """Answer one request."""
         under_way = self._under_way
         under_way[scope] = None
@@ -156,9 +155,10 @@ class HttpApp:
         finally:
             del under_way[scope]
 
-    async def _answer(self, scope: Scope, proto: HTTPProtocol) -> None:
+    async def _answer(self, scope: Scope, proto: HttpProtocol) -> None:
         self._under_way[scope] = request = Request(scope, proto, self.bodies, self._gate)
         route: Route | None = None
+        writer: AnswerWriter = proto
         heads = self._heads[self._gate.is_open]
         try:
             method = scope.method
@@ -172,14 +172,14 @@ class HttpApp:
             # A request for the head only is answered by the handler of GET; the server leaves the body out.
             route, params = self._router.find("GET" if method == "HEAD" else method, scope.path)
             if route is not None and route.meter is not None:
-                proto = route.meter.watch(proto)
+                writer = route.meter.watch(proto)
             if refused is not None or not self._gate.is_open:
                 await self._check(scope, route, request, refused)
             if (place := self._turn_of(request, route, params)) is not None:
                 await place
             answer = await self._handler_of(method, route)(request, **params)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the client gets an answer
-            self._answer_error(proto, error, plain=self._plain_errors if route is None else route.plain_errors)
+            self._answer_error(writer, error, plain=self._plain_errors if route is None else route.plain_errors)
             request.free()
             await request.drain(self._clock)
             return
@@ -197,10 +197,10 @@ class HttpApp:
             status, body = 200, self._encode(answer)
         if self._flows and (flow := self._flows.get(ends_of(scope))) is not None:
             flow.count_other(len(body))
-        if len(body) <= limits.answer_counted_bytes or await self._may_send(request, proto, route, len(body)):
-            proto.response_bytes(status, headers, body)
+        if len(body) <= limits.answer_counted_bytes or await self._may_send(request, writer, route, len(body)):
+            writer.response_bytes(status, headers, body)
 
-    async def _may_send(self, request: Request, proto: HTTPProtocol, route: Route | None, size: int) -> bool:
+    async def _may_send(self, request: Request, writer: AnswerWriter, route: Route | None, size: int) -> bool:
         """Wait until a large answer may be sent. If that takes too long, answer with an error instead, and return False."""
         scope = request.scope
         if self._answers is None or scope.method == "HEAD":
@@ -208,7 +208,7 @@ class HttpApp:
         try:
             await self._answers.reserve(ends_of(scope), self._who(scope, request), size)
         except TooMany as error:
-            self._answer_error(proto, error, plain=self._plain_errors if route is None else route.plain_errors)
+            self._answer_error(writer, error, plain=self._plain_errors if route is None else route.plain_errors)
             return False
         return True
 
@@ -230,7 +230,7 @@ class HttpApp:
             return self._stray
         return _head_refused if method == "HEAD" and route.right is Right.TAKE else route.handler
 
-    async def _go_on(self, method: str, proto: HTTPProtocol, answer: Stream | File) -> None:
+    async def _go_on(self, method: str, proto: HttpProtocol, answer: Stream | File) -> None:
         """Give an answer that goes on, or is sent by the server underneath."""
         headers = [
             ("content-type", answer.content_type),
@@ -341,12 +341,12 @@ class HttpApp:
         """Return the address of the client itself, whoever stands between."""
         return self._address.behind(scope)
 
-    def _answer_error(self, proto: HTTPProtocol, error: Exception, *, plain: bool) -> None:
+    def _answer_error(self, writer: AnswerWriter, error: Exception, *, plain: bool) -> None:
         if not isinstance(error, PenstockError):
             log.error("a request failed unexpectedly", exc_info=error)
             error = PenstockError("Internal server error")
         heads = self._heads[self._gate.is_open]
         if plain:
-            proto.response_bytes(status_of(error), [*heads.plain_error, *headers_of(error)], f"{error}\n".encode())
+            writer.response_bytes(status_of(error), [*heads.plain_error, *headers_of(error)], f"{error}\n".encode())
         else:
-            proto.response_bytes(status_of(error), [*heads.error, *headers_of(error)], self._error_body(error))
+            writer.response_bytes(status_of(error), [*heads.error, *headers_of(error)], self._error_body(error))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.core.time_slices import Steps
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -45,11 +45,11 @@ class BodyReader(Generic[T]):
         assert isinstance(info, inspect.StructType)
         self._info = info
 
-    async def read(self, req: Request) -> T:
+    async def read(self, req: ApiRequest) -> T:
         """Read a body that must be there."""
         return await self.take(await req.body())
 
-    async def read_optional(self, req: Request) -> T:
+    async def read_optional(self, req: ApiRequest) -> T:
         """Read a body that may be empty: then everything has its default."""
         body = await req.body()
         return await self.take(body if body.strip() else b"{}")
@@ -88,7 +88,7 @@ class BodyReader(Generic[T]):
         built: T = yield from _build(self._info, fields, "", flawed)
         return built
 
-    def parse_query(self, req: Request) -> T:
+    def parse_query(self, req: ApiRequest) -> T:
         """Turn a query string into the shape: numbers are read as such, everything else is text."""
         given: dict[str, msgspec.Raw] = {}
         for name, text in req.query().items():

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl
 
 from penstock.core import limits
 from penstock.core.errors import BodyTooLarge, BodyTooSlow, InvalidInput, ShuttingDown, TargetTooLong, TooMany
 from penstock.core.job import DEFAULT_NAMESPACE
+from penstock.doors.http.namespace import namespace_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from granian._granian import RSGIHTTPProtocol as HTTPProtocol
     from granian.rsgi import Scope
 
     from penstock.access.authenticator import Authenticator
     from penstock.access.identity import Identity, Right
     from penstock.core.clock import Alarm, Clock
     from penstock.core.errors import PenstockError
+    from penstock.doors.http.route import HttpProtocol
     from penstock.engine.fair_share import FairShare
 
 
@@ -68,6 +69,40 @@ class Bodies:
             del self._shares[sender]
 
 
+class ApiRequest(Protocol):
+    """A request as handlers see it that serve HTTP and commands: a ``Request``, or a command over TCP or a WebSocket."""
+
+    @property
+    def warns(self) -> bool:
+        """Whether the answer has room for a warning."""
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who asks; None: no token was shown."""
+
+    @property
+    def header(self) -> Callable[..., str | None]:
+        """Return a header: ``header(name, default)``, the name in lower case."""
+
+    def namespace_header(self) -> str:
+        """Return the namespace that the headers choose. Raises InvalidInput for one that cannot be a name."""
+
+    def query(self) -> dict[str, str]:
+        """Return the parameters of the query string."""
+
+    def allow(self, namespace: str, right: Right) -> None:
+        """Raise Forbidden unless who asks has a right in a namespace."""
+
+    def warn(self, text: str) -> None:
+        """Add a warning to the answer."""
+
+    async def body(self) -> bytes:
+        """Return the whole body."""
+
+    async def disconnected(self) -> None:
+        """Return when the client has disconnected."""
+
+
 class Request:
     """What was asked, and by whom. The body is read when a handler wants it."""
 
@@ -87,7 +122,7 @@ class Request:
     )
     warns = True  #: the answer has room for a warning
 
-    def __init__(self, scope: Scope, proto: HTTPProtocol, bodies: Bodies, gate: Authenticator) -> None:
+    def __init__(self, scope: Scope, proto: HttpProtocol, bodies: Bodies, gate: Authenticator) -> None:
         self.scope = scope
         self._gate = gate
         self.warning = ""  #: what was ignored; the answer says so
@@ -314,6 +349,14 @@ class Request:
     def allow(self, namespace: str, right: Right) -> None:
         """Raise Forbidden unless who asks has a right in a namespace."""
         self.identity.check(namespace, right)
+
+    def namespace_header(self) -> str:
+        """Return the namespace that X-Namespace chooses, or the default one. Raises InvalidInput."""
+        return namespace_in(self.scope.headers)
+
+    def warn(self, text: str) -> None:
+        """Add a warning to the answer."""
+        self.warning = text
 
     def query(self) -> dict[str, str]:
         """Return the parameters of the query string; of one that is given twice, the last.

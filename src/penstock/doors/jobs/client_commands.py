@@ -33,7 +33,7 @@ def client_job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
     """Return the commands about jobs that answer otherwise here than over HTTP."""
 
     async def get(call: CommandCall, id: str) -> c.FullJobReply:
-        job, payload = await jobs.job(call.request, id)
+        job, payload = await jobs.job(call, id)
         result = await jobs.store.result_get(job.id) if job.state == State.COMPLETED else None
         return c.FullJobReply(job=full_job_view(job, payload, jobs.store.queue_of(job).key.name, result))
 
@@ -53,7 +53,7 @@ def client_queue_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
 
     async def list_jobs(call: CommandCall, queue: str) -> c.FullJobsReply:
         query = JOBS.parse(await call.body())
-        found = queues.queue(call.request, queue)
+        found = queues.queue(call, queue)
         names = ",".join(query.state) if isinstance(query.state, list) else query.state
         chosen = choose(names, paused=found is not None and found.settings.paused, apart=True)
         if found is None or query.limit == 0 or not chosen.states:
@@ -74,7 +74,7 @@ def limit_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
 
     async def get_limits(call: CommandCall, queue: str) -> DataReply:
         asked = LIMITS.parse(await call.body())
-        status = await queues.engine.run(AskLimits(queues.queue_key(call.request, queue), asked.max_jobs))
+        status = await queues.engine.run(AskLimits(queues.queue_key(call, queue), asked.max_jobs))
         rate = None if status.rate_limit is None else {"max": status.rate_limit, "duration": status.window_ms}
         shown = {
             "rateLimit": rate,
@@ -85,11 +85,11 @@ def limit_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
         return DataReply(data={"limits": shown})
 
     async def key_holder(call: CommandCall, queue: str, key: str) -> DataReply:
-        holder = await queues.engine.run(UniqueKey(queues.queue_key(call.request, queue), key))
+        holder = await queues.engine.run(UniqueKey(queues.queue_key(call, queue), key))
         return DataReply(data={"jobId": None if holder is None else job_name(holder)})
 
     async def free_key(call: CommandCall, queue: str, key: str) -> DataReply:
-        holder = await queues.engine.run(UniqueKey(queues.queue_key(call.request, queue), key, free=True))
+        holder = await queues.engine.run(UniqueKey(queues.queue_key(call, queue), key, free=True))
         return DataReply(data={"count": 0 if holder is None else 1})
 
     async def free_key_of(call: CommandCall, id: str) -> DataReply:

@@ -122,27 +122,27 @@ def job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
 
     async def move_to_wait(call: CommandCall, id: str) -> replies.Ok:
         """Make a job ready from wherever it is, as long as it has not completed."""
-        job, _ = await jobs.job(call.request, id)
+        job, _ = await jobs.job(call, id)
         if job.state == State.ACTIVE:
             token = j.TOKEN.parse(await call.body()).token
             await jobs.settle(Release(call.session.namespace, (hold(id, token),)), id, j.NOT_ACTIVE)
         elif job.state != State.WAITING:
             refusal = f"Cannot move job from state '{STATE_NAMES[job.state]}' to waiting"
-            await jobs.move(call.request, id, Arrow.REVIVE if job.state == State.DEAD else Arrow.PROMOTE, refusal)
+            await jobs.move(call, id, Arrow.REVIVE if job.state == State.DEAD else Arrow.PROMOTE, refusal)
         return replies.Ok()
 
     async def move_to_delayed(call: CommandCall, id: str) -> replies.Ok:
         """Put a job off: one that is active, or one that waits already, as bunqueue's clients ask for."""
         try:
-            return await jobs.move_to_delayed(call.request, id)
+            return await jobs.move_to_delayed(call, id)
         except Refused:
             with contextlib.suppress(Refused):
-                return await jobs.change_delay(call.request, id)
+                return await jobs.change_delay(call, id)
             raise
 
     async def get_logs(call: CommandCall, id: str) -> replies.LogsReply:
         which = LOGS.parse(await call.body())
-        reply = await jobs.get_logs(call.request, id)
+        reply = await jobs.get_logs(call, id)
         reply.data.logs = reply.data.logs[which.start : which.end + 1 or None]
         return reply
 
@@ -154,12 +154,12 @@ def job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
     async def pull(call: CommandCall, queue: str) -> replies.PulledReply | replies.NothingReply:
         _check_detach(call)
         await ask_for_groups(jobs, call, queue, PULL)
-        return await jobs.pull(call.request, queue)
+        return await jobs.pull(call, queue)
 
     async def pull_batch(call: CommandCall, queue: str) -> replies.PulledBatchReply:
         _check_detach(call)
         await ask_for_groups(jobs, call, queue, PULL_BATCH)
-        return await jobs.pull_batch(call.request, queue)
+        return await jobs.pull_batch(call, queue)
 
     async def ack_batch(call: CommandCall) -> replies.BatchReply:
         """Acknowledge several jobs, without those whose results have no JSON."""
@@ -167,7 +167,7 @@ def job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
         unfit = {at: each.reason for at, each in enumerate(results) if type(each) is Unfit} if type(results) is list else {}
         for at in unfit:
             results[at] = None
-        return await jobs.ack_each(call.request, unfit)
+        return await jobs.ack_each(call, unfit)
 
     return {
         # Producers.
@@ -244,16 +244,16 @@ def ops_commands(ops: OpsHandlers) -> dict[str, CommandEntry]:
     """Return the commands for operators."""
 
     async def prometheus(call: CommandCall) -> DataReply:
-        page = await ops.prometheus(call.request)
+        page = await ops.prometheus(call)
         return DataReply(data={"metrics": page.body.decode()})
 
     async def storage(call: CommandCall) -> DataReply:
-        status: dict[str, Any] = msgspec.to_builtins(await ops.storage(call.request))
+        status: dict[str, Any] = msgspec.to_builtins(await ops.storage(call))
         del status["ok"]
         return DataReply(data={"error": None, "since": None} | status)
 
     async def stats(call: CommandCall) -> dict[str, Any]:
-        reply: dict[str, Any] = msgspec.to_builtins(await ops.stats(call.request))
+        reply: dict[str, Any] = msgspec.to_builtins(await ops.stats(call))
         reply["stats"] |= msgspec.to_builtins(ops.more_stats())
         return reply
 
@@ -330,16 +330,16 @@ def flow_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
     """Return the commands about jobs that wait for other jobs."""
 
     async def answered(call: CommandCall, id: str) -> ValuesReply:
-        job, _ = await jobs.job(call.request, id)
-        return ValuesReply(data=ValuesData(await jobs.child_values(call.request, job, Need.DONE)))
+        job, _ = await jobs.job(call, id)
+        return ValuesReply(data=ValuesData(await jobs.child_values(call, job, Need.DONE)))
 
     async def failed(call: CommandCall, id: str) -> replies.ChildrenReply:
-        job, _ = await jobs.job(call.request, id)
-        return replies.ChildrenReply(values=await jobs.child_values(call.request, job, Need.FAILED, Need.CONTINUED))
+        job, _ = await jobs.job(call, id)
+        return replies.ChildrenReply(values=await jobs.child_values(call, job, Need.FAILED, Need.CONTINUED))
 
     async def ignored(call: CommandCall, id: str) -> replies.ChildrenReply:
-        job, _ = await jobs.job(call.request, id)
-        return replies.ChildrenReply(values=await jobs.child_values(call.request, job, Need.IGNORED))
+        job, _ = await jobs.job(call, id)
+        return replies.ChildrenReply(values=await jobs.child_values(call, job, Need.IGNORED))
 
     async def adopt(call: CommandCall, child: str, parent: str) -> replies.Ok:
         command = Adopt(call.session.namespace, job_ref(child), job_ref(parent))
@@ -384,7 +384,7 @@ def worker_commands(workers: WorkerHandlers) -> dict[str, CommandEntry]:
     """Return the commands about workers. A worker goes when the connection that registered it does."""
 
     async def register(call: CommandCall) -> Any:
-        reply = await workers.register(call.request)
+        reply = await workers.register(call)
         worker = workers.workers.find(call.session.namespace, reply.data.worker_id)
         if worker is not None:
             call.session.at_end[worker.id] = partial(workers.workers.withdraw, worker)
@@ -392,7 +392,7 @@ def worker_commands(workers: WorkerHandlers) -> dict[str, CommandEntry]:
 
     async def unregister(call: CommandCall, id: str) -> Any:
         call.session.at_end.pop(id, None)
-        return await workers.unregister(call.request, id)
+        return await workers.unregister(call, id)
 
     async def heartbeat(call: CommandCall, id: str) -> Any:
         w.heartbeat(workers.workers, call.session.namespace, id, w.HEARTBEAT.parse(await call.body()))

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.core.cron import CronJobOptions, CronKey, CronPlan
+from penstock.core.cron import CronJobTemplate, CronKey, CronPlan
 from penstock.core.errors import CronNotFound, InvalidInput
 from penstock.core.job import JobFlag
 from penstock.core.schedule import parse
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.route import Route
 from penstock.doors.jobs.base import JobsDoor, check_queue_name
-from penstock.doors.jobs.mapping import base_delay, cron_rules, dedup_of, take_payload
+from penstock.doors.jobs.mapping import base_delay, dedup_of, rules_of, take_payload
 from penstock.doors.jobs.wire import replies, requests
 from penstock.engine.queues.crons import RemoveCron, SaveCron
 
 if TYPE_CHECKING:
-    from penstock.core.cron import Cron
-    from penstock.doors.http.request import Request
+    from penstock.core.cron import CronRecord
+    from penstock.doors.http.request import ApiRequest
     from penstock.engine.api import EngineApi
 
 CRON = BodyReader(requests.CronBody)
@@ -51,14 +51,14 @@ def save_command(namespace: str, body: requests.CronBody) -> SaveCron:
     return SaveCron(CronKey(namespace, body.name), plan, data, immediately=body.immediately)
 
 
-def _job_options(body: requests.CronJobBody, name: str | None) -> CronJobOptions:
-    return CronJobOptions(
+def _job_options(body: requests.CronJobBody, name: str | None) -> CronJobTemplate:
+    return CronJobTemplate(
         body.max_attempts or 3,
         base_delay(body.backoff),
         body.timeout or None,
         body.delay,
         _flags(body),
-        cron_rules(body),
+        rules_of(body),
         body.ttl or None,
         body.group_id,
         tuple(body.tags or ()),
@@ -76,7 +76,7 @@ def _flags(body: requests.CronJobBody) -> int:
     return sum(flag for wanted, flag in chosen if wanted)
 
 
-async def find_cron(engine: EngineApi, key: CronKey) -> Cron:
+async def find_cron(engine: EngineApi, key: CronKey) -> CronRecord:
     """Return a cron. Raises CronNotFound."""
     found = await engine.store.cron_get(key)
     if found is None:
@@ -84,51 +84,38 @@ async def find_cron(engine: EngineApi, key: CronKey) -> Cron:
     return found
 
 
-def cron_view(cron: Cron) -> replies.CronView:
+def _schedule_fields(cron: CronRecord) -> tuple[str, str, str | None, int | None, int, str, str | msgspec.UnsetType]:
+    """Return the first fields of both views of a cron, in order."""
+    schedule = cron.plan.schedule
+    name = cron.plan.job.name or msgspec.UNSET
+    return cron.key.name, cron.plan.queue, schedule.expression, schedule.every_ms, cron.next_run, schedule.timezone, name
+
+
+def cron_view(cron: CronRecord) -> replies.CronView:
     """Show when a cron runs."""
-    schedule = cron.plan.schedule
-    return replies.CronView(
-        cron.key.name,
-        cron.plan.queue,
-        schedule.expression,
-        schedule.every_ms,
-        cron.next_run,
-        schedule.timezone,
-        cron.plan.job.name or msgspec.UNSET,
-    )
+    return replies.CronView(*_schedule_fields(cron))
 
 
-def counted_cron_view(cron: Cron) -> replies.CountedCronView:
+def counted_cron_view(cron: CronRecord) -> replies.CountedCronView:
     """Show a cron."""
-    schedule = cron.plan.schedule
-    return replies.CountedCronView(
-        cron.key.name,
-        cron.plan.queue,
-        schedule.expression,
-        schedule.every_ms,
-        cron.next_run,
-        schedule.timezone,
-        cron.plan.job.name or msgspec.UNSET,
-        executions=cron.executions,
-        max_limit=cron.plan.max_limit,
-    )
+    return replies.CountedCronView(*_schedule_fields(cron), executions=cron.executions, max_limit=cron.plan.max_limit)
 
 
 class CronHandlers(JobsDoor):
     """One method per route."""
 
-    async def list_crons(self, req: Request) -> replies.CronsReply:
+    async def list_crons(self, req: ApiRequest) -> replies.CronsReply:
         crons = [counted_cron_view(cron) for cron in await self.store.cron_list(self.namespace(req))]
         return replies.CronsReply(crons=crons, partial=self.partial())
 
-    async def save(self, req: Request) -> replies.SavedCronReply:
+    async def save(self, req: ApiRequest) -> replies.SavedCronReply:
         command = save_command(self.namespace(req), await CRON.read(req))
         return replies.SavedCronReply(cron=cron_view(await self.engine.run(command)))
 
-    async def get(self, req: Request, id: str) -> replies.CronReply:
+    async def get(self, req: ApiRequest, id: str) -> replies.CronReply:
         return replies.CronReply(cron=counted_cron_view(await find_cron(self.engine, CronKey(self.namespace(req), id))))
 
-    async def delete(self, req: Request, id: str) -> replies.Ok:
+    async def delete(self, req: ApiRequest, id: str) -> replies.Ok:
         await self.engine.run(RemoveCron(CronKey(self.namespace(req), id)))
         return replies.Ok()
 

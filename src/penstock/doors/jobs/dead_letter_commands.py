@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.core.queue import DlqConfig, Queue
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest
     from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.queues import QueueHandlers
 
@@ -54,7 +54,7 @@ class DeadLetters:
 
     async def list_dead(self, call: CommandCall, queue: str) -> c.DeadEntriesReply:
         query = DEAD.parse(await call.body())
-        found = self.queues.queue(call.request, queue)
+        found = self.queues.queue(call, queue)
         most = limits.list_jobs_max if query.count is None else min(query.count, limits.list_jobs_max)
         if found is None or most == 0:
             return c.DeadEntriesReply(jobs=[], entries=[])
@@ -72,13 +72,13 @@ class DeadLetters:
         return c.DeadEntriesReply(jobs=[entry.job for entry in entries], entries=entries)
 
     async def stats(self, call: CommandCall, queue: str) -> DataReply:
-        return DataReply(data={"stats": await self._counted(call.request, queue)})
+        return DataReply(data={"stats": await self._counted(call, queue)})
 
-    async def http_stats(self, req: Request, queue: str) -> c.DeadStatsReply:
+    async def http_stats(self, req: ApiRequest, queue: str) -> c.DeadStatsReply:
         """Answer ``GET /queues/{queue}/dlq/stats``, where the figures are not wrapped in ``data``."""
         return c.DeadStatsReply(stats=await self._counted(req, queue))
 
-    async def _counted(self, req: Request, queue: str) -> c.DeadStats:
+    async def _counted(self, req: ApiRequest, queue: str) -> c.DeadStats:
         found = self.queues.queue(req, queue)
         now_ms = self.queues.engine.clock.now_ms()
         counted = c.DeadStats(0, dict.fromkeys(REASONS, 0), {queue: 0}, 0, 0, None, None)
@@ -94,7 +94,7 @@ class DeadLetters:
         return self.queues.namespaced(Route("GET", path, self.http_stats, "Figures of the DLQ", "DLQ", c.DeadStatsReply))
 
     async def remove(self, call: CommandCall, queue: str, job: str) -> DataReply:
-        key = self.queues.queue_key(call.request, queue)
+        key = self.queues.queue_key(call, queue)
         found = await self.queues.store.job_get(key.namespace, job_ref(job))
         if found is None or self.queues.store.queue_of(found[0]).key != key or found[0].state != State.DEAD:
             return DataReply(data={"removed": False})
@@ -107,8 +107,8 @@ class DeadLetters:
     async def retry(self, call: CommandCall, queue: str) -> replies.CountReply:
         wanted = RETRY_DEAD.parse(await call.body()).filter
         if wanted is None:
-            return await self.queues.retry_dlq(call.request, queue)
-        found = self.queues.queue(call.request, queue)
+            return await self.queues.retry_dlq(call, queue)
+        found = self.queues.queue(call, queue)
         if found is None:
             return replies.CountReply(count=0)
         chosen = await _filtered(self.queues, found, wanted, limits.offset_max)

@@ -78,7 +78,7 @@ def flow_push_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
         found = await jobs.store.job_get(call.session.namespace, job_ref(id))
         notes = {} if found is None or b'"__' not in found[1].data else _notes(found[1].data)
         if not notes:
-            return await jobs.update_data(call.request, id)
+            return await jobs.update_data(call, id)
         given = bytes(DATA.parse(await call.body()).data)
         fields = _fields(given)
         for name in fields:

@@ -91,7 +91,7 @@ class GroupCommands:
         }
 
     async def _count(self, call: CommandCall, queue: str, state: State, group: str | None) -> DataReply:
-        found = self._queues.queue(call.request, queue)
+        found = self._queues.queue(call, queue)
         return DataReply(data={"count": 0 if found is None else await self._queues.store.group_count(found, state, group)})
 
     async def waiting(self, call: CommandCall, queue: str) -> DataReply:
@@ -109,10 +109,10 @@ class GroupCommands:
     async def _change(
         self, call: CommandCall, queue: str, group: str, make: Callable[[GroupLimits, int], GroupLimits]
     ) -> bool:
-        return await self._queues.engine.run(ConfigureGroup(self._queues.queue_key(call.request, queue), group, make))
+        return await self._queues.engine.run(ConfigureGroup(self._queues.queue_key(call, queue), group, make))
 
     async def _ask(self, call: CommandCall, queue: str, group: str) -> tuple[GroupLimits, int]:
-        return await self._queues.engine.run(AskGroup(self._queues.queue_key(call.request, queue), group))
+        return await self._queues.engine.run(AskGroup(self._queues.queue_key(call, queue), group))
 
     async def set_concurrency(self, call: CommandCall, queue: str) -> replies.Ok:
         """Set how many jobs of a group may be active at once."""
@@ -153,7 +153,7 @@ class GroupCommands:
         """Answer for how long the rate limit of a group lasts, in ms; -2: it does not hold."""
         asked = WAIT.parse(await call.body())
         group, steady_ms = await self._ask(call, queue, asked.group_id)
-        found = self._queues.queue(call.request, queue)
+        found = self._queues.queue(call, queue)
         defaults = None if found is None else found.settings.group_defaults
         wait_ms = group.wait_ms(steady_ms, asked.max_jobs, defaults)
         return DataReply(data={"ttl": NO_RATE_LIMIT if wait_ms is None else wait_ms})

@@ -38,7 +38,7 @@ from penstock.engine.jobs.update import AddLog, ClearLog, EditData
 if TYPE_CHECKING:
     from penstock.core.job import Job, NewJob
     from penstock.core.time_slices import Steps
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest, Request
     from penstock.engine.api import EngineApi
 
 
@@ -125,7 +125,7 @@ class JobHandlers(JobsDoor):
 
     # Producers.
 
-    async def push(self, req: Request, queue: str) -> replies.IdReply:
+    async def push(self, req: ApiRequest, queue: str) -> replies.IdReply:
         key = self.queue_key(req, queue)
         try:
             body = await req.body()
@@ -156,7 +156,7 @@ class JobHandlers(JobsDoor):
 
     # Workers.
 
-    async def pull(self, req: Request, queue: str) -> replies.PulledReply | replies.NothingReply:
+    async def pull(self, req: ApiRequest, queue: str) -> replies.PulledReply | replies.NothingReply:
         key = self.queue_key(req, queue)
         query = PULL.parse_query(req)
         claim = Claim(key, wait_ms=query.timeout, lease_ms=query.lock_ttl, owner=query.owner)
@@ -164,7 +164,7 @@ class JobHandlers(JobsDoor):
             return replies.PulledReply(job=job_view(job, payload, queue), token=ids.to_uuid(job.token))
         return replies.NothingReply()
 
-    async def pull_batch(self, req: Request, queue: str) -> replies.PulledBatchReply:
+    async def pull_batch(self, req: ApiRequest, queue: str) -> replies.PulledBatchReply:
         key = self.queue_key(req, queue)
         body = await PULL_BATCH.read(req)
         claim = Claim(key, body.count, wait_ms=body.timeout, lease_ms=body.lock_ttl, owner=body.owner)
@@ -174,11 +174,11 @@ class JobHandlers(JobsDoor):
             tokens=[ids.to_uuid(job.token) for job, _ in claimed],
         )
 
-    async def stop_waiting(self, req: Request) -> replies.CountReply:
+    async def stop_waiting(self, req: ApiRequest) -> replies.CountReply:
         body = await STOP_WAITING.read(req)
         return replies.CountReply(count=self._pulls.end(self.namespace(req), body.wait_id))
 
-    async def ack(self, req: Request, id: str) -> replies.Ok:
+    async def ack(self, req: ApiRequest, id: str) -> replies.Ok:
         body = await ACK.read_optional(req)
         if body.result is not None:
             await in_slices(value_steps(body.result))
@@ -187,10 +187,10 @@ class JobHandlers(JobsDoor):
         await self.settle(Ack(self.namespace(req), (hold(id, body.token),), (result,), removes=removes), id, NOT_ACTIVE)
         return replies.Ok()
 
-    async def ack_batch(self, req: Request) -> replies.BatchReply:
+    async def ack_batch(self, req: ApiRequest) -> replies.BatchReply:
         return await self.ack_each(req, {})
 
-    async def ack_each(self, req: Request, refused: dict[int, str]) -> replies.BatchReply:
+    async def ack_each(self, req: ApiRequest, refused: dict[int, str]) -> replies.BatchReply:
         """Acknowledge several jobs. A result that cannot be kept is an error of its job alone.
 
         ``refused``: why results cannot be kept, by their positions, as far as that is known already.
@@ -226,7 +226,7 @@ class JobHandlers(JobsDoor):
             count=count, errors=errors + [replies.ItemError(texts[at], why) for at, why in refused.items()]
         )
 
-    async def fail(self, req: Request, id: str) -> replies.Ok:
+    async def fail(self, req: ApiRequest, id: str) -> replies.Ok:
         body = await FAIL.read_optional(req)
         failure = Nack(
             self.namespace(req),
@@ -240,38 +240,38 @@ class JobHandlers(JobsDoor):
         await self.settle(failure, id, NOT_ACTIVE)
         return replies.Ok()
 
-    async def report_progress(self, req: Request, id: str) -> replies.Ok:
+    async def report_progress(self, req: ApiRequest, id: str) -> replies.Ok:
         body = await PROGRESS.read(req)
         progress = min(100, max(0, body.progress))
         settlement = ReportProgress(self.namespace(req), (hold(id, body.token),), progress, body.message)
         await self.settle(settlement, id, NOT_ACTIVE)
         return replies.Ok()
 
-    async def heartbeat(self, req: Request, id: str) -> replies.AliveReply:
+    async def heartbeat(self, req: ApiRequest, id: str) -> replies.AliveReply:
         body = await HEARTBEAT.read_optional(req)
         settlement = Renew(self.namespace(req), (hold(id, body.token),), (body.duration,))
         await self.settle(settlement, id, NOT_ALIVE)
         return replies.AliveReply(data=replies.AliveData())
 
-    async def heartbeat_batch(self, req: Request) -> replies.AliveBatchReply:
+    async def heartbeat_batch(self, req: ApiRequest) -> replies.AliveBatchReply:
         body = await HEARTBEAT_BATCH.read(req)
         settlement = Renew(self.namespace(req), holds(body.ids, body.tokens), [None] * len(body.ids))
         count, errors = await self.settle_many(settlement, body.ids, NOT_ALIVE)
         return replies.AliveBatchReply(data=replies.AliveBatchData(count=count, errors=errors or msgspec.UNSET))
 
-    async def release_batch(self, req: Request) -> replies.BatchReply:
+    async def release_batch(self, req: ApiRequest) -> replies.BatchReply:
         body = await RELEASE_BATCH.read(req)
         release = Release(self.namespace(req), holds(body.ids, body.tokens), delay_ms=body.delay)
         count, errors = await self.settle_many(release, body.ids, NOT_ACTIVE)
         return replies.BatchReply(count=count, errors=errors)
 
-    async def extend_lock(self, req: Request, id: str) -> replies.Ok:
+    async def extend_lock(self, req: ApiRequest, id: str) -> replies.Ok:
         body = await EXTEND.read(req)
         settlement = Renew(self.namespace(req), (hold(id, body.token),), (body.duration,))
         await self.settle(settlement, id, NOT_LOCKED)
         return replies.Ok()
 
-    async def extend_locks(self, req: Request) -> replies.CountReply:
+    async def extend_locks(self, req: ApiRequest) -> replies.CountReply:
         body = await EXTEND_BATCH.read(req)
         durations = [None] * len(body.ids) if body.durations is None else body.durations
         if len(durations) != len(body.ids):
@@ -282,24 +282,24 @@ class JobHandlers(JobsDoor):
 
     # Looking.
 
-    async def get(self, req: Request, id: str) -> replies.JobReply:
+    async def get(self, req: ApiRequest, id: str) -> replies.JobReply:
         job, payload = await self.job(req, id)
         return replies.JobReply(job=job_view(job, payload, self.store.queue_of(job).key.name))
 
-    async def get_state(self, req: Request, id: str) -> replies.StateReply:
+    async def get_state(self, req: ApiRequest, id: str) -> replies.StateReply:
         found = await self.store.job_get(self.namespace(req), job_ref(id))
         return replies.StateReply(id=id, state="unknown" if found is None else STATE_NAMES[found[0].state])
 
-    async def get_result(self, req: Request, id: str) -> replies.ResultReply | replies.NoResultReply:
+    async def get_result(self, req: ApiRequest, id: str) -> replies.ResultReply | replies.NoResultReply:
         found = await self.store.job_get(self.namespace(req), job_ref(id))
         result = None if found is None else await self.store.result_get(found[0].id)
         return replies.NoResultReply(id=id) if result is None else replies.ResultReply(id=id, result=Raw(result))
 
-    async def get_progress(self, req: Request, id: str) -> replies.ProgressReply:
+    async def get_progress(self, req: ApiRequest, id: str) -> replies.ProgressReply:
         job, _ = await self.job(req, id)
         return replies.ProgressReply(progress=job.progress, message=details_of(job).progress_message)
 
-    async def wait(self, req: Request, id: str) -> replies.WaitReply | replies.CompletedReply:
+    async def wait(self, req: ApiRequest, id: str) -> replies.WaitReply | replies.CompletedReply:
         body = await WAIT.read_optional(req)
         waiting = self.engine.wait(self.namespace(req), job_ref(id), body.timeout)
         ending = await self.unless_gone(req, waiting)
@@ -307,11 +307,11 @@ class JobHandlers(JobsDoor):
             return replies.WaitReply(completed=False)
         return replies.CompletedReply(result=Raw(ending.result or b"null"))
 
-    async def get_children(self, req: Request, id: str) -> replies.ChildrenReply:
+    async def get_children(self, req: ApiRequest, id: str) -> replies.ChildrenReply:
         job, _ = await self.job(req, id)
         return replies.ChildrenReply(values=await self.child_values(req, job, Need.DONE))
 
-    async def child_values(self, req: Request, job: Job, *states: Need) -> dict[str, Raw]:
+    async def child_values(self, req: ApiRequest, job: Job, *states: Need) -> dict[str, Raw]:
         """Return what the jobs that a job needs have answered or, if they did not complete, why they failed."""
         page = CHILDREN.parse_query(req)
         needs = await self.store.need_list(job.id, states, page.limit, page.offset)
@@ -322,12 +322,12 @@ class JobHandlers(JobsDoor):
 
     # Intervening.
 
-    async def cancel(self, req: Request, id: str) -> replies.Ok:
+    async def cancel(self, req: ApiRequest, id: str) -> replies.Ok:
         await self.job(req, id)
         await self.move(req, id, Arrow.CANCEL, "Job not found or cannot be cancelled")
         return replies.Ok()
 
-    async def update_data(self, req: Request, id: str) -> replies.Ok:
+    async def update_data(self, req: ApiRequest, id: str) -> replies.Ok:
         body = await DATA.read(req)
         await in_slices(value_steps(body.data))
         data = take_payload(body.data, depth_known=_is_large(body.data))
@@ -335,44 +335,44 @@ class JobHandlers(JobsDoor):
         await in_other_words(self.engine.run(command), CANNOT_UPDATE)
         return replies.Ok()
 
-    async def change_priority(self, req: Request, id: str) -> replies.Ok:
+    async def change_priority(self, req: ApiRequest, id: str) -> replies.Ok:
         body = await PRIORITY.read(req)
         await self.move(req, id, Arrow.REPRIORITIZE, "Job not found or not in queue", body.priority)
         return replies.Ok()
 
-    async def promote(self, req: Request, id: str) -> replies.Ok:
+    async def promote(self, req: ApiRequest, id: str) -> replies.Ok:
         await self.move(req, id, Arrow.PROMOTE, NOT_DELAYED)
         return replies.Ok()
 
-    async def move_to_delayed(self, req: Request, id: str) -> replies.Ok:
+    async def move_to_delayed(self, req: ApiRequest, id: str) -> replies.Ok:
         body = await POSTPONE.read(req)
         await self.move(req, id, Arrow.POSTPONE, NOT_ACTIVE, body.delay, token=body.token)
         return replies.Ok()
 
-    async def change_delay(self, req: Request, id: str) -> replies.Ok:
+    async def change_delay(self, req: ApiRequest, id: str) -> replies.Ok:
         body = await DELAY.read(req)
         await self.move(req, id, Arrow.RESCHEDULE, "Job not found or cannot change delay", body.delay)
         return replies.Ok()
 
-    async def discard(self, req: Request, id: str) -> replies.Ok:
+    async def discard(self, req: ApiRequest, id: str) -> replies.Ok:
         body = await TOKEN.read_optional(req)
         await self.move(req, id, Arrow.DISCARD, "Job not found", token=body.token)
         return replies.Ok()
 
     # Logs.
 
-    async def get_logs(self, req: Request, id: str) -> replies.LogsReply:
+    async def get_logs(self, req: ApiRequest, id: str) -> replies.LogsReply:
         job, _ = await self.job(req, id)
         lines = [replies.LogLine(entry.at, entry.level, entry.message) for entry in await self.store.log_get(job.id)]
         return replies.LogsReply(data=replies.LogData(lines, len(lines)))
 
-    async def add_log(self, req: Request, id: str) -> replies.AddedReply:
+    async def add_log(self, req: ApiRequest, id: str) -> replies.AddedReply:
         body = await LOG.read(req)
         command = AddLog(self.namespace(req), job_ref(id), body.level, body.message)
         await in_other_words(self.engine.run(command), "Job not found")
         return replies.AddedReply(data=replies.AddedData())
 
-    async def clear_logs(self, req: Request, id: str) -> replies.Ok:
+    async def clear_logs(self, req: ApiRequest, id: str) -> replies.Ok:
         await self.engine.run(ClearLog(self.namespace(req), job_ref(id)))
         return replies.Ok()
 

@@ -15,7 +15,7 @@ from penstock.engine.jobs.loss_alerts import LossAlert
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest
     from penstock.engine.jobs.settle import LeaseRef
 
 HELD_BATCH = BodyReader(requests.HeldBatchBody)
@@ -24,7 +24,7 @@ HELD_BATCH = BodyReader(requests.HeldBatchBody)
 class LeaseHandlers(JobsDoor):
     """One method per route."""
 
-    async def held_batch(self, req: Request) -> replies.BatchReply:
+    async def held_batch(self, req: ApiRequest) -> replies.BatchReply:
         body = await HELD_BATCH.read(req)
         claims = holds(body.ids, body.tokens)
         lost = await self.unless_gone(req, self._lost(self.namespace(req), body.ids, claims, body.timeout))

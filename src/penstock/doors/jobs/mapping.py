@@ -12,7 +12,7 @@ from penstock.core.errors import InvalidInput, PayloadTooLarge
 from penstock.core.job import Dedup, Details, Job, JobFlag, NewJob, details_of, encode_details
 from penstock.core.json_depth import SHALLOW_BYTES, check_depth, depth_steps, take_json
 from penstock.core.lifecycle import State
-from penstock.core.repeat import Repeat
+from penstock.core.repeat import RepeatRule
 from penstock.core.schedule import parse
 from penstock.doors.jobs.wire.replies import BackoffView, DeadJobView, JobView, RepeatView
 
@@ -45,7 +45,7 @@ class DoorOptions(msgspec.Struct, omit_defaults=True):
     depends_on: list[str] = []
     parent_id: str | None = None
     children_ids: list[str] = []
-    repeat: Repeat | None = None
+    repeat: RepeatRule | None = None
     dedup: Dedup | None = None
     debounce_id: str | None = None
     debounce_ttl: int | None = None
@@ -157,7 +157,7 @@ def new_job(body: PushBody, *, depth_known: bool = False) -> NewJob:
     return _with_rules(plain, body, repeat) if rare else plain
 
 
-def _with_rules(job: NewJob, body: PushBody, repeat: Repeat | None) -> NewJob:
+def _with_rules(job: NewJob, body: PushBody, repeat: RepeatRule | None) -> NewJob:
     """Give a job what few have. Raises InvalidInput."""
     if body.size_limit is not None and len(job.data) > body.size_limit:
         raise InvalidInput(f"Job data too large: {len(job.data)} bytes, and its sizeLimit is {body.size_limit}")
@@ -166,7 +166,7 @@ def _with_rules(job: NewJob, body: PushBody, repeat: Repeat | None) -> NewJob:
         job,
         options=job.options if dedup is None else _options(body, repeat, dedup),
         unique_key=body.unique_key or body.debounce_id,
-        details=_rules(body),
+        details=rules_of(body),
         dedup=dedup,
         timestamp=body.timestamp,
     )
@@ -199,18 +199,8 @@ def base_delay(backoff: int | BackoffBody) -> int:
     return backoff if isinstance(backoff, int) else backoff.delay
 
 
-def _rules(body: PushBody) -> bytes | None:
-    rules = Details(
-        stall_timeout=body.stall_timeout or None,
-        stack_limit=body.stack_trace_limit,
-        keep_logs=body.keep_logs,
-        size_limit=body.size_limit,
-    )
-    return _encoded(rules, body.backoff)
-
-
-def cron_rules(body: CronJobBody) -> bytes | None:
-    """Return the rules that the jobs of a cron begin with; None if they have none."""
+def rules_of(body: PushBody | CronJobBody) -> bytes | None:
+    """Return the rules that a job, or the jobs of a cron, begin with; None if they have none."""
     rules = Details(
         stall_timeout=body.stall_timeout or None,
         stack_limit=body.stack_trace_limit,
@@ -226,14 +216,14 @@ def _encoded(rules: Details, backoff: int | BackoffBody) -> bytes | None:
     return None if rules == _NO_DETAILS else encode_details(rules)
 
 
-def _repeat(body: RepeatBody) -> Repeat:
+def _repeat(body: RepeatBody) -> RepeatRule:
     expression = body.pattern if body.cron is None else body.cron
     if expression is None and body.every is None:
         raise InvalidInput("repeat must have either every or cron")
-    return Repeat(parse(expression, body.every, body.timezone or body.tz), body.limit, body.count)
+    return RepeatRule(parse(expression, body.every, body.timezone or body.tz), body.limit, body.count)
 
 
-def _options(body: PushBody, repeat: Repeat | None, dedup: Dedup | None) -> bytes:
+def _options(body: PushBody, repeat: RepeatRule | None, dedup: Dedup | None) -> bytes:
     options = DoorOptions(
         body.tags or [],
         body.depends_on or [],

@@ -62,11 +62,11 @@ def metric_commands(ops: OpsHandlers, queues: QueueHandlers) -> dict[str, Comman
 
     async def of_queue(call: CommandCall) -> QueueMetricsReply:
         asked = METRICS.parse(await call.body())
-        key = queues.queue_key(call.request, asked.queue or "")
+        key = queues.queue_key(call, asked.queue or "")
         state = STATES.get(asked.type or "")
         if state is None:
             raise InvalidInput("Metrics type must be 'completed' or 'failed'")
-        found = queues.queue(call.request, key.name)
+        found = queues.queue(call, key.name)
         ended = FinishedMinutes() if found is None else await queues.store.finished_minutes(found, state)
         per_minute = ended.per_minute(limits.metric_minutes_max)
         meta = MetricsMeta(ended.total, ended.last_at, per_minute[0] if per_minute else 0)

@@ -25,7 +25,7 @@ from penstock.store.contract import Page
 
 if TYPE_CHECKING:
     from penstock.core.queue import QueueKey
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest
 
 
 LIST = BodyReader(requests.ListQuery)
@@ -46,12 +46,12 @@ class QueueHandlers(JobsDoor):
 
     # Looking.
 
-    async def list_queues(self, req: Request) -> replies.QueuesReply:
+    async def list_queues(self, req: ApiRequest) -> replies.QueuesReply:
         namespace = self.namespace(req)
         named = [queue.key.name for queue in self.store.queues() if queue.key.namespace == namespace and queue.created_at]
         return replies.QueuesReply(queues=sorted(named), partial=self.partial())
 
-    async def list_jobs(self, req: Request, queue: str) -> replies.JobsReply:
+    async def list_jobs(self, req: ApiRequest, queue: str) -> replies.JobsReply:
         query = LIST.parse_query(req)
         found = self.queue(req, queue)
         chosen = choose(query.state, paused=found is not None and found.settings.paused, apart=False)
@@ -61,7 +61,7 @@ class QueueHandlers(JobsDoor):
         page = Page(found, chosen.states, limit, query.offset, chosen.prioritized)
         return replies.JobsReply(jobs=await self.listed(page, lambda job, payload: job_view(job, payload, queue)))
 
-    async def summary(self, req: Request) -> list[replies.QueueSummary]:
+    async def summary(self, req: ApiRequest) -> list[replies.QueueSummary]:
         """Tell of all queues in one answer: an array, without ``ok``."""
         namespace = self.namespace(req)
         found = [queue for queue in self.store.queues() if queue.key.namespace == namespace and queue.created_at]
@@ -72,72 +72,72 @@ class QueueHandlers(JobsDoor):
             rows.append(replies.QueueSummary(queue.key.name, queue.settings.paused, counts))
         return rows
 
-    async def counts(self, req: Request, queue: str) -> replies.CountsReply:
+    async def counts(self, req: ApiRequest, queue: str) -> replies.CountsReply:
         counts = self._counts(req, queue)
         found = self.queue(req, queue)
         prioritized = 0 if found is None or not counts.waiting else await self.store.prioritized_count(found)
         paused = found is not None and found.settings.paused
         return replies.CountsReply(counts=counts_view(counts, min(prioritized, counts.waiting), paused=paused))
 
-    async def counts_apart(self, req: Request, queue: str) -> replies.CountsReply:
+    async def counts_apart(self, req: ApiRequest, queue: str) -> replies.CountsReply:
         """Count as commands do: each job once."""
         reply = await self.counts(req, queue)
         counted_apart(reply.counts, paused=self._settings(req, queue).paused)
         return reply
 
-    async def count(self, req: Request, queue: str) -> replies.CountReply:
+    async def count(self, req: ApiRequest, queue: str) -> replies.CountReply:
         counts = self._counts(req, queue)
         return replies.CountReply(count=counts.waiting + counts.active + counts.delayed)
 
-    async def priority_counts(self, req: Request, queue: str) -> replies.PriorityCountsReply:
+    async def priority_counts(self, req: ApiRequest, queue: str) -> replies.PriorityCountsReply:
         found = self.queue(req, queue)
         counts = {} if found is None else await self.store.priority_counts(found)
         return replies.PriorityCountsReply(queue=queue, counts={str(priority): count for priority, count in counts.items()})
 
-    async def paused(self, req: Request, queue: str) -> replies.PausedReply:
+    async def paused(self, req: ApiRequest, queue: str) -> replies.PausedReply:
         return replies.PausedReply(paused=self._settings(req, queue).paused)
 
-    def _counts(self, req: Request, queue: str) -> StateCounts:
+    def _counts(self, req: ApiRequest, queue: str) -> StateCounts:
         found = self.queue(req, queue)
         store = self.engine.of(self.queue_key(req, queue)).store
         if store.capabilities.is_shared:  # what others have done since the database was lost is not known here
             store.check_writable(grows=False)
         return StateCounts() if found is None else store.counts(found)
 
-    def _settings(self, req: Request, queue: str) -> QueueSettings:
+    def _settings(self, req: ApiRequest, queue: str) -> QueueSettings:
         found = self.queue(req, queue)
         return QueueSettings() if found is None else found.settings
 
     # Control.
 
-    async def pause(self, req: Request, queue: str) -> replies.Ok:
+    async def pause(self, req: ApiRequest, queue: str) -> replies.Ok:
         return await self._set(req, queue, EventKind.QUEUE_PAUSED, paused=True)
 
-    async def resume(self, req: Request, queue: str) -> replies.Ok:
+    async def resume(self, req: ApiRequest, queue: str) -> replies.Ok:
         return await self._set(req, queue, EventKind.QUEUE_RESUMED, paused=False)
 
-    async def drain(self, req: Request, queue: str) -> replies.CountReply:
+    async def drain(self, req: ApiRequest, queue: str) -> replies.CountReply:
         key = self.queue_key(req, queue)
         return replies.CountReply(count=await admin.drain(self.engine, key))
 
-    async def obliterate(self, req: Request, queue: str) -> replies.Ok:
+    async def obliterate(self, req: ApiRequest, queue: str) -> replies.Ok:
         key = self.queue_key(req, queue)
         await admin.obliterate(self.engine, key)
         return replies.Ok()
 
-    async def clean(self, req: Request, queue: str) -> replies.CleanReply:
+    async def clean(self, req: ApiRequest, queue: str) -> replies.CleanReply:
         key = self.queue_key(req, queue)
         body = await CLEAN.read_optional(req)
         states = _cleaned(body.state)
         removed = await admin.clean(self.engine, key, body.grace, states, body.limit)
         return replies.CleanReply(count=len(removed), ids=[job_name(job) for job in removed])
 
-    async def promote_jobs(self, req: Request, queue: str) -> replies.CountReply:
+    async def promote_jobs(self, req: ApiRequest, queue: str) -> replies.CountReply:
         key = self.queue_key(req, queue)
         body = await COUNT.read_optional(req)
         return replies.CountReply(count=await admin.move_many(self.engine, key, Arrow.PROMOTE, limit=body.count))
 
-    async def retry_completed(self, req: Request, queue: str) -> replies.CountReply:
+    async def retry_completed(self, req: ApiRequest, queue: str) -> replies.CountReply:
         key = self.queue_key(req, queue)
         body = await RETRY_COMPLETED.read_optional(req)
         if body.id is not None:
@@ -149,7 +149,7 @@ class QueueHandlers(JobsDoor):
 
     # Dead letters.
 
-    async def list_dlq(self, req: Request, queue: str) -> replies.DeadJobsReply:
+    async def list_dlq(self, req: ApiRequest, queue: str) -> replies.DeadJobsReply:
         query = DLQ_LIST.parse_query(req)
         found = self.queue(req, queue)
         limit = min(query.count, limits.list_jobs_max)
@@ -158,14 +158,14 @@ class QueueHandlers(JobsDoor):
         page = Page(found, (State.DEAD,), limit)
         return replies.DeadJobsReply(jobs=await self.listed(page, lambda job, payload: dead_job_view(job, payload, queue)))
 
-    async def retry_dlq(self, req: Request, queue: str) -> replies.CountReply:
+    async def retry_dlq(self, req: ApiRequest, queue: str) -> replies.CountReply:
         key = self.queue_key(req, queue)
         body = await DLQ_RETRY.read_optional(req)
         if body.job_id is not None:
             return replies.CountReply(count=await self._bring_back(key, body.job_id, Arrow.REVIVE))
         return replies.CountReply(count=await admin.revive(self.engine, key, body.count))
 
-    async def purge_dlq(self, req: Request, queue: str) -> replies.CountReply:
+    async def purge_dlq(self, req: ApiRequest, queue: str) -> replies.CountReply:
         key = self.queue_key(req, queue)
         return replies.CountReply(count=await admin.purge(self.engine, key))
 
@@ -182,13 +182,13 @@ class QueueHandlers(JobsDoor):
 
     # Limits and settings.
 
-    async def get_rate_limit(self, req: Request, queue: str) -> replies.LimitReply:
+    async def get_rate_limit(self, req: ApiRequest, queue: str) -> replies.LimitReply:
         settings = self._settings(req, queue)
         until = settings.rate_limit_until
         is_over = until is not None and until <= self.engine.clock.now_ms()
         return replies.LimitReply(limit=None if is_over else settings.rate_limit)
 
-    async def set_rate_limit(self, req: Request, queue: str) -> replies.Ok:
+    async def set_rate_limit(self, req: ApiRequest, queue: str) -> replies.Ok:
         body = await RATE_LIMIT.read(req)
         command = Configure(
             self.queue_key(req, queue),
@@ -204,30 +204,30 @@ class QueueHandlers(JobsDoor):
         await self.engine.run(command)
         return replies.Ok()
 
-    async def clear_rate_limit(self, req: Request, queue: str) -> replies.Ok:
+    async def clear_rate_limit(self, req: ApiRequest, queue: str) -> replies.Ok:
         return await self._set(req, queue, EventKind.RATELIMIT_CLEARED, rate_limit=None)
 
-    async def get_concurrency(self, req: Request, queue: str) -> replies.LimitReply:
+    async def get_concurrency(self, req: ApiRequest, queue: str) -> replies.LimitReply:
         return replies.LimitReply(limit=self._settings(req, queue).concurrency)
 
-    async def set_concurrency(self, req: Request, queue: str) -> replies.Ok:
+    async def set_concurrency(self, req: ApiRequest, queue: str) -> replies.Ok:
         body = await LIMIT.read(req)
         return await self._set(req, queue, EventKind.CONCURRENCY_SET, concurrency=body.limit)
 
-    async def clear_concurrency(self, req: Request, queue: str) -> replies.Ok:
+    async def clear_concurrency(self, req: ApiRequest, queue: str) -> replies.Ok:
         return await self._set(req, queue, EventKind.CONCURRENCY_CLEARED, concurrency=None)
 
-    async def get_stall_config(self, req: Request, queue: str) -> replies.StallReply:
+    async def get_stall_config(self, req: ApiRequest, queue: str) -> replies.StallReply:
         return replies.StallReply(config=self._settings(req, queue).stall)
 
-    async def set_stall_config(self, req: Request, queue: str) -> replies.Ok:
+    async def set_stall_config(self, req: ApiRequest, queue: str) -> replies.Ok:
         body = await STALL.read(req)
         return await self._patch(req, queue, EventKind.CONFIG_STALL_CHANGED, "stall", body.config or body)
 
-    async def get_mode(self, req: Request, queue: str) -> replies.ModeReply:
+    async def get_mode(self, req: ApiRequest, queue: str) -> replies.ModeReply:
         return replies.ModeReply(mode="buffered" if self._settings(req, queue).buffered else "direct")
 
-    async def set_mode(self, req: Request, queue: str) -> replies.Ok:
+    async def set_mode(self, req: ApiRequest, queue: str) -> replies.Ok:
         body = await MODE.read(req)
         key = self.queue_key(req, queue)
         buffered = body.mode == "buffered"
@@ -245,14 +245,14 @@ class QueueHandlers(JobsDoor):
         await self.engine.run(command)
         return replies.Ok()
 
-    async def get_dlq_config(self, req: Request, queue: str) -> replies.DlqReply:
+    async def get_dlq_config(self, req: ApiRequest, queue: str) -> replies.DlqReply:
         return replies.DlqReply(config=self._settings(req, queue).dlq)
 
-    async def set_dlq_config(self, req: Request, queue: str) -> replies.Ok:
+    async def set_dlq_config(self, req: ApiRequest, queue: str) -> replies.Ok:
         body = await DLQ.read(req)
         return await self._patch(req, queue, EventKind.CONFIG_DLQ_CHANGED, "dlq", body.config or body)
 
-    async def _set(self, req: Request, queue: str, event: EventKind, **changes: Any) -> replies.Ok:
+    async def _set(self, req: ApiRequest, queue: str, event: EventKind, **changes: Any) -> replies.Ok:
         """Change one setting; its new value is what the journal notes."""
         (value,) = changes.values()
         command = Configure(
@@ -264,7 +264,7 @@ class QueueHandlers(JobsDoor):
         await self.engine.run(command)
         return replies.Ok()
 
-    async def _patch(self, req: Request, queue: str, event: EventKind, name: str, patch: msgspec.Struct) -> replies.Ok:
+    async def _patch(self, req: ApiRequest, queue: str, event: EventKind, name: str, patch: msgspec.Struct) -> replies.Ok:
         """Change parts of a group of settings; the whole group is what the journal notes."""
         command = Configure(
             self.queue_key(req, queue),

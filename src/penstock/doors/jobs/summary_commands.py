@@ -42,8 +42,8 @@ def summary_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
 
     async def all_queues(call: CommandCall) -> QueueRowsReply:
         rows = []
-        for each in await queues.summary(call.request):
-            counts = (await queues.counts_apart(call.request, each.name)).counts
+        for each in await queues.summary(call):
+            counts = (await queues.counts_apart(call, each.name)).counts
             waiting, prioritized = counts.waiting, counts.prioritized
             if each.paused:
                 waiting, prioritized = counts.paused, 0

@@ -14,8 +14,8 @@ from penstock.doors.jobs.wire.replies import Ok
 from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWebhook
 
 if TYPE_CHECKING:
-    from penstock.core.webhook import Webhook
-    from penstock.doors.http.request import Request
+    from penstock.core.webhook import WebhookRecord
+    from penstock.doors.http.request import ApiRequest
     from penstock.engine.api import EngineApi
     from penstock.outbound.guard import Guard
 
@@ -33,7 +33,7 @@ class WebhookHandlers(JobsDoor):
         super().__init__(engine)
         self._guard = guard
 
-    async def add(self, req: Request) -> webhook_wire.RegisteredReply:
+    async def add(self, req: ApiRequest) -> webhook_wire.RegisteredReply:
         namespace = self.namespace(req)
         body = await ADD.read(req)
         self._guard.check(body.url)
@@ -46,17 +46,17 @@ class WebhookHandlers(JobsDoor):
         )
         return webhook_wire.RegisteredReply(data=data)
 
-    async def list_webhooks(self, req: Request) -> webhook_wire.WebhooksReply:
+    async def list_webhooks(self, req: ApiRequest) -> webhook_wire.WebhooksReply:
         namespace = self.namespace(req)
         views = [webhook_view(each) for each in self.store.webhook_list() if each.namespace == namespace]
         stats = webhook_wire.WebhookStats(len(views), sum(view.enabled for view in views))
         return webhook_wire.WebhooksReply(data=webhook_wire.WebhooksData(views, stats))
 
-    async def remove(self, req: Request, id: str) -> webhook_wire.RemovedReply:
+    async def remove(self, req: ApiRequest, id: str) -> webhook_wire.RemovedReply:
         await self.engine.run(RemoveWebhook(self.namespace(req), ids.from_uuid(id) or _NO_ID))
         return webhook_wire.RemovedReply(data=webhook_wire.RemovedData())
 
-    async def set_enabled(self, req: Request, id: str) -> Ok:
+    async def set_enabled(self, req: ApiRequest, id: str) -> Ok:
         body = await ENABLED.read(req)
         await self.engine.run(EnableWebhook(self.namespace(req), ids.from_uuid(id) or _NO_ID, enabled=body.enabled))
         return Ok()
@@ -83,7 +83,7 @@ class WebhookHandlers(JobsDoor):
         )
 
 
-def webhook_view(webhook: Webhook) -> webhook_wire.WebhookView:
+def webhook_view(webhook: WebhookRecord) -> webhook_wire.WebhookView:
     """Show a webhook, but not its secret."""
     return webhook_wire.WebhookView(
         id=ids.to_uuid(webhook.id),

@@ -17,12 +17,12 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.clock import pause
-from penstock.core.errors import JobNotFound, PenstockError, StaleLease, WrongState
+from penstock.core.errors import PenstockError
 from penstock.core.ids import to_ulid
 from penstock.core.lifecycle import Arrow
 from penstock.doors.messages.consumer_claim import ConsumerClaim
 from penstock.doors.messages.rendering import view_of
-from penstock.engine.jobs.settle import Ack, LeaseRef, Nack, Renew, Requeue
+from penstock.engine.jobs.settle import LEASE_GONE, Ack, LeaseRef, Nack, Renew, Requeue
 from penstock.outbound.request import sign
 from penstock.outbound.sender import NotDelivered
 
@@ -254,7 +254,7 @@ class Pusher:
         try:
             outcomes = await self._engine.run(settlement)
             for outcome in outcomes:
-                if outcome is not None and not isinstance(outcome, JobNotFound | StaleLease | WrongState):
+                if outcome is not None and not isinstance(outcome, LEASE_GONE):
                     raise outcome
         except PenstockError as error:
             log.warning("a pushed message could not be settled; its lease will run out", **self._who(), error=str(error))

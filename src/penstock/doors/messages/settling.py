@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.access.identity import Right
-from penstock.core.errors import JobNotFound, ReceiptUnknown, StaleLease, WrongState
+from penstock.core.errors import ReceiptUnknown
 from penstock.core.lifecycle import Arrow
 from penstock.doors.messages.rendering import receipt_in
 from penstock.engine.jobs.dead_letters import SettleDead
-from penstock.engine.jobs.settle import Ack, LeaseRef, Nack
+from penstock.engine.jobs.settle import LEASE_GONE, Ack, LeaseRef, Nack
 
 if TYPE_CHECKING:
     from penstock.access.identity import Identity
@@ -45,7 +45,7 @@ class DeliverySettler:
         else:
             (outcome,) = await self._engine.run(Nack(None, [hold], None, may=may, when_settled=settled.append))
         self._deliveries.consumer_spoke(receipt.token)
-        if isinstance(outcome, JobNotFound | StaleLease | WrongState):
+        if isinstance(outcome, LEASE_GONE):
             raise ReceiptUnknown(f'{"ack" if done else "nack"}: unknown or expired receipt handle "{text}"')
         if outcome is not None:
             raise outcome

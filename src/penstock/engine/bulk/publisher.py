@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -15,13 +15,13 @@ from penstock.core.queue import QueueKey
 from penstock.engine.bulk.stage_commands import Carry
 from penstock.engine.jobs.push import Publish, StagedChunk
 from penstock.engine.maintenance.service import PeriodicService
+from penstock.engine.sharding.engine import ShardedEngine
 from penstock.engine.sharding.push import Pushing
 from penstock.store.contract import Search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.core.job import Job
     from penstock.core.reservations import Permit
     from penstock.engine.context import EngineContext, ServerContext, ShardedContext
     from penstock.engine.sharding.push import Item
@@ -44,8 +44,7 @@ class Naming(Pushing):
         allowed = permit if permit.tickets or permit.afar else None
         some = self._part._replace(jobs=[item.new for item in items])
         await self._engines[shard].run(Publish(self._entry, [some], allowed, rows=len(self._part.jobs)))
-        nobody = cast("Job", None)  # nobody wants to know which jobs they became
-        self._answers.update((item.place, nobody) for item in items)
+        self._answers.update((item.place, None) for item in items)
 
 
 class Publisher(PeriodicService):
@@ -59,7 +58,7 @@ class Publisher(PeriodicService):
     def __init__(self, engine: EngineContext, all_: ServerContext, done: Callable[[], None]) -> None:
         super().__init__(engine)
         self._all = all_
-        self._fleet = None if len(all_.engines) == 1 else cast("ShardedContext", all_)
+        self._fleet = all_ if isinstance(all_, ShardedEngine) and len(all_.engines) > 1 else None
         self._done = done
         self._damaged: set[int] = set()  #: drafts
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.core.job import Delivery, details_of
-from penstock.engine.command import Command, IfUnknown
+from penstock.engine.command import IfUnknown, QueueCommand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.job import Job
     from penstock.core.queue import Queue, QueueKey
-    from penstock.engine.command import AnyCommand
+    from penstock.engine.command import AnyCommand, Command
     from penstock.engine.unit_of_work import UnitOfWork
 
 
@@ -76,7 +76,7 @@ class ClaimState:
         self.is_abandoned = True
 
 
-class Claim(Command[list[Delivery]]):
+class Claim(QueueCommand[list[Delivery]]):
     """Request up to ``count`` jobs, waiting up to ``wait_ms`` for the first. These arguments do not change; ``state`` does.
 
     ``lease_ms``: length of the lease without a heartbeat (None: the queue's stall interval). ``note``: written by the
@@ -84,7 +84,7 @@ class Claim(Command[list[Delivery]]):
     ``skips_ready_list``: the store serves the claim, even if the queue has a ready list.
     """
 
-    __slots__ = ("count", "lease_ms", "note", "owner", "queue", "state", "wait_ms")
+    __slots__ = ("count", "lease_ms", "note", "owner", "state", "wait_ms")
 
     if_unknown = IfUnknown.PULL
 
@@ -99,7 +99,7 @@ class Claim(Command[list[Delivery]]):
         note: ClaimNote | None = None,
         skips_ready_list: bool = False,
     ) -> None:
-        self.queue: Final = queue
+        self.queue = queue
         self.count: Final = count
         self.wait_ms: Final = wait_ms
         self.lease_ms: Final = lease_ms

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from penstock.core import limits
 from penstock.core.errors import QueueMoving, TooMany
-from penstock.engine.command import Command
+from penstock.engine.command import QueueCommand
 from penstock.engine.jobs.settle import LeaseRef, Release
 
 if TYPE_CHECKING:
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class RecheckQueue(Command[None]):
+class RecheckQueue(QueueCommand[None]):
     """Look again at the line of a queue: its rate limit allows more by now."""
 
-    __slots__ = ("queue",)
+    __slots__ = ()
 
-    def __init__(self, queue: QueueKey) -> None:
-        self.queue = queue
+    def needed_queues(self) -> Iterable[QueueKey]:
+        """Return none: there is nothing to look at in a queue that is on another shard."""
+        return ()
 
 
 class ClaimWaiters:

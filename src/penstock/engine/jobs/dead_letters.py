@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import JobNotFound, PenstockError, StaleLease, WrongState
 from penstock.core.job import Delivery
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command
+from penstock.engine.command import Command, QueueCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class LeaseDead(Command[list[Delivery]]):
+class LeaseDead(QueueCommand[list[Delivery]]):
     """Take those of some dead jobs of a queue that nobody else looks at, ``count`` at most, for ``lease_ms``."""
 
-    __slots__ = ("count", "ids", "lease_ms", "queue")
+    __slots__ = ("count", "ids", "lease_ms")
 
     def __init__(self, queue: QueueKey, ids: Sequence[int], count: int, lease_ms: int) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.ids = ids
         self.count = count
         self.lease_ms = lease_ms

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from penstock.core.dependencies import NeedCount
     from penstock.core.job import Job
+    from penstock.engine.command import JobRef
     from penstock.engine.context import EngineContext
-    from penstock.engine.unit_of_work import JobRef, UnitOfWork
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
 class Adopt(Command[None]):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, NamespaceLimit, OutcomeUnknown, PartlyDone, PenstockError
-from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
+from penstock.engine.jobs.build import create_queue
 from penstock.engine.jobs.push import PushAcross, make_one, permitted
 from penstock.engine.jobs.uniqueness import ExistingJobs
 from penstock.engine.queues.admin import MoveBatch
@@ -62,8 +62,7 @@ async def push_flow(engine: EngineContext, work: UnitOfWork, commands: Sequence[
         for key, jobs in command.parts:
             queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
             if queue.created_at is None:
-                await work.tx.queue_save(queue, queue.settings, work.now_ms)
-                work.tell(EventKind.QUEUE_CREATED, queue)
+                await create_queue(work, queue)
             pushed.append([names.keep(await make_one(work, queue, new, names)) for new in jobs])
         work.answer(command, pushed)
     await work.flush()

@@ -8,8 +8,7 @@ import msgspec
 
 from penstock.core import limits
 from penstock.core.bulk_records import BulkRecord, EntryKind
-from penstock.core.errors import InvalidInput, NameContested, NamespaceLimit, QueueFull, QueueMoving
-from penstock.core.events import EventKind
+from penstock.core.errors import InvalidInput, NameContested, NamespaceLimit, QueueFull
 from penstock.core.job import (
     NEVER_LEASED,
     Job,
@@ -18,14 +17,14 @@ from penstock.core.job import (
     Payload,
 )
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command, IfUnknown, Lane
+from penstock.engine.command import Command, IfUnknown, Lane, QueueCommand
 from penstock.engine.jobs import dependencies
-from penstock.engine.jobs.build import build, build_one, make, start_apart
+from penstock.engine.jobs.build import build, build_one, create_queue, make, start_apart
 from penstock.engine.jobs.uniqueness import ExistingJobs
 from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     from penstock.core.queue import Queue, QueueKey
@@ -45,7 +44,7 @@ def _weight_of(jobs: Sequence[NewJob]) -> int:
     return len(jobs) + size // limits.weight_bytes
 
 
-class Push(Command[list[Job]]):
+class Push(QueueCommand[list[Job]]):
     """Put jobs on a queue: all of them or, if one is refused, none.
 
     Answers one job per item, in order. A ``job_id`` or ``unique_key`` that is taken answers with the job that has it, and
@@ -54,7 +53,7 @@ class Push(Command[list[Job]]):
     queue, these included; refused with QueueFull. Others may be pushing at the same moment at other servers.
     """
 
-    __slots__ = ("durable", "jobs", "permit", "queue", "room")
+    __slots__ = ("durable", "jobs", "permit", "room")
 
     lane = Lane.PUSHES
     grows = True
@@ -103,6 +102,10 @@ class PushAcross(Command[list[list[Job]]]):
         self.parts = parts
         self.asked_ms = asked_ms
         self.permit = permit
+
+    def needed_queues(self) -> Iterable[QueueKey]:
+        """Return the queues of its parts."""
+        return [key for key, _ in self.parts]
 
     def tenant(self) -> str | None:
         """Return the namespace of its first queue."""
@@ -162,6 +165,10 @@ class Publish(Command[int]):
         """Return what the jobs of its chunks weigh."""
         return 1 + sum(_weight_of(part.jobs) for part in self.parts)
 
+    def needed_queues(self) -> Iterable[QueueKey]:
+        """Return the queues of its parts."""
+        return [part.queue for part in self.parts]
+
 
 class PushAgain(Command[list[Job | None]]):
     """Push jobs whose names another queue's jobs have on this shard: answers those, as a push does; None where there is none.
@@ -214,8 +221,7 @@ async def push(engine: EngineContext, work: UnitOfWork, commands: Sequence[Push]
             work.refuse(command, QueueFull(queue.key, command.room))
             continue
         if queue.created_at is None:
-            await work.tx.queue_save(queue, queue.settings, work.now_ms)
-            work.tell(EventKind.QUEUE_CREATED, queue)
+            await create_queue(work, queue)
         if named:
             # Whoever has a name already is answered instead of a new job.
             jobs = []
@@ -270,8 +276,7 @@ async def push_across(engine: EngineContext, work: UnitOfWork, commands: Sequenc
         for key, jobs in command.parts:
             queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
             if queue.created_at is None:
-                await work.tx.queue_save(queue, queue.settings, work.now_ms)
-                work.tell(EventKind.QUEUE_CREATED, queue)
+                await create_queue(work, queue)
             due = [_counted_from(new, late_ms) for new in jobs]
             if not any_special(due):
                 pushed.append(make(work, queue, due))
@@ -382,9 +387,6 @@ async def _take_over(work: UnitOfWork, repeats: Sequence[tuple[Job, NewJob]]) ->
 async def publish(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Publish]) -> None:
     """Apply a batch of chunks. Each is deleted by the transaction that makes jobs of it, so that it is made so once."""
     for command in await permitted(work, commands):
-        if work.tx.away and any(work.tx.queue_away(part.queue) is not None for part in command.parts):
-            work.refuse(command, QueueMoving())
-            continue
         count, draft = 0, command.entry
         if command.parts:
             taken = await work.tx.chunk_take(draft.number, [part.number for part in command.parts])
@@ -420,8 +422,7 @@ async def _push_staged(work: UnitOfWork, parts: Sequence[StagedChunk]) -> int:
     for part in parts:
         queue = work.tx.queue_find(part.queue) or await work.tx.queue_open(part.queue)
         if queue.created_at is None:
-            await work.tx.queue_save(queue, queue.settings, work.now_ms)
-            work.tell(EventKind.QUEUE_CREATED, queue)
+            await create_queue(work, queue)
         if part.is_plain:
             work.create(build(queue, work.serials(len(part.jobs)), part.jobs, work.now_ms), part.jobs, Arrow.ENQUEUE)
             work.pushed += len(part.jobs)
@@ -445,8 +446,7 @@ async def push_inside(work: UnitOfWork, pushes: Sequence[tuple[Queue, NewJob]]) 
     jobs: list[Job | None] = []
     for queue, new in pushes:
         if queue.created_at is None:
-            await work.tx.queue_save(queue, queue.settings, work.now_ms)
-            work.tell(EventKind.QUEUE_CREATED, queue)
+            await create_queue(work, queue)
         found, replaced = await names.find_or_tell(queue, new)
         if found is None:
             jobs.append(names.keep(await make_one(work, queue, new, names)))

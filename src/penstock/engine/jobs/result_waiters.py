@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.job import Job
+    from penstock.engine.command import JobRef
     from penstock.engine.context import EngineContext
-    from penstock.engine.unit_of_work import JobRef, UnitOfWork
+    from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.contract import JournalBlock
 
 #: Events after which a job may have ended.

@@ -11,7 +11,6 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.errors import QueueMoving
 from penstock.core.events import EventKind
 from penstock.core.ids import to_uuid
 from penstock.core.job import Delivery, Job, Payload, details_of, put_details
@@ -65,11 +64,7 @@ async def _serve(engine: EngineContext, work: UnitOfWork, key: QueueKey, newcome
     room = engine.room
     queue = work.tx.queue_find(key)
     if queue is None:
-        if work.belongs_elsewhere(key):
-            for newcomer in newcomers:
-                work.refuse(newcomer, QueueMoving())
-        else:
-            _turn_away(engine, work, newcomers)
+        _turn_away(engine, work, newcomers)
         return
     fast = engine.fast
     if fast is not None and fast.serves(work, queue):

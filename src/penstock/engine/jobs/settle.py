@@ -7,7 +7,7 @@ latest. Who comes too late changes nothing and is told so.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from penstock.core import limits
 from penstock.core.errors import JobNotFound, PenstockError, QueueMoving, StaleLease, WrongState
@@ -16,17 +16,19 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.core.retry import after_failure
 from penstock.engine.command import Command, IfUnknown, Lane
 from penstock.engine.jobs.repeat import repeat
-from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.core.queue import QueueKey
+    from penstock.engine.command import JobRef
     from penstock.engine.context import EngineContext
-    from penstock.engine.unit_of_work import JobRef, UnitOfWork
+    from penstock.engine.unit_of_work import UnitOfWork
 
 #: What became of one item of a batch: None if it was done, or why not.
 ItemOutcome = PenstockError | None
+#: Outcomes that say that the job does not have the lease any more.
+LEASE_GONE: Final = (JobNotFound, StaleLease, WrongState)
 
 
 class LeaseRef(NamedTuple):
@@ -62,6 +64,12 @@ class Settlement(Command[list[ItemOutcome]]):
     def weight(self) -> int:
         """Return how many jobs it is about."""
         return len(self.holds)
+
+    def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return the jobs for which it has no token. Without a namespace it has a token for each."""
+        if self.namespace is None:
+            return ()
+        return [(self.namespace, hold.ref) for hold in self.holds if hold.token is None]
 
 
 S = TypeVar("S", bound=Settlement)
@@ -359,8 +367,6 @@ async def settle(
             except QueueMoving as error:
                 outcomes.append(error)
                 continue
-            if hold.token is None and job is not None and job.started_at is None:
-                await withdraw_ready(engine, work, [job])
             problem = _why_not(job, hold)
             if job is not None and problem is None:
                 engine.handed.begin(work, job)

@@ -8,7 +8,7 @@ from penstock.core import limits
 from penstock.core.errors import WrongState
 from penstock.core.job import details_of, put_details
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command
+from penstock.engine.command import QueueCommand
 from penstock.engine.jobs.dead_letters import is_free
 from penstock.engine.jobs.update import follow
 from penstock.engine.maintenance.service import PeriodicService
@@ -74,13 +74,13 @@ class DeadLetterService(PeriodicService):
         self._seen[queue.key] = (rule, resume or place)
 
 
-class AutoRevive(Command[set[int]]):
+class AutoRevive(QueueCommand[set[int]]):
     """Bring back some dead jobs that have rested long enough; answers which of them wait for their unique key."""
 
-    __slots__ = ("ids", "queue")
+    __slots__ = ("ids",)
 
     def __init__(self, queue: QueueKey, ids: Sequence[int]) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.ids = ids
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
 from penstock.core.errors import QueueMoving
 from penstock.core.job import Delivery, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command
+from penstock.engine.command import Command, QueueCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from penstock.engine.context import EngineContext
     from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLease
     from penstock.engine.unit_of_work import UnitOfWork
-    from penstock.store.contract import FastTransaction
-
-
-def _fast(work: UnitOfWork) -> FastTransaction:
-    return cast("FastTransaction", work.tx)
 
 
 def may_be_hot(settings: QueueSettings) -> bool:
@@ -41,7 +36,7 @@ class SetAside(NamedTuple):
     announced: bool = False  #: nothing was set aside yet, but the list is announced: ask again
 
 
-class Prefetch(Command[SetAside]):
+class Prefetch(QueueCommand[SetAside]):
     """Set up to ``count`` jobs aside, the best there are, for at least ``lease_ms``.
 
     A list must be announced before anything is set aside for it: ``SetAside.announced``. Otherwise a push could be committed
@@ -49,13 +44,17 @@ class Prefetch(Command[SetAside]):
     ``is_empty``: the list has nothing left; if there is nothing to fetch either, it is given up.
     """
 
-    __slots__ = ("count", "is_empty", "lease_ms", "queue")
+    __slots__ = ("count", "is_empty", "lease_ms")
 
     def __init__(self, queue: QueueKey, count: int, lease_ms: int, *, is_empty: bool) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.count = count
         self.lease_ms = lease_ms
         self.is_empty = is_empty
+
+    def needed_queues(self) -> Iterable[QueueKey]:
+        """Return none: there is nothing to set aside of a queue that is on another shard."""
+        return ()
 
 
 class TakeBack(Command[None]):
@@ -139,7 +138,7 @@ async def prefetch(engine: EngineContext, work: UnitOfWork, commands: Sequence[P
 
 async def _announce(engine: EngineContext, work: UnitOfWork, queue: Queue) -> bool:
     """Let everybody know that a queue has a ready list from now on; False if Redis fails."""
-    tx = _fast(work)
+    tx = work.fast_tx
     if not await tx.hot_lock() and not (engine.fast is not None and await engine.fast.begin_lists(work.tx.generation)):
         return False
     await tx.hot_add(queue)
@@ -148,7 +147,7 @@ async def _announce(engine: EngineContext, work: UnitOfWork, queue: Queue) -> bo
 
 async def _set_aside(work: UnitOfWork, command: Prefetch, queue: Queue, epoch: int) -> SetAside:
     """Lease the best jobs for a ready list that was announced before this transaction."""
-    tx = _fast(work)
+    tx = work.fast_tx
     jobs: list[Delivery] = []
     await work.flush()
     if may_be_hot(queue.settings):
@@ -184,7 +183,7 @@ async def take_back(_engine: EngineContext, work: UnitOfWork, commands: Sequence
             if job is not None and job.state == State.ACTIVE and job.token == token and job.started_at is None:
                 work.move(job, Arrow.RELEASE)
         if command.queue_number is not None and command.epoch is not None:
-            await _fast(work).hot_remove(command.queue_number, command.epoch)
+            await work.fast_tx.hot_remove(command.queue_number, command.epoch)
         work.answer(command, None)
 
 
@@ -206,19 +205,19 @@ async def record_leases(_engine: EngineContext, work: UnitOfWork, commands: Sequ
 async def abandon(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Abandon]) -> None:
     """Give up a generation, once."""
     for command in commands:
-        given_up = bool(work.tx.hot) and await _fast(work).abandon(command.generation)
+        given_up = bool(work.tx.hot) and await work.fast_tx.abandon(command.generation)
         work.answer(command, given_up)
 
 
 async def reclaim(engine: EngineContext, work: UnitOfWork, commands: Sequence[Reclaim]) -> None:
     """Release what nobody will hand out."""
     for command in commands:
-        found = await _fast(work).job_set_aside(work.steady_ms, limits.fast_grace_ms, limits.slice_jobs_max)
+        found = await work.fast_tx.job_set_aside(work.steady_ms, limits.fast_grace_ms, limits.slice_jobs_max)
         for each in found:
             work.move(work.track(each), Arrow.RELEASE)
         if work.tx.lost:
             await work.flush()
-            for number in await _fast(work).lost_remove():
+            for number in await work.fast_tx.lost_remove():
                 key = work.tx.queue_by_number(number).key
                 work.after_commit.append(partial(engine.room.nudge_at, key, work.steady_ms))
         work.answer(command, len(found))
@@ -227,7 +226,7 @@ async def reclaim(engine: EngineContext, work: UnitOfWork, commands: Sequence[Re
 async def noted(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Noted]) -> None:
     """Let the others know that they need not wait for this server."""
     for command in commands:
-        await _fast(work).generation_noted(command.generation)
+        await work.fast_tx.generation_noted(command.generation)
         work.answer(command, None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from penstock.engine.context import EngineContext
     from penstock.engine.prefetch.context import HotQueue
     from penstock.engine.unit_of_work import UnitOfWork
-    from penstock.store.contract import FastTransaction
     from penstock.store.redis.ready_lists import ReadyLists
 
 log = structlog.get_logger("penstock.fast")
@@ -152,7 +151,7 @@ class ReadyCache:
     def warm(self, work: UnitOfWork, queue: Queue, claimed: int) -> None:
         """Count jobs that were claimed from the database; a queue that gives many and has more gets a ready list."""
         if queue.number not in work.tx.hot:
-            cast("FastTransaction", work.tx).claims_unlisted(queue.number)
+            work.fast_tx.claims_unlisted(queue.number)
         if claimed > limits.fast_batch_jobs_max:
             self._heat.pop(queue.key, None)
             return

@@ -14,18 +14,18 @@ from penstock.core import limits
 from penstock.core.errors import PartlyDone, PenstockError, WrongState
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State, sources
-from penstock.engine.command import Command
+from penstock.engine.command import QueueCommand
 from penstock.engine.jobs.dead_letters import is_free
 from penstock.engine.jobs.update import follow
-from penstock.engine.prefetch.commands import withdraw_ready
 from penstock.store.contract import Place, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey, QueueSettings
     from penstock.engine.api import EngineApi
+    from penstock.engine.command import JobRef
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
@@ -45,14 +45,14 @@ _ALONG_THEIR_WAY: Final = (
 _PASSES: Final = 10
 
 
-class Configure(Command[None]):
+class Configure(QueueCommand[None]):
     """Change the settings of a queue; one that does not exist yet gets them for later.
 
     ``change`` is given the settings as they are and returns them as they shall be, or raises why not; ``note`` is journaled
     with the event.
     """
 
-    __slots__ = ("change", "event", "note", "queue")
+    __slots__ = ("change", "event", "note")
 
     def __init__(
         self,
@@ -61,42 +61,43 @@ class Configure(Command[None]):
         change: Callable[[QueueSettings], QueueSettings],
         note: Callable[[QueueSettings], object] | None = None,
     ) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.event = event
         self.change = change
         self.note = note
 
 
-class MoveBatch(Command[list["Job"]]):
+class MoveBatch(QueueCommand[list["Job"]]):
     """Take some jobs of a queue along one arrow, those that are still in one of the given states; answers which."""
 
-    __slots__ = ("arrow", "ids", "queue", "states")
+    __slots__ = ("arrow", "ids", "states")
 
     def __init__(self, queue: QueueKey, arrow: Arrow, states: tuple[State, ...], ids: Sequence[int]) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.arrow = arrow
         self.states = states
         self.ids = ids
 
+    def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return all its jobs."""
+        return [(self.queue.namespace, job_id) for job_id in self.ids]
 
-class Announce(Command[None]):
+
+class Announce(QueueCommand[None]):
     """Journal the end of something that was done in slices."""
 
-    __slots__ = ("event", "note", "queue")
+    __slots__ = ("event", "note")
 
     def __init__(self, queue: QueueKey, event: EventKind, note: object = None) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.event = event
         self.note = note
 
 
-class RemoveQueue(Command[None]):
+class RemoveQueue(QueueCommand[None]):
     """Forget a queue and its settings, if it has no jobs."""
 
-    __slots__ = ("queue",)
-
-    def __init__(self, queue: QueueKey) -> None:
-        self.queue = queue
+    __slots__ = ()
 
 
 async def configure(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Configure]) -> None:
@@ -115,14 +116,13 @@ async def configure(_engine: EngineContext, work: UnitOfWork, commands: Sequence
         work.answer(command, None)
 
 
-async def move_batch(engine: EngineContext, work: UnitOfWork, commands: Sequence[MoveBatch]) -> None:
+async def move_batch(_engine: EngineContext, work: UnitOfWork, commands: Sequence[MoveBatch]) -> None:
     """Apply a batch of slices."""
     for command in commands:
         moved: list[Job] = []
         queue = work.tx.queue_find(command.queue)
         if queue is not None:
             await work.prefetch(command.ids)
-            await withdraw_ready(engine, work, [work.cached(job_id) for job_id in command.ids])
             for job_id in command.ids:
                 job = await work.find(command.queue.namespace, job_id)
                 if job is not None and job.queue == queue.number and job.state in command.states:

@@ -9,7 +9,7 @@ import msgspec
 from penstock.core import limits
 from penstock.core.errors import PenstockError, TooMany
 from penstock.core.group_limits import NOT_LIMITED, GroupDefaults, GroupLimits
-from penstock.engine.command import Command
+from penstock.engine.command import QueueCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,42 +19,42 @@ if TYPE_CHECKING:
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class ConfigureGroup(Command[bool]):
+class ConfigureGroup(QueueCommand[bool]):
     """Change what is set of a group of a queue; answers whether that made a difference.
 
     ``change`` is given what is set and the steady moment in ms. A queue that does not exist yet is made, if there is something
     to set.
     """
 
-    __slots__ = ("change", "group", "queue")
+    __slots__ = ("change", "group")
 
     def __init__(self, queue: QueueKey, group: str, change: Callable[[GroupLimits, int], GroupLimits]) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.group = group
         self.change = change
 
 
-class AskForGroups(Command[None]):
+class AskForGroups(QueueCommand[None]):
     """Have limits for all groups of a queue of which the same is not set, as a worker asks for them.
 
     They end ``limits.group_defaults_ms`` after they were last asked for. Of what several workers ask, the stricter one holds.
     A queue that does not exist yet is made.
     """
 
-    __slots__ = ("asked", "queue")
+    __slots__ = ("asked",)
 
     def __init__(self, queue: QueueKey, asked: GroupDefaults) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.asked = asked
 
 
-class AskGroup(Command[tuple[GroupLimits, int]]):
+class AskGroup(QueueCommand[tuple[GroupLimits, int]]):
     """Answer with what is set of a group, as far as it is in force, and with the steady moment that goes for, in ms."""
 
-    __slots__ = ("group", "queue")
+    __slots__ = ("group",)
 
     def __init__(self, queue: QueueKey, group: str) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.group = group
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.engine.command import Command
+from penstock.engine.command import QueueCommand
 from penstock.engine.jobs.queue_limits import load_bucket
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ class LimitStatus(NamedTuple):
     maxed: bool  #: as many jobs are active as may be
 
 
-class AskLimits(Command[LimitStatus]):
+class AskLimits(QueueCommand[LimitStatus]):
     """Answer with the limits of a queue. ``after``: the rate limit counts as free until so many of its jobs were taken."""
 
-    __slots__ = ("after", "queue")
+    __slots__ = ("after",)
 
     def __init__(self, queue: QueueKey, after: int | None = None) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.after = after
 
 

@@ -13,7 +13,7 @@ from penstock.core import limits
 from penstock.core.errors import QueueMoving, SubscriptionNotFound, TooMany
 from penstock.core.events import EventKind
 from penstock.core.queue import PushSubscription
-from penstock.engine.command import Command
+from penstock.engine.command import Command, QueueCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class AddSubscription(Command[PushSubscription]):
+class AddSubscription(QueueCommand[PushSubscription]):
     """Have the messages of a queue pushed to a URL that was checked. Refused with TooMany."""
 
-    __slots__ = ("queue", "secret", "url")
+    __slots__ = ("secret", "url")
 
     grows = True
 
     def __init__(self, queue: QueueKey, url: str, secret: str) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.url = url
         self.secret = secret
 

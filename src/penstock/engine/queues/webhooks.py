@@ -9,7 +9,7 @@ import msgspec
 from penstock.core import ids, limits
 from penstock.core.errors import TooMany, WebhookNotFound
 from penstock.core.events import EventKind, queue_event
-from penstock.core.webhook import DeliveryProgress, Webhook
+from penstock.core.webhook import DeliveryProgress, WebhookRecord
 from penstock.engine.command import Command
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class AddWebhook(Command[Webhook]):
+class AddWebhook(Command[WebhookRecord]):
     """Register a webhook that was checked; it is told of what happens from now on. Refused with TooMany."""
 
     __slots__ = ("events", "known_as", "namespace", "queue", "secret", "url")
@@ -73,7 +73,7 @@ async def add_webhook(engine: EngineContext, work: UnitOfWork, commands: Sequenc
         except TooMany as error:
             work.refuse(command, error)
             continue
-        webhook = Webhook(
+        webhook = WebhookRecord(
             id=command.known_as or work.serial(),
             namespace=command.namespace,
             url=command.url,
@@ -148,7 +148,7 @@ async def note_deliveries(engine: EngineContext, work: UnitOfWork, commands: Seq
         work.answer(command, None)
 
 
-def find(engine: EngineContext, namespace: str, webhook_id: int) -> Webhook | None:
+def find(engine: EngineContext, namespace: str, webhook_id: int) -> WebhookRecord | None:
     """Return a webhook of a namespace, or None."""
     webhook = engine.store.webhook_find(webhook_id)
     return None if webhook is None or webhook.namespace != namespace else webhook

@@ -36,9 +36,9 @@ from penstock.core.ids import SHARDS_MAX, from_uuid, shard_of, to_uuid
 from penstock.core.job import details_of
 from penstock.core.queue import QueueKey, Standing
 from penstock.engine.api import JobOutcome
+from penstock.engine.command import QueueCommand
 from penstock.engine.event_feed import EventFeed
 from penstock.engine.jobs.claim import Claim
-from penstock.engine.jobs.claim_waiters import RecheckQueue
 from penstock.engine.jobs.dead_letters import SettleDead
 from penstock.engine.jobs.dependencies import Adopt, CancelChildren, DropDependency
 from penstock.engine.jobs.flow_push import PushFlow, push_flow_on_shards
@@ -62,14 +62,13 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.job import Job
     from penstock.core.pool_shares import Shares
-    from penstock.core.webhook import Webhook
-    from penstock.engine.command import AnyCommand, Command, Submit
+    from penstock.core.webhook import WebhookRecord
+    from penstock.engine.command import AnyCommand, Command, JobRef, Submit
     from penstock.engine.engine import Engine
     from penstock.engine.jobs.settle import ItemOutcome
     from penstock.engine.maintenance.service import PeriodicService
     from penstock.engine.quota_check import QuotaCheck
     from penstock.engine.stats import EngineStats
-    from penstock.engine.unit_of_work import JobRef
     from penstock.engine.worker_registry import WorkerRegistry
     from penstock.store.contract import JournalBlock
 
@@ -222,7 +221,7 @@ class ShardedEngine:
 
     def _send_on(self, command: AnyCommand, _error: Exception) -> bool:
         """Take over a command that a shard refused because its queue is not there; False if that is not for us to do."""
-        if isinstance(command, RecheckQueue) or not isinstance(getattr(command, "queue", None), QueueKey):
+        if not isinstance(command, QueueCommand):
             return False
         if len(self._held) >= limits.held_commands_max:
             return False
@@ -280,9 +279,8 @@ class ShardedEngine:
 
     def _run_on_shards(self, command: Command[T]) -> asyncio.Future[T]:
         """Run a command on the shard of its queue, or on all shards that it is about."""
-        queue = getattr(command, "queue", None)
-        if isinstance(queue, QueueKey):
-            engine = self.of(queue)
+        if isinstance(command, QueueCommand):
+            engine = self.of(command.queue)
             if isinstance(command, Push) and not is_plain(command.jobs):
                 return asyncio.ensure_future(self._push(command))  # type: ignore[arg-type]
             return engine.run(command)
@@ -548,11 +546,11 @@ class ShardedEngine:
 
     # Webhooks: registered where their events happen, under one id.
 
-    async def _add_webhook(self, command: AddWebhook) -> Webhook:
+    async def _add_webhook(self, command: AddWebhook) -> WebhookRecord:
         if command.queue is not None:
             key = QueueKey(command.namespace, command.queue)
 
-            async def attempt() -> Webhook:
+            async def attempt() -> WebhookRecord:
                 if not self._is_here(key):
                     raise QueueMoving
                 return await self.of(key).run(copy.copy(command))

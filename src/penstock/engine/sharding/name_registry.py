@@ -84,25 +84,14 @@ class ForgetNames(Command[None]):
 class ListNames(Command[list[Reservation]]):
     """Answer a page of the reservations that are at home here, in the order of namespace and name.
 
-    With PutNames and ForgetNames they can be given another home. A rebalance does not do that: since one, names are looked for
-    on all shards, and what is left at an old home is removed like any reservation that no job stands for.
+    A rebalance gives them no other home: after one, names are looked for on all shards, and what is left at an old home is
+    removed like any reservation without a job.
     """
 
     __slots__ = ("after",)
 
     def __init__(self, after: tuple[str, str] = ("", "")) -> None:
         self.after = after
-
-
-class PutNames(Command[None]):
-    """Keep reservations from another home as they are; one that is here already stays."""
-
-    __slots__ = ("reservations",)
-
-    grows = True
-
-    def __init__(self, reservations: Sequence[Reservation]) -> None:
-        self.reservations = reservations
 
 
 async def reserve(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Reserve]) -> None:
@@ -167,16 +156,6 @@ async def list_names(_engine: EngineContext, work: UnitOfWork, commands: Sequenc
     """Apply a batch of questions for reservations."""
     for command in commands:
         work.answer(command, await work.tx.name_page(command.after, limits.slice_jobs_max))
-
-
-async def put_names(_engine: EngineContext, work: UnitOfWork, commands: Sequence[PutNames]) -> None:
-    """Apply a batch of reservations that have moved."""
-    for command in commands:
-        known = await work.tx.name_load([each.key for each in command.reservations])
-        fresh = {each.key: (each, 0) for each in command.reservations if each.key not in known}
-        if fresh:
-            await work.tx.name_save(list(fresh.values()))
-        work.answer(command, None)
 
 
 class NameRegistry(PeriodicService):

@@ -22,11 +22,11 @@ from penstock.engine.command import Command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.cron import Cron, CronKey
+    from penstock.core.cron import CronKey, CronRecord
     from penstock.core.group_limits import GroupLimits
     from penstock.core.job import Job
     from penstock.core.queue import Queue, QueueSettings
-    from penstock.core.webhook import Webhook
+    from penstock.core.webhook import WebhookRecord
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.contract import Parcel
@@ -85,7 +85,7 @@ class ImportJobs(_OnTheMove, Command[None]):
         self.later_ms = later_ms
 
 
-class ExportCrons(Command[list[tuple["Cron", bytes]]]):
+class ExportCrons(Command[list[tuple["CronRecord", bytes]]]):
     """Answers some crons with what their jobs carry; fewer if that is much."""
 
     __slots__ = ("keys",)
@@ -99,7 +99,7 @@ class ImportCrons(_OnTheMove, Command[None]):
 
     __slots__ = ("attempt", "crons", "key")
 
-    def __init__(self, key: QueueKey, attempt: int, crons: Sequence[tuple[Cron, bytes]]) -> None:
+    def __init__(self, key: QueueKey, attempt: int, crons: Sequence[tuple[CronRecord, bytes]]) -> None:
         self.key = key
         self.attempt = attempt
         self.crons = crons
@@ -165,7 +165,7 @@ class Open(_OnTheMove, Command[None]):
 
     __slots__ = ("attempt", "bucket", "key", "webhooks")
 
-    def __init__(self, key: QueueKey, attempt: int, webhooks: Sequence[Webhook], bucket: Bucket | None) -> None:
+    def __init__(self, key: QueueKey, attempt: int, webhooks: Sequence[WebhookRecord], bucket: Bucket | None) -> None:
         self.key = key
         self.attempt = attempt
         self.webhooks = webhooks
@@ -199,7 +199,7 @@ class Retarget(_OnTheMove, Command[None]):
 
     __slots__ = ("epoch", "target", "webhooks")
 
-    def __init__(self, epoch: int, target: int, webhooks: Sequence[Webhook]) -> None:
+    def __init__(self, epoch: int, target: int, webhooks: Sequence[WebhookRecord]) -> None:
         self.epoch = epoch
         self.target = target
         self.webhooks = webhooks
@@ -470,7 +470,7 @@ async def _remove_crons(work: UnitOfWork, keys: Sequence[CronKey]) -> None:
         await work.tx.cron_remove([(cron, cron.next_run) for cron in crons])
 
 
-async def _add_webhooks(engine: EngineContext, work: UnitOfWork, webhooks: Sequence[Webhook]) -> None:
+async def _add_webhooks(engine: EngineContext, work: UnitOfWork, webhooks: Sequence[WebhookRecord]) -> None:
     """Register webhooks under the ids they have on other shards; what each shard has delivered is counted there."""
     fresh = [
         msgspec.structs.replace(each, cursor=engine.store.journal_next, successes=0, failures=0, last_triggered=None)

@@ -25,11 +25,11 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
 from penstock.engine.jobs.dependencies import await_, drop_needs, look_at
 from penstock.engine.maintenance.service import PeriodicService
-from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+    from penstock.engine.command import JobRef
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
@@ -110,6 +110,10 @@ class CancelIdle(Command[Cancelled]):
     def __init__(self, jobs: Sequence[int], spared: int) -> None:
         self.jobs = jobs
         self.spared = spared
+
+    def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return all its jobs, of any namespace."""
+        return [(None, job_id) for job_id in self.jobs]
 
 
 class OpenNeeds(Command[list[Dependency]]):
@@ -215,11 +219,10 @@ async def record_delivered(_engine: EngineContext, work: UnitOfWork, commands: S
         work.answer(command, min((at - work.now_ms for _, at in again), default=None))
 
 
-async def cancel_idle(engine: EngineContext, work: UnitOfWork, commands: Sequence[CancelIdle]) -> None:
+async def cancel_idle(_engine: EngineContext, work: UnitOfWork, commands: Sequence[CancelIdle]) -> None:
     """Apply a batch of cancelled children whose parents live elsewhere."""
     for command in commands:
         await work.prefetch(command.jobs)
-        await withdraw_ready(engine, work, [work.cached(job_id) for job_id in command.jobs])
         told = await work.tx.relay_asked(command.jobs, shard_of(command.spared))
         idle = 0
         gone: set[int] = set()

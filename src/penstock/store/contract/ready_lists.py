@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.store.contract.store import Transaction
-
 if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.queue import Queue
 
 
-class FastTransaction(Transaction, Protocol):
-    """What the fast path needs besides, of a store that has one: see ``engine.prefetch``."""
+class FastTransaction(Protocol):
+    """The operations of a transaction for ready lists and logs of enqueue buffers: see ``Transaction.fast``."""
 
     async def hot_lock(self) -> bool:
         """Keep other transactions from announcing ready lists until this one ends; tell whether the shard has any list.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.pool_shares import Shares
     from penstock.store.contract.journal import JournalBlock
+    from penstock.store.contract.ready_lists import FastTransaction
     from penstock.store.contract.types import Capabilities, Horizon
 
 
@@ -66,7 +67,11 @@ class Transaction(
     async def clock_mark(self) -> None:
         """Write down how much time has been counted for leases, where only this server counts it."""
 
-    # Ready lists, which only some stores have: see FastTransaction.
+    # Ready lists, which only some stores have.
+
+    @property
+    def fast(self) -> FastTransaction | None:
+        """The operations for ready lists and logs of enqueue buffers; None: the store has none of them."""
 
     @property
     def generation(self) -> int:

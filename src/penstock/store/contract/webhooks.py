@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.webhook import Webhook
+    from penstock.core.webhook import WebhookRecord
 
 
 class WebhookTransaction(Protocol):
     """Webhooks, inside of a transaction."""
 
-    async def webhook_save(self, webhooks: Sequence[Webhook]) -> None:
+    async def webhook_save(self, webhooks: Sequence[WebhookRecord]) -> None:
         """Write webhooks, new ones and changed ones."""
 
     async def webhook_remove(self, ids: Sequence[int]) -> None:
@@ -23,8 +23,8 @@ class WebhookTransaction(Protocol):
 class WebhookReads(Protocol):
     """Webhooks, from memory."""
 
-    def webhook_list(self) -> list[Webhook]:
+    def webhook_list(self) -> list[WebhookRecord]:
         """Return all webhooks of all namespaces, oldest first, from memory."""
 
-    def webhook_find(self, webhook_id: int) -> Webhook | None:
+    def webhook_find(self, webhook_id: int) -> WebhookRecord | None:
         """Return a webhook, from memory. Inside of a transaction, as that has left it so far."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.core import limits
-from penstock.core.cron import Cron, CronKey, CronPlan
+from penstock.core.cron import CronKey, CronPlan, CronRecord
 from penstock.core.errors import TooMany
 from penstock.store.postgres import commit_notice
 from penstock.store.postgres.transaction_base import PostgresTransactionBase
@@ -54,10 +54,10 @@ encode_plan = msgspec.msgpack.Encoder().encode
 _decode_plan = msgspec.msgpack.Decoder(CronPlan).decode
 
 
-def read(rows: Iterable[Record]) -> list[Cron]:
+def read(rows: Iterable[Record]) -> list[CronRecord]:
     """Make crons from rows."""
     return [
-        Cron(number, CronKey(namespace, name), _decode_plan(plan), next_run, executions)
+        CronRecord(number, CronKey(namespace, name), _decode_plan(plan), next_run, executions)
         for number, namespace, name, plan, next_run, executions in rows
     ]
 
@@ -65,19 +65,19 @@ def read(rows: Iterable[Record]) -> list[Cron]:
 class PostgresCrons(PostgresTransactionBase):
     """See ``contract.Transaction`` for what each method promises."""
 
-    async def cron_load(self, keys: Iterable[CronKey]) -> list[Cron]:
+    async def cron_load(self, keys: Iterable[CronKey]) -> list[CronRecord]:
         wanted = list(keys)
         names = [key.namespace for key in wanted], [key.name for key in wanted]
         return read(await self._db.fetch(LOAD, *names))
 
-    async def cron_due(self, now_ms: int, limit: int) -> list[Cron]:
+    async def cron_due(self, now_ms: int, limit: int) -> list[CronRecord]:
         with self._catalog.looking() as meanwhile:
             found = read(await self._db.fetch(DUE, now_ms, limit))
             next_ms = now_ms if len(found) >= limit else await self._db.fetchval(NEXT, now_ms)
         self._catalog.horizon.cron_ms = commit_notice.earlier(next_ms, meanwhile.cron_ms)
         return found
 
-    async def cron_insert(self, crons: Sequence[tuple[Cron, bytes]]) -> None:
+    async def cron_insert(self, crons: Sequence[tuple[CronRecord, bytes]]) -> None:
         self.wrote = True
         count = await self._db.fetchval("select count(*) from crons")
         if count + len(crons) > limits.crons_max:
@@ -95,7 +95,7 @@ class PostgresCrons(PostgresTransactionBase):
         taken, held = await self._db.fetchrow("select count(*), count(*) filter (where namespace = $1) from crons", number)
         return taken, held
 
-    async def cron_save(self, crons: Sequence[tuple[Cron, int]]) -> None:
+    async def cron_save(self, crons: Sequence[tuple[CronRecord, int]]) -> None:
         await self._write_crons(
             UPDATE,
             [
@@ -108,15 +108,15 @@ class PostgresCrons(PostgresTransactionBase):
         for cron, _ in crons:
             self._book_cron(cron)
 
-    async def cron_remove(self, crons: Sequence[tuple[Cron, int]]) -> None:
+    async def cron_remove(self, crons: Sequence[tuple[CronRecord, int]]) -> None:
         await self._write_crons(DELETE, [], crons)
         self._new_crons -= len(crons)
 
-    async def cron_data_save(self, cron: Cron, data: bytes) -> None:
+    async def cron_data_save(self, cron: CronRecord, data: bytes) -> None:
         self.wrote = True
         await self._db.execute("update crons set data = $1 where number = $2", data, cron.number)
 
-    async def cron_data_load(self, crons: Sequence[Cron]) -> dict[int, bytes]:
+    async def cron_data_load(self, crons: Sequence[CronRecord]) -> dict[int, bytes]:
         numbers = [cron.number for cron in crons]
         found = dict(await self._db.fetch(SELECT_DATA, numbers, limits.claim_batch_bytes_max))
         for cron in crons:
@@ -125,12 +125,12 @@ class PostgresCrons(PostgresTransactionBase):
                 break
         return found
 
-    async def _write_crons(self, statement: str, values: list[Any], crons: Sequence[tuple[Cron, int]]) -> None:
+    async def _write_crons(self, statement: str, values: list[Any], crons: Sequence[tuple[CronRecord, int]]) -> None:
         """Run a write that must change exactly one row for each cron."""
         guards = [cron.number for cron, _ in crons], [tick for _, tick in crons]
         await self._guarded(statement, [*guards, *values], len(crons), "crons")
 
-    def _book_cron(self, cron: Cron) -> None:
+    def _book_cron(self, cron: CronRecord) -> None:
         self._catalog.book_cron(cron)
         booked = self._booked
         if booked.cron_ms is None or cron.next_run < booked.cron_ms:

@@ -34,6 +34,10 @@ _ADVANCE_WAL = (
 class PostgresReadyLists(PostgresTransactionBase):
     """See ``contract.Transaction`` for what each method promises."""
 
+    @property
+    def fast(self) -> PostgresReadyLists:
+        return self
+
     async def hot_lock(self) -> bool:
         # With this lock, the next statement sees every list that was announced before.
         if await self._db.fetchval("select generation from catalog for update") != self.generation:

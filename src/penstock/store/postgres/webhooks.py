@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.webhook import Webhook
+from penstock.core.webhook import WebhookRecord
 from penstock.store.postgres.transaction_base import PostgresTransactionBase
 
 if TYPE_CHECKING:
@@ -24,15 +24,15 @@ on conflict (id) do update set url = $3, events = $4, queue = $5, secret = $6, c
 """
 
 
-async def read(db: Connection) -> list[Webhook]:
+async def read(db: Connection) -> list[WebhookRecord]:
     """Read all webhooks."""
     return [
-        Webhook(webhook_id, namespace, url, tuple(events.split(",")), *others)
+        WebhookRecord(webhook_id, namespace, url, tuple(events.split(",")), *others)
         for webhook_id, namespace, url, events, *others in await db.fetch(_ALL)
     ]
 
 
-async def save(db: Connection, webhooks: Iterable[tuple[int, Webhook]]) -> None:
+async def save(db: Connection, webhooks: Iterable[tuple[int, WebhookRecord]]) -> None:
     """Write webhooks, each with the number of its namespace."""
     await db.executemany(
         _SAVE,
@@ -59,7 +59,7 @@ async def save(db: Connection, webhooks: Iterable[tuple[int, Webhook]]) -> None:
 class PostgresWebhooks(PostgresTransactionBase):
     """See ``contract.Transaction`` for what each method promises."""
 
-    async def webhook_save(self, webhooks: Sequence[Webhook]) -> None:
+    async def webhook_save(self, webhooks: Sequence[WebhookRecord]) -> None:
         await self._change_webhooks()
         numbered = [(await self._open_namespace(each.namespace), each) for each in webhooks]
         await save(self._db, numbered)

@@ -8,7 +8,7 @@ import msgspec
 import structlog
 
 from penstock.core import limits
-from penstock.core.cron import Cron, CronKey, CronPlan
+from penstock.core.cron import CronKey, CronPlan, CronRecord
 from penstock.core.errors import RowChanged, TooMany
 from penstock.store.sqlite.transaction_base import SqliteTransactionBase
 
@@ -40,12 +40,12 @@ encode_plan = msgspec.msgpack.Encoder().encode
 _decode_plan = msgspec.msgpack.Decoder(CronPlan).decode
 
 
-def read(db: apsw.Connection, statement: str, parameters: tuple[Any, ...]) -> list[Cron]:
+def read(db: apsw.Connection, statement: str, parameters: tuple[Any, ...]) -> list[CronRecord]:
     """Read crons. A damaged one is left out: it must not keep the others from their ticks."""
     found = []
     for number, namespace, name, plan, next_run, executions in db.execute(statement, parameters):
         try:
-            found.append(Cron(number, CronKey(namespace, name), _decode_plan(plan), next_run, executions))
+            found.append(CronRecord(number, CronKey(namespace, name), _decode_plan(plan), next_run, executions))
         except msgspec.DecodeError as error:
             log.error("a cron is damaged and does not run; delete it and add it again", cron=name, error=str(error))
     return found
@@ -54,18 +54,18 @@ def read(db: apsw.Connection, statement: str, parameters: tuple[Any, ...]) -> li
 class SqliteCrons(SqliteTransactionBase):
     """See ``contract.Transaction`` for what each method promises."""
 
-    async def cron_load(self, keys: Iterable[CronKey]) -> list[Cron]:
+    async def cron_load(self, keys: Iterable[CronKey]) -> list[CronRecord]:
         self._begin()
         return [cron for key in keys for cron in read(self._db, FIND, tuple(key))]
 
-    async def cron_due(self, now_ms: int, limit: int) -> list[Cron]:
+    async def cron_due(self, now_ms: int, limit: int) -> list[CronRecord]:
         self._begin()
         found = read(self._db, DUE, (now_ms, limit))
         next_ms = now_ms if len(found) >= limit else next(iter(self._db.execute(NEXT, (now_ms,))))[0]
         self._catalog.horizon.cron_ms = next_ms
         return found
 
-    async def cron_insert(self, crons: Sequence[tuple[Cron, bytes]]) -> None:
+    async def cron_insert(self, crons: Sequence[tuple[CronRecord, bytes]]) -> None:
         self._begin()
         count = self._catalog.crons + self._new_crons
         if count + len(crons) > limits.crons_max:
@@ -85,7 +85,7 @@ class SqliteCrons(SqliteTransactionBase):
         (held,) = next(iter(self._db.execute("select count(*) from crons where namespace = ?", (number,))))
         return self._catalog.crons + self._new_crons, held
 
-    async def cron_save(self, crons: Sequence[tuple[Cron, int]]) -> None:
+    async def cron_save(self, crons: Sequence[tuple[CronRecord, int]]) -> None:
         self._write_crons(
             UPDATE,
             [(encode_plan(cron.plan), cron.next_run, cron.executions, cron.number, tick) for cron, tick in crons],
@@ -93,16 +93,16 @@ class SqliteCrons(SqliteTransactionBase):
         for cron, _ in crons:
             self._catalog.book_cron(cron)
 
-    async def cron_remove(self, crons: Sequence[tuple[Cron, int]]) -> None:
+    async def cron_remove(self, crons: Sequence[tuple[CronRecord, int]]) -> None:
         self._write_crons(DELETE, [(cron.number, tick) for cron, tick in crons])
         self._db.executemany(DELETE_DATA, [(cron.number,) for cron, _ in crons])
         self._new_crons -= len(crons)
 
-    async def cron_data_save(self, cron: Cron, data: bytes) -> None:
+    async def cron_data_save(self, cron: CronRecord, data: bytes) -> None:
         self._begin()
         self._db.execute(INSERT_DATA, (cron.number, data))
 
-    async def cron_data_load(self, crons: Sequence[Cron]) -> dict[int, bytes]:
+    async def cron_data_load(self, crons: Sequence[CronRecord]) -> dict[int, bytes]:
         self._begin()
         found: dict[int, bytes] = {}
         size = 0
