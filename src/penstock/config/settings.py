@@ -10,6 +10,7 @@ import msgspec
 from penstock.config import parsers
 from penstock.config.parsers import Listener
 from penstock.core import limits
+from penstock.core.addresses import IPV6_PREFIX
 from penstock.core.durability import Durability
 from penstock.core.pool_shares import ALL, HALF
 
@@ -79,6 +80,7 @@ class Config(msgspec.Struct, frozen=True):
     rate_limit_window_ms: int = 60_000
     rate_limit_max_requests: int | None = None
     rate_limit_cleanup_ms: int = 60_000
+    rate_limit_ipv6_prefix: int = IPV6_PREFIX
     #: Connections of all HTTP listeners together; 0: half of the descriptors that are not reserved.
     http_connections_max: int = 0
     http_idle_timeout_ms: int = 5 * limits.MINUTE_MS
@@ -381,6 +383,11 @@ SETTINGS: dict[str, Setting] = {
     ),
     "rate_limit_cleanup_ms": Setting(
         parsers.duration(1, limits.DAY_MS), ("RATE_LIMIT_CLEANUP_MS",), "how often inactive clients are removed"
+    ),
+    "rate_limit_ipv6_prefix": Setting(
+        parsers.number(1, 128),
+        ("PENSTOCK_RATE_LIMIT_IPV6_PREFIX",),
+        "IPv6 addresses that have so many first bits in common count as one client; 128: each address counts alone",
     ),
     "http_connections_max": Setting(
         parsers.number(0, 1_000_000),

@@ -197,6 +197,7 @@ class Doors:
             window_ms=config.rate_limit_window_ms,
             requests_max=config.rate_limit_max_requests,
             cleanup_ms=config.rate_limit_cleanup_ms,
+            ipv6_prefix=config.rate_limit_ipv6_prefix,
         )
 
     def _app(

@@ -15,6 +15,7 @@ import structlog
 from penstock.access.authenticator import shown_in
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
+from penstock.core.addresses import network_of
 from penstock.core.errors import HeadRefused, PenstockError, RateLimited, RouteNotFound, TargetTooLong, TooMany, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
@@ -22,7 +23,6 @@ from penstock.doors.http.request import Bodies, Request
 from penstock.doors.http.route import JSON, PLAIN, File, Plain, Route, Stream
 from penstock.doors.http.router import Router
 from penstock.doors.http.unknown import WARNING_HEADER
-from penstock.doors.net.listener import network_of
 from penstock.doors.net.raw_sockets import ends_of
 
 if TYPE_CHECKING:

@@ -148,7 +148,7 @@ class EventStream:
         everywhere = req.identity.may(ANYWHERE, Right.LOOK)
         self._reader = EventReader(render, self._take, namespace=namespace, queue=queue, everywhere=everywhere)
         self._transport: Any = None
-        turn = partial(door.engine.share.begin, namespace)
+        turn = partial(door.hub.turn, namespace)
         self._outbox: SendQueue[bytes] = SendQueue(self._clock, self._send, self.end, turn)
         self._held: list[tuple[bytes, OutgoingEvent]] | None = None  #: what happens while the client is still catching up
         self._held_bytes = 0

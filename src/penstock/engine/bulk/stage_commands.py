@@ -30,6 +30,14 @@ class AddChunks(Command[None]):
         self.chunks = chunks
         self.durable = durable
 
+    def tenant(self) -> str | None:
+        """Return its namespace."""
+        return self.namespace
+
+    def weight(self) -> int:
+        """Return what its chunks weigh: each is written as one row."""
+        return 1 + sum(len(chunk.body) for chunk in self.chunks) // limits.weight_bytes
+
 
 class SaveStage(Command[Stage | None]):
     """Note that a part is staged, in place of an earlier try: answers that, for its chunks to be dropped."""

@@ -157,6 +157,14 @@ class Publish(Command[int]):
         self.permit = permit
         self.last = last
 
+    def tenant(self) -> str | None:
+        """Return the namespace of the draft."""
+        return self.entry.namespace
+
+    def weight(self) -> int:
+        """Return what the jobs of its chunks weigh."""
+        return 1 + sum(_weight_of(part.jobs) for part in self.parts)
+
     def needed_queues(self) -> Iterable[QueueKey]:
         """Return the queues of its parts."""
         return [part.queue for part in self.parts]
