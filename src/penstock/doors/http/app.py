@@ -18,7 +18,7 @@ from penstock.core import limits
 from penstock.core.errors import HeadRefused, PenstockError, RateLimited, RouteNotFound, TargetTooLong, TooMany, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
-from penstock.doors.http.request import Bodies, Request
+from penstock.doors.http.request import Bodies, Request, head_bytes
 from penstock.doors.http.route import JSON, PLAIN, File, Plain, Route, Stream
 from penstock.doors.http.router import Router
 from penstock.doors.http.unknown import WARNING_HEADER
@@ -139,9 +139,10 @@ class HttpApp:
         asking, is_open = origins.allowed
         self._heads = (_heads(asking), _heads(is_open))  #: by whether the gate is open, which may change
         self._answers = answers
+        self._watched = {} if answers is None else answers.http2  #: connections over HTTP/2 with unread answers
         self._under_way: dict[Scope, Request | None] = {}  #: requests that are not over; None for WebSockets
         self._share = share
-        self.bodies = Bodies(clock, self._network_of, share)
+        self.bodies = Bodies(clock, self._network_of, share, answers)
         self._encode = msgspec.json.Encoder().encode
 
     async def __rsgi__(self, scope: Scope, proto: HTTPProtocol) -> None:
@@ -184,9 +185,8 @@ class HttpApp:
             await request.drain(self._clock)
             return
         finally:
-            if request.held or self._share.shared or request.has_turn:
-                request.free()
-                self._share.leave()
+            if request.held or self._share.shared or request.has_turn or self._watched:
+                self._leave(request)
         if type(answer) is Stream or type(answer) is File:
             await self._go_on(method, proto, answer)
             return
@@ -197,16 +197,30 @@ class HttpApp:
             status, body = 200, self._encode(answer)
         if self._flows and (flow := self._flows.get(ends_of(scope))) is not None:
             flow.count_other(len(body))
-        if len(body) <= limits.answer_counted_bytes or await self._may_send(request, proto, route, len(body)):
+        if (not self._watched and len(body) <= limits.answer_counted_bytes) or await self._may_send(
+            request, proto, route, len(body)
+        ):
             proto.response_bytes(status, headers, body)
+
+    def _leave(self, request: Request) -> None:
+        """Give back what a request held while it was worked on."""
+        if self._watched and self._answers is not None:
+            self._answers.count_request(ends_of(request.scope), head_bytes(request.scope))
+        if request.held or self._share.shared or request.has_turn:
+            request.free()
+            self._share.leave()
 
     async def _may_send(self, request: Request, proto: HTTPProtocol, route: Route | None, size: int) -> bool:
         """Wait until a large answer may be sent. If that takes too long, answer with an error instead, and return False."""
         scope = request.scope
         if self._answers is None or scope.method == "HEAD":
             return True
+        if size <= limits.answer_counted_bytes:
+            self._answers.count_small(ends_of(scope), size)
+            return True
         try:
-            await self._answers.reserve(ends_of(scope), self._who(scope, request), size)
+            is_http2 = scope.http_version.startswith("2")
+            await self._answers.reserve(ends_of(scope), self._who(scope, request), size, is_http2=is_http2)
         except TooMany as error:
             self._answer_error(proto, error, plain=self._plain_errors if route is None else route.plain_errors)
             return False
