@@ -64,7 +64,9 @@ def _is_json(data: bytes) -> Steps[bool]:
     try:
         if not data.isascii():
             data.decode()
+            yield
         _scan(data)
+        yield
         yield from depth_steps(data)
     except (msgspec.DecodeError, InvalidInput, RecursionError, UnicodeDecodeError):
         return False

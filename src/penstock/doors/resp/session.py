@@ -23,10 +23,10 @@ from penstock.doors.resp import arguments, connection_commands, replies
 from penstock.doors.resp.command_table import COMMANDS, Kind
 from penstock.doors.resp.pipeline import Pipeline, new_settle_command
 from penstock.doors.resp.pulls import PulledJobs, new_pull
-from penstock.doors.resp.pushes import Pushes, failed_to_publish, new_job
+from penstock.doors.resp.pushes import Pushes, failed_to_publish, new_job, new_large_job
 from penstock.doors.resp.receive import Received
 from penstock.doors.resp.subscription import RespSubscription
-from penstock.doors.topics.message import check_topic, new_message
+from penstock.doors.topics.message import check_topic, new_large_message, new_message
 from penstock.doors.wait_permission import ENDED
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.claim_waiters import PendingClaim
@@ -249,11 +249,15 @@ class RespSession:
         kind = entry.kind
         if kind is Kind.PUBLISH:
             try:
-                await self._push(command[1], new_message(command[2]), publish=True)
+                is_small = len(command[2]) <= limits.small_body_bytes
+                message = new_message(command[2]) if is_small else await new_large_message(command[2])
+                await self._push(command[1], message, publish=True)
             except PenstockError as problem:
                 self._slots.append(failed_to_publish(problem))
         elif kind is Kind.PUSH:
-            await self._push(command[1], new_job(command), publish=False)
+            is_small = len(command[2]) <= limits.small_body_bytes
+            job = new_job(command) if is_small else await new_large_job(command)
+            await self._push(command[1], job, publish=False)
         elif kind is Kind.PULL:
             await self._pull(command)
         elif kind is Kind.DONE or kind is Kind.FAIL:
