@@ -6,6 +6,7 @@ HTTP/1.1, HTTP/2, streams and WebSockets; see docs/adr/0001.
 
 from __future__ import annotations
 
+import contextlib
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never, Protocol, cast
 
@@ -15,13 +16,16 @@ import structlog
 from penstock.access.authenticator import shown_in
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
+from penstock.core.clock import settle
 from penstock.core.errors import HeadRefused, PenstockError, RateLimited, RouteNotFound, TargetTooLong, TooMany, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
+from penstock.core.time_slices import in_slices
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
 from penstock.doors.http.request import Bodies, Request, head_bytes
 from penstock.doors.http.route import JSON, PLAIN, File, Plain, Route, Stream
 from penstock.doors.http.router import Router
 from penstock.doors.http.unknown import WARNING_HEADER
+from penstock.doors.json_parts import is_long, lists_of, part_steps
 from penstock.doors.net.listener import network_of
 from penstock.doors.net.raw_sockets import ends_of
 
@@ -124,6 +128,8 @@ class HttpApp:
         answers: UnreadAnswers | None = None,
     ) -> None:
         self._router = Router(routes)
+        replies = {each for route in routes for each in route.replies if lists_of(each)}
+        self._may_be_long = frozenset((Stream, File, *replies))  #: types of answers that are not always sent in one step
         self._probes = frozenset(route.path for route in routes if route.probe)
         self._gate = gate
         self._clock = clock
@@ -187,8 +193,7 @@ class HttpApp:
         finally:
             if request.held or self._share.shared or request.has_turn or self._watched:
                 self._leave(request)
-        if type(answer) is Stream or type(answer) is File:
-            await self._go_on(method, proto, answer)
+        if type(answer) in self._may_be_long and await self._answer_in_parts(request, proto, route, answer):
             return
         if type(answer) is Plain:
             headers, status, body = [("content-type", answer.content_type), *heads.origin], answer.status, answer.body
@@ -201,6 +206,32 @@ class HttpApp:
             request, proto, route, len(body)
         ):
             proto.response_bytes(status, headers, body)
+
+    async def _answer_in_parts(self, request: Request, proto: HTTPProtocol, route: Route | None, answer: Any) -> bool:
+        """Give an answer that goes on, or is too long for one step of the event loop; False if it is none of these."""
+        scope = request.scope
+        if type(answer) is Stream or type(answer) is File:
+            await self._go_on(scope.method, proto, answer)
+            return True
+        if scope.method == "HEAD" or not is_long(answer):
+            return False
+        parts = await in_slices(part_steps(answer))
+        size = sum(map(len, parts))
+        if self._flows and (flow := self._flows.get(ends_of(scope))) is not None:
+            flow.count_other(size)
+        if not await self._may_send(request, proto, route, size):
+            return True
+        heads = self._heads[self._gate.is_open]
+        headers = heads.json if not request.warning else _warned(heads, request.warning)
+        if route is not None and route.meter is not None:
+            proto.response_bytes(200, headers, b"".join(parts))
+            return True
+        with contextlib.suppress(RuntimeError):  # the client is gone
+            transport = proto.response_stream(200, [*headers, ("content-length", str(size))])
+            for part in parts:
+                await transport.send_bytes(part)
+                await settle(1)
+        return True
 
     def _leave(self, request: Request) -> None:
         """Give back what a request held while it was worked on."""
