@@ -10,12 +10,13 @@ from hypothesis import settings
 from penstock.core.clock import ManualClock
 from penstock.core.durability import Durability
 from penstock.engine.engine import Engine
+from penstock.server.auth import quotas_of
 from penstock.store.postgres import connect
 from penstock.store.sqlite import SqliteStore
 from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
 
@@ -50,9 +51,15 @@ async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteStore
 
 
 @pytest.fixture
-async def engine(store: SqliteStore, clock: ManualClock) -> AsyncIterator[Engine]:
+def quotas() -> Mapping[str, int]:
+    """Quotas of namespaces, in jobs per minute. A test sets its own with ``parametrize``."""
+    return {}
+
+
+@pytest.fixture
+async def engine(store: SqliteStore, clock: ManualClock, quotas: Mapping[str, int]) -> AsyncIterator[Engine]:
     # Answers do not wait for the disk here, so that a moved clock is all that moves; durability has tests of its own.
-    running = Engine(store, clock, durability=Durability.NEVER)
+    running = Engine(store, clock, durability=Durability.NEVER, quotas=quotas_of(quotas, [store], clock))
     running.start()
     yield running
     await running.close()

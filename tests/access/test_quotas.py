@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -18,15 +18,16 @@ from penstock.core.errors import (
     StorageFailed,
     TooMany,
 )
+from penstock.core.job import NewJob
 from penstock.core.sharding import fnv1a32
-from penstock.server.auth import meter
+from penstock.engine.jobs.push import Push
+from penstock.engine.submit import submit_chain
 from penstock.store.contract import Take
-from tests.support.engines import QUEUE, push
+from tests.support.engines import QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.engine.engine import Engine
     from penstock.store.contract import Store
     from penstock.store.sqlite import SqliteStore
 
@@ -174,16 +175,15 @@ async def test_who_leaves_before_the_answer_has_taken_nothing(store: SqliteStore
     ("error", "counted"), [(StorageFailed(), False), (TooMany(), False), (OutcomeUnknown(), True), (PartlyDone(), True)]
 )
 async def test_a_push_that_did_not_happen_is_not_counted(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, error: PenstockError, counted: bool
+    store: SqliteStore, clock: ManualClock, error: PenstockError, counted: bool
 ) -> None:
-    async def fail(_command: object) -> None:
+    async def fail() -> Any:
         raise error
 
-    with monkeypatch.context() as broken:
-        broken.setattr(engine, "run", lambda command: asyncio.ensure_future(fail(command)))
-        meter(engine, {QUEUE.namespace: 1})
-        with pytest.raises(type(error)):
-            await push(engine)
-        await settle()
-    (wait_ms,) = await engine.store.quota_take([Take(QUEUE.namespace, 1, 1)])
+    quotas = Quotas({QUEUE.namespace: 1}, Counter([store], clock))
+    submit = submit_chain(lambda _command: asyncio.ensure_future(fail()), quotas=quotas)
+    with pytest.raises(type(error)):
+        await submit(Push(QUEUE, [NewJob(b"1")]))
+    await settle()
+    (wait_ms,) = await store.quota_take([Take(QUEUE.namespace, 1, 1)])
     assert (wait_ms > 0) is counted

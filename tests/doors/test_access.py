@@ -25,7 +25,6 @@ from penstock.doors.websocket import Closing
 from penstock.engine.jobs.push import Push
 from penstock.outbound.fetch import Fetcher, NotFetched
 from penstock.outbound.guard import Guard
-from penstock.server.auth import meter
 from tests.doors.listen import ear, stream
 from tests.support.curl import CurlStream, needs_curl
 from tests.support.issuer import SECRET, confused, forged, jwk, jwks, public_pem, rsa_key, token
@@ -260,10 +259,8 @@ def test_a_quota_counts_messages_of_each_namespace(client: httpx2.Client) -> Non
     assert enqueue("tiny").status_code == 429
 
 
-async def test_without_quotas_nobody_is_asked(engine: Engine) -> None:
-    assert "run" not in vars(engine)
-    meter(engine, {"a": 1})
-    assert "run" in vars(engine)
+async def test_without_optional_stages_a_command_is_given_to_the_batcher_at_once(engine: Engine) -> None:
+    assert engine.run == engine._batcher.submit
 
 
 # TCP.

@@ -15,7 +15,6 @@ from penstock.core.queue import QueueKey
 from penstock.core.schedule import parse
 from penstock.engine.jobs.push import Push
 from penstock.engine.queues.crons import SaveCron
-from penstock.server.auth import meter
 from tests.support.engines import claim_all
 from tests.support.server import ServerProcess
 
@@ -42,8 +41,8 @@ async def events(engine: Engine, kind: EventKind) -> list[str]:
     return [block.queues[event[1]][0] for block in blocks for event in block.events if event[0] == kind]
 
 
+@pytest.mark.parametrize("quotas", [{"small": QUOTA}])
 async def test_ticks_beyond_the_quota_are_skipped_and_noted(engine: Engine, clock: ManualClock) -> None:
-    meter(engine, {"small": QUOTA})
     await add_crons(engine, SMALL, 20)
     await add_crons(engine, FREE, 20)
     await clock.advance(1_000)
@@ -59,8 +58,8 @@ async def test_ticks_beyond_the_quota_are_skipped_and_noted(engine: Engine, cloc
     assert (await events(engine, EventKind.CRON_FIRED)).count("small") == 2 * QUOTA
 
 
+@pytest.mark.parametrize("quotas", [{"small": 2}])
 async def test_a_tick_that_pushes_nothing_is_not_counted(engine: Engine, clock: ManualClock) -> None:
-    meter(engine, {"small": 2})
     plan = CronPlan(SMALL.name, parse(None, 1_000))
     await engine.run(SaveCron(CronKey("small", "once"), plan, b"1"))
     for _ in range(10):

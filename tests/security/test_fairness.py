@@ -42,7 +42,7 @@ class Batches:
 
     def __init__(self, engine: Engine) -> None:
         self.done: list[list[AnyCommand]] = []
-        engine._batcher.after_commit.append(self._note)
+        engine.signals.committed.subscribe(self._note)
 
     def _note(self, work: UnitOfWork) -> None:
         self.done.append([command for command, _ in work.answers])

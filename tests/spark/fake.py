@@ -35,7 +35,7 @@ class FakeServer:
         self.jobs: dict[int, dict[str, Any]] = {}
         self.events: list[dict[str, Any]] = []
         self.journal_first = 0
-        self.epochs: dict[str, dict[int, list[int]]] = defaultdict(dict)
+        self.epochs: dict[str, dict[int, list[int]]] = {}  #: of the groups that ever claimed a job
         self.stages: dict[str, dict[int, list[dict[str, Any]]]] = defaultdict(dict)
         self.commits: dict[str, dict[str, Any]] = {}
         self.queues_max = 10  #: that a claim may name
@@ -180,7 +180,7 @@ class FakeServer:
         return 201, {"id": name, "rows": len(rows), "parts": listed, "taken_at": T0, "expires_at": T0}
 
     def group(self, group: str, verb: str, wanted: dict[str, Any]) -> tuple[int, Any]:
-        epochs = self.epochs[group]
+        epochs = self.epochs.get(group, {})
         if verb == "claim":
             if len(wanted["queues"]) > self.queues_max:
                 return 400, {"error": f"queues must have at most {self.queues_max} items"}
@@ -191,6 +191,7 @@ class FakeServer:
                 for each in found[: wanted["max"]]:
                     each |= {"state": "active", "attempts": each["attempts"] + 1, "holder": (group, wanted["epoch"])}
                 if found:
+                    epochs = self.epochs.setdefault(group, epochs)
                     epochs[wanted["epoch"]] = [each["number"] for each in found[: wanted["max"]]]
             rows = len(epochs.get(wanted["epoch"], ()))
             return 200, {"epoch": wanted["epoch"], "rows": rows, "splits": 1}
@@ -209,7 +210,7 @@ class FakeServer:
 
     def read(self, group: str, query: dict[str, str]) -> tuple[int, Any]:
         epoch = int(query["epoch"])
-        numbers = self.epochs[group].get(epoch, [])
+        numbers = self.epochs.get(group, {}).get(epoch, [])
         held = [number for number in numbers if self.jobs[number]["state"] == "active"]
         if len(held) < len(numbers) and query.get("lost") != "skip":
             return 409, {"error": f"{len(numbers) - len(held)} leases of epoch {epoch} were lost."}

@@ -247,6 +247,63 @@ def test_what_is_done_is_acknowledged_without_waiting_for_the_next_trigger(run: 
         query.stop()
 
 
+class Held:
+    """A source without Spark that holds one claimed job, and its keeper."""
+
+    def __init__(self, fake: FakeServer) -> None:
+        fake.push("mail", ["m0"])
+        wanted = options.for_stream({"url": fake.url, "queues": "mail", "retryFor": "1h"})
+        self.reader = queue_stream.LeaseReader(wanted, StructType([StructField("queue", StringType())]))
+        self._start = self.reader.initialOffset()
+        self._end = self.reader.latestOffset(self._start, self.reader.getDefaultReadLimit())
+
+    def plan(self) -> None:
+        self.reader.partitions(self._start, self._end)
+
+    def ends_with_its_query(self) -> None:
+        keeper = self.reader._keeper
+        assert keeper is not None
+        self.reader.stop()
+        try:
+            keeper.wait(60)
+        finally:
+            keeper.kill()
+            keeper.wait()
+
+
+def _asked(fake: FakeServer, verb: str) -> int:
+    return sum(asked[1].endswith(f"/{verb}") for asked in fake.asked)
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_keeper_ends_with_its_query_though_the_server_refuses_it(fake: FakeServer, planned: bool) -> None:
+    """Its request would be made again for an hour. What the source said meanwhile counts."""
+    fake.faults += [("/heartbeat", "503")] * 10_000
+    held = Held(fake)
+    until(lambda: _asked(fake, "heartbeat") >= 2)
+    if planned:
+        held.plan()
+    held.ends_with_its_query()
+    assert _asked(fake, "release") == (not planned)
+    assert len(fake.values("mail", "active")) == planned
+
+
+def test_the_last_request_of_a_keeper_is_made_again(fake: FakeServer) -> None:
+    fake.faults += [("/release", "503"), ("/release", "drop"), ("/release", "503")]
+    Held(fake).ends_with_its_query()
+    assert _asked(fake, "release") == 4
+    assert fake.values("mail") == ["m0"]
+
+
+def test_only_a_claim_makes_a_group(fake: FakeServer) -> None:
+    """A keeper of an ended query that asks another test's server leaves no trace there."""
+    for verb in ("heartbeat", "ack", "release"):
+        fake.group("another", verb, {"epoch": 1})
+    fake.group("another", "claim", {"epoch": 1, "queues": ["mail"], "max": 1})
+    fake.read("another", {"epoch": "1", "split": "0", "splits": "1"})
+    assert not fake.epochs
+
+
 def test_leases_are_renewed_while_a_batch_runs(run: Run, fake: FakeServer) -> None:
     fake.push("mail", ["m0"])
 

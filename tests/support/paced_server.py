@@ -6,10 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from penstock.access.rate_limit import SlidingWindow
+from penstock.access import rate_limit
 from penstock.cli import main
 from penstock.core.clock import ManualClock
-from penstock.server import app
 
 
 class FileClock(ManualClock):
@@ -17,12 +16,12 @@ class FileClock(ManualClock):
         return int(Path(os.environ["PACE_FILE"]).read_text(encoding="utf-8"))
 
 
-class PacedWindow(SlidingWindow):
+class PacedWindow(rate_limit.SlidingWindow):
     def __init__(self, _clock: object, **limits: Any) -> None:
         super().__init__(FileClock(), **limits)
 
 
-setattr(app, "SlidingWindow", PacedWindow)  # noqa: B010 - the server looks it up by this name
+setattr(rate_limit, "SlidingWindow", PacedWindow)  # noqa: B010 - before the server is imported, which looks it up by this name
 
 if __name__ == "__main__":
     main()

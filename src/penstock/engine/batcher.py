@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.core.ids import IdSource
     from penstock.engine.command import AnyCommand, Command
     from penstock.engine.fair_share import FairShare
+    from penstock.engine.signals import EngineSignals
     from penstock.engine.stats import EngineStats
     from penstock.store.contract import Store
 
@@ -72,6 +73,7 @@ class Batcher:
         apply: Callable[[UnitOfWork, list[AnyCommand]], Awaitable[None]],
         stats: EngineStats,
         *,
+        signals: EngineSignals,
         apply_beside: Callable[[UnitOfWork, list[AnyCommand]], Awaitable[None]],
         wants_alone: Callable[[], bool],
         weigh: Callable[[AnyCommand], int],
@@ -79,15 +81,10 @@ class Batcher:
         durability: Durability,
         sync_interval_ms: int,
     ) -> None:
-        self.after_commit: list[Callable[[UnitOfWork], None]] = []  #: called with every committed piece of work
-        self.when_answered: list[Callable[[UnitOfWork], None]] = []  #: called when it is as durable as an answer promises
         #: Offered what is refused because its queue is on another shard; True if it is taken care of.
         self.send_on: Callable[[AnyCommand, Exception], bool] = lambda _command, _error: False
-        self.when_vouched: list[Callable[[], None]] = []  #: called when more of the journal is
         #: Number of the first event of the journal that is not yet as durable as an answer promises.
         self.vouched = store.journal_next
-        #: Called, and waited for, between the commit of work that touches queues with a ready list and its answers.
-        self.before_answers: Callable[[UnitOfWork], Awaitable[None]] | None = None
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -95,6 +92,7 @@ class Batcher:
         self._apply_beside = apply_beside
         self._wants_alone = wants_alone
         self._stats = stats
+        self._signals = signals
         self._share = share
         self._durability = durability
         self._sync_interval_ms = sync_interval_ms
@@ -239,8 +237,8 @@ class Batcher:
             self.vouched = self._store.journal_next
         if work.deferred:
             self._pending.put_first(work.deferred)
-        if self.before_answers is not None and (work.tx.heated or work.reconfigured):
-            await self.before_answers(work)
+        if self._signals.before_answers.subscribers and (work.tx.heated or work.reconfigured):
+            await self._signals.before_answers.emit(work)
         self._announce(work)
         self._deliver(work, since)
 
@@ -273,15 +271,7 @@ class Batcher:
         """Tell everybody inside the server what was committed. It is committed: nothing here may undo or repeat it."""
         for call in work.after_commit:
             call()
-        self._tell(self.after_commit, work)
-
-    @staticmethod
-    def _tell(listeners: list[Callable[[UnitOfWork], None]], work: UnitOfWork) -> None:
-        for listen in listeners:
-            try:
-                listen(work)
-            except Exception:
-                log.exception("a listener failed after a commit")
+        self._signals.committed.emit(work)
 
     async def _sort_out(self, batch: list[AnyCommand], error: Exception, *, beside: Beside | None) -> None:
         """Nothing of the batch was stored, as far as is known. Find out which command is to blame, so that it fails alone."""
@@ -355,7 +345,7 @@ class Batcher:
             took = self._clock.stopwatch() - group.since
             for histogram, times in group.work.timings:
                 histogram.observe(took, times)
-            self._tell(self.when_answered, group.work)
+            self._signals.answered.emit(group.work)
 
     def _start_sync(self) -> None:
         if self._syncing is None:
@@ -387,10 +377,9 @@ class Batcher:
             self._syncing = None
 
     def vouch(self, journal_next: int) -> None:
-        """Note that the journal is durable up to a number, and tell whoever waits for that."""
+        """Note that the journal is durable up to a number, and announce it."""
         self.vouched = journal_next
-        for call in self.when_vouched:
-            call()
+        self._signals.durable.emit()
 
     def _sync_in_background(self) -> None:
         self._next_sync = None

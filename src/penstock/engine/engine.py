@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -29,8 +29,9 @@ from penstock.engine.maintenance.membership import Membership
 from penstock.engine.maintenance.retention import Retention, RetentionService
 from penstock.engine.maintenance.store_recovery import StoreRecovery
 from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLeases
-from penstock.engine.quota_check import metered
+from penstock.engine.signals import EngineSignals
 from penstock.engine.stats import EngineStats
+from penstock.engine.submit import submit_chain
 from penstock.engine.timers import Timer
 from penstock.engine.worker_registry import WorkerRegistry
 
@@ -41,17 +42,17 @@ if TYPE_CHECKING:
     from penstock.core.clock import Alarm, Clock
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
-    from penstock.engine.command import AnyCommand, Command
+    from penstock.engine.command import AnyCommand
     from penstock.engine.jobs.result_waiters import JobOutcome
     from penstock.engine.maintenance.service import PeriodicService
     from penstock.engine.prefetch.ready_cache import ReadyCache
-    from penstock.engine.quota_check import Admit, QuotaCheck
+    from penstock.engine.quota_check import QuotaCheck
+    from penstock.engine.submit import Submit
     from penstock.engine.unit_of_work import JobRef, UnitOfWork
     from penstock.store.contract import JournalBlock, Store
 
 log = structlog.get_logger("penstock.engine")
 
-T = TypeVar("T")
 #: Jobs that are asked for, beyond which it is looked whether they are there before a batch is formed.
 _MANY: Final = 32
 
@@ -62,6 +63,9 @@ class Engine:
     ``durability``: what an answer means, see Durability. ``sync_interval_ms``: with ``interval``, how much a power cut may
     take at most. ``retention``: what is kept of the past.
     ``worker_timeout_ms``, ``worker_overload_ms``: see Workers. ``feed``, ``stats``, ``workers``: those of a fleet.
+    ``quotas``: asked before pushes, before rows are staged, and before the server pushes jobs by itself. ``counts_pushes``:
+    whether this engine asks before pushes; False for a shard, where the ShardedEngine does. ``ready_cache``, ``buffer``: make
+    the optional stages of the submit chain (see ``submit.py``).
     """
 
     def __init__(
@@ -78,6 +82,10 @@ class Engine:
         stats: EngineStats | None = None,
         workers: WorkerRegistry | None = None,
         share: FairShare | None = None,
+        quotas: QuotaCheck | None = None,
+        counts_pushes: bool = True,
+        ready_cache: Callable[[Engine], ReadyCache] | None = None,
+        buffer: Callable[[Engine], EnqueueBuffer] | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -95,25 +103,13 @@ class Engine:
         if workers is None:  # not "or": one without workers is false
             workers = WorkerRegistry(clock, self.feed, timeout_ms=worker_timeout_ms, overload_ms=worker_overload_ms)
         self.workers = workers
-        self.when_webhooks_change: list[Callable[[], None]] = []  #: called after a commit that did, to subscriptions too
-        self.when_message_dies: list[Callable[[QueueKey], None]] = []  #: called for each, after the commit, with its queue
-        self.when_lead_changes: list[
-            Callable[[], None]
-        ] = []  #: called when this server becomes the leader, or is it no more
+        self.signals = EngineSignals()
         self.leads = not store.capabilities.is_shared  #: nobody to share the work with
         self._lead_ends: Alarm | None = None
-        self.fast: ReadyCache | None = None  #: hands out jobs of hot queues without asking the store
-        self.quotas: QuotaCheck | None = None  #: asked before rows are staged, and before the server pushes jobs by itself
+        self.quotas = quotas  #: asked before rows are staged, and before the server pushes jobs by itself
         self.shares = Shares()  #: what one namespace may have of what there is a limited number of
-        self.buffer: EnqueueBuffer | None = None  #: answers pushes to some queues before they are stored
-        self.handed = UnconfirmedLeases()  #: what it has handed out and the store does not know yet
+        self.handed = UnconfirmedLeases()  #: jobs from ready lists whose leases the store does not know yet
         self.hot: Mapping[int, int] = {}  #: queues with a ready list, as of our latest transaction, by number
-        self.when_healed: list[
-            Callable[[], None]
-        ] = []  #: called when the store, read anew, may have lost its newest commits
-        self.wake_relays: Callable[[], None] = lambda: (
-            None
-        )  #: called after a commit that leaves something to tell other shards
         self.retention = retention or Retention()
         self._batcher = Batcher(
             store,
@@ -121,6 +117,7 @@ class Engine:
             self.ids,
             partial(dispatch.apply, self),
             self.stats,
+            signals=self.signals,
             apply_beside=partial(dispatch.apply_beside, self),
             wants_alone=self.timer.wants_to_judge,
             weigh=self._weigh,
@@ -128,31 +125,47 @@ class Engine:
             durability=durability,
             sync_interval_ms=sync_interval_ms,
         )
-        store.when_moved.append(self._look_around)
-        self._batcher.after_commit += [self._count, self.feed.committed]
-        self._batcher.when_answered += [self.completions.answered, self.held_jobs.answered]
+        self._subscribe()
         self._keepers: list[PeriodicService] = [StoreRecovery(self), RetentionService(self), DeadLetterService(self)]
         if store.capabilities.is_shared:
             store.follow(self._hear)
             self._keepers.append(Membership(self))
         else:
             self._keepers.append(ClockMarker(self))
+        #: Hands out jobs of hot queues without asking the store.
+        self.fast = None if ready_cache is None else ready_cache(self)
+        if self.fast is not None:
+            self.signals.before_answers.subscribe(self.fast.offer)
+            self.signals.committed.subscribe(self.fast.saw)
+            self._keepers.append(self.fast.daemon)
+        #: Answers pushes to some queues before they are stored.
+        self.buffer = None if buffer is None else buffer(self)
+        if self.buffer is not None:
+            self._keepers.append(self.buffer.flusher)
+        #: Runs a command; awaiting it gives the answer, or raises why there is none.
+        self.run: Submit = submit_chain(
+            self._batcher.submit, quotas=quotas if counts_pushes else None, buffer=self.buffer, ready_lists=self.fast
+        )
+
+    def _subscribe(self) -> None:
+        """Have the parts of the engine called when something happens."""
+        signals = self.signals
+        self.store.when_moved.append(signals.queues_moved.emit)
+        signals.queues_moved.subscribe(self._look_around)
+        for committed in (self._count, self.feed.committed):
+            signals.committed.subscribe(committed)
+        for answered in (self.completions.answered, self.held_jobs.answered):
+            signals.answered.subscribe(answered)
 
     @property
     def journal_vouched(self) -> int:
         """Number of the first event of the journal that is not yet as durable as an answer promises."""
         return self.store.journal_next if self.store.capabilities.commit_is_durable else self._batcher.vouched
 
-    @property
-    def when_vouched(self) -> list[Callable[[], None]]:
-        """Called when that number has grown because of an fsync."""
-        return self._batcher.when_vouched
-
     def healed(self) -> None:
         """Hear that the store works again: what it has now is on disk, and what it has lost never happened."""
         self.ids.use(node=self.store.node, floor=self.store.id_floor)
-        for call in self.when_healed:
-            call()
+        self.signals.store_recovered.emit()
         self.completions.look_at_all()
         self.held_jobs.wake_all()
         self._batcher.vouch(self.store.journal_next)
@@ -212,32 +225,9 @@ class Engine:
         """How many wait for a job to end."""
         return self.completions.size
 
-    def run(self, command: Command[T]) -> asyncio.Future[T]:
-        """Run a command; awaiting it gives the answer, or raises why there is none."""
-        return self._batcher.submit(command)
-
-    def use(self, fast: ReadyCache) -> None:
-        """Hand out jobs of hot queues from ready lists from now on."""
-        self.fast = fast
-        self.run = fast.wrap(self.run)  # type: ignore[method-assign, assignment]
-        self._batcher.before_answers = fast.offer
-        self._batcher.after_commit.append(fast.saw)
-        self._keepers.append(fast.daemon)
-
-    def buffer_with(self, buffer: EnqueueBuffer) -> None:
-        """Answer pushes to buffered queues from the log from now on."""
-        self.buffer = buffer
-        self.run = buffer.wrap(self.run)  # type: ignore[method-assign, assignment]
-        self._keepers.append(buffer.flusher)
-
     def put_back(self, command: AnyCommand) -> None:
-        """Queue a command again that was run already; its future stays."""
+        """Queue a command again that was run already; its future stays. It does not pass the submit chain again."""
         self._batcher.put_back(command)
-
-    def meter(self, admit: Admit, quotas: QuotaCheck) -> None:
-        """Ask ``admit`` before every push from now on, and ``quotas`` before rows are staged. Without it that costs nothing."""
-        self.quotas = quotas
-        self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
 
     def limit_namespaces(self, shares: Shares) -> None:
         """Keep namespaces to their shares from now on."""
@@ -253,7 +243,7 @@ class Engine:
         self._batcher.send_on = send_on
 
     def run_unheard(self, command: AnyCommand) -> None:
-        """Run a command whose outcome nobody waits for."""
+        """Run a command of the server itself, for which no caller waits. It passes no stage of the submit chain."""
         with contextlib.suppress(PenstockError):
             self._batcher.submit(command).add_done_callback(_ignore)
 
@@ -293,14 +283,12 @@ class Engine:
                 "this server leads now" if self.leads else "this server does not lead any more",
                 term=term, shard=self.store.shard,
             )  # fmt: skip
-            for changed in self.when_lead_changes:
-                changed()
+            self.signals.leadership_changed.emit()
 
     def _hear(self, blocks: Sequence[JournalBlock], ready: set[int], *, webhooks: bool) -> None:
         """Take note of what other servers have committed."""
         if webhooks:
-            for changed in self.when_webhooks_change:
-                changed()
+            self.signals.webhooks_changed.emit()
             if self.fast is not None:
                 self.fast.heard()
         for block in blocks:
@@ -340,8 +328,7 @@ class Engine:
         stats.completed += work.completed
         stats.failed += work.failed
         for queue in work.dead_letters:
-            for count in self.when_message_dies:
-                count(queue)
+            self.signals.job_died.emit(queue)
         for number in work.tx.freed:
             self.room.nudge_at(self.store.queue_by_number(number).key, work.steady_ms)
         self.timer.arm()

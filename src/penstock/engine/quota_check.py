@@ -1,24 +1,27 @@
-"""Asking somebody before every push, without costing anything where nobody is to be asked."""
+"""The quota check: counts each push for its namespace before it is done. Optional; see ``submit.py``."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.core.errors import OutcomeUnknown, PartlyDone, PenstockError
 from penstock.engine.jobs.push import Push, PushAcross
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.engine.command import Command
+    from penstock.engine.submit import Submit
 
-    Run = Callable[[Command[Any]], asyncio.Future[Any]]
-    Admit = Callable[[Push | PushAcross], "Admission | None"]
+T = TypeVar("T")
 
 
 class QuotaCheck(Protocol):
-    """Counts what namespaces are given. Without a quota, a namespace may be given anything."""
+    """Counts the jobs that each namespace is given. A namespace without a quota may be given any number."""
+
+    def of(self, namespace: str) -> int | None:
+        """Return the quota of a namespace, in jobs per minute. None: it has none."""
 
     async def admit(self, counts: Mapping[str, int]) -> None:
         """Count jobs for namespaces, all of them or none. Raises why not."""
@@ -36,28 +39,31 @@ class QuotaCheck(Protocol):
         """
 
 
-class Admission(NamedTuple):
-    """What has to be asked before a push."""
+def metered(following: Submit, quotas: QuotaCheck) -> Submit:
+    """Return what counts a push before it is submitted, and gives the quota back if nothing of the push was stored."""
 
-    answer: Awaitable[None]  #: raises why not
-    undo: Callable[[], None]  #: to be called if the push was admitted, and then nothing was stored
-
-
-def metered(run: Run, admit: Admit) -> Run:
-    """Return a way of running commands that asks ``admit`` before a push."""
-
-    async def when_admitted(admission: Admission, push: Command[Any]) -> Any:
-        await admission.answer
+    async def push_when_admitted(push: Command[Any], counts: Mapping[str, int]) -> Any:
+        await quotas.admit(counts)
         try:
-            return await run(push)
+            return await following(push)
         except (OutcomeUnknown, PartlyDone):  # some of it may be stored
             raise
         except PenstockError:
-            admission.undo()
+            quotas.give_back(counts)
             raise
 
-    def ask(command: Command[Any]) -> asyncio.Future[Any]:
-        admission = admit(command) if isinstance(command, Push | PushAcross) else None
-        return run(command) if admission is None else asyncio.ensure_future(when_admitted(admission, command))
+    def submit(command: Command[T]) -> asyncio.Future[T]:
+        if isinstance(command, Push | PushAcross) and (counts := _counts(command, quotas)):
+            return asyncio.ensure_future(push_when_admitted(command, counts))
+        return following(command)
 
-    return ask
+    return submit
+
+
+def _counts(push: Push | PushAcross, quotas: QuotaCheck) -> dict[str, int]:
+    """Return the number of jobs in a push for each namespace that has a quota."""
+    counts: dict[str, int] = {}
+    for queue, jobs in ((push.queue, push.jobs),) if isinstance(push, Push) else push.parts:
+        if quotas.of(queue.namespace) is not None:
+            counts[queue.namespace] = counts.get(queue.namespace, 0) + len(jobs)
+    return counts

@@ -45,25 +45,27 @@ class WebhookDispatcher(PeriodicService):
         self._left: list[WebhookDelivery] = []  #: dismissed, with something that is not written down yet
         self._all_noted_at = engine.clock.steady_ms()
         self._stop_hearing: Callable[[], None] | None = None
+        self._subscriptions: list[Callable[[], None]] = []  #: what ends each subscription to a signal of the engine
 
     def start(self) -> None:
         """Begin to deliver; starting twice is fine."""
-        if self._look not in self._engine.when_webhooks_change:
-            self._engine.when_webhooks_change.append(self._look)
-            self._engine.when_lead_changes.append(self._look)
-            self._engine.when_vouched.append(self._nudge)
-            self._engine.when_healed.append(self._rewind)
+        if not self._subscriptions:
+            signals = self._engine.signals
+            self._subscriptions = [
+                signals.webhooks_changed.subscribe(self._look),
+                signals.leadership_changed.subscribe(self._look),
+                signals.durable.subscribe(self._nudge),
+                signals.store_recovered.subscribe(self._rewind),
+            ]
             self._look()
         super().start()
 
     async def stop(self) -> None:
         """End at once, and write down how far everybody got; stopping twice is fine."""
         await super().stop()
-        if self._look in self._engine.when_webhooks_change:
-            self._engine.when_webhooks_change.remove(self._look)
-            self._engine.when_lead_changes.remove(self._look)
-            self._engine.when_vouched.remove(self._nudge)
-            self._engine.when_healed.remove(self._rewind)
+        for end in self._subscriptions:
+            end()
+        self._subscriptions = []
         for webhook_id in list(self._couriers):
             self._dismiss(webhook_id)
         self._listen()

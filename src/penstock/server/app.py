@@ -18,10 +18,10 @@ from penstock.core.pool_shares import Shares
 from penstock.doors.net.raw_sockets import keep_listener_alive
 from penstock.outbound.guard import Guard
 from penstock.server import listeners
-from penstock.server.auth import gate_of, keys_for, meter
+from penstock.server.auth import gate_of, keys_for
 from penstock.server.dev_cert import with_dev_cert
 from penstock.server.doors import Doors
-from penstock.server.storage import close_shards, make_engine, open_shards, speed_up
+from penstock.server.storage import close_shards, open_engine, open_shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,10 +51,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     gate = gate_of(config, clock, Guard(config.webhook_allowed_hosts))
     listeners.check_free(config.http, "http")
     shards = await open_shards(config, clock)
-    engine = make_engine(config, shards, clock)
-    links = await speed_up(config, engine, clock)
-    if config.namespace_quotas:
-        meter(engine, dict(config.namespace_quotas))
+    engine, links = await open_engine(config, shards, clock)
     engine.limit_namespaces(
         Shares(lambda: gate.keeps_apart, percent=config.namespace_share, queues_max=config.namespace_queues_max)
     )

@@ -14,18 +14,14 @@ from penstock.access.identity import WORDS
 from penstock.access.quotas import Counter, Quotas
 from penstock.core import limits
 from penstock.core.errors import ConfigInvalid, InvalidInput
-from penstock.engine.jobs.push import Push
-from penstock.engine.quota_check import Admission
 from penstock.outbound.fetch import Fetcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.access.keys import Key
     from penstock.config import Config
     from penstock.core.clock import Clock
-    from penstock.engine.jobs.push import PushAcross
-    from penstock.engine.sharding.engine import AnyEngine
     from penstock.outbound.guard import Guard
     from penstock.store.contract import Store
 
@@ -100,15 +96,6 @@ def _read(file: Path | str | None) -> bytes:
         return opened.read(limits.jwks_bytes_max + 1)
 
 
-def meter(engine: AnyEngine, quotas: dict[str, int]) -> None:
-    """Have each namespace's quota asked before a push, and before rows are staged."""
-    counted = Quotas(quotas, Counter([each.store for each in engine.engines], engine.clock))
-
-    def admit(push: Push | PushAcross) -> Admission | None:
-        counts: dict[str, int] = {}
-        for queue, jobs in ((push.queue, push.jobs),) if isinstance(push, Push) else push.parts:
-            if counted.of(queue.namespace) is not None:
-                counts[queue.namespace] = counts.get(queue.namespace, 0) + len(jobs)
-        return Admission(counted.admit(counts), lambda: counted.give_back(counts)) if counts else None
-
-    engine.meter(admit, counted)
+def quotas_of(quotas: Mapping[str, int], stores: Sequence[Store], clock: Clock) -> Quotas | None:
+    """Return the quotas of namespaces, in jobs per minute (``*``: each that is not listed). None: there are none."""
+    return Quotas(quotas, Counter(stores, clock)) if quotas else None

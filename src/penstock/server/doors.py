@@ -127,7 +127,7 @@ class Doors:
         message_tally = MessageCounters(engine.store.queue_find)
         metrics.add(message_tally)
         for each in engine.engines:
-            each.when_message_dies.append(message_tally.note_dead)
+            each.signals.job_died.subscribe(message_tally.note_dead)
         self._requests = RequestCounters(engine.clock)
         metrics.add(self._requests, LoopLag(clock))
         places = QueueRegistry(engine, _message_rules(config))

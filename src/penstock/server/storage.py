@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -21,13 +21,16 @@ from penstock.engine.maintenance.retention import Retention
 from penstock.engine.sharding.engine import ShardedEngine, ShardFeed
 from penstock.engine.stats import EngineStats
 from penstock.engine.worker_registry import WorkerRegistry
+from penstock.server.auth import quotas_of
 from penstock.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.config import Config
     from penstock.core.clock import Clock
+    from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
+    from penstock.engine.prefetch.ready_cache import ReadyCache
     from penstock.engine.sharding.engine import AnyEngine
     from penstock.store.contract import Store
     from penstock.store.redis import RedisLink
@@ -97,99 +100,104 @@ async def agree(shards: list[Store]) -> None:
             await shard.layout_begin(Layout(number, len(shards)) if newest is None else newest._replace(shard=number))
 
 
-def make_engine(config: Config, shards: list[Store], clock: Clock) -> AnyEngine:
-    """Make one engine, or a fleet of them."""
-    options: dict[str, Any] = {
-        "durability": config.durability,
-        "sync_interval_ms": config.sync_interval_ms,
-        "retention": Retention(
-            config.completed_max, config.completed_age_ms, config.journal_bytes_max, config.journal_age_ms
-        ),
-    }
-    worker_times = {"timeout_ms": config.worker_timeout_ms, "overload_ms": config.worker_overload_threshold_ms}
-    if len(shards) == 1:
-        feed = EventFeed()
-        workers = WorkerRegistry(shards[0].clock, feed, **worker_times)
-        return Engine(shards[0], shards[0].clock, feed=feed, workers=workers, **options)
-    whole, stats, positions = EventFeed(), EngineStats(), [shard.journal_next - 1 for shard in shards]
-    workers = WorkerRegistry(clock, whole, **worker_times)
-    options["share"] = FairShare(clock)
+async def open_engine(config: Config, shards: list[Store], clock: Clock) -> tuple[AnyEngine, list[RedisLink]]:
+    """Make the engine of a server, with all stages of the submit chain; return it and its connections to Redis."""
+    links = _redis_links(config, shards, clock)
+    engine = _make_engine(config, shards, clock, links)
+    for each in engine.engines:
+        if each.buffer is not None:
+            await each.buffer.open()
+            if each.buffer.jobs and not links:
+                log.warning(
+                    "pushes to buffered queues were answered and are only in the log: they are stored now. Without --redis "
+                    "new ones are stored directly",
+                    directory=str(_log_of(config, each.store)),
+                    jobs=each.buffer.jobs,
+                )
+    return engine, links
+
+
+def _make_engine(config: Config, shards: list[Store], clock: Clock, links: Sequence[RedisLink]) -> AnyEngine:
+    """Make one engine, or one for each shard and a ShardedEngine for all."""
+    several = len(shards) > 1
+    clock = clock if several else shards[0].clock
+    quotas = quotas_of(dict(config.namespace_quotas), shards, clock)
+    feed, stats = EventFeed(), EngineStats()
+    workers = WorkerRegistry(
+        clock, feed, timeout_ms=config.worker_timeout_ms, overload_ms=config.worker_overload_threshold_ms
+    )
+    share = FairShare(clock)
+    retention = Retention(config.completed_max, config.completed_age_ms, config.journal_bytes_max, config.journal_age_ms)
+    positions = [shard.journal_next - 1 for shard in shards]
     engines = [
         Engine(
             shard,
             shard.clock,
-            feed=ShardFeed(whole, positions, number),
+            durability=config.durability,
+            sync_interval_ms=config.sync_interval_ms,
+            retention=retention,
+            feed=ShardFeed(feed, positions, number) if several else feed,
             stats=stats,
             workers=workers,
-            **options,
+            share=share,
+            quotas=quotas,
+            counts_pushes=not several,
+            ready_cache=_ready_cache_of(config, shard, links),
+            buffer=_buffer_of(config, shard, links),
         )
         for number, shard in enumerate(shards)
     ]
-    return ShardedEngine(engines, whole, stats, workers, clock)
+    return ShardedEngine(engines, feed, stats, workers, clock, quotas=quotas) if several else engines[0]
 
 
-async def speed_up(config: Config, engine: AnyEngine, clock: Clock) -> list[RedisLink]:
-    """Give engines the fast path over Redis, if there is to be one and their stores can have it; return the ways to Redis.
-
-    Without Redis, what an earlier start with one has left in the log of the enqueue buffer is stored.
-    """
+def _redis_links(config: Config, shards: list[Store], clock: Clock) -> list[RedisLink]:
+    """Return connections to the Redis servers of the configuration, if there are stores that can use them."""
     if not config.redis:
-        await _store_logs(config, engine)
         return []
-    from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer  # noqa: PLC0415, see above
-    from penstock.engine.prefetch.ready_cache import ReadyCache  # noqa: PLC0415
-    from penstock.store.postgres import PostgresStore  # noqa: PLC0415
-    from penstock.store.redis import BufferCopies, ReadyLists, RedisLink  # noqa: PLC0415
+    from penstock.store.redis import RedisLink  # noqa: PLC0415, see above
 
-    if not any(isinstance(each.store, PostgresStore) for each in engine.engines):
+    if not any(shard.capabilities.is_shared for shard in shards):
         log.warning(
             "redis is not used: it is a fast path for databases (--store postgresql://…), and these stores are files"
         )
         return []
-    links = [RedisLink(url, clock) for url in config.redis]
-    for each in engine.engines:
-        store = each.store
-        if isinstance(store, PostgresStore):
-            link = links[store.shard % len(links)]
-            identity = partial(getattr, store, "identity")
-            each.use(ReadyCache(each, ReadyLists(link, identity), hot_jobs=config.redis_hot_jobs))
-            buffer = EnqueueBuffer(
-                each, _log_of(config, store), identity, BufferCopies(link, identity), accept_loss=config.accept_loss
-            )
-            buffer.route = engine.of
-            each.buffer_with(buffer)
-            await buffer.open()
-    return links
+    return [RedisLink(url, clock) for url in config.redis]
+
+
+def _ready_cache_of(config: Config, store: Store, links: Sequence[RedisLink]) -> Callable[[Engine], ReadyCache] | None:
+    """Return what makes the ready lists of an engine; None: it has none, because there is no Redis for its store."""
+    if not links or not store.capabilities.is_shared:
+        return None
+    from penstock.engine.prefetch.ready_cache import ReadyCache  # noqa: PLC0415, see above
+    from penstock.store.redis import ReadyLists  # noqa: PLC0415
+
+    lists = ReadyLists(links[store.shard % len(links)], partial(getattr, store, "identity"))
+    return lambda engine: ReadyCache(engine, lists, hot_jobs=config.redis_hot_jobs)
+
+
+def _buffer_of(config: Config, store: Store, links: Sequence[RedisLink]) -> Callable[[Engine], EnqueueBuffer] | None:
+    """Return what makes the enqueue buffer of an engine; None: it has none.
+
+    Without Redis, there is one only to store what an earlier start with Redis has left in its log: those pushes were answered,
+    and are not in their queues yet.
+    """
+    directory = _log_of(config, store)
+    if not store.capabilities.is_shared or not (links or directory.is_dir()):
+        return None
+    from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer  # noqa: PLC0415, see above
+
+    identity = partial(getattr, store, "identity")
+    copies: BufferCopies | None = None
+    if links:
+        from penstock.store.redis import BufferCopies  # noqa: PLC0415
+
+        copies = BufferCopies(links[store.shard % len(links)], identity)
+    return lambda engine: EnqueueBuffer(engine, directory, identity, copies, accept_loss=config.accept_loss)
 
 
 def _log_of(config: Config, store: Store) -> Path:
     """Return the directory of the log of a store's enqueue buffer."""
     return (config.wal_dir or config.data) / f"wal-{store.shard}"
-
-
-async def _store_logs(config: Config, engine: AnyEngine) -> None:
-    """Have what was answered and is in logs only stored in the databases: those pushes are on disk, but not in their queues."""
-    left = [each for each in engine.engines if _log_of(config, each.store).is_dir()]
-    if not left:
-        return
-    from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer  # noqa: PLC0415, see above
-    from penstock.store.postgres import PostgresStore  # noqa: PLC0415
-
-    for each in left:
-        store = each.store
-        if isinstance(store, PostgresStore):
-            identity = partial(getattr, store, "identity")
-            buffer = EnqueueBuffer(each, _log_of(config, store), identity, None, accept_loss=config.accept_loss)
-            buffer.route = engine.of
-            each.buffer_with(buffer)
-            await buffer.open()
-            if buffer.jobs:
-                log.warning(
-                    "pushes to buffered queues were answered and are only in the log: they are stored now. Without --redis "
-                    "new ones are stored directly",
-                    directory=str(_log_of(config, store)),
-                    jobs=buffer.jobs,
-                )
 
 
 async def close_shards(shards: list[Store], links: Sequence[RedisLink] = ()) -> None:

@@ -27,7 +27,7 @@ from penstock.spark.options import OptionInvalid
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
     from penstock.spark.options import Options
@@ -44,9 +44,13 @@ class RowsMissing(UnexpectedReply):
 
 
 class BulkClient:
-    """One server, for one task or query. Use it as a context manager. Secrets are read here, in the process that needs them."""
+    """One server, for one task or query. Use it as a context manager. Secrets are read here, in the process that needs them.
 
-    def __init__(self, options: Options) -> None:
+    ``pause``: waits so many seconds before a request is made again; an error that it raises ends the tries.
+    """
+
+    def __init__(self, options: Options, pause: Callable[[float], None] = block) -> None:
+        self._pause = pause
         self.retry_for = options.retry_for / 1000
         self.timeout = options.timeout / 1000
         self.http = httpx2.Client(
@@ -101,7 +105,7 @@ class BulkClient:
                 if given > known:  # it went on in between: time for tries begins anew
                     attempts, known = Attempts(call, self.retry_for), given
                 wait = attempts.after_no_answer(error)
-            block(wait or 0)
+            self._pause(wait or 0)
 
     def _ask(self, call: ApiCall[Any]) -> Any:
         attempts = Attempts(call, self.retry_for)
@@ -121,7 +125,7 @@ class BulkClient:
                 if response.is_success:
                     return _decoded(call, response.content)
                 wait = attempts.after_refusal(response)
-            block(wait or 0)
+            self._pause(wait or 0)
 
     def _timeout(self, wait_ms: int) -> httpx2.Timeout:
         return httpx2.Timeout(self.timeout, read=self.timeout + wait_ms / 1000)

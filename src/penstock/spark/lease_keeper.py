@@ -2,7 +2,8 @@
 
 Spark gives a source no word when a query ends; it kills the source's process. This one reads from it, notices its end, and then
 looks into the checkpoint a last time. So the last batch is acknowledged even if nobody asks the source for another.
-It stops with the query: leases nobody renews end, and others get the jobs.
+It stops with the query: leases nobody renews end, and others get the jobs. That is also so while the server does not answer: a
+request that is tried again and again is given up when the query ends.
 
 It reads lines of JSON: the options first, then what the source says: ``{"group": …}`` for the group it claims under, and
 ``{"planned": true}`` once Spark has written an epoch of it down.
@@ -18,7 +19,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.client._clock import steady
+from penstock.client._clock import block, steady
 from penstock.client._request import path
 from penstock.client.errors import Conflict, PenstockError
 from penstock.spark.checkpoint import Checkpoint
@@ -34,6 +35,10 @@ log = logging.getLogger("penstock.spark")
 WATCH_S: Final = 0.25
 #: Leases are renewed this many times before they would end.
 BEATS_PER_LEASE: Final = 3
+
+
+class QueryEnded(Exception):
+    """The query ended while a request of its keeper waited for its next try."""
 
 
 class LeaseKeeper:
@@ -99,7 +104,7 @@ def main(source: BinaryIO) -> None:
     checkpoint = None if place is None else Checkpoint(place)
     beat_s = options.lease_timeout / 1000 / BEATS_PER_LEASE
     pause_s = min(beat_s, WATCH_S) if checkpoint is not None else beat_s
-    with BulkClient(options) as wire:
+    with BulkClient(options, lines.pause) as wire:
         keeper = LeaseKeeper(options, wire, checkpoint)
         said: list[dict[str, Any]] | None = first[1:]
         next_beat = steady() + beat_s
@@ -108,10 +113,11 @@ def main(source: BinaryIO) -> None:
                 keeper.hear(each)
                 if "group" in each:  # the query may have been away for nearly as long as its leases go
                     next_beat = steady()
-            if steady() >= next_beat:
+            if steady() >= next_beat and not lines.ended:
                 next_beat = steady() + beat_s
                 _carefully(keeper.beat)
-            _carefully(keeper.watch)
+            if not lines.ended:
+                _carefully(keeper.watch)
             said = lines.wait(pause_s)
         _carefully(keeper.finish)
 
@@ -120,6 +126,8 @@ def _carefully(do: Any) -> None:
     """Try it; what fails now may work next time, and nothing here is worth ending a query for."""
     try:
         do()
+    except QueryEnded:
+        log.info("The query ended while its server did not answer.")
     except (PenstockError, OSError, ValueError) as error:
         log.warning("%s", error)
 
@@ -134,17 +142,36 @@ class _Lines:
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
         self._rest = b""
+        self._read: list[dict[str, Any]] = []  # and not yet returned
+        self.ended = False  #: the query is gone
 
     def wait(self, seconds: float | None) -> list[dict[str, Any]] | None:
         """Return what came within so many seconds (None: however long it takes), or None at the end of the pipe."""
+        if not self._read and not self.ended:
+            self._fill(seconds)
+        found, self._read = self._read, []
+        return None if self.ended and not found else found
+
+    def pause(self, seconds: float) -> None:
+        """Wait so many seconds. Raises QueryEnded if the pipe ends meanwhile; if it had ended before, this only waits."""
+        if self.ended:
+            block(seconds)
+            return
+        until = steady() + seconds
+        while (left := until - steady()) > 0:
+            self._fill(left)
+            if self.ended:
+                raise QueryEnded
+
+    def _fill(self, seconds: float | None) -> None:
+        """Read once, if something comes within so many seconds."""
         ready, _, _ = select.select([self._pipe], [], [], seconds)
         if not ready:
-            return []
-        read = os.read(self._pipe, 1 << 16)
-        if not read:
-            return None
-        *lines, self._rest = (self._rest + read).split(b"\n")
-        return [json.loads(line) for line in lines]
+            return
+        content = os.read(self._pipe, 1 << 16)
+        self.ended = not content
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        self._read += [json.loads(line) for line in lines]
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from penstock.core.errors import CommitUnknown, InvalidInput, QuotaExceeded, Sta
 from penstock.core.queue import QueueKey
 from penstock.engine.bulk.staged_writes import PackedRows, StagedWrites
 from penstock.engine.engine import Engine
-from penstock.server.auth import meter
 from penstock.store.contract import Search
 from penstock.store.sqlite import SqliteStore
 from tests.support.engines import push
@@ -254,8 +253,8 @@ class _Elsewhere:
         return self._engine
 
 
+@pytest.mark.parametrize("quotas", [{"default": 10}])
 async def test_staged_rows_count_for_the_quota_of_their_namespace(engine: Engine, clock: ManualClock) -> None:
-    meter(engine, {"default": 10})
     async with stages_of(engine) as stages:
         await stages.stage("default", "t", 0, rows(6))
         with pytest.raises(QuotaExceeded, match="exceeded quota of 10"):

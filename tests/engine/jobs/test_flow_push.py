@@ -141,7 +141,7 @@ def lose(
     def failing(command: Any) -> Any:
         return fail(command) if isinstance(command, PushFlow) else run(command)
 
-    engine.run = failing  # type: ignore[method-assign]
+    engine.run = failing
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -44,7 +44,7 @@ def lose(fleet: ShardedEngine, shard: int, error: Exception, before: Callable[[]
     def failing(command: Any) -> Any:
         return fail() if isinstance(command, PushAcross) else run(command)
 
-    engine.run = failing  # type: ignore[method-assign]
+    engine.run = failing
 
 
 def waiting(fleet: ShardedEngine) -> list[int]:

@@ -41,9 +41,9 @@ async def engine_on(url: str, redis: str) -> AsyncIterator[Engine]:
     """An engine of its own, as another server would have it."""
     clock = SystemClock()
     store = await PostgresStore.open(url, clock)
-    engine = Engine(store, store.clock)
     link = RedisLink(redis, clock)
-    engine.use(ReadyCache(engine, ReadyLists(link, lambda: store.identity), hot_jobs=HOT_JOBS))
+    lists = ReadyLists(link, lambda: store.identity)
+    engine = Engine(store, store.clock, ready_cache=lambda engine: ReadyCache(engine, lists, hot_jobs=HOT_JOBS))
     engine.start()
     try:
         yield engine

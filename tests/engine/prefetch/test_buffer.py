@@ -46,11 +46,10 @@ async def engine_on(url: str, redis: str, data: Path) -> AsyncIterator[Engine]:
     """An engine with a buffer, as a server would have it."""
     clock = SystemClock()
     store = await PostgresStore.open(url, clock)
-    engine = Engine(store, store.clock)
     link = RedisLink(redis, clock)
-    buffer = EnqueueBuffer(engine, data, lambda: store.identity, BufferCopies(link, lambda: store.identity))
-    engine.buffer_with(buffer)
-    await buffer.open()
+    copies = BufferCopies(link, lambda: store.identity)
+    engine = Engine(store, store.clock, buffer=lambda engine: EnqueueBuffer(engine, data, lambda: store.identity, copies))
+    await buffer_of(engine).open()
     engine.start()
     await engine.run(
         Configure(QUEUE, EventKind.CONFIG_MODE_CHANGED, lambda settings: msgspec.structs.replace(settings, buffered=True))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import ManualClock
     from penstock.core.job import Job
     from penstock.engine.sharding.engine import ShardedEngine
+    from penstock.store.contract import Store
     from tests.support.redis import OwnRedis
 
 pytestmark = pytest.mark.anyio
@@ -45,16 +47,27 @@ async def places() -> AsyncIterator[list[str]]:
         await postgres.drop_database(url)
 
 
-async def speed_up(fleet: ShardedEngine, clock: ManualClock, redis: OwnRedis, data: Path) -> RedisLink:
+def stages_on(link: RedisLink, data: Path, store: Store) -> dict[str, Any]:
+    """Return ready lists and an enqueue buffer for the engine of a store."""
+    identity = partial(getattr, store, "identity")
+    lists, copies = ReadyLists(link, identity), BufferCopies(link, identity)
+    return {
+        "ready_cache": lambda engine: ReadyCache(engine, lists, hot_jobs=HOT_JOBS),
+        "buffer": lambda engine: EnqueueBuffer(engine, data / str(store.shard), identity, copies),
+    }
+
+
+@asynccontextmanager
+async def fast_fleet_on(places: list[str], clock: ManualClock, redis: OwnRedis, data: Path) -> AsyncIterator[ShardedEngine]:
+    """Engines on three shards, two of them in use, with ready lists and enqueue buffers."""
     link = RedisLink(redis.url, clock)
-    for number, engine in enumerate(fleet.engines):
-        identity = partial(getattr, engine.store, "identity")
-        engine.use(ReadyCache(engine, ReadyLists(link, identity), hot_jobs=HOT_JOBS))
-        buffer = EnqueueBuffer(engine, data / str(number), identity, BufferCopies(link, identity))
-        buffer.route = fleet.of
-        engine.buffer_with(buffer)
-        await buffer.open()
-    return link
+    async with fleet_on(places, clock, 3, partial(stages_on, link, data)) as fleet:
+        await rebalance(fleet, clock, 2)
+        for engine in fleet.engines:
+            assert engine.buffer is not None
+            await engine.buffer.open()
+        yield fleet
+    await link.close()
 
 
 async def take(fleet: ShardedEngine, clock: ManualClock, count: int) -> list[Job]:
@@ -64,9 +77,7 @@ async def take(fleet: ShardedEngine, clock: ManualClock, count: int) -> list[Job
 async def test_a_hot_queue_moves_with_all_its_jobs(
     places: list[str], clock: ManualClock, redis: OwnRedis, tmp_path: Path
 ) -> None:
-    async with fleet_on(places, clock, 3) as fleet:
-        await rebalance(fleet, clock, 2)
-        link = await speed_up(fleet, clock, redis, tmp_path)
+    async with fast_fleet_on(places, clock, redis, tmp_path) as fleet:
         pushed = await fleet.run(Push(MOVES, [NewJob(b"1")] * 100))
         held = await take(fleet, clock, HOT_JOBS)
         held += await take(fleet, clock, 3)
@@ -80,15 +91,12 @@ async def test_a_hot_queue_moves_with_all_its_jobs(
         holds = [LeaseRef(job.id, job.token) for job in held + rest]
         outcomes = await within(clock, fleet.run(Ack("default", holds, [None] * len(holds))))
         assert outcomes == [None] * len(holds)
-    await link.close()
 
 
 async def test_what_was_promised_reaches_a_queue_that_has_moved(
     places: list[str], clock: ManualClock, redis: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with fleet_on(places, clock, 3) as fleet:
-        await rebalance(fleet, clock, 2)
-        link = await speed_up(fleet, clock, redis, tmp_path)
+    async with fast_fleet_on(places, clock, redis, tmp_path) as fleet:
         await fleet.run(
             Configure(MOVES, EventKind.CONFIG_MODE_CHANGED, lambda old: msgspec.structs.replace(old, buffered=True))
         )
@@ -113,4 +121,3 @@ async def test_what_was_promised_reaches_a_queue_that_has_moved(
         later = await within(clock, fleet.run(Push(MOVES, [NewJob(b"2")])))
         found = await fleet.store.job_get("default", later[0].id)
         assert found is None or found[0].state == State.WAITING
-    await link.close()

@@ -34,7 +34,7 @@ def of(engine: Engine, queue: QueueKey = QUEUE) -> tuple[PushSubscription, ...]:
 
 async def test_a_subscription_is_a_setting_of_its_queue(engine: Engine) -> None:
     changes: list[int] = []
-    engine.when_webhooks_change.append(lambda: changes.append(len(of(engine))))
+    engine.signals.webhooks_changed.subscribe(lambda: changes.append(len(of(engine))))
     one, other = await add(engine), await add(engine)
     assert of(engine) == (one, other)
     await engine.run(RemoveSubscription(one.id, lambda _: True))
@@ -70,7 +70,7 @@ async def test_a_queue_takes_its_subscriptions_along(engine: Engine) -> None:
     await add(engine)
     await push(engine)
     changes: list[int] = []
-    engine.when_webhooks_change.append(lambda: changes.append(len(of(engine))))
+    engine.signals.webhooks_changed.subscribe(lambda: changes.append(len(of(engine))))
     await admin.drain(engine, QUEUE)
     assert len(of(engine)) == 1
     await admin.obliterate(engine, QUEUE)

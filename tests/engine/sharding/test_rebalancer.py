@@ -104,8 +104,13 @@ async def open_store(place: str, clock: ManualClock, layout: Layout) -> Store:
 
 
 @asynccontextmanager
-async def fleet_on(places: list[str], clock: ManualClock, count: int) -> AsyncIterator[ShardedEngine]:
-    """A server's engines on the first of some shards. Nothing happens by itself: see ``rebalance``."""
+async def fleet_on(
+    places: list[str], clock: ManualClock, count: int, stages: Callable[[Store], dict[str, Any]] = lambda _store: {}
+) -> AsyncIterator[ShardedEngine]:
+    """A server's engines on the first of some shards. Nothing happens by itself: see ``rebalance``.
+
+    ``stages``: the optional stages of the submit chain of each shard's engine, as options of ``Engine``.
+    """
     stores: list[Store] = []
     try:
         for number, place in enumerate(places[:count]):
@@ -115,7 +120,7 @@ async def fleet_on(places: list[str], clock: ManualClock, count: int) -> AsyncIt
         workers = WorkerRegistry(clock, whole)
         positions = [store.journal_next - 1 for store in stores]
         engines = [
-            Engine(store, clock, feed=ShardFeed(whole, positions, number), stats=stats, workers=workers)
+            Engine(store, clock, feed=ShardFeed(whole, positions, number), stats=stats, workers=workers, **stages(store))
             for number, store in enumerate(stores)
         ]
         for engine in engines:

@@ -237,7 +237,7 @@ class Faults:
         self.random = seed
         self.active = True
         for engine in fleet.engines:
-            engine.run = self._faulty(engine.run)  # type: ignore[method-assign]
+            engine.run = self._faulty(engine.run)
 
     def _faulty(self, run: Any) -> Any:
         async def maybe(command: Any) -> Any:

@@ -223,7 +223,7 @@ async def test_a_lead_ends_by_itself_if_it_is_not_renewed(shard: str) -> None:
     async with engine_on(shard) as engine:
         await engine.rest()
         changes: list[bool] = []
-        engine.when_lead_changes.append(lambda: changes.append(engine.leads))
+        engine.signals.leadership_changed.subscribe(lambda: changes.append(engine.leads))
         engine.take_lead(1, engine.clock.steady_ms() + 50)
         engine.take_lead(1, engine.clock.steady_ms() + 100)
         async with asyncio.timeout(60):

@@ -554,7 +554,7 @@ async def test_a_subscription_of_one_is_known_to_the_other(pair: Pair) -> None:
     def look() -> None:
         told.append(sum(len(queue.settings.subscriptions) for queue in b.store.queues()))
 
-    b.when_webhooks_change.append(look)
+    b.signals.webhooks_changed.subscribe(look)
     added = await a.run(AddSubscription(QUEUE, "https://good.com/", "secret"))
     await until(lambda: told == [1])
     await a.run(change(paused=True))

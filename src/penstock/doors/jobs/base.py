@@ -22,7 +22,7 @@ from penstock.core.queue import QueueKey
 from penstock.doors.http.errors import Refused
 from penstock.doors.http.namespace import NAME, check_namespace, namespace_in
 from penstock.doors.jobs.mapping import job_ref, token_value
-from penstock.doors.jobs.wire import ItemError
+from penstock.doors.jobs.wire.replies import ItemError
 from penstock.doors.wait_permission import Permission
 from penstock.engine.jobs.settle import LeaseRef
 from penstock.engine.jobs.update import MoveJob

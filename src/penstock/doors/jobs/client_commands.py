@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from penstock.core.lifecycle import State
 from penstock.core.time_slices import in_slices
 from penstock.doors.http.body import BodyReader
-from penstock.doors.jobs import client_wire as c
-from penstock.doors.jobs import wire
 from penstock.doors.jobs.client_views import (
     client_state,
     full_job_view,
@@ -17,6 +15,8 @@ from penstock.doors.jobs.command_call import CommandEntry
 from penstock.doors.jobs.commands import ID, QUEUE, DataReply
 from penstock.doors.jobs.listings import choose
 from penstock.doors.jobs.mapping import job_name, job_ref
+from penstock.doors.jobs.wire import client as c
+from penstock.doors.jobs.wire import replies
 from penstock.engine.jobs.unique_keys import UniqueKey
 from penstock.engine.queues.limit_status import AskLimits
 from penstock.store.contract import Page
@@ -42,9 +42,9 @@ def client_job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
         result = await jobs.store.result_get(job.id) if job.state == State.COMPLETED else None
         return c.FullJobReply(job=full_job_view(job, payload, jobs.store.queue_of(job).key.name, result))
 
-    async def get_state(call: CommandCall, id: str) -> wire.StateReply:
+    async def get_state(call: CommandCall, id: str) -> replies.StateReply:
         found = await jobs.store.job_get(call.session.namespace, job_ref(id))
-        return wire.StateReply(id=id, state="unknown" if found is None else client_state(found[0]))
+        return replies.StateReply(id=id, state="unknown" if found is None else client_state(found[0]))
 
     return {
         "GetJob": CommandEntry(get, None, ID),

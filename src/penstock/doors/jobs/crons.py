@@ -12,9 +12,9 @@ from penstock.core.job import JobFlag
 from penstock.core.schedule import parse
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.route import Route
-from penstock.doors.jobs import wire
 from penstock.doors.jobs.base import JobsDoor, check_queue_name
 from penstock.doors.jobs.mapping import base_delay, cron_rules, dedup_of, take_payload
+from penstock.doors.jobs.wire import replies, requests
 from penstock.engine.queues.crons import RemoveCron, SaveCron
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.engine.sharding.engine import AnyEngine
 
-CRON = BodyReader(wire.CronBody)
+CRON = BodyReader(requests.CronBody)
 
 
-def save_command(namespace: str, body: wire.CronBody) -> SaveCron:
+def save_command(namespace: str, body: requests.CronBody) -> SaveCron:
     """Turn a body into what the engine saves. Raises InvalidInput in the contract's words."""
     check_queue_name(body.queue)
     data = take_payload(body.data)
@@ -43,7 +43,7 @@ def save_command(namespace: str, body: wire.CronBody) -> SaveCron:
         body.skip_missed_on_restart,
         body.skip_if_no_worker,
         None if body.dedup is None else dedup_of(body.dedup),
-        _job_options(body.job_options or wire.CronJobBody(), body.job_name),
+        _job_options(body.job_options or requests.CronJobBody(), body.job_name),
     )
     size_limit = None if body.job_options is None else body.job_options.size_limit
     if size_limit is not None and len(data) > size_limit:
@@ -51,7 +51,7 @@ def save_command(namespace: str, body: wire.CronBody) -> SaveCron:
     return SaveCron(CronKey(namespace, body.name), plan, data, immediately=body.immediately)
 
 
-def _job_options(body: wire.CronJobBody, name: str | None) -> CronJobOptions:
+def _job_options(body: requests.CronJobBody, name: str | None) -> CronJobOptions:
     return CronJobOptions(
         body.max_attempts or 3,
         base_delay(body.backoff),
@@ -66,7 +66,7 @@ def _job_options(body: wire.CronJobBody, name: str | None) -> CronJobOptions:
     )
 
 
-def _flags(body: wire.CronJobBody) -> int:
+def _flags(body: requests.CronJobBody) -> int:
     chosen = (
         (body.remove_on_complete, JobFlag.REMOVE_ON_COMPLETE),
         (body.remove_on_fail, JobFlag.REMOVE_ON_FAIL),
@@ -84,10 +84,10 @@ async def find_cron(engine: AnyEngine, key: CronKey) -> Cron:
     return found
 
 
-def cron_view(cron: Cron) -> wire.CronView:
+def cron_view(cron: Cron) -> replies.CronView:
     """Show when a cron runs."""
     schedule = cron.plan.schedule
-    return wire.CronView(
+    return replies.CronView(
         cron.key.name,
         cron.plan.queue,
         schedule.expression,
@@ -98,10 +98,10 @@ def cron_view(cron: Cron) -> wire.CronView:
     )
 
 
-def counted_cron_view(cron: Cron) -> wire.CountedCronView:
+def counted_cron_view(cron: Cron) -> replies.CountedCronView:
     """Show a cron."""
     schedule = cron.plan.schedule
-    return wire.CountedCronView(
+    return replies.CountedCronView(
         cron.key.name,
         cron.plan.queue,
         schedule.expression,
@@ -117,27 +117,27 @@ def counted_cron_view(cron: Cron) -> wire.CountedCronView:
 class CronHandlers(JobsDoor):
     """One method per route."""
 
-    async def list_crons(self, req: Request) -> wire.CronsReply:
+    async def list_crons(self, req: Request) -> replies.CronsReply:
         crons = [counted_cron_view(cron) for cron in await self.store.cron_list(self.namespace(req))]
-        return wire.CronsReply(crons=crons, partial=self.partial())
+        return replies.CronsReply(crons=crons, partial=self.partial())
 
-    async def save(self, req: Request) -> wire.SavedCronReply:
+    async def save(self, req: Request) -> replies.SavedCronReply:
         command = save_command(self.namespace(req), await CRON.read(req))
-        return wire.SavedCronReply(cron=cron_view(await self.engine.run(command)))
+        return replies.SavedCronReply(cron=cron_view(await self.engine.run(command)))
 
-    async def get(self, req: Request, id: str) -> wire.CronReply:
-        return wire.CronReply(cron=counted_cron_view(await find_cron(self.engine, CronKey(self.namespace(req), id))))
+    async def get(self, req: Request, id: str) -> replies.CronReply:
+        return replies.CronReply(cron=counted_cron_view(await find_cron(self.engine, CronKey(self.namespace(req), id))))
 
-    async def delete(self, req: Request, id: str) -> wire.Ok:
+    async def delete(self, req: Request, id: str) -> replies.Ok:
         await self.engine.run(RemoveCron(CronKey(self.namespace(req), id)))
-        return wire.Ok()
+        return replies.Ok()
 
     def routes(self) -> list[Route]:
         """Return what this part of the contract answers. A name may hold slashes, like an id."""
         tag = "Crons"
         return self.namespaced(
-            Route("GET", "/crons", self.list_crons, "List crons", tag, wire.CronsReply),
-            Route("POST", "/crons", self.save, "Add cron", tag, wire.SavedCronReply, body=CRON, body_required=True),
-            Route("GET", "/crons/{id}", self.get, "Get cron", tag, wire.CronReply),
-            Route("DELETE", "/crons/{id}", self.delete, "Delete cron", tag, wire.Ok),
+            Route("GET", "/crons", self.list_crons, "List crons", tag, replies.CronsReply),
+            Route("POST", "/crons", self.save, "Add cron", tag, replies.SavedCronReply, body=CRON, body_required=True),
+            Route("GET", "/crons/{id}", self.get, "Get cron", tag, replies.CronReply),
+            Route("DELETE", "/crons/{id}", self.delete, "Delete cron", tag, replies.Ok),
         )

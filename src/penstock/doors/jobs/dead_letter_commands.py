@@ -12,12 +12,12 @@ from penstock.core.time_slices import in_slices
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import Refused
 from penstock.doors.http.route import Route
-from penstock.doors.jobs import client_wire as c
-from penstock.doors.jobs import wire
 from penstock.doors.jobs.client_views import REASONS, client_reason, dead_entry, full_dead_view, next_retry_at
 from penstock.doors.jobs.command_call import CommandEntry
 from penstock.doors.jobs.commands import QUEUE, DataReply
 from penstock.doors.jobs.mapping import job_ref
+from penstock.doors.jobs.wire import client as c
+from penstock.doors.jobs.wire import replies
 from penstock.engine.jobs.update import MoveJob
 from penstock.engine.queues import admin
 from penstock.store.bounded_list import BoundedList
@@ -115,16 +115,16 @@ class DeadLetters:
             raise Refused(str(error)) from None
         return DataReply(data={"removed": True})
 
-    async def retry(self, call: CommandCall, queue: str) -> wire.CountReply:
+    async def retry(self, call: CommandCall, queue: str) -> replies.CountReply:
         wanted = RETRY_DEAD.parse(await call.body()).filter
         if wanted is None:
             return await self.queues.retry_dlq(call.request, queue)
         found = self.queues.queue(call.request, queue)
         if found is None:
-            return wire.CountReply(count=0)
+            return replies.CountReply(count=0)
         chosen = await _filtered(self.queues, found, wanted, limits.offset_max)
         count = await admin.revive_some(self.queues.engine, found.key, [job.id for job in chosen])
-        return wire.CountReply(count=count)
+        return replies.CountReply(count=count)
 
 
 async def _dead(queues: QueueHandlers, queue: Queue) -> AsyncIterator[Sequence[Job]]:

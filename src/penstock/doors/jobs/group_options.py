@@ -9,15 +9,15 @@ from penstock.engine.queues.group_limits import AskForGroups
 
 if TYPE_CHECKING:
     from penstock.doors.http.body import BodyReader
-    from penstock.doors.jobs import wire
     from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.job_handlers import JobHandlers
+    from penstock.doors.jobs.wire import requests
 
 
 class Pull(Protocol):
     """The fields of a pull."""
 
-    group: wire.GroupOptions | None
+    group: requests.GroupOptions | None
 
 
 async def ask_for_groups(jobs: JobHandlers, call: CommandCall, queue: str, reader: BodyReader[Any]) -> None:

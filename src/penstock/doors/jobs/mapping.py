@@ -14,21 +14,12 @@ from penstock.core.json_depth import SHALLOW_BYTES, check_depth, depth_steps, ta
 from penstock.core.lifecycle import State
 from penstock.core.repeat import Repeat
 from penstock.core.schedule import parse
-from penstock.doors.jobs.wire import (
-    BackoffBody,
-    BackoffView,
-    CronJobBody,
-    DeadJobView,
-    DedupBody,
-    JobView,
-    PushBody,
-    RepeatBody,
-    RepeatView,
-)
+from penstock.doors.jobs.wire.replies import BackoffView, DeadJobView, JobView, RepeatView
 
 if TYPE_CHECKING:
     from penstock.core.job import Payload
     from penstock.core.time_slices import Steps
+    from penstock.doors.jobs.wire.requests import BackoffBody, CronJobBody, DedupBody, PushBody, RepeatBody
 
 #: How this door spells the states.
 STATE_NAMES: Final = {

@@ -20,9 +20,9 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, RateLimited, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.core.time_slices import in_slices
-from penstock.doors.jobs import wire
 from penstock.doors.jobs.command_call import CommandCall
 from penstock.doors.jobs.mapping import job_ref, token_value
+from penstock.doors.jobs.wire import replies
 from penstock.doors.json_parts import is_long, lists_of, part_steps
 from penstock.engine.jobs.settle import LeaseRef, Release
 
@@ -214,8 +214,8 @@ class JobsSession:
             while len(self._held) > limits.connection_jobs_max:
                 del self._held[next(iter(self._held))]
         elif entry.settles:
-            refused = {each.id for each in reply.errors} if isinstance(reply, wire.BatchReply) else ()
-            for text in message["ids"] if isinstance(reply, wire.BatchReply) else (message["id"],):
+            refused = {each.id for each in reply.errors} if isinstance(reply, replies.BatchReply) else ()
+            for text in message["ids"] if isinstance(reply, replies.BatchReply) else (message["id"],):
                 if text not in refused:
                     self._held.pop(job_ref(text), None)
 
@@ -229,11 +229,11 @@ def refusal(error: PenstockError) -> dict[str, Any]:
     return {"ok": False, "error": str(error), "code": error.code}
 
 
-def _taken(reply: object) -> Iterable[tuple[wire.JobView, str]]:
+def _taken(reply: object) -> Iterable[tuple[replies.JobView, str]]:
     """Return the jobs a reply hands out, with their tokens."""
-    if isinstance(reply, wire.PulledBatchReply):
+    if isinstance(reply, replies.PulledBatchReply):
         return zip(reply.jobs, reply.tokens, strict=True)
-    return ((reply.job, reply.token),) if isinstance(reply, wire.PulledReply) else ()
+    return ((reply.job, reply.token),) if isinstance(reply, replies.PulledReply) else ()
 
 
 def _request_id(message: object) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from penstock.doors.jobs import event_rendering
 from penstock.doors.jobs.base import JobsDoor
 from penstock.doors.jobs.event_hub import EventHub, EventReader
 from penstock.doors.jobs.reader_lag import LOOK_EVERY_MS, ReaderLag
-from penstock.doors.jobs.wire import EventsQuery
+from penstock.doors.jobs.wire.requests import EventsQuery
 from penstock.doors.net.send_queue import SendQueue
 
 if TYPE_CHECKING:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.doors.jobs import wire
 from penstock.doors.jobs.command_call import CommandEntry
+from penstock.doors.jobs.wire import replies
 
 if TYPE_CHECKING:
     from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.queues import QueueHandlers
 
 
-class QueueRow(wire.Out):
+class QueueRow(replies.Out):
     """A queue and how many jobs it has in each state; ``waiting`` without those that have a priority."""
 
     name: str
@@ -24,14 +24,14 @@ class QueueRow(wire.Out):
     paused: bool
 
 
-class QueueRows(wire.Out):
+class QueueRows(replies.Out):
     """All queues, and when they were looked at: wall clock, ms."""
 
     queues: list[QueueRow]
     timestamp: int
 
 
-class QueueRowsReply(wire.Reply, kw_only=True):
+class QueueRowsReply(replies.Reply, kw_only=True):
     """The same, in its envelope."""
 
     data: QueueRows

@@ -14,7 +14,9 @@ from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Route
 from penstock.doors.jobs.base import JobsDoor, check_queue_name
-from penstock.doors.jobs.wire import Key, Out, RequestModel
+from penstock.doors.jobs.wire.fields import Key
+from penstock.doors.jobs.wire.replies import Out
+from penstock.doors.jobs.wire.requests import RequestModel
 
 if TYPE_CHECKING:
     from penstock.doors.http.request import Request

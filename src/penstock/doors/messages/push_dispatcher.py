@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.doors.messages.queue_registry import QueueRegistry
     from penstock.engine.jobs.settle import Settlement
     from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.signals import Signal
     from penstock.outbound.delivery import Post
 
 log = structlog.get_logger("penstock.push")
@@ -71,6 +72,7 @@ class PushDispatcher:
         self._pushers: dict[int, Pusher] = {}
         self._leaving: set[Pusher] = set()  #: they finish what they have begun
         self._stopped = True
+        self._subscriptions: list[Callable[[], None]] = []  #: what ends each subscription to a signal
 
     def __len__(self) -> int:
         return len(self._pushers)
@@ -79,16 +81,16 @@ class PushDispatcher:
         """Begin to push; starting twice is fine."""
         if self._stopped:
             self._stopped = False
-            for hooks in self._hooks():
-                hooks.append(self._look)
+            self._subscriptions = [signal.subscribe(self._look) for signal in self._signals()]
             self._look()
 
     def hush(self) -> None:
         """Take no more messages; what is being pushed goes on."""
         if not self._stopped:
             self._stopped = True
-            for hooks in self._hooks():
-                hooks.remove(self._look)
+            for end in self._subscriptions:
+                end()
+            self._subscriptions = []
         for subscription_id in list(self._pushers):
             self._dismiss(subscription_id)
 
@@ -97,16 +99,16 @@ class PushDispatcher:
         self.hush()
         await asyncio.gather(*(pusher.stop() for pusher in list(self._leaving)))
 
-    def _hooks(self) -> list[list[Callable[[], None]]]:
-        """Return where to hear of subscriptions that are new, gone, or somebody else's to serve."""
+    def _signals(self) -> list[Signal[[]]]:
+        """Return the signals after which other push subscriptions may be this server's to serve."""
         return [
-            hooks
-            for engine in self.engine.engines
-            for hooks in (
-                engine.when_webhooks_change,
-                engine.when_lead_changes,
-                engine.when_healed,
-                engine.store.when_moved,
+            signal
+            for signals in (engine.signals for engine in self.engine.engines)
+            for signal in (
+                signals.webhooks_changed,
+                signals.leadership_changed,
+                signals.store_recovered,
+                signals.queues_moved,
             )
         ]
 

@@ -10,12 +10,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.core.queue import QueueKey
     from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
-    from penstock.engine.command import Command
     from penstock.engine.jobs.push import Push
+    from penstock.engine.submit import Submit
     from penstock.store.contract import Store
 
 
@@ -37,14 +35,14 @@ class BufferCapacity:
         promised = self._buffer.depth(push.queue) + self._undecided.get(push.queue, 0)
         return counts.waiting + counts.active + promised + len(push.jobs) <= push.room
 
-    async def ask_database(self, push: Push, run: Callable[[Command[Any]], asyncio.Future[Any]]) -> Any:
+    async def ask_database(self, push: Push, submit: Submit) -> Any:
         """Have the database decide on a push. Raises what it says, and StorageFailed if it cannot be asked."""
         key, count = push.queue, len(push.jobs)
         self._undecided[key] = self._undecided.get(key, 0) + count
         try:
             if self._buffer.depth(key):
                 await self._stored(self._buffer.last_number)
-            return await run(push)
+            return await submit(push)
         finally:
             self._undecided[key] -= count
             if not self._undecided[key]:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.engine.command import Command
     from penstock.engine.engine import Engine
+    from penstock.engine.submit import Submit
     from penstock.store.redis.buffer_copies import BufferCopies
 
 log = structlog.get_logger("penstock.buffer")
@@ -149,22 +150,22 @@ class EnqueueBuffer:
 
     # Taking.
 
-    def wrap(self, run: Callable[[Command[Any]], asyncio.Future[Any]]) -> Callable[[Command[Any]], asyncio.Future[Any]]:
-        """Return a way of running commands in which pushes to buffered queues are answered early."""
+    def stage(self, following: Submit) -> Submit:
+        """Return what answers pushes to buffered queues early, and gives all other commands to ``following``."""
 
         def buffered(command: Command[Any]) -> asyncio.Future[Any]:
             parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]
             if type(command) is Push:
                 if command.room is not None and self._may_hold(command.queue):
-                    return asyncio.ensure_future(self._push_within_room(command, run))
+                    return asyncio.ensure_future(self._push_within_room(command, following))
                 parts = ((command.queue, command.jobs),)
             elif type(command) is PushAcross:
                 parts = command.parts
             else:
-                return run(command)
+                return following(command)
             if not self.takes(parts):
-                return run(command)
-            return asyncio.ensure_future(self._promise_or_store(command, parts, run))
+                return following(command)
+            return asyncio.ensure_future(self._promise_or_store(command, parts, following))
 
         return buffered
 
@@ -172,7 +173,7 @@ class EnqueueBuffer:
         self,
         command: Push | PushAcross,
         parts: Sequence[tuple[QueueKey, Sequence[NewJob]]],
-        run: Callable[[Command[Any]], asyncio.Future[Any]],
+        following: Submit,
     ) -> Any:
         """Promise a push; store it directly if the disk of the log turns out to be full."""
         try:
@@ -180,18 +181,18 @@ class EnqueueBuffer:
         except StorageFull:
             if self.takes(parts):  # it was the database that is full
                 raise
-        return await run(command)
+        return await following(command)
 
     def _may_hold(self, key: QueueKey) -> bool:
         """Tell whether jobs of a queue may be promised here."""
         queue = self._engine.store.queue_find(key)
         return key in self._depths or (queue is not None and queue.settings.buffered)
 
-    async def _push_within_room(self, push: Push, run: Callable[[Command[Any]], asyncio.Future[Any]]) -> Any:
+    async def _push_within_room(self, push: Push, following: Submit) -> Any:
         parts = ((push.queue, push.jobs),)
         if self.takes(parts) and self._capacity.has_room(push):
-            return await self._promise_or_store(push, parts, run)  # which counts it before anything else happens
-        return await self._capacity.ask_database(push, run)
+            return await self._promise_or_store(push, parts, following)  # which counts it before anything else happens
+        return await self._capacity.ask_database(push, following)
 
     def takes(self, parts: Sequence[tuple[QueueKey, Sequence[NewJob]]]) -> bool:
         """Tell whether pushes may be answered early: all of them are to buffered queues, and plain."""

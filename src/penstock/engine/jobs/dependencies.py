@@ -166,7 +166,7 @@ async def _fresh(engine: Engine, work: UnitOfWork) -> list[JobEnd]:
                 afar.append((ends[job.id], work.spared.get(job.id, 0)))
     if afar:
         await work.tx.relay_end(afar)
-        work.after_commit.append(engine.wake_relays)
+        work.after_commit.append(engine.signals.relays_written.emit)
     for end in work.ends:
         ends.setdefault(end.job, end)
     work.followed = len(work.ended)

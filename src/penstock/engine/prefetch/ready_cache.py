@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import Command
     from penstock.engine.engine import Engine
+    from penstock.engine.submit import Submit
     from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.contract import FastTransaction
     from penstock.store.redis.ready_lists import ReadyLists
@@ -35,7 +36,7 @@ log = structlog.get_logger("penstock.fast")
 
 
 class ReadyCache:
-    """Hand it to ``Engine.use``. ``hot_jobs``: claimed within a second, and still waiting, make a queue hot."""
+    """The ready lists of one engine. ``hot_jobs``: claimed within a second, and still waiting, make a queue hot."""
 
     def __init__(self, engine: Engine, lists: ReadyLists, *, hot_jobs: int) -> None:
         self._hot_jobs = hot_jobs
@@ -57,8 +58,8 @@ class ReadyCache:
 
     # Claims.
 
-    def wrap(self, run: Callable[[Command[Any]], asyncio.Future[Any]]) -> Callable[[Command[Any]], asyncio.Future[Any]]:
-        """Return a way of running commands in which claims at hot queues are served from lists."""
+    def stage(self, following: Submit) -> Submit:
+        """Return what serves claims at hot queues from lists, and gives all other commands to ``following``."""
 
         def fast(command: Command[Any]) -> asyncio.Future[Any]:
             if self._lines and type(command) is Claim:
@@ -67,7 +68,7 @@ class ReadyCache:
                     command.future = asyncio.get_running_loop().create_future()
                     line.join(command)
                     return command.future
-            return run(command)
+            return following(command)
 
         return fast
 

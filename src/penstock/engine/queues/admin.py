@@ -156,7 +156,7 @@ async def remove_queue(engine: Engine, work: UnitOfWork, commands: Sequence[Remo
                 await work.tx.queue_remove(queue)
                 work.after_commit.append(partial(engine.throttle.forget, command.queue))
                 if queue.settings.subscriptions:
-                    work.after_commit += engine.when_webhooks_change
+                    work.after_commit.append(engine.signals.webhooks_changed.emit)
         work.answer(command, None)
 
 

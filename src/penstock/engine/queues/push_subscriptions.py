@@ -101,7 +101,7 @@ async def _save(engine: Engine, work: UnitOfWork, queue: Queue, subscriptions: t
     await work.tx.queue_save(queue, settings, queue.created_at)
     work.tell(EventKind.CONFIG_MESSAGES_CHANGED, queue)
     work.reconfigured.add(queue.key)
-    work.after_commit += engine.when_webhooks_change
+    work.after_commit.append(engine.signals.webhooks_changed.emit)
 
 
 def _find(engine: Engine, command: RemoveSubscription) -> Queue | None:

@@ -159,4 +159,4 @@ def _tell(work: UnitOfWork, kind: EventKind, namespace: str, webhook_id: int, **
 
 
 def _changed(engine: Engine, work: UnitOfWork) -> None:
-    work.after_commit += engine.when_webhooks_change
+    work.after_commit.append(engine.signals.webhooks_changed.emit)

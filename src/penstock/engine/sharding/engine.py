@@ -49,11 +49,11 @@ from penstock.engine.jobs.update import AddLog, ClearLog, EditData, MoveJob
 from penstock.engine.queues.crons import RemoveCron, SaveCron
 from penstock.engine.queues.push_subscriptions import RemoveSubscription
 from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWebhook
-from penstock.engine.quota_check import metered
 from penstock.engine.sharding.name_registry import NameRegistry
 from penstock.engine.sharding.push import Pushing, is_plain
 from penstock.engine.sharding.rebalancer import Rebalancer
 from penstock.engine.sharding.remote_dependencies import Auditor, CancelIdle, Relayer
+from penstock.engine.submit import submit_chain
 from penstock.store.sharded import ShardedStore
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ if TYPE_CHECKING:
     from penstock.engine.engine import Engine
     from penstock.engine.jobs.settle import ItemOutcome
     from penstock.engine.maintenance.service import PeriodicService
-    from penstock.engine.quota_check import Admit, QuotaCheck
+    from penstock.engine.quota_check import QuotaCheck
     from penstock.engine.stats import EngineStats
+    from penstock.engine.submit import Submit
     from penstock.engine.unit_of_work import JobRef
     from penstock.engine.worker_registry import WorkerRegistry
     from penstock.store.contract import JournalBlock
@@ -113,10 +114,20 @@ class ShardFeed(EventFeed):
 
 
 class ShardedEngine:
-    """See ``Engine`` for what each method promises. Made from engines that share a feed, statistics and workers."""
+    """See ``Engine`` for what each method promises. Made from engines that share a feed, statistics and workers.
+
+    ``quotas``: asked before pushes and before rows are staged. The engines have the same, and do not ask before pushes.
+    """
 
     def __init__(
-        self, engines: Sequence[Engine], feed: EventFeed, stats: EngineStats, workers: WorkerRegistry, clock: Clock
+        self,
+        engines: Sequence[Engine],
+        feed: EventFeed,
+        stats: EngineStats,
+        workers: WorkerRegistry,
+        clock: Clock,
+        *,
+        quotas: QuotaCheck | None = None,
     ) -> None:
         assert 0 < len(engines) <= SHARDS_MAX
         self.engines = tuple(engines)
@@ -129,7 +140,11 @@ class ShardedEngine:
         self._held: dict[AnyCommand, asyncio.Task[None]] = {}  #: about queues that are on their way to another shard
         for engine in engines:
             engine.when_away(self._send_on)
-        self.quotas: QuotaCheck | None = None  #: asked before rows are staged
+            if engine.buffer is not None:
+                engine.buffer.route = self.of
+        self.quotas = quotas  #: asked before rows are staged
+        #: Runs a command; awaiting it gives the answer, or raises why there is none.
+        self.run: Submit = submit_chain(self._run_on_shards, quotas=quotas)
         self.rebalancer = Rebalancer(self)
         self._split: dict[type[AnyCommand], Callable[[Any], Awaitable[Any]]] = {
             SaveCron: self._save_cron,
@@ -154,7 +169,7 @@ class ShardedEngine:
         }
         self.relayers = [Relayer(engine, [other for other in engines if other is not engine]) for engine in engines]
         for engine, relayer in zip(engines, self.relayers, strict=True):
-            engine.wake_relays = relayer.wake
+            engine.signals.relays_written.subscribe(relayer.wake)
         self._keepers: list[PeriodicService] = [
             *self.relayers,
             *(Auditor(engine, engines, self.store.shards_of) for engine in engines),
@@ -260,8 +275,8 @@ class ShardedEngine:
 
     # Running commands.
 
-    def run(self, command: Command[T]) -> asyncio.Future[T]:
-        """Run a command; awaiting it gives the answer, or raises why there is none."""
+    def _run_on_shards(self, command: Command[T]) -> asyncio.Future[T]:
+        """Run a command on the shard of its queue, or on all shards that it is about."""
         queue = getattr(command, "queue", None)
         if isinstance(queue, QueueKey):
             engine = self.of(queue)
@@ -588,13 +603,6 @@ class ShardedEngine:
     async def _push_across(self, command: PushAcross) -> list[list[Job]]:
         """Push to several queues: all or none on each shard, the jobs of each part in order."""
         return await Pushing(self, command.parts, command.asked_ms).run()
-
-    def meter(self, admit: Admit, quotas: QuotaCheck) -> None:
-        """Ask ``admit`` before every push from now on, and ``quotas`` before rows are staged. Without it that costs nothing."""
-        self.quotas = quotas
-        for engine in self.engines:  # they ask for what crons and repeated jobs push
-            engine.quotas = quotas
-        self.run = metered(self.run, admit)  # type: ignore[method-assign, assignment]
 
     def limit_namespaces(self, shares: Shares) -> None:
         """Keep namespaces to their shares from now on."""

@@ -479,4 +479,4 @@ async def _add_webhooks(engine: Engine, work: UnitOfWork, webhooks: Sequence[Web
     ]
     if fresh:
         await work.tx.webhook_save(fresh)
-        work.after_commit += engine.when_webhooks_change
+        work.after_commit.append(engine.signals.webhooks_changed.emit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.webhook import Webhook
+from penstock.store.sqlite.transaction_base import SqliteTransactionBase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -56,3 +57,18 @@ class Webhooks:
             self.by_id = before
 
         return undo
+
+
+class SqliteWebhooks(SqliteTransactionBase):
+    """See ``contract.Transaction`` for what each method promises."""
+
+    async def webhook_save(self, webhooks: Sequence[Webhook]) -> None:
+        self._begin()
+        self._undo.append(self._store.webhooks.undo())
+        numbered = [(self._open_namespace(each.namespace), each) for each in webhooks]
+        self._store.webhooks.save(self._db, numbered)
+
+    async def webhook_remove(self, ids: Sequence[int]) -> None:
+        self._begin()
+        self._undo.append(self._store.webhooks.undo())
+        self._store.webhooks.remove(self._db, ids)
