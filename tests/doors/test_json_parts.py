@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.core.time_slices import at_once
 from penstock.doors import json_parts
-from penstock.doors.jobs import wire
+from penstock.doors.jobs.wire import replies
 
 if TYPE_CHECKING:
     import pytest
@@ -29,13 +29,13 @@ class Listing(msgspec.Struct, rename="camel"):
     first: str
     all_items: list[Item]
     tokens: list[str]
-    errors: list[wire.ItemError]
+    errors: list[replies.ItemError]
     last: int | msgspec.UnsetType = msgspec.UNSET
 
 
 TEXTS = st.text(max_size=8) | st.sampled_from(['"allItems":[]', '"errors":[]', "[]"])
 ITEMS = st.builds(Item, st.binary(max_size=8).map(lambda text: msgspec.Raw(b'"%b"' % text.hex().encode())), TEXTS)
-ERRORS = st.builds(wire.ItemError, TEXTS, TEXTS)
+ERRORS = st.builds(replies.ItemError, TEXTS, TEXTS)
 LAST = st.just(msgspec.UNSET) | st.integers(0, 9)
 LISTINGS = st.builds(Listing, TEXTS, st.lists(ITEMS), st.lists(TEXTS), st.lists(ERRORS), LAST)
 
@@ -53,4 +53,4 @@ def test_a_reply_is_long_because_of_its_items_or_their_payloads() -> None:
     assert not json_parts.is_long(Listing("", [large], [], []))
     assert json_parts.is_long(Listing("", [small, large], [], []))
     assert json_parts.is_long(Listing("", [small] * 2_001, [], []))
-    assert not json_parts.is_long(wire.Ok())
+    assert not json_parts.is_long(replies.Ok())
