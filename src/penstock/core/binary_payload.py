@@ -58,7 +58,11 @@ def wrap(data: bytes, metadata: Raw | None = None) -> tuple[bytes, bytes | None]
 def wrap_steps(data: bytes, metadata: Raw | None = None) -> Steps[tuple[bytes, bytes | None]]:
     """Return what is stored for some bytes, in steps."""
     try:
-        _check_json(data)
+        if not data.isascii():
+            data.decode()
+            yield
+        _scan(data)
+        yield
         yield from depth_steps(data)
     except _NOT_JSON:
         return _stored(data, metadata, wrapped=True)

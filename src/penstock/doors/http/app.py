@@ -6,6 +6,7 @@ HTTP/1.1, HTTP/2, streams and WebSockets; see docs/adr/0001.
 
 from __future__ import annotations
 
+import contextlib
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple, Never, Protocol, cast
 
@@ -16,13 +17,16 @@ from penstock.access.authenticator import shown_in
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.addresses import network_of
+from penstock.core.clock import settle
 from penstock.core.errors import HeadRefused, PenstockError, RateLimited, RouteNotFound, TargetTooLong, TooMany, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
+from penstock.core.time_slices import in_slices
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
-from penstock.doors.http.request import Bodies, Request
+from penstock.doors.http.request import Bodies, Request, head_bytes
 from penstock.doors.http.route import JSON, PLAIN, File, Plain, Route, Stream
 from penstock.doors.http.router import Router
 from penstock.doors.http.unknown import WARNING_HEADER
+from penstock.doors.json_parts import is_long, lists_of, part_steps
 from penstock.doors.net.raw_sockets import ends_of
 
 if TYPE_CHECKING:
@@ -123,6 +127,8 @@ class HttpApp:
         answers: UnreadAnswers | None = None,
     ) -> None:
         self._router = Router(routes)
+        replies = {each for route in routes for each in route.replies if lists_of(each)}
+        self._may_be_long = frozenset((Stream, File, *replies))  #: types of answers that are not always sent in one step
         self._probes = frozenset(route.path for route in routes if route.probe)
         self._gate = gate
         self._clock = clock
@@ -138,10 +144,11 @@ class HttpApp:
         asking, is_open = origins.allowed
         self._heads = (_heads(asking), _heads(is_open))  #: by whether the gate is open, which may change
         self._answers = answers
+        self._watched = {} if answers is None else answers.http2  #: connections over HTTP/2 with unread answers
         self._under_way: set[Request] = set()  #: requests that are not over
         self._sockets: set[Scope] = set()  #: WebSockets that are not over
         self._share = share
-        self.bodies = Bodies(clock, self._network_of, share)
+        self.bodies = Bodies(clock, self._network_of, share, answers)
         self._encode = msgspec.json.Encoder().encode
 
     async def __rsgi__(self, scope: Scope, proto: HttpProtocol) -> None:
@@ -181,17 +188,25 @@ class HttpApp:
                 await request.drain(self._clock)
                 return
             finally:
-                if request.held or self._share.shared or request.has_turn:
-                    request.free()
-                    self._share.leave()
-            if type(answer) is Stream or type(answer) is File:
-                await self._go_on(method, proto, answer)
+                if request.held or self._share.shared or request.has_turn or self._watched:
+                    self._leave(request)
+            if type(answer) in self._may_be_long and await self._answer_in_parts(request, proto, writer, route, answer):
                 return
             status, headers, body = self._render(request, heads, answer)
-            if len(body) <= limits.answer_counted_bytes or await self._may_send(request, writer, route, len(body)):
+            if (not self._watched and len(body) <= limits.answer_counted_bytes) or await self._may_send(
+                request, writer, route, len(body)
+            ):
                 writer.response_bytes(status, headers, body)
         finally:
             self._under_way.discard(request)
+
+    def _leave(self, request: Request) -> None:
+        """Give back what a request held while it was worked on."""
+        if self._watched and self._answers is not None:
+            self._answers.count_request(ends_of(request.scope), head_bytes(request.scope))
+        if request.held or self._share.shared or request.has_turn:
+            request.free()
+            self._share.leave()
 
     def _render(self, request: Request, heads: Heads, answer: object) -> tuple[int, Headers, bytes]:
         """Return an answer that is given at once: its status, headers and body."""
@@ -204,13 +219,45 @@ class HttpApp:
             flow.count_other(len(body))
         return status, headers, body
 
+    async def _answer_in_parts(
+        self, request: Request, proto: HttpProtocol, writer: AnswerWriter, route: Route, answer: object
+    ) -> bool:
+        """Give an answer that goes on, or is too long for one step of the event loop; False if it is none of these."""
+        scope = request.scope
+        if type(answer) is Stream or type(answer) is File:
+            await self._go_on(scope.method, proto, answer)
+            return True
+        if scope.method == "HEAD" or not is_long(answer):
+            return False
+        parts = await in_slices(part_steps(answer))
+        size = sum(map(len, parts))
+        if self._flows and (flow := self._flows.get(ends_of(scope))) is not None:
+            flow.count_other(size)
+        if not await self._may_send(request, writer, route, size):
+            return True
+        heads = self._heads[self._gate.is_open]
+        headers = heads.json if not request.warning else _warned(heads, request.warning)
+        if route.meter is not None:
+            writer.response_bytes(200, headers, b"".join(parts))
+            return True
+        with contextlib.suppress(RuntimeError):  # the client is gone
+            transport = proto.response_stream(200, [*headers, ("content-length", str(size))])
+            for part in parts:
+                await transport.send_bytes(part)
+                await settle(1)
+        return True
+
     async def _may_send(self, request: Request, writer: AnswerWriter, route: Route, size: int) -> bool:
         """Wait until a large answer may be sent. If that takes too long, answer with an error instead, and return False."""
         scope = request.scope
         if self._answers is None or scope.method == "HEAD":
             return True
+        if size <= limits.answer_counted_bytes:
+            self._answers.count_small(ends_of(scope), size)
+            return True
         try:
-            await self._answers.reserve(ends_of(scope), self._who(scope, request), size)
+            is_http2 = scope.http_version.startswith("2")
+            await self._answers.reserve(ends_of(scope), self._who(scope, request), size, is_http2=is_http2)
         except TooMany as error:
             self._answer_error(writer, error, plain=route.plain_errors)
             return False

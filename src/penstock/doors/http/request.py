@@ -11,9 +11,10 @@ from penstock.core import limits
 from penstock.core.errors import BodyTooLarge, BodyTooSlow, InvalidInput, ShuttingDown, TargetTooLong, TooMany
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.http.namespace import namespace_in
+from penstock.doors.net.raw_sockets import ends_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from granian.rsgi import Scope
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Alarm, Clock
     from penstock.core.errors import PenstockError
     from penstock.doors.http.route import HttpProtocol
+    from penstock.doors.net.unread_answers import UnreadAnswers
     from penstock.engine.fair_share import FairShare
 
 
@@ -34,15 +36,19 @@ class Bodies:
 
     Only what has arrived is counted: what a request announces may never come. One sender, which is an identity or, where there
     are none, an address (``client_of``), has a share of it, so that the others always have some left. ``share`` lets large
-    bodies go on, once they have arrived.
+    bodies go on, once they have arrived. ``answers`` counts what was received over connections with unread answers.
     """
 
-    def __init__(self, clock: Clock, client_of: Callable[[Scope], str], share: FairShare) -> None:
+    def __init__(
+        self, clock: Clock, client_of: Callable[[Scope], str], share: FairShare, answers: UnreadAnswers | None = None
+    ) -> None:
         self.clock = clock
         self.client_of = client_of
         self.share = share
         self._bytes = 0
         self._shares: dict[str, int] = {}
+        self._answers = answers
+        self.watched: Mapping[str, object] = {} if answers is None else answers.http2
         self.arriving: dict[int, Scope] = {}  #: requests whose bodies are being read
         self.stopping = False  #: what does not arrive now is refused, because the server stops
 
@@ -58,6 +64,11 @@ class Bodies:
             raise TooMany("Too many large requests at once. Retry in a moment.")
         self._bytes += size
         self._shares[sender] = share
+
+    def count(self, scope: Scope, size: int) -> None:
+        """Count a part of a body that was received."""
+        if self.watched and self._answers is not None:
+            self._answers.count_request(ends_of(scope), size)
 
     def release(self, size: int, sender: str) -> None:
         """Give room back."""
@@ -101,6 +112,22 @@ class ApiRequest(Protocol):
 
     async def disconnected(self) -> None:
         """Return when the client has disconnected."""
+
+
+def head_bytes(scope: Scope) -> int:
+    """Return how many bytes the head of a request had over HTTP/2, at most; no more than ``limits.answer_counted_bytes``.
+
+    Heads are packed: a client can send a long one again in a few bytes.
+    """
+    size = len(scope.path) + len(scope.query_string) + _FRAME_BYTES
+    for name, value in scope.headers.items():
+        size += len(name) + len(value) + _FIELD_BYTES
+    return min(size, limits.answer_counted_bytes)
+
+
+#: Of a frame, and of a field beyond its name and value.
+_FRAME_BYTES: Final = 32
+_FIELD_BYTES: Final = 4
 
 
 class Request:
@@ -162,6 +189,8 @@ class Request:
             del arriving[me]
         if len(body) != size:
             raise self._bodies.incomplete
+        if self._bodies.watched:
+            self._bodies.count(self.scope, size)
         return body
 
     async def _large(self, size: int) -> bytes:
@@ -265,6 +294,8 @@ class Request:
         async for chunk in self._proto:
             if chunk:
                 empty = 0
+                if self._bodies.watched:
+                    self._bodies.count(self.scope, len(chunk))
                 yield bytes(chunk)
             elif (empty := empty + 1) > _EMPTY_MAX:  # of a lost connection, nothing comes again and again
                 break
@@ -303,6 +334,7 @@ class Request:
         with contextlib.suppress(RuntimeError, StopAsyncIteration):  # the connection is gone; all of it has been read
             while left > 0 and (chunk := await anext(chunks)):
                 left -= len(chunk)
+                self._bodies.count(self.scope, len(chunk))
 
     @staticmethod
     def _check_size(size: int, most: int) -> None:
@@ -314,6 +346,7 @@ class Request:
     def _hold(self, size: int) -> None:
         if not size:
             return
+        self._bodies.count(self.scope, size)
         if not self.held:
             self._sender = self.identity.subject or self._bodies.client_of(self.scope)
         self._bodies.hold(size, self._sender)

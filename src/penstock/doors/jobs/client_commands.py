@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.lifecycle import State
+from penstock.core.time_slices import in_slices
 from penstock.doors.http.body import BodyReader
 from penstock.doors.jobs.client_views import (
     client_state,
@@ -21,6 +22,10 @@ from penstock.engine.queues.limit_status import AskLimits
 from penstock.store.contract import Page
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.core.job import Job, Payload
+    from penstock.core.time_slices import Steps
     from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.job_handlers import JobHandlers
     from penstock.doors.jobs.queues import QueueHandlers
@@ -48,6 +53,15 @@ def client_job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
     }
 
 
+def _views(listed: Sequence[tuple[Job, Payload]], queue: str, results: Mapping[int, bytes]) -> Steps[list[c.FullJobView]]:
+    """Show jobs with their results, in steps."""
+    views = []
+    for job, body in listed:
+        views.append(full_job_view(job, body, queue, results.get(job.id)))
+        yield
+    return views
+
+
 def client_queue_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
     """Return the commands about queues that answer otherwise here than over HTTP, or that HTTP does not have."""
 
@@ -62,7 +76,7 @@ def client_queue_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
         listed = await queues.listed(page, lambda job, body: (job, body))
         done = [job.id for job, _ in listed if job.state == State.COMPLETED]
         results = await queues.engine.of(found.key).store.result_list(done) if done else {}
-        return c.FullJobsReply(jobs=[full_job_view(job, body, queue, results.get(job.id)) for job, body in listed])
+        return c.FullJobsReply(jobs=await in_slices(_views(listed, queue, results)))
 
     return {
         "GetJobs": CommandEntry(list_jobs, JOBS, QUEUE),

@@ -8,6 +8,7 @@ from penstock.core import limits
 from penstock.core.errors import WrongState
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow, State
+from penstock.core.time_slices import in_slices
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import Refused
 from penstock.doors.http.route import Route
@@ -25,8 +26,9 @@ from penstock.store.contract import Place, Selection
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import Job, Payload
     from penstock.core.queue import DlqConfig, Queue
+    from penstock.core.time_slices import Steps
     from penstock.doors.http.request import ApiRequest
     from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.queues import QueueHandlers
@@ -44,6 +46,15 @@ def dead_letter_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
         "RetryDlq": CommandEntry(letters.retry, RETRY_DEAD, QUEUE),
         "RemoveDlqJob": CommandEntry(letters.remove, None, QUEUE | {"job": "jobId"}),
     }
+
+
+def _entries(found: Sequence[tuple[Job, Payload]], queue: str, rule: DlqConfig) -> Steps[list[c.DeadEntry]]:
+    """Show dead jobs, in steps."""
+    entries = []
+    for job, body in found:
+        entries.append(dead_entry(full_dead_view(job, body, queue), job, rule))
+        yield
+    return entries
 
 
 class DeadLetters:
@@ -68,7 +79,7 @@ class DeadLetters:
         bodies = {job.id: (job, body) for job, body in await store.job_fetch([job.id for job in chosen])}
         rule = found.settings.dlq
         found_again = [bodies[job.id] for job in chosen if job.id in bodies]
-        entries = [dead_entry(full_dead_view(job, body, queue), job, rule) for job, body in found_again]
+        entries = await in_slices(_entries(found_again, queue, rule))
         return c.DeadEntriesReply(jobs=[entry.job for entry in entries], entries=entries)
 
     async def stats(self, call: CommandCall, queue: str) -> DataReply:

@@ -264,7 +264,7 @@ class TcpConnection(asyncio.Protocol):
             else:
                 reply = await self._reply(message, size)
             if tcp_frames.is_long(reply):
-                self._send(await in_slices(tcp_frames.encode_steps(reply)))
+                self._send(*await in_slices(tcp_frames.encode_steps(reply)))
             else:
                 self._write(reply)
         finally:
@@ -289,14 +289,16 @@ class TcpConnection(asyncio.Protocol):
     def _write(self, reply: dict[str, Any]) -> None:
         self._send(tcp_frames.encode(reply))
 
-    def _send(self, frame: bytes) -> None:
+    def _send(self, *parts: bytes) -> None:
+        """Send a frame, whole or in parts."""
         if self._lost or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() > limits.connection_write_bytes_max:
             log.warning("a client does not read its replies; its connection is closed")
             self._transport.abort()
             return
-        self._transport.write(frame)
+        for part in parts:
+            self._transport.write(part)
 
     async def write_event(self, frame: bytes) -> None:
         """Send a frame that is no reply. Returns when the client takes more. Raises RuntimeError if it is gone."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.binary_payload import wrap
+from penstock.core.binary_payload import wrap, wrap_steps
 from penstock.core.errors import OutcomeUnknown, PartlyDone, PenstockError
 from penstock.core.job import NewJob
+from penstock.core.time_slices import in_slices
 from penstock.doors.jobs.mapping import job_name
 from penstock.doors.resp import arguments
 from penstock.doors.resp.engine_calls import ask
@@ -24,12 +25,17 @@ if TYPE_CHECKING:
 _OPTIONS = (b"PRIORITY", b"DELAY", b"ID")
 
 
-def new_job(command: Sequence[bytes]) -> NewJob:
+async def new_large_job(command: Sequence[bytes]) -> NewJob:
+    """Read what a PUSH with a large payload asks for, in slices: see ``new_job``."""
+    return new_job(command, await in_slices(wrap_steps(command[2])))
+
+
+def new_job(command: Sequence[bytes], wrapped: tuple[bytes, bytes | None] | None = None) -> NewJob:
     """Read what a PUSH asks for: a job with the options it names, and otherwise as the jobs door makes them.
 
-    Raises InvalidInput.
+    ``wrapped``: what is stored of its payload, if that is known already. Raises InvalidInput.
     """
-    data, options = wrap(command[2])
+    data, options = wrap(command[2]) if wrapped is None else wrapped
     if len(command) == 3:
         return NewJob(data, options)
     given = arguments.options(command[3:], _OPTIONS)

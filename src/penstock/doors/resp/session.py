@@ -23,10 +23,10 @@ from penstock.doors.resp import arguments, connection_commands, replies
 from penstock.doors.resp.command_table import COMMANDS, Kind
 from penstock.doors.resp.pipeline import Pipeline, new_settle_command
 from penstock.doors.resp.pulls import PulledJobs, new_pull
-from penstock.doors.resp.pushes import Pushes, failed_to_publish, new_job
+from penstock.doors.resp.pushes import Pushes, failed_to_publish, new_job, new_large_job
 from penstock.doors.resp.receive import Received
 from penstock.doors.resp.subscription import RespSubscription
-from penstock.doors.topics.message import check_topic, new_message
+from penstock.doors.topics.message import check_topic, new_large_message, new_message
 from penstock.doors.wait_permission import ENDED
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.claim_waiters import PendingClaim
@@ -261,14 +261,17 @@ class RespSession:
     def _do(self, entry: RespCommand, command: Command) -> Coroutine[Any, Any, None] | None:
         """Gather a command with those before it; if that cannot be, return what finishes those first."""
         kind = entry.kind
-        if kind is Kind.PUBLISH:
+        if kind is Kind.PUBLISH or kind is Kind.PUSH:
+            if len(command[2]) > limits.small_body_bytes:
+                return self._push_large(command, kind is Kind.PUBLISH)
             try:
-                return self._push(command[1], new_message(command[2]), True)
+                publish = kind is Kind.PUBLISH
+                return self._push(command[1], new_message(command[2]) if publish else new_job(command), publish)
             except PenstockError as problem:
+                if kind is Kind.PUSH:
+                    raise
                 self._slots.append(failed_to_publish(problem))
                 return None
-        if kind is Kind.PUSH:
-            return self._push(command[1], new_job(command), False)
         if kind is Kind.PULL:
             return self._pull(command)
         if kind is Kind.DONE or kind is Kind.FAIL:
@@ -289,6 +292,19 @@ class RespSession:
             return self._push_behind(key, job, publish)
         pushes.add(key, job, publish)
         return None
+
+    async def _push_large(self, command: Command, publish: bool) -> None:
+        """Push a job, or publish a message, whose payload is checked in slices."""
+        try:
+            job = await (new_large_message(command[2]) if publish else new_large_job(command))
+            rest = self._push(command[1], job, publish)
+        except PenstockError as problem:
+            if not publish:
+                raise
+            self._slots.append(failed_to_publish(problem))
+            return
+        if rest is not None:
+            await rest
 
     async def _push_behind(self, key: QueueKey, job: NewJob, publish: bool) -> None:
         """Finish what was gathered before a push that cannot be done together with it."""
