@@ -13,7 +13,6 @@ from penstock.core.bulk_records import BulkRecord, Chunk, ChunkDamaged, EntryKin
 from penstock.core.errors import NameContested, QueueMoving
 from penstock.core.queue import QueueKey
 from penstock.engine.bulk.stage_commands import Carry
-from penstock.engine.context import ShardedContext
 from penstock.engine.jobs.push import Publish, StagedChunk
 from penstock.engine.maintenance.service import PeriodicService
 from penstock.engine.sharding.engine import ShardedEngine
