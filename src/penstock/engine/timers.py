@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core import limits
 from penstock.core.job import JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow
-from penstock.core.retry import after_lapse
+from penstock.core.retry import after_lease_expiry
 from penstock.engine.command import Command
 from penstock.engine.jobs import dependencies
 from penstock.engine.queues import crons
@@ -73,8 +73,8 @@ class Timer:
         horizon = engine.store.horizon
         if (
             horizon.due_ms is None
-            and horizon.expiry_ms is None
-            and horizon.lapse_ms is None
+            and horizon.job_expiry_ms is None
+            and horizon.lease_expiry_ms is None
             and horizon.cron_ms is None
             and not horizon.unfollowed
         ):
@@ -83,12 +83,12 @@ class Timer:
         at = steady if horizon.unfollowed else steady + LOOK_EVERY_MS
         if horizon.due_ms is not None:
             at = min(at, steady + horizon.due_ms - now)
-        if horizon.expiry_ms is not None:
-            at = min(at, steady + horizon.expiry_ms - now)
+        if horizon.job_expiry_ms is not None:
+            at = min(at, steady + horizon.job_expiry_ms - now)
         if horizon.cron_ms is not None:
             at = min(at, steady + horizon.cron_ms - now)
-        if horizon.lapse_ms is not None:
-            at = min(at, max(horizon.lapse_ms, self._grace_until or 0))
+        if horizon.lease_expiry_ms is not None:
+            at = min(at, max(horizon.lease_expiry_ms, self._grace_until or 0))
         if self._alarm is None or at < self._alarm_at:
             self._disarm()
             self._alarm_at = at
@@ -101,23 +101,23 @@ class Timer:
 
     def set_grace(self, steady_ms: int) -> None:
         """Begin the grace period if this server is late with expiring leases; end it if no lease has to expire."""
-        lapse = self._engine.store.horizon.lapse_ms
-        if lapse is None or lapse > steady_ms:
+        expiry = self._engine.store.horizon.lease_expiry_ms
+        if expiry is None or expiry > steady_ms:
             self._grace_until = None
-        elif self._grace_until is None and steady_ms - lapse > LATE_MS:
+        elif self._grace_until is None and steady_ms - expiry > LATE_MS:
             self._grace_until = steady_ms + LATE_GRACE_MS
 
     def may_expire_leases(self, steady_ms: int) -> bool:
         """Tell whether leases have to expire, and no grace period lets late heartbeats be read first."""
-        lapse = self._engine.store.horizon.lapse_ms
-        if lapse is None or lapse > steady_ms:
+        expiry = self._engine.store.horizon.lease_expiry_ms
+        if expiry is None or expiry > steady_ms:
             return False
-        return steady_ms - lapse <= LATE_MS or (self._grace_until is not None and steady_ms >= self._grace_until)
+        return steady_ms - expiry <= LATE_MS or (self._grace_until is not None and steady_ms >= self._grace_until)
 
     def has_expired_leases(self) -> bool:
         """Tell whether leases have to expire: then the next batch has to be alone."""
-        lapse = self._engine.store.horizon.lapse_ms
-        return lapse is not None and lapse <= self._engine.clock.steady_ms()
+        expiry = self._engine.store.horizon.lease_expiry_ms
+        return expiry is not None and expiry <= self._engine.clock.steady_ms()
 
     def end_grace(self) -> None:
         """End the grace period, because all leases that had to expire did."""
@@ -131,7 +131,7 @@ class Timer:
         if (
             horizon.unfollowed
             or (horizon.due_ms is not None and horizon.due_ms <= now)
-            or (horizon.expiry_ms is not None and horizon.expiry_ms <= now)
+            or (horizon.job_expiry_ms is not None and horizon.job_expiry_ms <= now)
             or (horizon.cron_ms is not None and horizon.cron_ms <= now)
             or self.may_expire_leases(steady)
         ):
@@ -144,7 +144,7 @@ async def sweep(engine: EngineContext, work: UnitOfWork) -> None:
     """Move on whatever is due by now, a bounded number at a time; the timer comes back at once for the rest."""
     await work.flush()  # so that the store knows what this very batch has booked
     horizon = engine.store.horizon
-    if horizon.expiry_ms is not None and horizon.expiry_ms <= work.now_ms:
+    if horizon.job_expiry_ms is not None and horizon.job_expiry_ms <= work.now_ms:
         await _expire(work)
     if work.alone:  # otherwise a heartbeat that came in time may be in another batch
         engine.timer.set_grace(work.steady_ms)
@@ -165,17 +165,17 @@ async def _expire(work: UnitOfWork) -> None:
 
 
 async def _expire_leases(engine: EngineContext, work: UnitOfWork) -> None:
-    lapsed = await work.tx.job_lapsed(work.steady_ms, limits.sweep_jobs_max)
-    if len(lapsed) < limits.sweep_jobs_max:
+    expired = await work.tx.job_lease_expired(work.steady_ms, limits.sweep_jobs_max)
+    if len(expired) < limits.sweep_jobs_max:
         engine.timer.end_grace()
-    for found in lapsed:
+    for found in expired:
         job = work.track(found)
         # One that nobody has started was set aside for a ready list, and as far as is known nobody has had it.
         if job.started_at is None or job.flags & JobFlag.UNCOUNTED:
             work.move(job, Arrow.RELEASE)
             continue
         stall = engine.store.queue_by_number(job.queue).settings.stall
-        arrow, error, reason = after_lapse(job, stall.max_stalls, work.steady_ms)
+        arrow, error, reason = after_lease_expiry(job, stall.max_stalls, work.steady_ms)
         details = details_of(job)
         details.error, details.stack, details.deferred_since = error, None, None
         details.reason = None if arrow in (Arrow.STALL, Arrow.STALL_BACK) else reason

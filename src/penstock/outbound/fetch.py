@@ -1,4 +1,4 @@
-"""Fetches one small document, by the rules that webhooks are sent by: the address that was judged, no redirect, no proxy."""
+"""Fetches one small document, by the rules that webhooks are sent by: the address that was checked, no redirect, no proxy."""
 
 from __future__ import annotations
 

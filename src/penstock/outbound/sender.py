@@ -1,6 +1,6 @@
 """Sends one POST and reads the status of the answer, nothing more.
 
-Plain streams instead of an HTTP client: the connection must go to the very address that was judged, no redirect may be
+Plain streams instead of an HTTP client: the connection must go to the very address that was checked, no redirect may be
 followed, no proxy of the environment used, no compressed body unpacked and no cookie kept. All that is left of HTTP then is one
 request, a status line, and the end of the headers. A client would have to be told not to do everything else.
 """

@@ -104,17 +104,17 @@ class Catalog:
 def book(horizon: Horizon, job: Job) -> None:
     """Note when a job that has just been written will need attention."""
     if job.state == State.ACTIVE:
-        if job.lease_until is not None and (horizon.lapse_ms is None or job.lease_until < horizon.lapse_ms):
-            horizon.lapse_ms = job.lease_until
+        if job.lease_until is not None and (horizon.lease_expiry_ms is None or job.lease_until < horizon.lease_expiry_ms):
+            horizon.lease_expiry_ms = job.lease_until
         return
     if job.state == State.DELAYED and (horizon.due_ms is None or job.run_at < horizon.due_ms):
         horizon.due_ms = job.run_at
     if (
         job.expires_at is not None
         and job.state in _EXPIRING
-        and (horizon.expiry_ms is None or job.expires_at < horizon.expiry_ms)
+        and (horizon.job_expiry_ms is None or job.expires_at < horizon.job_expiry_ms)
     ):
-        horizon.expiry_ms = job.expires_at
+        horizon.job_expiry_ms = job.expires_at
 
 
 C = TypeVar("C", bound=Catalog)

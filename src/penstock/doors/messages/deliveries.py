@@ -125,11 +125,11 @@ class Deliveries:
         try:
             while self._unsure:
                 some = [(token, self._unsure.pop(token)) for token in list(self._unsure)[:READ_AT_ONCE]]
-                await asyncio.gather(*(self._judge(token, spoken_of=spoken_of) for token, spoken_of in some))
+                await asyncio.gather(*(self._look_at(token, spoken_of=spoken_of) for token, spoken_of in some))
         finally:
             self._looking = None
 
-    async def _judge(self, token: int, *, spoken_of: bool) -> None:
+    async def _look_at(self, token: int, *, spoken_of: bool) -> None:
         delivery = self._all.get(token)
         if delivery is None:
             return

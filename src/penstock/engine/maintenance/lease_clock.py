@@ -24,7 +24,7 @@ class ClockMarker(PeriodicService):
 
     async def run_once(self) -> None:
         """Save a mark if there are leases."""
-        if self._engine.store.horizon.lapse_ms is not None and self._engine.store.status().error is None:
+        if self._engine.store.horizon.lease_expiry_ms is not None and self._engine.store.status().error is None:
             await self._engine.run(MarkClock())
 
 

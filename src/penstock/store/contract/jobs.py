@@ -98,7 +98,7 @@ class JobTransaction(Protocol):
     async def job_due(self, now_ms: int, limit: int) -> list[Job]:
         """Read delayed jobs that are due, earliest first."""
 
-    async def job_lapsed(self, steady_ms: int, limit: int) -> list[Job]:
+    async def job_lease_expired(self, steady_ms: int, limit: int) -> list[Job]:
         """Read active jobs whose lease has ended."""
 
     async def job_expired(self, now_ms: int, limit: int) -> list[Job]:

@@ -20,7 +20,7 @@ class Horizon(msgspec.Struct):
     """Lower bounds of the next moments something falls due; None = nothing is booked. Cheap to read at any time."""
 
     due_ms: int | None = None  #: wall clock: the earliest delayed job
-    expiry_ms: int | None = None  #: wall clock: the earliest end of a time-to-live
-    lapse_ms: int | None = None  #: steady clock: the earliest end of a lease
+    job_expiry_ms: int | None = None  #: wall clock: the earliest end of a time-to-live
+    lease_expiry_ms: int | None = None  #: steady clock: the earliest end of a lease
     cron_ms: int | None = None  #: wall clock: the earliest tick of a cron
     unfollowed: bool = False  #: there are ends (see ``end_add``), so there is something to do at once

@@ -115,7 +115,7 @@ class PostgresCatalog(catalog.Catalog):
 
     def bring_forward(self, booked: Horizon) -> None:
         """Remember what our own commit has booked, should a look at the database have come in between."""
-        moments = booked.due_ms, booked.expiry_ms, booked.lapse_ms, booked.cron_ms
+        moments = booked.due_ms, booked.job_expiry_ms, booked.lease_expiry_ms, booked.cron_ms
         self._bring_forward(CommitNotice(horizon=moments, unfollowed=booked.unfollowed))
 
     def _bring_forward(self, told: CommitNotice) -> None:

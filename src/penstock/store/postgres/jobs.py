@@ -92,16 +92,16 @@ class PostgresJobs(PostgresTransactionBase):
         self._catalog.horizon.due_ms = commit_notice.earlier(next_ms, meanwhile.due_ms)
         return found
 
-    async def job_lapsed(self, steady_ms: int, limit: int) -> list[Job]:
+    async def job_lease_expired(self, steady_ms: int, limit: int) -> list[Job]:
         with self._catalog.looking() as meanwhile:
             found, next_ms = await self._overdue(rows.LAPSED, rows.NEXT_LAPSE, steady_ms, limit)
-        self._catalog.horizon.lapse_ms = commit_notice.earlier(next_ms, meanwhile.lapse_ms)
+        self._catalog.horizon.lease_expiry_ms = commit_notice.earlier(next_ms, meanwhile.lease_expiry_ms)
         return found
 
     async def job_expired(self, now_ms: int, limit: int) -> list[Job]:
         with self._catalog.looking() as meanwhile:
             found, next_ms = await self._overdue(rows.EXPIRED, rows.NEXT_EXPIRY, now_ms, limit)
-        self._catalog.horizon.expiry_ms = commit_notice.earlier(next_ms, meanwhile.expiry_ms)
+        self._catalog.horizon.job_expiry_ms = commit_notice.earlier(next_ms, meanwhile.job_expiry_ms)
         return found
 
     async def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[Job], int | None]:

@@ -83,4 +83,4 @@ class PostgresQueueMoves(PostgresQueues):
 
 
 def _moments(horizon: Horizon) -> tuple[int | None, int | None, int | None, int | None]:
-    return horizon.due_ms, horizon.expiry_ms, horizon.lapse_ms, horizon.cron_ms
+    return horizon.due_ms, horizon.job_expiry_ms, horizon.lease_expiry_ms, horizon.cron_ms

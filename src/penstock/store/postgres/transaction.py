@@ -167,7 +167,7 @@ class PostgresTransaction(
         booked = self._booked
         told = commit_notice.CommitNotice(
             {number: delta for number, delta in self._deltas.items() if any(delta)},
-            (booked.due_ms, booked.expiry_ms, booked.lapse_ms, booked.cron_ms),
+            (booked.due_ms, booked.job_expiry_ms, booked.lease_expiry_ms, booked.cron_ms),
             self._new_crons,
             self._webhooks_changed,
             booked.unfollowed,

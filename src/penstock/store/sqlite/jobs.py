@@ -118,14 +118,14 @@ class SqliteJobs(SqliteTransactionBase):
         self._catalog.horizon.due_ms = next_ms
         return found
 
-    async def job_lapsed(self, steady_ms: int, limit: int) -> list[Job]:
+    async def job_lease_expired(self, steady_ms: int, limit: int) -> list[Job]:
         found, next_ms = self._overdue(_LAPSED, _NEXT_LAPSE, steady_ms, limit)
-        self._catalog.horizon.lapse_ms = next_ms
+        self._catalog.horizon.lease_expiry_ms = next_ms
         return found
 
     async def job_expired(self, now_ms: int, limit: int) -> list[Job]:
         found, next_ms = self._overdue(_EXPIRED, _NEXT_EXPIRY, now_ms, limit)
-        self._catalog.horizon.expiry_ms = next_ms
+        self._catalog.horizon.job_expiry_ms = next_ms
         return found
 
     def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[Job], int | None]:
@@ -151,7 +151,7 @@ class SqliteJobs(SqliteTransactionBase):
     def _count(self, jobs: Sequence[Changed]) -> None:
         """Count jobs in their new states, and note when they need attention: ``_written`` for many."""
         queue, tally = -1, [0]
-        lapse_ms = self._catalog.horizon.lapse_ms
+        lease_expiry_ms = self._catalog.horizon.lease_expiry_ms
         for job, old_state, _ in jobs:
             state = job.state
             if state != old_state:
@@ -161,15 +161,15 @@ class SqliteJobs(SqliteTransactionBase):
                 tally[state] += 1
             if state == _ACTIVE:
                 until = job.lease_until
-                if until is not None and (lapse_ms is None or until < lapse_ms):
-                    lapse_ms = until
+                if until is not None and (lease_expiry_ms is None or until < lease_expiry_ms):
+                    lease_expiry_ms = until
             elif state == _DELAYED or job.expires_at is not None:
                 book(self._catalog.horizon, job)
             if job.group_id is not None:
                 self._groups.touch(job.queue, job.group_id)
                 if state == _ACTIVE and old_state == _WAITING:
                     self._groups.claimed(job.queue, job.group_id)
-        self._catalog.horizon.lapse_ms = lapse_ms
+        self._catalog.horizon.lease_expiry_ms = lease_expiry_ms
 
     async def job_remove(self, jobs: Sequence[Changed]) -> None:
         self._begin()
