@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
 from penstock.core.errors import QueueMoving
@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from penstock.engine.engine import Engine
     from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLease
     from penstock.engine.unit_of_work import UnitOfWork
-    from penstock.store.contract import FastTransaction
+    from penstock.store.contract import ReadyLists
 
 
-def _fast(work: UnitOfWork) -> FastTransaction:
-    return cast("FastTransaction", work.tx)
+def lists_of(work: UnitOfWork) -> ReadyLists:
+    """Return the ready lists of the store that a unit of work is about. Only a store that has them has a ready cache."""
+    lists = work.tx.ready_lists
+    if lists is None:
+        raise RuntimeError("This store has no ready lists.")
+    return lists
 
 
 def may_be_hot(settings: QueueSettings) -> bool:
@@ -117,7 +121,7 @@ async def withdraw_ready(engine: Engine, work: UnitOfWork, jobs: Iterable[Job | 
         if job is not None and job.state == State.ACTIVE and job.started_at is None and job.token not in engine.handed:
             aside.setdefault(job.queue, []).append(job)
     for queue, some in aside.items():
-        on_list = await engine.fast.pull_out(work.tx.generation, queue, some)
+        on_list = await engine.fast.pull_out(lists_of(work).generation, queue, some)
         for job in some:
             if job.id in on_list:
                 work.move(job, Arrow.RELEASE)
@@ -125,11 +129,12 @@ async def withdraw_ready(engine: Engine, work: UnitOfWork, jobs: Iterable[Job | 
 
 async def prefetch(engine: Engine, work: UnitOfWork, commands: Sequence[Prefetch]) -> None:
     """Apply a batch of prefetches."""
+    lists = lists_of(work)
     for command in commands:
         queue = work.tx.queue_find(command.queue)
-        found = SetAside([], work.tx.generation, None)
+        found = SetAside([], lists.generation, None)
         if queue is not None:
-            epoch = work.tx.hot.get(queue.number)
+            epoch = lists.hot.get(queue.number)
             if epoch is not None:
                 found = await _set_aside(work, command, queue, epoch)
             elif may_be_hot(queue.settings):
@@ -139,16 +144,16 @@ async def prefetch(engine: Engine, work: UnitOfWork, commands: Sequence[Prefetch
 
 async def _announce(engine: Engine, work: UnitOfWork, queue: Queue) -> bool:
     """Let everybody know that a queue has a ready list from now on; False if Redis fails."""
-    tx = _fast(work)
-    if not await tx.hot_lock() and not (engine.fast is not None and await engine.fast.begin_lists(work.tx.generation)):
+    lists = lists_of(work)
+    if not await lists.hot_lock() and not (engine.fast is not None and await engine.fast.begin_lists(lists.generation)):
         return False
-    await tx.hot_add(queue)
+    await lists.hot_add(queue)
     return True
 
 
 async def _set_aside(work: UnitOfWork, command: Prefetch, queue: Queue, epoch: int) -> SetAside:
     """Lease the best jobs for a ready list that was announced before this transaction."""
-    tx = _fast(work)
+    lists = lists_of(work)
     jobs: list[Delivery] = []
     await work.flush()
     if may_be_hot(queue.settings):
@@ -160,11 +165,11 @@ async def _set_aside(work: UnitOfWork, command: Prefetch, queue: Queue, epoch: i
                 jobs.append(Delivery(job, payload))
     if jobs:
         work.lease_all([job for job, _ in jobs], Arrow.PREFETCH, command.lease_ms)
-        return SetAside(jobs, work.tx.generation, await tx.hot_fill(queue.number, epoch))
+        return SetAside(jobs, lists.generation, await lists.hot_fill(queue.number, epoch))
     if not command.is_empty:
-        return SetAside([], work.tx.generation, epoch)
-    await tx.hot_remove(queue.number, epoch)
-    return SetAside([], work.tx.generation, None)
+        return SetAside([], lists.generation, epoch)
+    await lists.hot_remove(queue.number, epoch)
+    return SetAside([], lists.generation, None)
 
 
 async def _still_here(work: UnitOfWork, job_id: int) -> Job | None:
@@ -184,7 +189,7 @@ async def take_back(_engine: Engine, work: UnitOfWork, commands: Sequence[TakeBa
             if job is not None and job.state == State.ACTIVE and job.token == token and job.started_at is None:
                 work.move(job, Arrow.RELEASE)
         if command.queue_number is not None and command.epoch is not None:
-            await _fast(work).hot_remove(command.queue_number, command.epoch)
+            await lists_of(work).hot_remove(command.queue_number, command.epoch)
         work.answer(command, None)
 
 
@@ -205,20 +210,22 @@ async def record_leases(_engine: Engine, work: UnitOfWork, commands: Sequence[Re
 
 async def abandon(_engine: Engine, work: UnitOfWork, commands: Sequence[Abandon]) -> None:
     """Give up a generation, once."""
+    lists = lists_of(work)
     for command in commands:
-        given_up = bool(work.tx.hot) and await _fast(work).abandon(command.generation)
+        given_up = bool(lists.hot) and await lists.abandon(command.generation)
         work.answer(command, given_up)
 
 
 async def reclaim(engine: Engine, work: UnitOfWork, commands: Sequence[Reclaim]) -> None:
     """Release what nobody will hand out."""
+    lists = lists_of(work)
     for command in commands:
-        found = await _fast(work).job_set_aside(work.steady_ms, limits.fast_grace_ms, limits.slice_jobs_max)
+        found = await lists.job_set_aside(work.steady_ms, limits.fast_grace_ms, limits.slice_jobs_max)
         for each in found:
             work.move(work.track(each), Arrow.RELEASE)
-        if work.tx.lost:
+        if lists.lost:
             await work.flush()
-            for number in await _fast(work).lost_remove():
+            for number in await lists.lost_remove():
                 key = work.tx.queue_by_number(number).key
                 work.after_commit.append(partial(engine.room.nudge_at, key, work.steady_ms))
         work.answer(command, len(found))
@@ -227,7 +234,7 @@ async def reclaim(engine: Engine, work: UnitOfWork, commands: Sequence[Reclaim])
 async def noted(_engine: Engine, work: UnitOfWork, commands: Sequence[Noted]) -> None:
     """Let the others know that they need not wait for this server."""
     for command in commands:
-        await _fast(work).generation_noted(command.generation)
+        await lists_of(work).generation_noted(command.generation)
         work.answer(command, None)
 
 

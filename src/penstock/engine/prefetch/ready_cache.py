@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -15,7 +15,7 @@ from penstock.core.errors import FastPathFailed, PenstockError
 from penstock.core.ids import random_name
 from penstock.engine.jobs.claim import Claim, lease_ms_of
 from penstock.engine.prefetch.claim_queue import ClaimQueue
-from penstock.engine.prefetch.commands import Abandon, Look, TakeBack, may_be_hot
+from penstock.engine.prefetch.commands import Abandon, Look, TakeBack, lists_of, may_be_hot
 from penstock.engine.prefetch.lease_recorder import LeaseRecorder
 from penstock.engine.prefetch.recovery import Recovery
 from penstock.store.redis.ready_lists import place_of
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from penstock.engine.engine import Engine
     from penstock.engine.submit import Submit
     from penstock.engine.unit_of_work import UnitOfWork
-    from penstock.store.contract import FastTransaction
     from penstock.store.redis.ready_lists import ReadyLists
 
 log = structlog.get_logger("penstock.fast")
@@ -95,9 +94,10 @@ class ReadyCache:
 
         False: they are not for us. The database serves nobody as long as something that was on a list stands before the rest.
         """
-        if queue.number in work.tx.lost:
+        lists = lists_of(work)
+        if queue.number in lists.lost:
             work.after_commit.append(partial(self._recovery.hold, queue, list(newcomers)))
-        elif queue.number in work.tx.hot:
+        elif queue.number in lists.hot:
             work.after_commit.append(partial(self._take_over, queue, list(newcomers)))
         else:
             return False
@@ -152,8 +152,9 @@ class ReadyCache:
 
     def warm(self, work: UnitOfWork, queue: Queue, claimed: int) -> None:
         """Count jobs that were claimed from the database; a queue that gives many and has more gets a ready list."""
-        if queue.number not in work.tx.hot:
-            cast("FastTransaction", work.tx).claims_unlisted(queue.number)
+        lists = lists_of(work)
+        if queue.number not in lists.hot:
+            lists.claims_unlisted(queue.number)
         if claimed > limits.fast_batch_jobs_max:
             self._heat.pop(queue.key, None)
             return
@@ -223,7 +224,8 @@ class ReadyCache:
         for key in work.reconfigured:  # from the answer on, it may be paused, or limited
             await self.clear(key, soon=True)  # this holds up the very lane in which it is done
         best: dict[int, str] = {}
-        hot = set(work.tx.heated)
+        lists = lists_of(work)
+        hot = set(lists.heated)
         for jobs in work.readied:
             for job in jobs:
                 if job.queue in hot:
@@ -232,7 +234,7 @@ class ReadyCache:
                         best[job.queue] = place
         try:
             for queue, place in best.items():
-                await self.lists.offer(work.tx.lists_generation, queue, place)
+                await self.lists.offer(lists.lists_generation, queue, place)
         except FastPathFailed:
             self.failed()
 
@@ -332,11 +334,12 @@ class ReadyCache:
 
     def saw(self, work: UnitOfWork) -> None:
         """Hear of every commit: somebody may have given up the lists."""
-        if work.tx.generation >= self.generation:  # of two that were under way together, either may end first
-            self.engine.hot = work.tx.hot
-            self.lost = work.tx.lost
-        if work.tx.generation > self.generation:
-            self.generation = work.tx.generation
+        lists = lists_of(work)
+        if lists.generation >= self.generation:  # of two that were under way together, either may end first
+            self.engine.hot = lists.hot
+            self.lost = lists.lost
+        if lists.generation > self.generation:
+            self.generation = lists.generation
             for line in list(self._lines.values()):
                 self.forget(line)
             self.daemon.hurry(self.generation)

@@ -4,15 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.store.contract.store import Transaction
-
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
     from penstock.core.job import Job
     from penstock.core.queue import Queue
 
 
-class FastTransaction(Transaction, Protocol):
-    """What the fast path needs besides, of a store that has one: see ``engine.prefetch``."""
+class ReadyLists(Protocol):
+    """Ready lists of a shard, inside of a transaction: see ``engine/prefetch``."""
+
+    @property
+    def generation(self) -> int:
+        """Which generation of ready lists this is."""
+
+    @property
+    def hot(self) -> Mapping[int, int]:
+        """Numbers of the queues that had a ready list when it began, each with its epoch."""
+
+    @property
+    def lost(self) -> Collection[int]:
+        """Numbers of the queues whose ready list was lost when it began, and of which nothing may be handed out."""
+
+    @property
+    def heated(self) -> Sequence[int]:
+        """Numbers of those of its queues that have a ready list, or have lost theirs, once it is over."""
+
+    @property
+    def lists_generation(self) -> int:
+        """Which generation of ready lists ``heated`` is about."""
 
     async def hot_lock(self) -> bool:
         """Keep other transactions from announcing ready lists until this one ends; tell whether the shard has any list.
@@ -53,6 +73,10 @@ class FastTransaction(Transaction, Protocol):
 
         None before every server that lives has noted what it has handed out, or the generation was given up ``grace_ms`` ago.
         """
+
+
+class BufferLogs(Protocol):
+    """Up to where the logs of enqueue buffers are stored, inside of a transaction: see ``engine/buffer``."""
 
     async def wal_stored(self, wal: int) -> int:
         """Return up to which number a server's log is stored, and hold that; 0 for an unknown one."""

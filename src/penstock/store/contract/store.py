@@ -20,12 +20,13 @@ from penstock.store.contract.sharding import ShardingTransaction
 from penstock.store.contract.webhooks import WebhookReads, WebhookTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from penstock.core.clock import Clock
     from penstock.core.pool_shares import Shares
     from penstock.store.contract.journal import JournalBlock
+    from penstock.store.contract.ready_lists import BufferLogs, ReadyLists
     from penstock.store.contract.types import Capabilities, Horizon
 
 
@@ -66,27 +67,13 @@ class Transaction(
     async def clock_mark(self) -> None:
         """Write down how much time has been counted for leases, where only this server counts it."""
 
-    # Ready lists, which only some stores have: see FastTransaction.
+    @property
+    def ready_lists(self) -> ReadyLists | None:
+        """The ready lists of its shard; None if the store has none."""
 
     @property
-    def generation(self) -> int:
-        """Which generation of ready lists this is."""
-
-    @property
-    def hot(self) -> Mapping[int, int]:
-        """Numbers of the queues that had a ready list when it began, each with its epoch."""
-
-    @property
-    def lost(self) -> Collection[int]:
-        """Numbers of the queues whose ready list was lost when it began, and of which nothing may be handed out."""
-
-    @property
-    def heated(self) -> Sequence[int]:
-        """Numbers of those of its queues that have a ready list, or have lost theirs, once it is over."""
-
-    @property
-    def lists_generation(self) -> int:
-        """Which generation of ready lists ``heated`` is about."""
+    def buffer_logs(self) -> BufferLogs | None:
+        """How far the logs of enqueue buffers are stored; None if the store does not note it."""
 
 
 class Store(
