@@ -113,7 +113,7 @@ class Look(Command[None]):
 
 
 async def withdraw_ready(engine: Engine, work: UnitOfWork, jobs: Iterable[Job | None]) -> None:
-    """Somebody means jobs without having been given them: those that are on a ready list get their places in line back."""
+    """Remove jobs from their ready lists before they are changed by id. They get their old positions back."""
     if engine.fast is None:
         return
     aside: dict[int, list[Job]] = {}
@@ -143,7 +143,7 @@ async def prefetch(engine: Engine, work: UnitOfWork, commands: Sequence[Prefetch
 
 
 async def _announce(engine: Engine, work: UnitOfWork, queue: Queue) -> bool:
-    """Let everybody know that a queue has a ready list from now on; False if Redis fails."""
+    """Announce the ready list of a queue to all servers; False if Redis fails."""
     lists = lists_of(work)
     if not await lists.hot_lock() and not (engine.fast is not None and await engine.fast.begin_lists(lists.generation)):
         return False
@@ -194,7 +194,7 @@ async def take_back(_engine: Engine, work: UnitOfWork, commands: Sequence[TakeBa
 
 
 async def record_leases(_engine: Engine, work: UnitOfWork, commands: Sequence[RecordLeases]) -> None:
-    """Apply a batch of beginnings. Whoever has settled its job meanwhile is left alone."""
+    """Record a batch of leases. Jobs that were settled meanwhile are not changed."""
     await work.prefetch([handed.job_id for command in commands for handed in command.handed.values()])
     for command in commands:
         for token, handed in command.handed.items():
@@ -217,7 +217,7 @@ async def abandon(_engine: Engine, work: UnitOfWork, commands: Sequence[Abandon]
 
 
 async def reclaim(engine: Engine, work: UnitOfWork, commands: Sequence[Reclaim]) -> None:
-    """Release what nobody will hand out."""
+    """Release jobs of lost ready lists."""
     lists = lists_of(work)
     for command in commands:
         found = await lists.job_set_aside(work.steady_ms, limits.fast_grace_ms, limits.slice_jobs_max)

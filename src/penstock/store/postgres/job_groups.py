@@ -72,7 +72,7 @@ class PostgresJobGroups(JobGroupChanges):
         return {(row[0], row[1]): GroupLimits(*row[2:]) for row in map(tuple, found)}
 
     async def load(self, db: Connection, queue: int, group: str) -> GroupLimits | None:
-        """Return what was set of a group; None if nothing was. Nobody else changes it until the transaction ends."""
+        """Return the limits of a group; None if none were set. They are locked until the transaction ends."""
         return (await self._hold(db, [(queue, group)])).get((queue, group))
 
     async def save(self, db: Connection, groups: Sequence[tuple[Group, GroupLimits]]) -> None:
@@ -122,7 +122,7 @@ class PostgresGroupLimits(PostgresTransactionBase):
         for group, _ in groups:
             self._groups.touch(queue.number, group)
         self.queue_touch(queue)  # that its groups are limited must still be what its settings say
-        self._changed.add(queue.number)  # whoever waits there at another server may get a job now
+        self._changed.add(queue.number)  # claims that wait at another server may get a job now
 
     async def groups_limited(self, queue: Queue) -> int:
         await self._db.execute(LOCK, LOCK_QUEUE, queue.number)

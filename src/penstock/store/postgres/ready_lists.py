@@ -93,7 +93,7 @@ class PostgresReadyLists(PostgresTransactionBase):
         found = [row[0] for row in await self._db.fetch(_REMOVE_LOST)]
         if found:
             self.wrote = True
-            self._changed.update(found)  # whoever waits at one of them gets a job now
+            self._changed.update(found)  # claims that wait there may get a job now
         return found
 
     async def generation_noted(self, generation: int) -> None:

@@ -244,7 +244,7 @@ class PostgresStore(PostgresStoreReads):
         return [row[0] for row in found]
 
     async def _watched(self, *, writer: bool = False, quick: bool = False) -> Connection:
-        """Open a connection whose end is noticed at once, even if nobody is using it."""
+        """Open a connection whose end is detected at once, even while it is idle."""
         db = await connect(self._url, writer=writer, quick=quick, answer_ms=self._answer_ms)
 
         def ended(db: Any) -> None:
@@ -314,7 +314,7 @@ class PostgresStore(PostgresStoreReads):
             await self.catalog.look_further(db)
 
     async def _ask(self, ask: Callable[[Connection], Coroutine[Any, Any, Any]]) -> Any:
-        """Ask something that is answered at once. If it is not, the database is lost, and whoever waits for it is told."""
+        """Run a query that is answered at once. If it is not, the database counts as lost, and waiting callers fail."""
         async with self._asking:
             if self._pulse is None:
                 raise StorageFailed
@@ -339,7 +339,7 @@ class PostgresStore(PostgresStoreReads):
         return term
 
     async def quota_take(self, takes: Sequence[Take]) -> list[int]:
-        self.check_writable(grows=False)  # nobody should wait for a connection that cannot be made
+        self.check_writable(grows=False)  # fail at once instead of waiting for a connection that cannot be made
         return await self._quotas.take(takes)
 
     async def key_add(self, key: ApiKey, most: int) -> None:
@@ -352,7 +352,7 @@ class PostgresStore(PostgresStoreReads):
         return known
 
     async def _change_keys(self, change: Callable[[Connection], Awaitable[Any]]) -> Any:
-        """Change keys, on a connection for this once: it may have to wait for another server, which nobody else should."""
+        """Change keys, on a connection of its own: it may have to wait for another server."""
         db = await connect(self._url)
         try:
             return await change(db)
@@ -385,8 +385,8 @@ class PostgresStore(PostgresStoreReads):
         return PostgresTransaction(self, id_mark, alone=alone)
 
     async def begin(self, *, alone: bool) -> Connection:
-        """Hand out a connection that writes. ``alone``: nobody else has one until ``end`` or ``roll_back``."""
-        self.check_writable(grows=False)  # nobody should wait for somebody who tries to reach the database
+        """Return a connection for writing. ``alone``: there is no other one until ``end`` or ``roll_back``."""
+        self.check_writable(grows=False)  # fail at once instead of waiting until the database is reached
         await self._turns.take(alone=alone)
         if not self._idle or self._idle[-1].is_closed():
             self._turns.give_back()
@@ -480,15 +480,15 @@ class PostgresStore(PostgresStoreReads):
         return ours
 
     def lost(self, error: BaseException) -> None:
-        """Hear that a connection is of no use any more: nothing is written until ``heal`` has made new ones."""
+        """Record that a connection is lost: nothing is written until ``heal`` has made new ones."""
         if self._status.error is None and not isinstance(error, PenstockError):
             log.info("a connection to the database was lost", error=str(error) or type(error).__name__, shard=self.shard)
         self._trouble(f"the database cannot be reached: {reason_of(error)}", full=False)
         for writer in self._writers:
-            writer.terminate()  # whoever waits for its answer has waited long enough
+            writer.terminate()  # its callers have waited long enough
 
     def _no_room(self) -> StorageFull:
-        """Hear that a write found no room: for a new job, or, if those are refused already, for anything else."""
+        """Record that a write found no disk space: for a new job, or, if those are refused already, for any write."""
         if self._status.full:
             self._status.writable = False
             self._status.error, self._status.refusal = _NO_ROOM_AT_ALL, _REFUSE_ALL
@@ -498,7 +498,7 @@ class PostgresStore(PostgresStoreReads):
         return StorageFull(_REFUSE_JOBS)
 
     def worked(self) -> None:
-        """Hear that something was committed: if the database has no room left, there is some in pages that it had before."""
+        """Record a commit: if the database is full, there was space in pages that it had before."""
         if self._status.full and not self._status.writable:
             self._status.writable = True
             self._status.error, self._status.refusal = _NO_ROOM, _REFUSE_JOBS
@@ -550,7 +550,7 @@ _ID_FLOOR = """
 select greatest(coalesce((select max(id_mark) from (select id_mark from journal order by block desc limit 1000) as recent), 0),
                 coalesce((select max(id) from jobs), 0))
 """
-# Whoever holds the lead keeps it by asking again in time; a new holder is a new term.
+# The holder of the lead keeps it by renewing it in time; a new holder begins a new term.
 _LEAD = """
 insert into leases as l (name, holder, term, until) values ($1, $2, 1, coalesce($4, clock_ms()) + $3)
 on conflict (name) do update set holder = $2, until = excluded.until, term = l.term + (l.holder <> $2)::int

@@ -51,7 +51,7 @@ class PostgresStoreReads(CatalogReads[PostgresCatalog]):
         self._status.check(grows=grows)
 
     async def _read(self, read: Callable[[Connection], Awaitable[Any]]) -> Any:
-        self.check_writable(grows=False)  # nobody should wait for connections that cannot be made
+        self.check_writable(grows=False)  # fail at once instead of waiting for a connection that cannot be made
         if self._readers is None:
             raise StorageFailed
         try:

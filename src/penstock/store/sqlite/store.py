@@ -110,7 +110,7 @@ class SqliteStore(SqliteStoreReads):
         self._log_sync = LogSync(directory, self._log_path, clock, fdatasync)
         self._connected = False
         self._windows = Windows()
-        self._key_changes = 0  #: since it was opened: nobody else makes any
+        self._key_changes = 0  #: since it was opened: no other process changes keys
         self.when_moved: list[Callable[[], None]] = []
         self._new_layout: Layout | None = None  #: what is written into a new file
         self._has_lost = False  #: events that were told may be gone, so that their numbers come again
@@ -445,7 +445,7 @@ class SqliteStore(SqliteStoreReads):
         self._log_sync.book_mark_sync(self._checkpoint_thread.submit)
 
     def committed(self, *, recount: bool, moved: bool) -> None:
-        """Hear from a transaction that it is committed."""
+        """Called by a transaction after its commit."""
         if self._status.full and not self._status.writable:
             self._room.worked()
         if moved:
@@ -455,7 +455,7 @@ class SqliteStore(SqliteStoreReads):
             self._count_quarantined()
 
     def rolled_back(self) -> None:
-        """Hear from a transaction that it was rolled back: what it said about the future may be wrong."""
+        """Called by a transaction after a rollback: the times in the horizon may be wrong."""
         with contextlib.suppress(apsw.Error):  # a disk that fails is noticed by the next write
             self.catalog.look_ahead(self._db)
 
@@ -501,7 +501,7 @@ class SqliteStore(SqliteStoreReads):
         self._status.check(grows=grows)
 
     async def heal(self) -> bool:
-        """Try to get out of trouble; True if the store takes writes again."""
+        """Try to recover from a failure. Returns whether the store accepts writes again."""
         if self._status.full:
             if self._room.regain():
                 self._recovered()
