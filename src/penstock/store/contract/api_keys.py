@@ -12,7 +12,7 @@ class ApiKeyStore(Protocol):
     """API keys. Each change is durable when the call returns."""
 
     async def key_add(self, key: ApiKey, most: int) -> None:
-        """Store a new API key, durably. At most ``most`` are kept; revoked and expired keys are removed first. Raises TooMany."""
+        """Store a new API key, durably. At most ``most`` are kept; revoked and expired keys go first. Raises TooMany."""
 
     async def key_revoke(self, key_id: str) -> bool:
         """Revoke an API key, durably. Returns whether there is such a key; revoking twice is allowed."""

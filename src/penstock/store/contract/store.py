@@ -104,7 +104,7 @@ class Store(
 
     @property
     def source(self) -> str:
-        """Address for other processes that read from it in bulk: ``sqlite:`` and a file, or a database URL. May hold a secret."""
+        """Address for other processes that read it in bulk: ``sqlite:`` and a file, or a database URL. May hold a secret."""
 
     @property
     def horizon(self) -> Horizon:
