@@ -234,7 +234,9 @@ class Batcher:
             self.vouched = self._store.journal_next
         if work.deferred:
             self._pending.put_first(work.deferred)
-        if self._signals.before_answers.subscribers and (work.tx.heated or work.reconfigured):
+        if self._signals.before_answers.subscribers and (
+            work.reconfigured or ((lists := work.tx.ready_lists) is not None and lists.heated)
+        ):
             await self._signals.before_answers.emit(work)
         self._announce(work)
         self._deliver(work, since)

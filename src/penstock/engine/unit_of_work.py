@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue, QueueKey
     from penstock.engine.command import AnyCommand, JobRef
     from penstock.engine.stats import Histogram
-    from penstock.store.contract import FastTransaction, Transaction
+    from penstock.store.contract import Transaction
 
 #: What is left of a payload that is not kept: JSON, since every door has to be able to show it.
 _NOTHING: Final = Payload(b"null", None)
@@ -82,13 +82,6 @@ class UnitOfWork:
         self._born: list[tuple[Job, Payload]] = []
         self._needs: list[Dependency] = []
         self._events: list[Event] = []
-
-    @property
-    def fast_tx(self) -> FastTransaction:
-        """The operations of the transaction for ready lists and logs of enqueue buffers. Only for stores that have them."""
-        fast = self.tx.fast
-        assert fast is not None, "the store has no ready lists"
-        return fast
 
     def serial(self) -> int:
         """Return a fresh id, place in line or lease token; each is greater than all before."""

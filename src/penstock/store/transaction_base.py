@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic
 
 from penstock.core.errors import QueueMoving
@@ -10,23 +9,18 @@ from penstock.core.queue import Standing
 from penstock.store.catalog import C, Tally, as_counts, empty_tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.core.events import Event
     from penstock.core.queue import Move, Queue, QueueKey, QueueSettings, StateCounts
     from penstock.core.sharding import Layout
-    from penstock.store.contract import FastTransaction
+    from penstock.store.contract import BufferLogs, ReadyLists
 
 
 class TransactionBase(Generic[C]):
     """Base of the transactions of stores. What it changes in the catalog at once is undone by ``_take_back``."""
 
     _catalog: C
-    generation = 0
-    hot: Mapping[int, int] = MappingProxyType({})
-    lost: Collection[int] = ()
-    heated: Sequence[int] = ()
-    lists_generation = 0
 
     def __init__(self) -> None:
         self._events: list[Event] = []
@@ -37,6 +31,14 @@ class TransactionBase(Generic[C]):
 
     async def clock_mark(self) -> None:
         """Nothing to do, unless a store says otherwise."""
+
+    @property
+    def ready_lists(self) -> ReadyLists | None:
+        return None
+
+    @property
+    def buffer_logs(self) -> BufferLogs | None:
+        return None
 
     def _take_back(self) -> None:
         """Make the catalog what it was before."""
@@ -56,10 +58,6 @@ class TransactionBase(Generic[C]):
 
     def queue_touch(self, queue: Queue) -> None:
         self._tally(queue.number)
-
-    @property
-    def fast(self) -> FastTransaction | None:
-        return None
 
     def queue_find(self, key: QueueKey) -> Queue | None:
         return self._catalog.by_key.get(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -28,7 +29,7 @@ from penstock.engine.jobs.settle import LEASE_GONE, LeaseRef
 from penstock.engine.jobs.update import MoveJob
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
     from penstock.core.job import Job, Payload
     from penstock.core.lifecycle import Arrow
@@ -56,6 +57,10 @@ class JobsDoor:
     def namespaced(*routes: Route) -> list[Route]:
         """Return routes that are about one namespace."""
         return [route._replace(namespaced=True) for route in routes]
+
+    def bound(self, table: Iterable[Route]) -> list[Route]:
+        """Return the routes of a table of this class, about one namespace, with this object's methods as handlers."""
+        return self.namespaced(*(route._replace(handler=MethodType(route.handler, self)) for route in table))
 
     def partial(self) -> list[str] | msgspec.UnsetType:
         """Say of a list over all shards which of them could not be asked."""

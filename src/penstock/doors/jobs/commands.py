@@ -117,67 +117,74 @@ CLEAR_LOGS = BodyReader(ClearLogsFields)
 AUTH = BodyReader(AuthFields)
 
 
-def job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
-    """Return the commands about jobs."""
+class JobCommands:
+    """The commands about jobs that differ from the routes of the HTTP API."""
 
-    async def move_to_wait(call: CommandCall, id: str) -> replies.Ok:
+    def __init__(self, jobs: JobHandlers) -> None:
+        self._jobs = jobs
+
+    async def move_to_wait(self, call: CommandCall, id: str) -> replies.Ok:
         """Make a job ready from wherever it is, as long as it has not completed."""
-        job, _ = await jobs.job(call, id)
+        job, _ = await self._jobs.job(call, id)
         if job.state == State.ACTIVE:
             token = j.TOKEN.parse(await call.body()).token
-            await jobs.settle(Release(call.session.namespace, (hold(id, token),)), id, j.NOT_ACTIVE)
+            await self._jobs.settle(Release(call.session.namespace, (hold(id, token),)), id, j.NOT_ACTIVE)
         elif job.state != State.WAITING:
             refusal = f"Cannot move job from state '{STATE_NAMES[job.state]}' to waiting"
-            await jobs.move(call, id, Arrow.REVIVE if job.state == State.DEAD else Arrow.PROMOTE, refusal)
+            await self._jobs.move(call, id, Arrow.REVIVE if job.state == State.DEAD else Arrow.PROMOTE, refusal)
         return replies.Ok()
 
-    async def move_to_delayed(call: CommandCall, id: str) -> replies.Ok:
+    async def move_to_delayed(self, call: CommandCall, id: str) -> replies.Ok:
         """Put a job off: one that is active, or one that waits already, as bunqueue's clients ask for."""
         try:
-            return await jobs.move_to_delayed(call, id)
+            return await self._jobs.move_to_delayed(call, id)
         except Refused:
             with contextlib.suppress(Refused):
-                return await jobs.change_delay(call, id)
+                return await self._jobs.change_delay(call, id)
             raise
 
-    async def get_logs(call: CommandCall, id: str) -> replies.LogsReply:
+    async def get_logs(self, call: CommandCall, id: str) -> replies.LogsReply:
         which = LOGS.parse(await call.body())
-        reply = await jobs.get_logs(call, id)
+        reply = await self._jobs.get_logs(call, id)
         reply.data.logs = reply.data.logs[which.start : which.end + 1 or None]
         return reply
 
-    async def clear_logs(call: CommandCall, id: str) -> replies.Ok:
+    async def clear_logs(self, call: CommandCall, id: str) -> replies.Ok:
         which = CLEAR_LOGS.parse(await call.body())
-        await jobs.engine.run(ClearLog(call.session.namespace, job_ref(id), which.keep_logs))
+        await self._jobs.engine.run(ClearLog(call.session.namespace, job_ref(id), which.keep_logs))
         return replies.Ok()
 
-    async def pull(call: CommandCall, queue: str) -> replies.PulledReply | replies.NothingReply:
+    async def pull(self, call: CommandCall, queue: str) -> replies.PulledReply | replies.NothingReply:
         _check_detach(call)
-        await ask_for_groups(jobs, call, queue, PULL)
-        return await jobs.pull(call, queue)
+        await ask_for_groups(self._jobs, call, queue, PULL)
+        return await self._jobs.pull(call, queue)
 
-    async def pull_batch(call: CommandCall, queue: str) -> replies.PulledBatchReply:
+    async def pull_batch(self, call: CommandCall, queue: str) -> replies.PulledBatchReply:
         _check_detach(call)
-        await ask_for_groups(jobs, call, queue, PULL_BATCH)
-        return await jobs.pull_batch(call, queue)
+        await ask_for_groups(self._jobs, call, queue, PULL_BATCH)
+        return await self._jobs.pull_batch(call, queue)
 
-    async def ack_batch(call: CommandCall) -> replies.BatchReply:
+    async def ack_batch(self, call: CommandCall) -> replies.BatchReply:
         """Acknowledge several jobs, without those whose results have no JSON."""
         results: Any = call.message.get("results")
         unfit = {at: each.reason for at, each in enumerate(results) if type(each) is Unfit} if type(results) is list else {}
         for at in unfit:
             results[at] = None
-        return await jobs.ack_each(call, unfit)
+        return await self._jobs.ack_each(call, unfit)
 
+
+def job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
+    """Return the commands about jobs."""
+    own = JobCommands(jobs)
     return {
         # Producers.
         "PUSH": CommandEntry(jobs.push, j.PUSH, QUEUE),
         "PUSHB": CommandEntry(jobs.push_bulk, j.BULK, QUEUE),
         # Workers.
-        "PULL": CommandEntry(pull, PULL, QUEUE, takes=True),
-        "PULLB": CommandEntry(pull_batch, PULL_BATCH, QUEUE, takes=True),
+        "PULL": CommandEntry(own.pull, PULL, QUEUE, takes=True),
+        "PULLB": CommandEntry(own.pull_batch, PULL_BATCH, QUEUE, takes=True),
         "ACK": CommandEntry(jobs.ack, j.ACK, ID, settles=True),
-        "ACKB": CommandEntry(ack_batch, j.ACK_BATCH, settles=True),
+        "ACKB": CommandEntry(own.ack_batch, j.ACK_BATCH, settles=True),
         "FAIL": CommandEntry(jobs.fail, j.FAIL, ID, settles=True),
         "Progress": CommandEntry(jobs.report_progress, j.PROGRESS, ID),
         "JobHeartbeat": CommandEntry(jobs.heartbeat, j.HEARTBEAT, ID),
@@ -192,14 +199,14 @@ def job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
         "Cancel": CommandEntry(jobs.cancel, None, ID, settles=True),
         "ChangePriority": CommandEntry(jobs.change_priority, j.PRIORITY, ID),
         "Promote": CommandEntry(jobs.promote, None, ID),
-        "MoveToDelayed": CommandEntry(move_to_delayed, j.POSTPONE, ID, settles=True),
+        "MoveToDelayed": CommandEntry(own.move_to_delayed, j.POSTPONE, ID, settles=True),
         "ChangeDelay": CommandEntry(jobs.change_delay, j.DELAY, ID),
-        "MoveToWait": CommandEntry(move_to_wait, j.TOKEN, ID, settles=True),
+        "MoveToWait": CommandEntry(own.move_to_wait, j.TOKEN, ID, settles=True),
         "Discard": CommandEntry(jobs.discard, j.TOKEN, ID, settles=True),
         # Logs.
         "AddLog": CommandEntry(jobs.add_log, j.LOG, ID),
-        "GetLogs": CommandEntry(get_logs, LOGS, ID),
-        "ClearLogs": CommandEntry(clear_logs, CLEAR_LOGS, ID),
+        "GetLogs": CommandEntry(own.get_logs, LOGS, ID),
+        "ClearLogs": CommandEntry(own.clear_logs, CLEAR_LOGS, ID),
     }
 
 

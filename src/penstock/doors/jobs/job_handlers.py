@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Raw
@@ -113,6 +113,14 @@ def _new_jobs(bodies: list[requests.PushBody]) -> Steps[list[NewJob]]:
 
 def _is_large(raw: Raw) -> bool:
     return len(memoryview(raw)) > limits.small_body_bytes
+
+
+_REQUIRED: Final[dict[str, Any]] = {"body_required": True}
+_PUSHED: Final[dict[str, Any]] = {"body_required": True, "warned": True}
+
+
+def _route(method: str, path: str, handler: Any, summary: str, reply: Any, **more: Any) -> Route:
+    return Route(method, path, handler, summary, "Jobs", reply, **more)
 
 
 class JobHandlers(JobsDoor):
@@ -377,131 +385,85 @@ class JobHandlers(JobsDoor):
         await self.engine.run(ClearLog(self.namespace(req), job_ref(id)))
         return replies.Ok()
 
+    TABLE: Final = (
+        _route("POST", "/queues/{queue}/jobs", push, "Push a job", replies.IdReply, body=PUSH, **_PUSHED),
+        _route("POST", "/queues/{queue}/jobs/bulk", push_bulk, "Push jobs in bulk", replies.IdsReply, body=BULK, **_PUSHED),
+        _route("GET", "/queues/{queue}/jobs", pull, "Pull a job", (replies.PulledReply, replies.NothingReply), query=PULL),
+        _route(
+            "POST",
+            "/queues/{queue}/jobs/pull-batch",
+            pull_batch,
+            "Pull jobs in batch",
+            replies.PulledBatchReply,
+            body=PULL_BATCH,
+            **_REQUIRED,
+        ),
+        _route(
+            "POST",
+            "/jobs/stop-waiting",
+            stop_waiting,
+            "End pulls that wait",
+            replies.CountReply,
+            body=STOP_WAITING,
+            **_REQUIRED,
+        ),
+        _route("GET", "/jobs/{id}", get, "Get job by ID", replies.JobReply),
+        _route("GET", "/jobs/custom/{id}", get, "Get job by custom ID", replies.JobReply),
+        _route("DELETE", "/jobs/{id}", cancel, "Cancel a job", replies.Ok),
+        _route("POST", "/jobs/{id}/ack", ack, "Acknowledge a job", replies.Ok, body=ACK),
+        _route("POST", "/jobs/ack-batch", ack_batch, "Acknowledge batch", replies.BatchReply, body=ACK_BATCH, **_REQUIRED),
+        _route("POST", "/jobs/{id}/fail", fail, "Fail a job", replies.Ok, body=FAIL),
+        _route("GET", "/jobs/{id}/state", get_state, "Get job state", replies.StateReply),
+        _route("GET", "/jobs/{id}/result", get_result, "Get job result", (replies.ResultReply, replies.NoResultReply)),
+        _route("GET", "/jobs/{id}/progress", get_progress, "Get progress", replies.ProgressReply),
+        _route("POST", "/jobs/{id}/progress", report_progress, "Update progress", replies.Ok, body=PROGRESS, **_REQUIRED),
+        _route("PUT", "/jobs/{id}/data", update_data, "Update job data", replies.Ok, body=DATA, **_REQUIRED),
+        _route("PUT", "/jobs/{id}/priority", change_priority, "Change priority", replies.Ok, body=PRIORITY, **_REQUIRED),
+        _route("POST", "/jobs/{id}/promote", promote, "Promote delayed job", replies.Ok),
+        _route("POST", "/jobs/{id}/move-to-wait", promote, "Move to waiting", replies.Ok),
+        _route(
+            "POST", "/jobs/{id}/move-to-delayed", move_to_delayed, "Move to delayed", replies.Ok, body=POSTPONE, **_REQUIRED
+        ),
+        _route("PUT", "/jobs/{id}/delay", change_delay, "Change delay", replies.Ok, body=DELAY, **_REQUIRED),
+        _route("POST", "/jobs/{id}/discard", discard, "Discard to DLQ", replies.Ok, body=TOKEN),
+        _route(
+            "POST", "/jobs/{id}/wait", wait, "Wait for completion", (replies.CompletedReply, replies.WaitReply), body=WAIT
+        ),
+        _route("POST", "/jobs/{id}/heartbeat", heartbeat, "Job heartbeat", replies.AliveReply, body=HEARTBEAT),
+        _route(
+            "POST",
+            "/jobs/heartbeat-batch",
+            heartbeat_batch,
+            "Job heartbeat batch",
+            replies.AliveBatchReply,
+            body=HEARTBEAT_BATCH,
+            **_REQUIRED,
+        ),
+        _route(
+            "POST",
+            "/jobs/release-batch",
+            release_batch,
+            "Give back jobs that were not begun",
+            replies.BatchReply,
+            body=RELEASE_BATCH,
+            **_REQUIRED,
+        ),
+        _route("POST", "/jobs/{id}/extend-lock", extend_lock, "Extend lock", replies.Ok, body=EXTEND, **_REQUIRED),
+        _route(
+            "POST",
+            "/jobs/extend-locks",
+            extend_locks,
+            "Extend locks batch",
+            replies.CountReply,
+            body=EXTEND_BATCH,
+            **_REQUIRED,
+        ),
+        _route("GET", "/jobs/{id}/children", get_children, "Get children values", replies.ChildrenReply, query=CHILDREN),
+        _route("GET", "/jobs/{id}/logs", get_logs, "Get logs", replies.LogsReply),
+        _route("POST", "/jobs/{id}/logs", add_log, "Add log", replies.AddedReply, body=LOG, **_REQUIRED),
+        _route("DELETE", "/jobs/{id}/logs", clear_logs, "Clear logs", replies.Ok),
+    )
+
     def routes(self) -> list[Route]:
         """Return what this part of the contract answers."""
-
-        def route(method: str, path: str, handler: Any, summary: str, reply: Any, **more: Any) -> Route:
-            return Route(method, path, handler, summary, "Jobs", reply, **more)
-
-        required: dict[str, Any] = {"body_required": True}
-        pushed = required | {"warned": True}
-        return self.namespaced(
-            route("POST", "/queues/{queue}/jobs", self.push, "Push a job", replies.IdReply, body=PUSH, **pushed),
-            route(
-                "POST",
-                "/queues/{queue}/jobs/bulk",
-                self.push_bulk,
-                "Push jobs in bulk",
-                replies.IdsReply,
-                body=BULK,
-                **pushed,
-            ),
-            route(
-                "GET",
-                "/queues/{queue}/jobs",
-                self.pull,
-                "Pull a job",
-                (replies.PulledReply, replies.NothingReply),
-                query=PULL,
-            ),
-            route(
-                "POST",
-                "/queues/{queue}/jobs/pull-batch",
-                self.pull_batch,
-                "Pull jobs in batch",
-                replies.PulledBatchReply,
-                body=PULL_BATCH,
-                **required,
-            ),
-            route(
-                "POST",
-                "/jobs/stop-waiting",
-                self.stop_waiting,
-                "End pulls that wait",
-                replies.CountReply,
-                body=STOP_WAITING,
-                **required,
-            ),
-            route("GET", "/jobs/{id}", self.get, "Get job by ID", replies.JobReply),
-            route("GET", "/jobs/custom/{id}", self.get, "Get job by custom ID", replies.JobReply),
-            route("DELETE", "/jobs/{id}", self.cancel, "Cancel a job", replies.Ok),
-            route("POST", "/jobs/{id}/ack", self.ack, "Acknowledge a job", replies.Ok, body=ACK),
-            route(
-                "POST",
-                "/jobs/ack-batch",
-                self.ack_batch,
-                "Acknowledge batch",
-                replies.BatchReply,
-                body=ACK_BATCH,
-                **required,
-            ),
-            route("POST", "/jobs/{id}/fail", self.fail, "Fail a job", replies.Ok, body=FAIL),
-            route("GET", "/jobs/{id}/state", self.get_state, "Get job state", replies.StateReply),
-            route(
-                "GET", "/jobs/{id}/result", self.get_result, "Get job result", (replies.ResultReply, replies.NoResultReply)
-            ),
-            route("GET", "/jobs/{id}/progress", self.get_progress, "Get progress", replies.ProgressReply),
-            route(
-                "POST", "/jobs/{id}/progress", self.report_progress, "Update progress", replies.Ok, body=PROGRESS, **required
-            ),
-            route("PUT", "/jobs/{id}/data", self.update_data, "Update job data", replies.Ok, body=DATA, **required),
-            route(
-                "PUT", "/jobs/{id}/priority", self.change_priority, "Change priority", replies.Ok, body=PRIORITY, **required
-            ),
-            route("POST", "/jobs/{id}/promote", self.promote, "Promote delayed job", replies.Ok),
-            route("POST", "/jobs/{id}/move-to-wait", self.promote, "Move to waiting", replies.Ok),
-            route(
-                "POST",
-                "/jobs/{id}/move-to-delayed",
-                self.move_to_delayed,
-                "Move to delayed",
-                replies.Ok,
-                body=POSTPONE,
-                **required,
-            ),
-            route("PUT", "/jobs/{id}/delay", self.change_delay, "Change delay", replies.Ok, body=DELAY, **required),
-            route("POST", "/jobs/{id}/discard", self.discard, "Discard to DLQ", replies.Ok, body=TOKEN),
-            route(
-                "POST",
-                "/jobs/{id}/wait",
-                self.wait,
-                "Wait for completion",
-                (replies.CompletedReply, replies.WaitReply),
-                body=WAIT,
-            ),
-            route("POST", "/jobs/{id}/heartbeat", self.heartbeat, "Job heartbeat", replies.AliveReply, body=HEARTBEAT),
-            route(
-                "POST",
-                "/jobs/heartbeat-batch",
-                self.heartbeat_batch,
-                "Job heartbeat batch",
-                replies.AliveBatchReply,
-                body=HEARTBEAT_BATCH,
-                **required,
-            ),
-            route(
-                "POST",
-                "/jobs/release-batch",
-                self.release_batch,
-                "Give back jobs that were not begun",
-                replies.BatchReply,
-                body=RELEASE_BATCH,
-                **required,
-            ),
-            route("POST", "/jobs/{id}/extend-lock", self.extend_lock, "Extend lock", replies.Ok, body=EXTEND, **required),
-            route(
-                "POST",
-                "/jobs/extend-locks",
-                self.extend_locks,
-                "Extend locks batch",
-                replies.CountReply,
-                body=EXTEND_BATCH,
-                **required,
-            ),
-            route(
-                "GET", "/jobs/{id}/children", self.get_children, "Get children values", replies.ChildrenReply, query=CHILDREN
-            ),
-            route("GET", "/jobs/{id}/logs", self.get_logs, "Get logs", replies.LogsReply),
-            route("POST", "/jobs/{id}/logs", self.add_log, "Add log", replies.AddedReply, body=LOG, **required),
-            route("DELETE", "/jobs/{id}/logs", self.clear_logs, "Clear logs", replies.Ok),
-        )
+        return self.bound(self.TABLE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -39,6 +39,12 @@ RATE_LIMIT = BodyReader(requests.RateLimitBody)
 STALL = BodyReader(requests.StallBody)
 DLQ = BodyReader(requests.DlqBody)
 MODE = BodyReader(requests.ModeBody)
+
+
+_QUEUE: Final = "/queues/{queue}"
+#: Tags of routes in the API reference.
+_DEAD, _LIMITS, _CONFIG = "DLQ", "Rate Limiting & Concurrency", "Configuration"
+_REQUIRED: Final[dict[str, Any]] = {"body_required": True}
 
 
 class QueueHandlers(JobsDoor):
@@ -275,67 +281,75 @@ class QueueHandlers(JobsDoor):
         await self.engine.run(command)
         return replies.Ok()
 
+    TABLE: Final = (
+        Route("GET", "/queues", list_queues, "List all queues", "Queues", replies.QueuesReply),
+        Route("GET", "/queues/summary", summary, "Counts of all queues", "Queues", listed=replies.QueueSummary),
+        Route("GET", f"{_QUEUE}/jobs/list", list_jobs, "List jobs by state", "Queues", replies.JobsReply, query=LIST),
+        Route("GET", f"{_QUEUE}/counts", counts, "Job counts per state", "Queues", replies.CountsReply),
+        Route("GET", f"{_QUEUE}/count", count, "Total job count", "Queues", replies.CountReply),
+        Route(
+            "GET", f"{_QUEUE}/priority-counts", priority_counts, "Counts per priority", "Queues", replies.PriorityCountsReply
+        ),
+        Route("GET", f"{_QUEUE}/paused", paused, "Check if paused", "Queues", replies.PausedReply),
+        Route("POST", f"{_QUEUE}/pause", pause, "Pause queue", "Queues", replies.Ok),
+        Route("POST", f"{_QUEUE}/resume", resume, "Resume queue", "Queues", replies.Ok),
+        Route("POST", f"{_QUEUE}/drain", drain, "Drain queue", "Queues", replies.CountReply),
+        Route("POST", f"{_QUEUE}/obliterate", obliterate, "Obliterate queue", "Queues", replies.Ok),
+        Route("POST", f"{_QUEUE}/clean", clean, "Clean old jobs", "Queues", replies.CleanReply, body=CLEAN),
+        Route(
+            "POST", f"{_QUEUE}/promote-jobs", promote_jobs, "Promote delayed jobs", "Queues", replies.CountReply, body=COUNT
+        ),
+        Route(
+            "POST",
+            f"{_QUEUE}/retry-completed",
+            retry_completed,
+            "Retry completed jobs",
+            "Queues",
+            replies.CountReply,
+            body=RETRY_COMPLETED,
+        ),
+        Route("GET", f"{_QUEUE}/dlq", list_dlq, "List DLQ jobs", _DEAD, replies.DeadJobsReply, query=DLQ_LIST),
+        Route("POST", f"{_QUEUE}/dlq/retry", retry_dlq, "Retry DLQ jobs", _DEAD, replies.CountReply, body=DLQ_RETRY),
+        Route("POST", f"{_QUEUE}/dlq/purge", purge_dlq, "Purge DLQ", _DEAD, replies.CountReply),
+        Route("GET", f"{_QUEUE}/rate-limit", get_rate_limit, "Get rate limit", _LIMITS, replies.LimitReply),
+        Route(
+            "PUT",
+            f"{_QUEUE}/rate-limit",
+            set_rate_limit,
+            "Set rate limit",
+            _LIMITS,
+            replies.Ok,
+            body=RATE_LIMIT,
+            **_REQUIRED,
+        ),
+        Route("DELETE", f"{_QUEUE}/rate-limit", clear_rate_limit, "Clear rate limit", _LIMITS, replies.Ok),
+        Route("GET", f"{_QUEUE}/concurrency", get_concurrency, "Get concurrency", _LIMITS, replies.LimitReply),
+        Route(
+            "PUT", f"{_QUEUE}/concurrency", set_concurrency, "Set concurrency", _LIMITS, replies.Ok, body=LIMIT, **_REQUIRED
+        ),
+        Route("DELETE", f"{_QUEUE}/concurrency", clear_concurrency, "Clear concurrency", _LIMITS, replies.Ok),
+        Route("GET", f"{_QUEUE}/stall-config", get_stall_config, "Stall detection config", _CONFIG, replies.StallReply),
+        Route(
+            "PUT",
+            f"{_QUEUE}/stall-config",
+            set_stall_config,
+            "Set stall detection config",
+            _CONFIG,
+            replies.Ok,
+            body=STALL,
+            **_REQUIRED,
+        ),
+        Route("GET", f"{_QUEUE}/mode", get_mode, "When pushes are answered", _CONFIG, replies.ModeReply),
+        Route(
+            "PUT", f"{_QUEUE}/mode", set_mode, "Set when pushes are answered", _CONFIG, replies.Ok, body=MODE, **_REQUIRED
+        ),
+        Route("GET", f"{_QUEUE}/dlq-config", get_dlq_config, "DLQ config", _CONFIG, replies.DlqReply),
+        Route("PUT", f"{_QUEUE}/dlq-config", set_dlq_config, "Set DLQ config", _CONFIG, replies.Ok, body=DLQ, **_REQUIRED),
+    )
+
     def routes(self) -> list[Route]:
         """Return what this part of the contract answers."""
-        dead, limit, config = "DLQ", "Rate Limiting & Concurrency", "Configuration"
-        ok, count = replies.Ok, replies.CountReply
-        required: dict[str, Any] = {"body_required": True}
-        q = "/queues/{queue}"
-        return self.namespaced(
-            Route("GET", "/queues", self.list_queues, "List all queues", "Queues", replies.QueuesReply),
-            Route("GET", "/queues/summary", self.summary, "Counts of all queues", "Queues", listed=replies.QueueSummary),
-            Route("GET", f"{q}/jobs/list", self.list_jobs, "List jobs by state", "Queues", replies.JobsReply, query=LIST),
-            Route("GET", f"{q}/counts", self.counts, "Job counts per state", "Queues", replies.CountsReply),
-            Route("GET", f"{q}/count", self.count, "Total job count", "Queues", count),
-            Route(
-                "GET",
-                f"{q}/priority-counts",
-                self.priority_counts,
-                "Counts per priority",
-                "Queues",
-                replies.PriorityCountsReply,
-            ),
-            Route("GET", f"{q}/paused", self.paused, "Check if paused", "Queues", replies.PausedReply),
-            Route("POST", f"{q}/pause", self.pause, "Pause queue", "Queues", ok),
-            Route("POST", f"{q}/resume", self.resume, "Resume queue", "Queues", ok),
-            Route("POST", f"{q}/drain", self.drain, "Drain queue", "Queues", count),
-            Route("POST", f"{q}/obliterate", self.obliterate, "Obliterate queue", "Queues", ok),
-            Route("POST", f"{q}/clean", self.clean, "Clean old jobs", "Queues", replies.CleanReply, body=CLEAN),
-            Route("POST", f"{q}/promote-jobs", self.promote_jobs, "Promote delayed jobs", "Queues", count, body=COUNT),
-            Route(
-                "POST",
-                f"{q}/retry-completed",
-                self.retry_completed,
-                "Retry completed jobs",
-                "Queues",
-                count,
-                body=RETRY_COMPLETED,
-            ),
-            Route("GET", f"{q}/dlq", self.list_dlq, "List DLQ jobs", dead, replies.DeadJobsReply, query=DLQ_LIST),
-            Route("POST", f"{q}/dlq/retry", self.retry_dlq, "Retry DLQ jobs", dead, count, body=DLQ_RETRY),
-            Route("POST", f"{q}/dlq/purge", self.purge_dlq, "Purge DLQ", dead, count),
-            Route("GET", f"{q}/rate-limit", self.get_rate_limit, "Get rate limit", limit, replies.LimitReply),
-            Route("PUT", f"{q}/rate-limit", self.set_rate_limit, "Set rate limit", limit, ok, body=RATE_LIMIT, **required),
-            Route("DELETE", f"{q}/rate-limit", self.clear_rate_limit, "Clear rate limit", limit, ok),
-            Route("GET", f"{q}/concurrency", self.get_concurrency, "Get concurrency", limit, replies.LimitReply),
-            Route("PUT", f"{q}/concurrency", self.set_concurrency, "Set concurrency", limit, ok, body=LIMIT, **required),
-            Route("DELETE", f"{q}/concurrency", self.clear_concurrency, "Clear concurrency", limit, ok),
-            Route("GET", f"{q}/stall-config", self.get_stall_config, "Stall detection config", config, replies.StallReply),
-            Route(
-                "PUT",
-                f"{q}/stall-config",
-                self.set_stall_config,
-                "Set stall detection config",
-                config,
-                ok,
-                body=STALL,
-                **required,
-            ),
-            Route("GET", f"{q}/mode", self.get_mode, "When pushes are answered", config, replies.ModeReply),
-            Route("PUT", f"{q}/mode", self.set_mode, "Set when pushes are answered", config, ok, body=MODE, **required),
-            Route("GET", f"{q}/dlq-config", self.get_dlq_config, "DLQ config", config, replies.DlqReply),
-            Route("PUT", f"{q}/dlq-config", self.set_dlq_config, "Set DLQ config", config, ok, body=DLQ, **required),
-        )
+        return self.bound(self.TABLE)
 
 
 def _cleaned(text: str | None) -> tuple[State, ...]:

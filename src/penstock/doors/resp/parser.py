@@ -100,11 +100,11 @@ class RespParser:
         self._at = 0
         self._chunks.clear()
 
-    def _read(self, commands: list[Command], count: int) -> None:  # noqa: C901, PLR0912, PLR0915 - one loop over all bytes
-        bounds, data, at = self.bounds, self._data, self._at
+    def _read(self, commands: list[Command], count: int) -> None:  # noqa: C901, PLR0912, PLR0915 - no call per word
+        data, at, size = self._data, self._at, len(self._data)
         words, left, room = self._words, self._left, self._room
-        size, find, length_of, blanks_at = len(data), data.find, _LENGTHS.get, _BLANKS.match
-        wanted = 1  # more than is here
+        args_max, bulk_bytes_max, find, length_of = self.bounds.args_max, self.bounds.bulk_bytes_max, data.find, _LENGTHS.get
+        wanted = 0  # bytes that the next word or line needs, more than is here; 0: that is not known, or there is nothing
         again, name, args = b"", b"", 0  # how the command before this one began: most pipelines repeat one
         while len(commands) < count:
             if not left:
@@ -114,52 +114,30 @@ class RespParser:
                     words, left, room = [name], args - 1, limits.body_bytes_max - len(name)
                     at += len(again)
                 elif data[at] != _ARRAY:
-                    end = find(b"\n", at)
-                    if (size if end < 0 else end) - at > bounds.line_bytes_max:
-                        raise ProtocolError("too big inline request")
-                    if end < 0:
-                        wanted = size - at + 1
-                        break
-                    words = split(data[at:end])
-                    at = end + 1
-                    if words:
-                        _check_line(words, bounds)
-                        commands.append(words)
-                    elif blanks := blanks_at(data, at):  # a million empty lines should take no time
-                        at = blanks.end()
-                    continue
+                    at, wanted = self._read_line(at, commands)
                 else:
                     end = find(_CRLF, at + 1, at + _HEADER_BYTES_MAX)
-                    if end < 0:
-                        if size - at >= _HEADER_BYTES_MAX:
-                            raise ProtocolError("too big mbulk count string")
-                        wanted = size - at + 1
-                        break
-                    number = length_of(data[at + 1 : end], -1)
-                    if number < 0:
-                        number = _number(data[at + 1 : end], "invalid multibulk length")
-                    if number > bounds.args_max:
-                        raise ProtocolError(f"{bounds.whose} multibulk length")
-                    at = end + 2
-                    if number <= 0:  # an empty command is none
-                        continue
-                    words, left, room = [], number, limits.body_bytes_max
+                    left, room = length_of(data[at + 1 : end], 0) if end >= 0 else 0, limits.body_bytes_max
+                    if not 0 < left <= args_max:
+                        left, wanted = self._read_header(at, end)
+                    at, words = at if wanted else end + 2, []
+                if wanted:
+                    break
+                if not left and not words:  # a line, or an empty command
+                    continue
             while left:
                 if at < size and data[at] != _BULK:
                     raise ProtocolError(f"expected '$', got {_shown(data[at])}")
                 end = find(_CRLF, at, at + _HEADER_BYTES_MAX)
                 if end < 0:
-                    if size - at >= _HEADER_BYTES_MAX:
-                        raise ProtocolError("too big bulk count string")
-                    wanted = size - at + 1
+                    wanted = _wanted(size - at, "too big bulk count string")
                     break
                 length = length_of(data[at + 1 : end], -1)
                 if length < 0:
                     length = _number(data[at + 1 : end], "invalid bulk length")
-                if not 0 <= length <= bounds.bulk_bytes_max:
-                    raise ProtocolError(f"{bounds.whose} bulk length")
-                if length > room:
-                    raise ProtocolError("too big request")
+                if not 0 <= length <= bulk_bytes_max or length > room:
+                    fits = 0 <= length <= bulk_bytes_max
+                    raise ProtocolError("too big request" if fits else f"{self.bounds.whose} bulk length")
                 stop = end + 2 + length
                 if stop + 2 > size:
                     wanted = stop + 2 - at
@@ -178,11 +156,44 @@ class RespParser:
                 again = b"*%d\r\n$%d\r\n%b\r\n" % (args, len(name), name)
             words = []
         self._words, self._left, self._room = words, left, room
-        if at >= size:
+        self._keep(at, (wanted or 1) if len(commands) < count else 0)
+
+    def _read_header(self, at: int, end: int) -> tuple[int, int]:
+        """Read how many words an array has, when it is no usual number. Returns it, and the bytes wanted if it is incomplete.
+
+        ``end``: where the line ends; below 0: it is not here. None are 0, and so are less than none.
+        """
+        if end < 0:
+            return 0, _wanted(len(self._data) - at, "too big mbulk count string")
+        number = _number(self._data[at + 1 : end], "invalid multibulk length")
+        if number > self.bounds.args_max:
+            raise ProtocolError(f"{self.bounds.whose} multibulk length")
+        return max(number, 0), 0
+
+    def _read_line(self, at: int, commands: list[Command]) -> tuple[int, int]:
+        """Read a command that is a line of words. Returns where it ends, and the bytes wanted if it is incomplete."""
+        data, size = self._data, len(self._data)
+        end = data.find(b"\n", at)
+        if (size if end < 0 else end) - at > self.bounds.line_bytes_max:
+            raise ProtocolError("too big inline request")
+        if end < 0:
+            return at, size - at + 1
+        words = split(data[at:end])
+        at = end + 1
+        if words:
+            _check_line(words, self.bounds)
+            commands.append(words)
+        elif blanks := _BLANKS.match(data, at):  # a million empty lines should take no time
+            at = blanks.end()
+        return at, 0
+
+    def _keep(self, at: int, wanted: int) -> None:
+        """Keep what is here from a place on."""
+        if at >= len(self._data):
             self._data, self._at, self.kept = b"", 0, 0
         else:
-            self._at, self.kept = at, size - at
-        self._wanted = wanted if len(commands) < count else 0
+            self._at, self.kept = at, len(self._data) - at
+        self._wanted = wanted
 
 
 def _check_line(words: Command, bounds: Bounds) -> None:
@@ -190,6 +201,13 @@ def _check_line(words: Command, bounds: Bounds) -> None:
         raise ProtocolError(f"{bounds.whose} multibulk length")
     if is_http(words):
         raise ProtocolError("this is not an HTTP server", silent=True)
+
+
+def _wanted(here: int, problem: str) -> int:
+    """Return the bytes that a header needs of which ``here`` are here. Raises ProtocolError if it is too long."""
+    if here >= _HEADER_BYTES_MAX:
+        raise ProtocolError(problem)
+    return here + 1
 
 
 def _number(digits: bytes, problem: str) -> int:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
+    from penstock.store.contract import BufferLogs
     from penstock.store.enqueue_log import LogRecord
 
 
@@ -67,19 +68,26 @@ class StoreOwnRecords(Command[None]):
         self.promises = promises
 
 
+def _logs_of(work: UnitOfWork) -> BufferLogs:
+    logs = work.tx.buffer_logs
+    if logs is None:
+        raise RuntimeError("This store does not note how far the logs of enqueue buffers are stored.")
+    return logs
+
+
 async def store_own_records(_engine: EngineContext, work: UnitOfWork, commands: Sequence[StoreOwnRecords]) -> None:
     """Apply a batch of records of other shards."""
-    tx = work.fast_tx
+    logs = _logs_of(work)
     for command in commands:
         if _any_away(work, command.promises):
             work.refuse(command, QueueMoving())
             continue
-        before = await tx.wal_stored(command.wal)
+        before = await logs.wal_stored(command.wal)
         if command.number > before:
             for promise in command.promises:
                 await _keep_promise(work, promise)
             await work.flush()
-            await tx.wal_advance(command.wal, before, command.number)
+            await logs.wal_advance(command.wal, before, command.number)
         work.answer(command, None)
 
 
@@ -90,12 +98,12 @@ def _any_away(work: UnitOfWork, promises: Sequence[BufferedPush]) -> bool:
 
 async def store_records(_engine: EngineContext, work: UnitOfWork, commands: Sequence[StoreRecords]) -> None:
     """Apply a batch of records."""
-    tx = work.fast_tx
+    logs = _logs_of(work)
     for command in commands:
         if work.tx.away and any(_any_away(work, decode(record.body)) for record in command.records):
             work.refuse(command, QueueMoving())
             continue
-        stored = before = await tx.wal_stored(command.wal)
+        stored = before = await logs.wal_stored(command.wal)
         if command.is_all and command.records:
             stored = max(stored, command.records[0].number - 1)
         for number, body in command.records:
@@ -108,7 +116,7 @@ async def store_records(_engine: EngineContext, work: UnitOfWork, commands: Sequ
             stored = number
         if stored > before:
             await work.flush()
-            await tx.wal_advance(command.wal, before, stored)
+            await logs.wal_advance(command.wal, before, stored)
         work.answer(command, stored)
 
 

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from penstock.engine.context import EngineContext
     from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLease
     from penstock.engine.unit_of_work import UnitOfWork
+    from penstock.store.contract import ReadyLists
+
+
+def lists_of(work: UnitOfWork) -> ReadyLists:
+    """Return the ready lists of the store that a unit of work is about. Only a store that has them has a ready cache."""
+    lists = work.tx.ready_lists
+    if lists is None:
+        raise RuntimeError("This store has no ready lists.")
+    return lists
 
 
 def may_be_hot(settings: QueueSettings) -> bool:
@@ -108,7 +117,7 @@ class Look(Command[None]):
 
 
 async def withdraw_ready(engine: EngineContext, work: UnitOfWork, jobs: Iterable[Job | None]) -> None:
-    """Somebody means jobs without having been given them: those that are on a ready list get their places in line back."""
+    """Remove jobs from their ready lists before they are changed by id. They get their old positions back."""
     if engine.fast is None:
         return
     aside: dict[int, list[Job]] = {}
@@ -116,7 +125,7 @@ async def withdraw_ready(engine: EngineContext, work: UnitOfWork, jobs: Iterable
         if job is not None and job.state == State.ACTIVE and job.started_at is None and job.token not in engine.handed:
             aside.setdefault(job.queue, []).append(job)
     for queue, some in aside.items():
-        on_list = await engine.fast.pull_out(work.tx.generation, queue, some)
+        on_list = await engine.fast.pull_out(lists_of(work).generation, queue, some)
         for job in some:
             if job.id in on_list:
                 work.move(job, Arrow.RELEASE)
@@ -124,11 +133,12 @@ async def withdraw_ready(engine: EngineContext, work: UnitOfWork, jobs: Iterable
 
 async def prefetch(engine: EngineContext, work: UnitOfWork, commands: Sequence[Prefetch]) -> None:
     """Apply a batch of prefetches."""
+    lists = lists_of(work)
     for command in commands:
         queue = work.tx.queue_find(command.queue)
-        found = SetAside([], work.tx.generation, None)
+        found = SetAside([], lists.generation, None)
         if queue is not None:
-            epoch = work.tx.hot.get(queue.number)
+            epoch = lists.hot.get(queue.number)
             if epoch is not None:
                 found = await _set_aside(work, command, queue, epoch)
             elif may_be_hot(queue.settings):
@@ -137,17 +147,17 @@ async def prefetch(engine: EngineContext, work: UnitOfWork, commands: Sequence[P
 
 
 async def _announce(engine: EngineContext, work: UnitOfWork, queue: Queue) -> bool:
-    """Let everybody know that a queue has a ready list from now on; False if Redis fails."""
-    tx = work.fast_tx
-    if not await tx.hot_lock() and not (engine.fast is not None and await engine.fast.begin_lists(work.tx.generation)):
+    """Announce the ready list of a queue to all servers; False if Redis fails."""
+    lists = lists_of(work)
+    if not await lists.hot_lock() and not (engine.fast is not None and await engine.fast.begin_lists(lists.generation)):
         return False
-    await tx.hot_add(queue)
+    await lists.hot_add(queue)
     return True
 
 
 async def _set_aside(work: UnitOfWork, command: Prefetch, queue: Queue, epoch: int) -> SetAside:
     """Lease the best jobs for a ready list that was announced before this transaction."""
-    tx = work.fast_tx
+    lists = lists_of(work)
     jobs: list[Delivery] = []
     await work.flush()
     if may_be_hot(queue.settings):
@@ -159,11 +169,11 @@ async def _set_aside(work: UnitOfWork, command: Prefetch, queue: Queue, epoch: i
                 jobs.append(Delivery(job, payload))
     if jobs:
         work.lease_all([job for job, _ in jobs], Arrow.PREFETCH, command.lease_ms)
-        return SetAside(jobs, work.tx.generation, await tx.hot_fill(queue.number, epoch))
+        return SetAside(jobs, lists.generation, await lists.hot_fill(queue.number, epoch))
     if not command.is_empty:
-        return SetAside([], work.tx.generation, epoch)
-    await tx.hot_remove(queue.number, epoch)
-    return SetAside([], work.tx.generation, None)
+        return SetAside([], lists.generation, epoch)
+    await lists.hot_remove(queue.number, epoch)
+    return SetAside([], lists.generation, None)
 
 
 async def _still_here(work: UnitOfWork, job_id: int) -> Job | None:
@@ -183,12 +193,12 @@ async def take_back(_engine: EngineContext, work: UnitOfWork, commands: Sequence
             if job is not None and job.state == State.ACTIVE and job.token == token and job.started_at is None:
                 work.move(job, Arrow.RELEASE)
         if command.queue_number is not None and command.epoch is not None:
-            await work.fast_tx.hot_remove(command.queue_number, command.epoch)
+            await lists_of(work).hot_remove(command.queue_number, command.epoch)
         work.answer(command, None)
 
 
 async def record_leases(_engine: EngineContext, work: UnitOfWork, commands: Sequence[RecordLeases]) -> None:
-    """Apply a batch of beginnings. Whoever has settled its job meanwhile is left alone."""
+    """Record a batch of leases. Jobs that were settled meanwhile are not changed."""
     await work.prefetch([handed.job_id for command in commands for handed in command.handed.values()])
     for command in commands:
         for token, handed in command.handed.items():
@@ -204,20 +214,22 @@ async def record_leases(_engine: EngineContext, work: UnitOfWork, commands: Sequ
 
 async def abandon(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Abandon]) -> None:
     """Give up a generation, once."""
+    lists = lists_of(work)
     for command in commands:
-        given_up = bool(work.tx.hot) and await work.fast_tx.abandon(command.generation)
+        given_up = bool(lists.hot) and await lists.abandon(command.generation)
         work.answer(command, given_up)
 
 
 async def reclaim(engine: EngineContext, work: UnitOfWork, commands: Sequence[Reclaim]) -> None:
-    """Release what nobody will hand out."""
+    """Release jobs of lost ready lists."""
+    lists = lists_of(work)
     for command in commands:
-        found = await work.fast_tx.job_set_aside(work.steady_ms, limits.fast_grace_ms, limits.slice_jobs_max)
+        found = await lists.job_set_aside(work.steady_ms, limits.fast_grace_ms, limits.slice_jobs_max)
         for each in found:
             work.move(work.track(each), Arrow.RELEASE)
-        if work.tx.lost:
+        if lists.lost:
             await work.flush()
-            for number in await work.fast_tx.lost_remove():
+            for number in await lists.lost_remove():
                 key = work.tx.queue_by_number(number).key
                 work.after_commit.append(partial(engine.room.nudge_at, key, work.steady_ms))
         work.answer(command, len(found))
@@ -226,7 +238,7 @@ async def reclaim(engine: EngineContext, work: UnitOfWork, commands: Sequence[Re
 async def noted(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Noted]) -> None:
     """Let the others know that they need not wait for this server."""
     for command in commands:
-        await work.fast_tx.generation_noted(command.generation)
+        await lists_of(work).generation_noted(command.generation)
         work.answer(command, None)
 
 

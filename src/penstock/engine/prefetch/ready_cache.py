@@ -15,7 +15,7 @@ from penstock.core.errors import FastPathFailed, PenstockError
 from penstock.core.ids import random_name
 from penstock.engine.jobs.claim import Claim, lease_ms_of
 from penstock.engine.prefetch.claim_queue import ClaimQueue
-from penstock.engine.prefetch.commands import Abandon, Look, TakeBack, may_be_hot
+from penstock.engine.prefetch.commands import Abandon, Look, TakeBack, lists_of, may_be_hot
 from penstock.engine.prefetch.lease_recorder import LeaseRecorder
 from penstock.engine.prefetch.recovery import Recovery
 from penstock.store.redis.ready_lists import place_of
@@ -93,11 +93,12 @@ class ReadyCache:
 
         The store serves no claim as long as a job that was on a list comes before the others.
         """
-        return queue.number in work.tx.hot or queue.number in work.tx.lost
+        lists = lists_of(work)
+        return queue.number in lists.hot or queue.number in lists.lost
 
     def serve(self, work: UnitOfWork, queue: Queue, newcomers: Sequence[Claim]) -> None:
         """Take over the claims of such a queue, once the work is committed."""
-        take_over = self._recovery.hold if queue.number in work.tx.lost else self._take_over
+        take_over = self._recovery.hold if queue.number in lists_of(work).lost else self._take_over
         work.after_commit.append(partial(take_over, queue, list(newcomers)))
 
     def _take_over(self, queue: Queue, newcomers: list[Claim]) -> None:
@@ -150,8 +151,9 @@ class ReadyCache:
 
     def warm(self, work: UnitOfWork, queue: Queue, claimed: int) -> None:
         """Count jobs that were claimed from the database; a queue that gives many and has more gets a ready list."""
-        if queue.number not in work.tx.hot:
-            work.fast_tx.claims_unlisted(queue.number)
+        lists = lists_of(work)
+        if queue.number not in lists.hot:
+            lists.claims_unlisted(queue.number)
         if claimed > limits.fast_batch_jobs_max:
             self._heat.pop(queue.key, None)
             return
@@ -221,7 +223,8 @@ class ReadyCache:
         for key in work.reconfigured:  # from the answer on, it may be paused, or limited
             await self.clear(key, soon=True)  # this holds up the very lane in which it is done
         best: dict[int, str] = {}
-        hot = set(work.tx.heated)
+        lists = lists_of(work)
+        hot = set(lists.heated)
         for jobs in work.readied:
             for job in jobs:
                 if job.queue in hot:
@@ -230,7 +233,7 @@ class ReadyCache:
                         best[job.queue] = place
         try:
             for queue, place in best.items():
-                await self.lists.offer(work.tx.lists_generation, queue, place)
+                await self.lists.offer(lists.lists_generation, queue, place)
         except FastPathFailed:
             self.failed()
 
@@ -335,11 +338,12 @@ class ReadyCache:
 
     def saw(self, work: UnitOfWork) -> None:
         """Hear of every commit: somebody may have given up the lists."""
-        if work.tx.generation >= self.generation:  # of two that were under way together, either may end first
-            self.engine.hot = work.tx.hot
-            self.lost = work.tx.lost
-        if work.tx.generation > self.generation:
-            self.generation = work.tx.generation
+        lists = lists_of(work)
+        if lists.generation >= self.generation:  # of two that were under way together, either may end first
+            self.engine.hot = lists.hot
+            self.lost = lists.lost
+        if lists.generation > self.generation:
+            self.generation = lists.generation
             for line in list(self._lines.values()):
                 self.forget(line)
             self.daemon.hurry(self.generation)

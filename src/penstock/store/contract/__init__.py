@@ -19,13 +19,13 @@ from penstock.store.contract.job_data import LogEntry
 from penstock.store.contract.jobs import FinishedMinutes, Page, Place, Selection
 from penstock.store.contract.journal import Follower, JournalBlock, JournalPage
 from penstock.store.contract.queue_moves import Parcel, Whereabouts
-from penstock.store.contract.ready_lists import FastTransaction
+from penstock.store.contract.ready_lists import BufferLogs, ReadyLists
 from penstock.store.contract.store import Store, Transaction
 from penstock.store.contract.types import Capabilities, Horizon
 
 __all__ = [
+    "BufferLogs",
     "Capabilities",
-    "FastTransaction",
     "FinishedMinutes",
     "Follower",
     "Horizon",
@@ -35,6 +35,7 @@ __all__ = [
     "Page",
     "Parcel",
     "Place",
+    "ReadyLists",
     "Search",
     "Selection",
     "Store",

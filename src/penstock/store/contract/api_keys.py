@@ -9,16 +9,16 @@ if TYPE_CHECKING:
 
 
 class ApiKeyStore(Protocol):
-    """Kept API keys. Each change is durable when the call returns."""
+    """API keys. Each change is durable when the call returns."""
 
     async def key_add(self, key: ApiKey, most: int) -> None:
-        """Keep a new API key, durably. Of ``most`` that there may be, the ones that are over make room. Raises TooMany."""
+        """Store a new API key, durably. At most ``most`` are kept; revoked and expired keys go first. Raises TooMany."""
 
     async def key_revoke(self, key_id: str) -> bool:
-        """Have an API key be no longer good, durably; tell whether there is such a key. Revoking twice is fine."""
+        """Revoke an API key, durably. Returns whether there is such a key; revoking twice is allowed."""
 
     async def key_list(self) -> tuple[int, list[ApiKey]]:
-        """Read all API keys, those that are over too, oldest first, and the number of changes that made them so."""
+        """Read all API keys, oldest first, also revoked and expired ones, and the number of changes so far."""
 
     async def key_revision(self) -> int:
         """Read how many changes of API keys there were, by all servers."""

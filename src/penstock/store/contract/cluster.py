@@ -24,7 +24,7 @@ class ClusterStore(Protocol):
     servers: int  #: how many use it, this one included, as it was when ``keep_node`` was last called
 
     async def keep_node(self) -> None:
-        """Show the other servers that this one lives, and that its ``node`` is taken."""
+        """Renew this server's entry, so that other servers know that it runs and do not use its ``node``."""
 
     async def lead(self, name: str, for_ms: int) -> int | None:
         """Take or renew the lead in something that one server at a time should do; None if another one has it.
@@ -36,5 +36,5 @@ class ClusterStore(Protocol):
         """Count jobs against quotas, in order: each take as a whole or, if its quota has no room, not at all.
 
         Returns for each 0, or how many ms until there is room. What is counted is common to all servers that use the store. It
-        is not part of any transaction, and need not survive a crash of the store. Raises StorageFailed if nobody can count.
+        is not part of any transaction, and need not survive a crash of the store. Raises StorageFailed if counting fails.
         """

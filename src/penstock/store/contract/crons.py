@@ -40,7 +40,7 @@ class CronTransaction(Protocol):
     async def cron_data_load(self, crons: Sequence[CronRecord]) -> dict[int, bytes]:
         """Read what the jobs of some crons carry, by the number of the cron.
 
-        Fewer when they reach ``claim_batch_bytes_max``; the horizon then says that there is more to do at once.
+        Fewer when they reach ``claim_batch_bytes_max``; the horizon then has the rest as due now.
         """
 
 

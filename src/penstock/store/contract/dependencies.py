@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DependencyTransaction(Protocol):
-    """Dependencies (``need_``) and ends (``end_``). While an end is kept, the horizon says so."""
+    """Dependencies (``need_``) and ends (``end_``). While ends are kept, ``Horizon.unfollowed`` is set."""
 
     async def need_add(self, needs: Sequence[Dependency]) -> None:
         """Write new dependencies."""
@@ -58,7 +58,7 @@ class DependencyTransaction(Protocol):
         """Write the ``after`` of an end that is kept."""
 
     async def end_remove(self, serials: Sequence[int]) -> None:
-        """Forget ends."""
+        """Delete ends."""
 
 
 class DependencyReads(Protocol):

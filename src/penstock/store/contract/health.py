@@ -10,19 +10,19 @@ from penstock.core.errors import StorageFailed, StorageFull
 
 
 class StoreStatus(msgspec.Struct):
-    """How the store is doing, for health checks and metrics."""
+    """The state of the store, for health checks and metrics."""
 
     writable: bool = True
     full: bool = False
     error: str | None = None
-    since_ms: int | None = None  #: wall clock when it stopped being fine
+    since_ms: int | None = None  #: wall clock, ms: since when it has failed
     quarantined: int = 0
-    refusal: str | None = None  #: what to answer while it is full, where the usual text would not be true
+    refusal: str | None = None  #: the error text while it is full, if the usual one does not apply
     reserve_bytes: int | None = None  #: held for acknowledgements on a full disk; None where there is no such reserve
-    reserve_short: bool = False  #: it is smaller than the settings say
+    reserve_short: bool = False  #: the reserve is smaller than configured
 
     def check(self, *, grows: bool) -> None:
-        """Raise StorageFull or StorageFailed if no write can be taken; ``grows`` = it would need more room."""
+        """Raise StorageFull or StorageFailed if no write is accepted. ``grows``: the write needs more disk space."""
         if self.error is not None and not self.full:
             raise StorageFailed(f"Storage failed ({self.error}): nothing was stored. The server retries by itself.")
         if grows and self.full:
@@ -35,23 +35,23 @@ class StoreHealth(Protocol):
     async def sync(self) -> None:
         """Return once everything committed before the call survives a power cut.
 
-        Raises OutcomeUnknown if the disk would not have it, and takes no further writes until healed.
+        Raises OutcomeUnknown if the disk fails. No write is accepted then until ``heal`` succeeds.
         """
 
     async def heal(self) -> bool:
-        """Try to get out of trouble; True if the store takes writes again."""
+        """Try to recover from a failure. Returns whether the store accepts writes again."""
 
     async def close(self) -> None:
-        """Make everything durable and let go of the store."""
+        """Make everything durable and close the store."""
 
     def status(self) -> StoreStatus:
-        """Tell how the store is doing, from memory."""
+        """Return the state of the store, from memory."""
 
     def down(self) -> list[str]:
-        """Tell what cannot be reached right now, so that lists and sums may lack something."""
+        """Return the shards that cannot be reached now. Lists and sums are without them."""
 
     def size_bytes(self) -> int:
         """Return what the store takes up on disk."""
 
     def check_writable(self, *, grows: bool) -> None:
-        """Raise StorageFull or StorageFailed if the store cannot take a write; ``grows`` = it would need more room."""
+        """Raise StorageFull or StorageFailed if no write is accepted. ``grows``: the write needs more disk space."""

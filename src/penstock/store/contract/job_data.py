@@ -30,13 +30,13 @@ class JobDataTransaction(Protocol):
         """Read the payloads of jobs, by id. Unknown ids are left out; a damaged job is quarantined."""
 
     async def result_save(self, results: Iterable[tuple[int, bytes]]) -> None:
-        """Keep what workers answered, by job."""
+        """Write the results of jobs, by job."""
 
     async def result_remove(self, ids: Iterable[int]) -> None:
-        """Forget what workers answered."""
+        """Delete the results of jobs."""
 
     async def result_load(self, job_id: int) -> bytes | None:
-        """Read what a worker answered."""
+        """Read the result of a job."""
 
     async def log_append(self, job_id: int, entry: LogEntry, keep: int) -> None:
         """Add a line to a job's log and drop the oldest beyond ``keep``."""
@@ -52,10 +52,10 @@ class JobDataReads(Protocol):
     """Results and logs, outside of transactions."""
 
     async def result_get(self, job_id: int) -> bytes | None:
-        """Read what a worker answered."""
+        """Read the result of a job."""
 
     async def result_list(self, ids: Sequence[int]) -> dict[int, bytes]:
-        """Read what workers answered to some jobs, on its own connection; those without an answer are left out.
+        """Read the results of some jobs, on its own connection; jobs without a result are left out.
 
         Raises InvalidInput if they are larger than ``list_bytes_max``.
         """

@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 
 
 class JobGroupTransaction(Protocol):
-    """Limits of groups, inside of a transaction. Only those of queues whose settings say ``limits_groups`` count."""
+    """Limits of groups, inside of a transaction. They apply only to queues whose settings have ``limits_groups``."""
 
     async def group_load(self, queue: Queue, group: str) -> GroupLimits | None:
-        """Return what was set of a group, held for this transaction; None if nothing was."""
+        """Return the limits of a group, locked for this transaction; None if none were set."""
 
     async def group_save(self, queue: Queue, groups: Sequence[tuple[str, GroupLimits]]) -> None:
-        """Write what is set of groups, and have ``job_ready`` go by it. Forgotten with the queue."""
+        """Write the limits of groups, which ``job_ready`` applies from then on. They are deleted with the queue."""
 
     async def groups_limited(self, queue: Queue) -> int:
-        """Count the groups of which something is set.
+        """Count the groups that have limits.
 
-        Until the end of the transaction nobody else adds one, provided that everybody asks this before they do.
+        No other transaction adds one until this one ends, because each must call this before it does.
         """
 
     async def group_page(self, queue: Queue, after: str, limit: int) -> list[tuple[str, GroupLimits]]:
-        """Read what was set of the groups whose names come after one, in order."""
+        """Read the limits of the groups whose names come after ``after``, in order."""
 
     async def group_reopen(self, queue: Queue, limit: int) -> int | None:
-        """Have ``job_ready`` look again at up to ``limit`` groups that time lets go on: their rate limit, or a hold.
+        """Reopen up to ``limit`` groups for ``job_ready`` whose rate limit or hold has ended.
 
-        Returns the steady moment from which it lets the next one; None if there is none.
+        Returns the steady time at which the next one reopens; None if there is none.
         """
 
 

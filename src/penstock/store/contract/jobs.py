@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Where a job stands among the jobs of its queue and state when they are gone through in order."""
+    """The position of a job among the jobs of its queue and state, in the order of a listing."""
 
     at: int  #: wall clock: when it finished, or is due; 0 for one that is waiting or active
     id: int
@@ -25,9 +25,9 @@ class Selection(NamedTuple):
     queue: Queue
     state: State
     limit: int
-    up_to_id: int  #: leave alone what was pushed later, or was taken by a worker and came back since
+    up_to_id: int  #: leave out what was pushed later, or was claimed and returned since
     before_ms: int | None = None  #: only jobs pushed (or, if finished, finished) before this wall-clock time
-    after: Place = Place(0, 0)  #: only jobs behind this place
+    after: Place = Place(0, 0)  #: only jobs after this place
 
 
 class Page(NamedTuple):
@@ -41,7 +41,7 @@ class Page(NamedTuple):
         None  #: of the waiting jobs, only those with a priority above 0, or only the others; None: all
     )
     descending: bool = False  #: the other way round
-    shared: bool = False  #: a thread that reads it pauses now and then, so that the event loop gets on
+    shared: bool = False  #: the reading thread pauses now and then, so that the event loop can run
 
 
 class FinishedMinutes(NamedTuple):
@@ -85,14 +85,14 @@ class JobTransaction(Protocol):
     async def job_find_unique(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
         """Read the live (waiting, delayed, active or waiting-children) jobs that hold unique keys, by queue and key.
 
-        Held like ``job_load``. Keys that nobody holds are left out.
+        Locked like ``job_load``. Keys that no job holds are left out.
         """
 
     async def job_ready(self, queue: Queue, limit: int, *, bodies: bool = True) -> list[tuple[Job, Payload]]:
         """Read the next waiting jobs in order of priority, then position, held for this transaction.
 
         Of one group never more than its limit leaves free; a group at its limit is passed over. Fewer than ``limit`` when
-        their payloads reach ``claim_batch_bytes_max``. ``bodies``: False if nobody will look at the payloads.
+        their payloads reach ``claim_batch_bytes_max``. ``bodies``: False if the payloads are not needed.
         """
 
     async def job_due(self, now_ms: int, limit: int) -> list[Job]:
@@ -127,7 +127,7 @@ class JobReads(Protocol):
         """Find the ids of jobs by their producers' own ids. Unknown ones are left out."""
 
     async def job_select(self, selection: Selection) -> list[Place]:
-        """Find a bounded choice of jobs, on its own connection. They may have moved on when somebody loads them."""
+        """Find a bounded choice of jobs, on its own connection. Their states may have changed when they are loaded."""
 
     async def job_page(self, page: Page) -> list[Delivery]:
         """Read a page of a listing, on its own connection."""
@@ -135,7 +135,7 @@ class JobReads(Protocol):
     async def job_fetch(self, ids: Sequence[int]) -> list[Delivery]:
         """Read some jobs with their payloads, on its own connection. Unknown and damaged ones are left out.
 
-        What comes after ``claim_batch_bytes_max`` is left out, too: whoever asked asks again for the rest.
+        What comes after ``claim_batch_bytes_max`` is left out, too: the caller asks again for the rest.
         """
 
     async def head_list(self, ids: Sequence[int]) -> list[Job]:

@@ -20,7 +20,7 @@ class JournalBlock(msgspec.Struct, frozen=True):
     events: Sequence[Sequence[Any]]  #: see ``core.events``: kind, queue, job, custom id, and the fields of the kind
     queues: dict[int, tuple[str, str]]  #: namespace and name of every queue the events mention
     shard: int = 0
-    around: tuple[str, str] = ("", "")  #: what to put around the number of an event to say where a reader of all shards is
+    around: tuple[str, str] = ("", "")  #: prefix and suffix of an event's number in the position of a reader of all shards
 
 
 class JournalPage(msgspec.Struct, frozen=True):
@@ -37,10 +37,10 @@ class JournalPage(msgspec.Struct, frozen=True):
 
 
 class Follower(Protocol):
-    """Hears of what other servers have committed to the same store, in order and each once."""
+    """Called with what other servers have committed to the same store, in order and each once."""
 
     def __call__(self, blocks: Sequence[JournalBlock], ready: set[int], *, webhooks: bool) -> None:
-        """Take note of some blocks.
+        """Receive some blocks.
 
         ``ready``: the numbers of queues in which something may have become claimable. ``webhooks``: they were changed.
         """
@@ -53,7 +53,7 @@ class JournalTransaction(Protocol):
         """Add events to the journal of this commit, in order."""
 
     async def journal_trim(self, before_ms: int, bytes_max: int, limit: int) -> int:
-        """Drop up to ``limit`` of the oldest blocks that are too old or too much; return how many went."""
+        """Delete up to ``limit`` of the oldest blocks that are too old or exceed ``bytes_max``. Returns how many."""
 
 
 class JournalReads(Protocol):
@@ -61,27 +61,27 @@ class JournalReads(Protocol):
 
     @property
     def history(self) -> History:
-        """Which history the journal tells: numbers of events mean the same only within one."""
+        """The identity of the journal: event numbers can be compared only within one history."""
 
     @property
     def journal_next(self) -> int:
         """The number the next event of the journal will get."""
 
     async def journal_end(self) -> int:
-        """Look up the number the next event will get, also after what other servers have just written."""
+        """Read the number that the next event will get, after what other servers have just written."""
 
     async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
         """Read up to ``limit`` blocks of the journal, from the one that holds the given number on."""
 
     async def journal_first(self) -> int | None:
-        """Look up the number of the oldest event that is kept; None if none is."""
+        """Read the number of the oldest event that is kept; None if there is none."""
 
     async def journal_page(self, seq: int, namespace: str, bytes_max: int) -> JournalPage:
-        """Read the journal as one namespace sees it, from the block that holds the given number on.
+        """Read the events of one namespace, from the block that has the given number on.
 
         A page ends after ``bytes_max`` bytes of the namespace's events, or after ``limits.replay_read_bytes`` of all that was
-        read, or ``limits.replay_blocks`` blocks. What other namespaces did is not decoded.
+        read, or ``limits.replay_blocks`` blocks. The events of other namespaces are not decoded.
         """
 
     def follow(self, listener: Follower) -> None:
-        """Call back with what other servers commit. Never called by a store that is not shared."""
+        """Call ``listener`` with what other servers commit. A store that is not shared never calls it."""

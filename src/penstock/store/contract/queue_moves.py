@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Whereabouts(NamedTuple):
-    """Where a job is: in which queue, and how that stands here."""
+    """The queue of a job, and the state of that queue's move here."""
 
     standing: Standing
     queue: QueueKey
 
 
 class Parcel(NamedTuple):
-    """A job with all that belongs to it, on its way to another shard."""
+    """A job with all that belongs to it, moving to another shard."""
 
     job: Job
     payload: Payload
@@ -36,48 +36,48 @@ class QueueMoveTransaction(Protocol):
 
     @property
     def away(self) -> Mapping[int, Queue]:
-        """Queues whose numbers jobs here may have, but that are not served here: on their way, or gone. Usually none."""
+        """Queues that jobs here may belong to, but that are not served here: they are moving, or were moved. Usually none."""
 
     @property
     def layout(self) -> Layout | None:
-        """Which of how many shards this is; None if nobody has said yet."""
+        """The number of this shard, and how many there are; None if that is not stored yet."""
 
     def queue_away(self, key: QueueKey) -> Queue | None:
         """Return a queue that is known here and not served here."""
 
     async def queue_arrive(self, key: QueueKey, settings: QueueSettings, created_at: int | None, move: Move) -> Queue:
-        """Make a queue that is not here yet."""
+        """Create a queue that is moving here."""
 
     async def queue_move(self, queue: Queue, move: Move) -> None:
-        """Write where a queue stands in its way. Raises RowChanged if it does not stand where it was read any more."""
+        """Write the step of a queue's move. Raises RowChanged if it is not the step that was read."""
 
     async def queue_count(self, queue: Queue) -> StateCounts:
         """Count the jobs of a queue, one by one."""
 
     async def queue_tied(self, queue: Queue) -> bool:
-        """Tell whether a job of a queue needs one of another queue that lives, or the other way round."""
+        """Return whether a job of a queue needs an unfinished job of another queue, or the other way round."""
 
     async def queue_clear(self, queue: Queue, limit: int) -> int:
-        """Delete up to ``limit`` jobs of a queue with all that belongs to them, telling nobody; return how many."""
+        """Delete up to ``limit`` jobs of a queue with all that belongs to them, without events. Returns how many."""
 
     async def queues_forget(self) -> None:
-        """Forget all queues that are gone."""
+        """Delete all queues that were moved away."""
 
     async def layout_save(self, layout: Layout) -> None:
-        """Write which of how many shards this is. Raises RowChanged if it is not what was read any more."""
+        """Write the number of this shard, and how many there are. Raises RowChanged if it is not what was read."""
 
     async def job_known(self, ids: Sequence[int]) -> set[int]:
-        """Return which of some jobs are here, whatever the standing of their queues."""
+        """Return which of some jobs are in this store, also if their queues are moving."""
 
 
 class QueueMoveReads(Protocol):
     """Moves of queues, outside of transactions."""
 
-    when_moved: list[Callable[[], None]]  #: called when a queue, or the layout, is not what it was: see ``Standing``
+    when_moved: list[Callable[[], None]]  #: called after a queue or the layout has changed: see ``Standing``
 
     @property
     def layout(self) -> Layout | None:
-        """Which of how many shards it is, as far as is known here; None if it is new, or was never reached."""
+        """The number of this shard, and how many there are, as known here; None if it is new, or was never reached."""
 
     @property
     def away(self) -> Mapping[int, Queue]:
@@ -87,10 +87,10 @@ class QueueMoveReads(Protocol):
         """Return a queue that is known here and not served here."""
 
     async def layout_begin(self, layout: Layout) -> None:
-        """Say which of how many shards a new store is, now or once it can be reached. Raises StoreIncompatible."""
+        """Write the number of a new shard, and how many there are, now or once it can be reached. Raises StoreIncompatible."""
 
     async def layout_look(self) -> None:
-        """Look whether another server has said by now which of how many shards a new store is."""
+        """Read whether another server has written by now which shard a new store is."""
 
     async def stores_known(self) -> list[int]:
         """Return how many stores each server knows that uses this one and lives."""
@@ -102,4 +102,4 @@ class QueueMoveReads(Protocol):
         """
 
     async def job_places(self, ids: Sequence[int]) -> dict[int, Whereabouts]:
-        """Find out which of some jobs are here, in which queues, and how it stands with those."""
+        """Find which of some jobs are in this store, in which queues, and the state of the moves of these queues."""

@@ -22,13 +22,13 @@ class QueueTransaction(Protocol):
         """
 
     def queue_touch(self, queue: Queue) -> None:
-        """Have it checked at the end that nobody has changed a queue meanwhile, though no job of it is written."""
+        """Check at the commit that no other transaction has changed a queue, although no job of it is written."""
 
     async def queue_save(self, queue: Queue, settings: QueueSettings, created_at: int | None) -> None:
         """Replace a queue's settings and creation time, in the store and in the object."""
 
     async def queue_remove(self, queue: Queue) -> None:
-        """Forget a queue that has no jobs."""
+        """Delete a queue that has no jobs."""
 
     def queue_by_number(self, number: int) -> Queue:
         """Return the queue that jobs refer to by this number."""
@@ -40,19 +40,20 @@ class QueueTransaction(Protocol):
         """Return how many jobs are in each state, including what this transaction has written."""
 
     async def is_empty(self, queue: Queue) -> bool:
-        """Tell whether a queue has no jobs, exactly."""
+        """Return whether a queue has no jobs, exactly."""
 
     async def count_active(self, queue: Queue) -> int:
-        """Return how many jobs of a queue are active, exactly, and until the end of the transaction nobody else adds one.
+        """Return how many jobs of a queue are active, exactly.
 
-        Provided that everybody asks this before they claim, which they do for a queue with a concurrency limit.
+        No other transaction adds one until this one ends, because each must call this before it claims from a queue that has a
+        concurrency limit.
         """
 
     async def bucket_load(self, queue: Queue) -> tuple[float, int] | None:
-        """Read how many jobs a rate limit had left, and when (steady ms); held like ``count_active``. None: not used yet."""
+        """Read how many jobs a rate limit had left, and when (steady ms); locked like ``count_active``. None: not used yet."""
 
     async def bucket_save(self, queue: Queue, tokens: float, at_ms: int) -> None:
-        """Write how many jobs a rate limit has left. Forgotten with the limit or the queue."""
+        """Write how many jobs a rate limit has left. Deleted with the limit or the queue."""
 
 
 class QueueReads(Protocol):

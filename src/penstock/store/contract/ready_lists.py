@@ -5,15 +5,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
     from penstock.core.job import Job
     from penstock.core.queue import Queue
 
 
-class FastTransaction(Protocol):
-    """The operations of a transaction for ready lists and logs of enqueue buffers: see ``Transaction.fast``."""
+class ReadyLists(Protocol):
+    """Ready lists of a shard, inside of a transaction: see ``engine/prefetch``."""
+
+    @property
+    def generation(self) -> int:
+        """Which generation of ready lists this is."""
+
+    @property
+    def hot(self) -> Mapping[int, int]:
+        """Numbers of the queues that had a ready list when it began, each with its epoch."""
+
+    @property
+    def lost(self) -> Collection[int]:
+        """Numbers of the queues whose ready list was lost when it began. Their jobs must not be handed out."""
+
+    @property
+    def heated(self) -> Sequence[int]:
+        """After the commit: the numbers of its queues that have a ready list, or have lost theirs."""
+
+    @property
+    def lists_generation(self) -> int:
+        """Which generation of ready lists ``heated`` is about."""
 
     async def hot_lock(self) -> bool:
-        """Keep other transactions from announcing ready lists until this one ends; tell whether the shard has any list.
+        """Keep other transactions from announcing ready lists until this one ends. Returns whether the shard has any list.
 
         Raises RowChanged if this generation was given up since the transaction began.
         """
@@ -26,34 +48,38 @@ class FastTransaction(Protocol):
         """
 
     async def hot_fill(self, queue: int, epoch: int) -> int:
-        """Note that jobs are leased for a ready list, which has the given epoch; return its new epoch.
+        """Write that jobs are leased for a ready list of the given epoch. Returns its new epoch.
 
         Raises RowChanged if the list was removed since the transaction began, or its generation was given up.
         """
 
     def claims_unlisted(self, queue: int) -> None:
-        """Jobs of a queue are claimed that has no ready list: the commit raises RowChanged if it has one by then."""
+        """Jobs are claimed from a queue without a ready list: the commit raises RowChanged if it has one by then."""
 
     async def hot_remove(self, queue: int, epoch: int) -> None:
-        """Note that a ready list is gone, unless something was leased for it since the given epoch."""
+        """Delete a ready list, unless jobs were leased for it since the given epoch."""
 
     async def abandon(self, generation: int) -> bool:
-        """Begin a new generation, without any lists: those of the given one are lost. False if it is over already."""
+        """Begin a new generation, without any lists: those of the given one are lost. False if it has ended already."""
 
     async def lost_remove(self) -> list[int]:
-        """Note that everything that was on lost lists is back, where it is; return the numbers of these queues."""
+        """Delete the lost lists whose jobs are all ready again. Returns the numbers of these queues."""
 
     async def generation_noted(self, generation: int) -> None:
-        """Note that the store knows who has what this server has handed out in earlier generations."""
+        """Write that the leases which this server has handed out in earlier generations are stored."""
 
     async def job_set_aside(self, steady_ms: int, grace_ms: int, limit: int) -> list[Job]:
-        """Read active jobs that nobody has started, of lists that were lost; held like job_load.
+        """Read leased jobs of lists that were lost, which no worker has started; locked like ``job_load``.
 
-        None before every server that lives has noted what it has handed out, or the generation was given up ``grace_ms`` ago.
+        Empty until each running server has recorded the leases it handed out, or the generation was given up ``grace_ms`` ago.
         """
 
+
+class BufferLogs(Protocol):
+    """How far the logs of enqueue buffers are stored, inside of a transaction: see ``engine/buffer``."""
+
     async def wal_stored(self, wal: int) -> int:
-        """Return up to which number a server's log is stored, and hold that; 0 for an unknown one."""
+        """Return up to which number a server's log is stored, locked for this transaction; 0 for an unknown log."""
 
     async def wal_advance(self, wal: int, before: int, number: int) -> None:
-        """Note up to which number a server's log is stored. Raises RowChanged if somebody else has stored of it meanwhile."""
+        """Write up to which number a server's log is stored. Raises RowChanged if another server has stored a part of it."""

@@ -15,40 +15,40 @@ class ShardingTransaction(Protocol):
     """Relays (``relay_``), reservations of names (``name_``, see ``core/reservations.py``) and their tickets."""
 
     async def relay_ask(self, jobs: Sequence[int], shard: int, *, alive: bool) -> None:
-        """Note that a shard has asked just now to be told how jobs end. Asking again is fine.
+        """Record that a shard wants to know how jobs end. Repeating it is allowed.
 
-        ``alive``: they live, so how they ended before is not told any more: who asks now must not take it for the end to come.
+        ``alive``: the jobs have not ended, so an earlier end of theirs is not relayed any more: it is not the awaited one.
         """
 
     async def relay_asked(self, jobs: Sequence[int], shard: int) -> dict[int, int | None]:
-        """Return for which of some jobs a shard has asked, and how often it was told of their ends; None: no end yet."""
+        """Return which of some jobs a shard has asked for, and how often their ends were relayed to it; None: no end yet."""
 
     async def relay_end(self, ends: Sequence[tuple[JobEnd, int]]) -> None:
-        """Have the ends of jobs told to all shards that have asked, instead of any earlier end of theirs.
+        """Relay the ends of jobs to all shards that have asked, instead of any earlier end of theirs.
 
         Each with the id of a job that does not need it any more, or 0.
         """
 
     async def relay_shards(self) -> set[int]:
-        """Return the shards that are to be told something now."""
+        """Return the shards to which ends must be relayed now."""
 
     async def relay_due(self, shard: int, limit: int) -> list[Relay]:
-        """Read up to ``limit`` ends that a shard is to be told now. Fewer when they reach ``flow_bytes_batch_max``."""
+        """Read up to ``limit`` ends to relay to a shard now. Fewer when they reach ``flow_bytes_batch_max``."""
 
     async def relay_again(self, relays: Sequence[tuple[Relay, int]]) -> None:
-        """Note that ends were told, and are to be told again at a wall-clock time.
+        """Record that ends were relayed, and must be relayed again at a wall-clock time.
 
-        One that was replaced, or is not to be told any more, is left alone.
+        An end that was replaced, or must not be relayed any more, is not changed.
         """
 
     async def relay_done(self, relays: Sequence[Relay], *, keep: bool) -> None:
-        """Forget ends that were told; ``keep`` what was asked for, because there may be another one.
+        """Delete ends that were relayed. ``keep``: the requests stay, because there may be another end.
 
-        One that was replaced, or asked for again meanwhile, is left alone.
+        An end that was replaced, or requested again meanwhile, is not changed.
         """
 
     async def relay_forget(self, jobs: Sequence[int]) -> None:
-        """Forget who has asked about jobs that will not end any more. Ends that wait for being told still are."""
+        """Delete the requests for jobs that will not end any more. Ends that wait to be relayed stay."""
 
     async def name_load(self, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Reservation]:
         """Read reservations by namespace and name, and hold them for this transaction. Unknown ones are left out."""
@@ -60,13 +60,13 @@ class ShardingTransaction(Protocol):
         """Read up to ``limit`` reservations behind a namespace and name, in order."""
 
     async def name_remove(self, reservations: Sequence[Reservation]) -> None:
-        """Forget reservations. One that was given anew or renewed meanwhile is left alone."""
+        """Delete reservations. One that was made again or renewed meanwhile is not changed."""
 
     async def ticket_hold(self, tickets: Sequence[int]) -> set[int]:
-        """Return which tickets were withdrawn. Until the end of the transaction none is."""
+        """Return which tickets were withdrawn. No more are withdrawn until the transaction ends."""
 
     async def ticket_withdraw(self, tickets: Sequence[int]) -> None:
-        """Withdraw tickets. What others did by them is committed and seen, or will not happen."""
+        """Withdraw tickets. What other transactions did with them is committed and visible, or will be refused."""
 
     async def ticket_trim(self, before_ms: int, limit: int) -> None:
-        """Forget up to ``limit`` tickets that were withdrawn before a wall-clock time."""
+        """Delete up to ``limit`` tickets that were withdrawn before a wall-clock time."""

@@ -20,13 +20,13 @@ from penstock.store.contract.sharding import ShardingTransaction
 from penstock.store.contract.webhooks import WebhookReads, WebhookTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from penstock.core.clock import Clock
     from penstock.core.pool_shares import Shares
     from penstock.store.contract.journal import JournalBlock
-    from penstock.store.contract.ready_lists import FastTransaction
+    from penstock.store.contract.ready_lists import BufferLogs, ReadyLists
     from penstock.store.contract.types import Capabilities, Horizon
 
 
@@ -54,44 +54,26 @@ class Transaction(
 
     @property
     def freed(self) -> set[int]:
-        """Numbers of the queues in which a damaged job was put aside: somebody else may have its place now."""
+        """Numbers of the queues in which a damaged job was quarantined, so that another job may be claimed."""
 
     @property
     def wrote(self) -> bool:
-        """Tell, once it is over, whether anything was written."""
+        """After the end: whether anything was written."""
 
     @property
     def block(self) -> JournalBlock | None:
-        """What it put into the journal, once it is over."""
+        """After the commit: the block it added to the journal."""
 
     async def clock_mark(self) -> None:
-        """Write down how much time has been counted for leases, where only this server counts it."""
-
-    # Ready lists, which only some stores have.
+        """Store the clock of the leases, if only this server counts it."""
 
     @property
-    def fast(self) -> FastTransaction | None:
-        """The operations for ready lists and logs of enqueue buffers; None: the store has none of them."""
+    def ready_lists(self) -> ReadyLists | None:
+        """The ready lists of its shard; None if the store has none."""
 
     @property
-    def generation(self) -> int:
-        """Which generation of ready lists this is."""
-
-    @property
-    def hot(self) -> Mapping[int, int]:
-        """Numbers of the queues that had a ready list when it began, each with its epoch."""
-
-    @property
-    def lost(self) -> Collection[int]:
-        """Numbers of the queues whose ready list was lost when it began, and of which nothing may be handed out."""
-
-    @property
-    def heated(self) -> Sequence[int]:
-        """Numbers of those of its queues that have a ready list, or have lost theirs, once it is over."""
-
-    @property
-    def lists_generation(self) -> int:
-        """Which generation of ready lists ``heated`` is about."""
+    def buffer_logs(self) -> BufferLogs | None:
+        """How far the logs of enqueue buffers are stored; None if the store does not note it."""
 
 
 class Store(
@@ -110,7 +92,7 @@ class Store(
     StoreHealth,
     Protocol,
 ):
-    """A place where jobs are safe."""
+    """Keeps jobs durably."""
 
     capabilities: Capabilities
     shard: int  #: its number among the shards, part of every id
@@ -118,27 +100,27 @@ class Store(
 
     @property
     def clock(self) -> Clock:
-        """What everything in it is timed by."""
+        """The clock of all times in the store."""
 
     @property
     def source(self) -> str:
-        """Where another process finds it, to read from it in bulk: ``sqlite:`` and a file, or a database. May hold a secret."""
+        """Address for other processes that read it in bulk: ``sqlite:`` and a file, or a database URL. May hold a secret."""
 
     @property
     def horizon(self) -> Horizon:
-        """When something falls due next."""
+        """The next moments at which something is due."""
 
     @property
     def id_floor(self) -> int:
-        """The highest id this store has ever seen: new ones must be above it."""
+        """The highest id that was ever used in this store: new ones must be above it."""
 
     def transaction(self, id_mark: Callable[[], int], *, alone: bool = True) -> AbstractAsyncContextManager[Transaction]:
-        """Begin a transaction. ``id_mark`` tells at its end the highest id handed out so far, kept for the next start.
+        """Begin a transaction. ``id_mark`` returns the highest id used so far; it is stored at the commit, for the next start.
 
-        ``alone``: no other transaction of this server is under way meanwhile. Without it, changes of queues and webhooks may be
+        ``alone``: this server has no other open transaction meanwhile. Without it, changes of queues and webhooks may be
         refused with RowChanged.
         """
 
     @property
     def journals(self) -> Sequence[Store]:
-        """The parts that have a journal each."""
+        """The stores that have a journal each: itself, or all shards."""

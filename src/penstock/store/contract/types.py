@@ -1,4 +1,4 @@
-"""What a store is able to do, and when it has work next."""
+"""The capabilities of a store, and the next moments at which it has work."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class WebhookTransaction(Protocol):
         """Write webhooks, new ones and changed ones."""
 
     async def webhook_remove(self, ids: Sequence[int]) -> None:
-        """Forget webhooks. Unknown ids are left alone."""
+        """Delete webhooks. Unknown ids are ignored."""
 
 
 class WebhookReads(Protocol):

@@ -33,7 +33,7 @@ NEXT: Final = "select min(next_run) from crons where next_run > $1"
 INSERT: Final = (
     "insert into crons (namespace, name, plan, next_run, executions, data) values ($1, $2, $3, $4, $5, $6) returning number"
 )
-# A tick that was read is what a write expects: if somebody else has moved it, nothing is written.
+# A write expects the tick that was read: if it has changed since, nothing is written.
 UPDATE: Final = (
     "update crons c set plan = u.plan, next_run = u.next_run, executions = u.executions"
     " from unnest($1::int[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[])"

@@ -6,35 +6,31 @@ go by the same room. A queue whose settings say that no group is limited costs n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from penstock.core.group_limits import NOT_LIMITED, ROOM_DEFAULT, GroupLimits
+from penstock.core.group_limits import ROOM_DEFAULT, GroupLimits
+from penstock.store.job_groups import FIELDS, Group, JobGroupChanges, limits_after
 from penstock.store.postgres.schema import LOCK_QUEUE
 from penstock.store.postgres.transaction_base import LOCK, PostgresTransactionBase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from asyncpg import Connection
 
-    from penstock.core.queue import Queue, QueueSettings
+    from penstock.core.queue import Queue
 
-#: Number of its queue, and name.
-Group = tuple[int, str]
-
-_NAMES: Final = GroupLimits.__struct_fields__
-_FIELDS: Final = ", ".join(_NAMES)
 _PUT_RIGHT = "select put_right($1::int[], $2::text[], $3::bigint[], $4::bigint[])"
-_HOLD = f"select queue, group_id, {_FIELDS} from hold_groups($1::int[], $2::text[])"  # noqa: S608
+_HOLD = f"select queue, group_id, {FIELDS} from hold_groups($1::int[], $2::text[])"  # noqa: S608
 _SAVE = f"""
-insert into groups (queue, group_id, {_FIELDS}, reopens_at)
+insert into groups (queue, group_id, {FIELDS}, reopens_at)
 select * from unnest($1::int[], $2::text[], $3::boolean[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
   $9::bigint[], $10::bigint[])
 on conflict (queue, group_id) do update set
-  {", ".join(f"{name} = excluded.{name}" for name in (*_NAMES, "reopens_at"))}
+  {", ".join(f"{name} = excluded.{name}" for name in (*GroupLimits.__struct_fields__, "reopens_at"))}
 """  # noqa: S608
 _REMOVE = "delete from groups t using unnest($1::int[], $2::text[]) as u (q, g) where t.queue = u.q and t.group_id = u.g"
-_PAGE = f"select group_id, {_FIELDS} from groups where queue = $1 and group_id > $2 order by group_id limit $3"  # noqa: S608
+_PAGE = f"select group_id, {FIELDS} from groups where queue = $1 and group_id > $2 order by group_id limit $3"  # noqa: S608
 _COUNT_SET = (
     "select count(*) from groups where queue = $1"
     " and (paused or concurrency is not null or rate_limit is not null or held_until is not null)"
@@ -43,22 +39,8 @@ _DUE = "select group_id from groups where queue = $1 and reopens_at <= $2 order 
 _NEXT_DUE = "select min(reopens_at) from groups where queue = $1 and reopens_at > $2"
 
 
-class PostgresJobGroups:
-    """``settings`` returns those of a queue."""
-
-    def __init__(self, settings: Callable[[int], QueueSettings]) -> None:
-        self._settings = settings
-        self._touched: set[Group] = set()
-        self._claimed: dict[Group, int] = {}
-
-    def touch(self, queue: int, group: str) -> None:
-        """A job of a group was written, or the limits of the group."""
-        self._touched.add((queue, group))
-
-    def claimed(self, queue: int, group: str) -> None:
-        """A job of a group was claimed, which was noted by ``touch``, too."""
-        if self._settings(queue).limits_groups:
-            self._claimed[queue, group] = self._claimed.get((queue, group), 0) + 1
+class PostgresJobGroups(JobGroupChanges):
+    """The groups that one transaction changes. ``settings`` returns those of a queue."""
 
     @property
     def queues(self) -> set[int]:
@@ -75,13 +57,9 @@ class PostgresJobGroups:
             found = await self._hold(db, touched)  # all of them, so that there is one order
             for group in touched:
                 defaults = self._settings(group[0]).group_defaults
-                stored = found.get(group, NOT_LIMITED)
-                if stored is NOT_LIMITED and defaults is None:
-                    continue
-                limits = stored.at(steady_ms, claimed.get(group, 0), defaults)
-                if limits is not stored:
-                    changed.append((group, limits))
-                rooms[group] = limits.room(defaults)
+                after, rooms[group] = limits_after(found.get(group), steady_ms, claimed.get(group, 0), defaults)
+                if after is not None:
+                    changed.append((group, after))
             await self.save(db, changed)
         columns = zip(*((*group, *room) for group, room in rooms.items()), strict=True)
         await db.execute(_PUT_RIGHT, *(list(column) for column in columns))
@@ -94,16 +72,12 @@ class PostgresJobGroups:
         return {(row[0], row[1]): GroupLimits(*row[2:]) for row in map(tuple, found)}
 
     async def load(self, db: Connection, queue: int, group: str) -> GroupLimits | None:
-        """Return what was set of a group; None if nothing was. Nobody else changes it until the transaction ends."""
+        """Return the limits of a group; None if none were set. They are locked until the transaction ends."""
         return (await self._hold(db, [(queue, group)])).get((queue, group))
 
     async def save(self, db: Connection, groups: Sequence[tuple[Group, GroupLimits]]) -> None:
         """Write what is set of groups."""
-        kept = [
-            (*group, *_values(limits), limits.reopens_at(self._settings(group[0]).group_defaults))
-            for group, limits in groups
-            if limits.is_kept
-        ]
+        kept = [self._row(group, limits) for group, limits in groups if limits.is_kept]
         gone = [group for group, limits in groups if not limits.is_kept]
         if kept:
             await db.execute(_SAVE, *(list(column) for column in zip(*kept, strict=True)))
@@ -136,10 +110,6 @@ class PostgresJobGroups:
         await db.execute("delete from groups where queue = $1", queue)
 
 
-def _values(limits: GroupLimits) -> tuple[Any, ...]:
-    return tuple(getattr(limits, name) for name in _NAMES)
-
-
 class PostgresGroupLimits(PostgresTransactionBase):
     """See ``contract.Transaction`` for what each method promises."""
 
@@ -152,7 +122,7 @@ class PostgresGroupLimits(PostgresTransactionBase):
         for group, _ in groups:
             self._groups.touch(queue.number, group)
         self.queue_touch(queue)  # that its groups are limited must still be what its settings say
-        self._changed.add(queue.number)  # whoever waits there at another server may get a job now
+        self._changed.add(queue.number)  # claims that wait at another server may get a job now
 
     async def groups_limited(self, queue: Queue) -> int:
         await self._db.execute(LOCK, LOCK_QUEUE, queue.number)

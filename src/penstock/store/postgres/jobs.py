@@ -105,7 +105,7 @@ class PostgresJobs(PostgresTransactionBase):
         return found
 
     async def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[Job], int | None]:
-        """Read jobs whose moment has come, and find out when the next one comes: now, if there may be more of these."""
+        """Read jobs that are due, and the time at which the next one is: now, if there may be more of these."""
         frozen = self._catalog.frozen
         found = rows.read_jobs(await self._db.fetch(except_queues(statement, frozen), now_ms, limit))
         if len(found) >= limit:

@@ -163,7 +163,7 @@ async def places(db: Connection, wanted: Sequence[int]) -> dict[int, Whereabouts
 
 
 async def result(db: Connection, job_id: int) -> bytes | None:
-    """Read what a worker answered."""
+    """Read the result of a job."""
     data: bytes | None = await db.fetchval("select data from results where id = $1", job_id)
     return data
 

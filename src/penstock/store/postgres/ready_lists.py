@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
@@ -11,8 +12,11 @@ from penstock.store.postgres import rows
 from penstock.store.postgres.transaction_base import PostgresTransactionBase, changed_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
     from penstock.core.job import Job
     from penstock.core.queue import Queue
+    from penstock.store.contract import BufferLogs, ReadyLists
 
 # The epochs of a list never meet those of a later list of the same queue.
 _ADD_HOT = "insert into hot values ($1, clock_ms() << 20) on conflict (queue) do nothing"
@@ -34,8 +38,18 @@ _ADVANCE_WAL = (
 class PostgresReadyLists(PostgresTransactionBase):
     """See ``contract.Transaction`` for what each method promises."""
 
+    generation = 0
+    hot: Mapping[int, int] = MappingProxyType({})
+    lost: Collection[int] = ()
+    heated: Sequence[int] = ()
+    lists_generation = 0
+
     @property
-    def fast(self) -> PostgresReadyLists:
+    def ready_lists(self) -> ReadyLists:
+        return self
+
+    @property
+    def buffer_logs(self) -> BufferLogs:
         return self
 
     async def hot_lock(self) -> bool:
@@ -79,7 +93,7 @@ class PostgresReadyLists(PostgresTransactionBase):
         found = [row[0] for row in await self._db.fetch(_REMOVE_LOST)]
         if found:
             self.wrote = True
-            self._changed.update(found)  # whoever waits at one of them gets a job now
+            self._changed.update(found)  # claims that wait there may get a job now
         return found
 
     async def generation_noted(self, generation: int) -> None:

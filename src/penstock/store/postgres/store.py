@@ -17,15 +17,13 @@ import asyncpg
 import structlog
 from asyncpg import Connection, Pool
 
-from penstock.core import limits
 from penstock.core.clock import pause
 from penstock.core.errors import OutcomeUnknown, PenstockError, RowChanged, StorageFailed, StorageFull, TooMany
 from penstock.core.history import UNKNOWN
 from penstock.core.ids import NODES_MAX, random_name
 from penstock.core.sharding import ALONE, Layout
-from penstock.store.catalog import CatalogReads
 from penstock.store.contract import Capabilities, Horizon, StoreStatus
-from penstock.store.postgres import api_keys, bulk_records, crons, history, migrate, reads
+from penstock.store.postgres import api_keys, history, migrate
 from penstock.store.postgres.catalog import LAYOUT, PostgresCatalog
 from penstock.store.postgres.clock import STEP_MS, UNSEEN_MS, Reading, ShardClock
 from penstock.store.postgres.connect import ANSWER_MS, answered, connect
@@ -33,6 +31,7 @@ from penstock.store.postgres.errors import as_lost, is_lost, reason_of, translat
 from penstock.store.postgres.follower import PostgresFollower
 from penstock.store.postgres.queue_heads import QueueHeads
 from penstock.store.postgres.quotas import QuotaCounter
+from penstock.store.postgres.store_reads import PostgresStoreReads
 from penstock.store.postgres.transaction import Finished, PostgresTransaction
 from penstock.store.postgres.transaction_slots import TransactionSlots
 
@@ -40,28 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from penstock.core.apikey import ApiKey
-    from penstock.core.bulk_records import BulkRecord, Chunk
     from penstock.core.clock import Clock
-    from penstock.core.cron import CronKey, CronRecord
-    from penstock.core.dependencies import Dependency, Need
-    from penstock.core.job import Delivery, Job, Payload
-    from penstock.core.lifecycle import State
-    from penstock.core.queue import Queue
-    from penstock.core.webhook import WebhookRecord
     from penstock.store import contract
     from penstock.store.contract import (
-        FinishedMinutes,
-        JournalBlock,
-        JournalPage,
-        LogEntry,
-        Page,
-        Parcel,
-        Place,
-        Search,
-        Selection,
         Store,
         Take,
-        Whereabouts,
     )
 
 log = structlog.get_logger("penstock.store")
@@ -96,7 +78,7 @@ _REFUSE_ALL: Final = (
 _PROBE: Final = "begin; create unlogged table room_probe as select generate_series(1, 30000) as number; rollback"
 
 
-class PostgresStore(CatalogReads[PostgresCatalog]):
+class PostgresStore(PostgresStoreReads):
     """See ``contract.Store`` for what each method promises. Open it with ``open``."""
 
     capabilities = Capabilities(name="postgres", commit_is_durable=True, is_shared=True, lanes=LANES)
@@ -262,7 +244,7 @@ class PostgresStore(CatalogReads[PostgresCatalog]):
         return [row[0] for row in found]
 
     async def _watched(self, *, writer: bool = False, quick: bool = False) -> Connection:
-        """Open a connection whose end is noticed at once, even if nobody is using it."""
+        """Open a connection whose end is detected at once, even while it is idle."""
         db = await connect(self._url, writer=writer, quick=quick, answer_ms=self._answer_ms)
 
         def ended(db: Any) -> None:
@@ -332,7 +314,7 @@ class PostgresStore(CatalogReads[PostgresCatalog]):
             await self.catalog.look_further(db)
 
     async def _ask(self, ask: Callable[[Connection], Coroutine[Any, Any, Any]]) -> Any:
-        """Ask something that is answered at once. If it is not, the database is lost, and whoever waits for it is told."""
+        """Run a query that is answered at once. If it is not, the database counts as lost, and waiting callers fail."""
         async with self._asking:
             if self._pulse is None:
                 raise StorageFailed
@@ -357,7 +339,7 @@ class PostgresStore(CatalogReads[PostgresCatalog]):
         return term
 
     async def quota_take(self, takes: Sequence[Take]) -> list[int]:
-        self.check_writable(grows=False)  # nobody should wait for a connection that cannot be made
+        self.check_writable(grows=False)  # fail at once instead of waiting for a connection that cannot be made
         return await self._quotas.take(takes)
 
     async def key_add(self, key: ApiKey, most: int) -> None:
@@ -370,7 +352,7 @@ class PostgresStore(CatalogReads[PostgresCatalog]):
         return known
 
     async def _change_keys(self, change: Callable[[Connection], Awaitable[Any]]) -> Any:
-        """Change keys, on a connection for this once: it may have to wait for another server, which nobody else should."""
+        """Change keys, on a connection of its own: it may have to wait for another server."""
         db = await connect(self._url)
         try:
             return await change(db)
@@ -403,8 +385,8 @@ class PostgresStore(CatalogReads[PostgresCatalog]):
         return PostgresTransaction(self, id_mark, alone=alone)
 
     async def begin(self, *, alone: bool) -> Connection:
-        """Hand out a connection that writes. ``alone``: nobody else has one until ``end`` or ``roll_back``."""
-        self.check_writable(grows=False)  # nobody should wait for somebody who tries to reach the database
+        """Return a connection for writing. ``alone``: there is no other one until ``end`` or ``roll_back``."""
+        self.check_writable(grows=False)  # fail at once instead of waiting until the database is reached
         await self._turns.take(alone=alone)
         if not self._idle or self._idle[-1].is_closed():
             self._turns.give_back()
@@ -498,15 +480,15 @@ class PostgresStore(CatalogReads[PostgresCatalog]):
         return ours
 
     def lost(self, error: BaseException) -> None:
-        """Hear that a connection is of no use any more: nothing is written until ``heal`` has made new ones."""
+        """Record that a connection is lost: nothing is written until ``heal`` has made new ones."""
         if self._status.error is None and not isinstance(error, PenstockError):
             log.info("a connection to the database was lost", error=str(error) or type(error).__name__, shard=self.shard)
         self._trouble(f"the database cannot be reached: {reason_of(error)}", full=False)
         for writer in self._writers:
-            writer.terminate()  # whoever waits for its answer has waited long enough
+            writer.terminate()  # its callers have waited long enough
 
     def _no_room(self) -> StorageFull:
-        """Hear that a write found no room: for a new job, or, if those are refused already, for anything else."""
+        """Record that a write found no disk space: for a new job, or, if those are refused already, for any write."""
         if self._status.full:
             self._status.writable = False
             self._status.error, self._status.refusal = _NO_ROOM_AT_ALL, _REFUSE_ALL
@@ -516,7 +498,7 @@ class PostgresStore(CatalogReads[PostgresCatalog]):
         return StorageFull(_REFUSE_JOBS)
 
     def worked(self) -> None:
-        """Hear that something was committed: if the database has no room left, there is some in pages that it had before."""
+        """Record a commit: if the database is full, there was space in pages that it had before."""
         if self._status.full and not self._status.writable:
             self._status.writable = True
             self._status.error, self._status.refusal = _NO_ROOM, _REFUSE_JOBS
@@ -558,127 +540,17 @@ class PostgresStore(CatalogReads[PostgresCatalog]):
     def journals(self) -> Sequence[Store]:
         return (self,)
 
-    def check_writable(self, *, grows: bool) -> None:
-        self._status.check(grows=grows)
-
-    # Reads.
-
-    async def _read(self, read: Callable[[Connection], Awaitable[Any]]) -> Any:
-        self.check_writable(grows=False)  # nobody should wait for connections that cannot be made
-        if self._readers is None:
-            raise StorageFailed
-        try:
-            async with self._readers.acquire() as db:
-                try:
-                    return await read(db)
-                except Exception as error:  # a connection that is ended while it is being used may break in any way
-                    if db.is_closed():
-                        raise StorageFailed from error
-                    raise
-        except Exception as error:
-            ours = translate(error)
-            if ours is None:
-                raise
-            raise ours from error
-
-    async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
-        found: tuple[Job, Payload] | None = await self._read(lambda db: reads.job(db, namespace, ref))
-        return found if found is not None and self._is_seen(found[0]) else None
-
-    async def job_export(self, ids: Sequence[int]) -> list[Parcel]:
-        return await self._read(lambda db: reads.export(db, ids))  # type: ignore[no-any-return]
-
-    async def job_places(self, ids: Sequence[int]) -> dict[int, Whereabouts]:
-        return await self._read(lambda db: reads.places(db, ids))  # type: ignore[no-any-return]
-
-    async def name_find(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
-        return await self._read(lambda db: reads.named(db, namespace, names))  # type: ignore[no-any-return]
-
-    async def job_select(self, selection: Selection) -> list[Place]:
-        return await self._read(lambda db: reads.select(db, selection))  # type: ignore[no-any-return]
-
-    async def job_page(self, page: Page) -> list[Delivery]:
-        return await self._read(lambda db: reads.page(db, page))  # type: ignore[no-any-return]
-
-    async def priority_counts(self, queue: Queue) -> dict[int, int]:
-        return await self._read(lambda db: reads.priority_counts(db, queue.number))  # type: ignore[no-any-return]
-
-    async def prioritized_count(self, queue: Queue) -> int:
-        return await self._read(lambda db: reads.prioritized_count(db, queue.number))  # type: ignore[no-any-return]
-
-    async def group_count(self, queue: Queue, state: State, group: str | None) -> int:
-        return await self._read(lambda db: reads.group_count(db, queue.number, state, group))  # type: ignore[no-any-return]
-
-    async def finished_minutes(self, queue: Queue, state: State) -> FinishedMinutes:
-        return await self._read(lambda db: reads.finished_minutes(db, queue.number, state))  # type: ignore[no-any-return]
-
-    async def result_list(self, ids: Sequence[int]) -> dict[int, bytes]:
-        return await self._read(lambda db: reads.results(db, ids))  # type: ignore[no-any-return]
-
-    async def result_get(self, job_id: int) -> bytes | None:
-        return await self._read(lambda db: reads.result(db, job_id))  # type: ignore[no-any-return]
-
-    async def need_list(
-        self, job_id: int, states: Sequence[Need] | None = None, limit: int = limits.list_jobs_max, offset: int = 0
-    ) -> list[Dependency]:
-        return await self._read(lambda db: reads.needs(db, job_id, states, limit, offset))  # type: ignore[no-any-return]
-
-    async def log_get(self, job_id: int) -> list[LogEntry]:
-        return await self._read(lambda db: reads.logs(db, job_id))  # type: ignore[no-any-return]
-
-    async def job_fetch(self, ids: Sequence[int]) -> list[Delivery]:
-        return await self._read(lambda db: reads.fetch(db, ids))  # type: ignore[no-any-return]
-
-    async def head_list(self, ids: Sequence[int]) -> list[Job]:
-        return await self._read(lambda db: reads.heads(db, ids))  # type: ignore[no-any-return]
-
-    async def entry_list(self, search: Search) -> list[BulkRecord]:
-        return await self._read(lambda db: bulk_records.entries(db, search))  # type: ignore[no-any-return]
-
-    async def entry_totals(self, kind: int) -> tuple[int, int]:
-        return await self._read(lambda db: bulk_records.totals(db, kind))  # type: ignore[no-any-return]
-
-    async def chunk_read(self, owner: int, after: int, limit: int) -> list[Chunk]:
-        return await self._read(lambda db: bulk_records.chunks(db, owner, after, limit))  # type: ignore[no-any-return]
-
-    async def cron_get(self, key: CronKey) -> CronRecord | None:
-        found = crons.read(await self._read(lambda db: db.fetch(crons.FIND, *key)))
-        return next(iter(found), None)
-
-    async def cron_list(self, namespace: str) -> list[CronRecord]:
-        return crons.read(await self._read(lambda db: db.fetch(crons.LIST, namespace)))
-
-    def webhook_list(self) -> list[WebhookRecord]:
-        return sorted(self.catalog.webhooks.values(), key=lambda each: each.id)
-
-    def webhook_find(self, webhook_id: int) -> WebhookRecord | None:
-        return self.catalog.webhooks.get(webhook_id)
-
-    async def journal_end(self) -> int:
-        found = await self._read(lambda db: db.fetchval(_END))
-        return max(self.journal_next, found or 1)
-
-    async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
-        return await self._read(lambda db: reads.journal(db, seq, limit))  # type: ignore[no-any-return]
-
-    async def journal_first(self) -> int | None:
-        return await self._read(lambda db: db.fetchval(reads.JOURNAL_FIRST))  # type: ignore[no-any-return]
-
-    async def journal_page(self, seq: int, namespace: str, bytes_max: int) -> JournalPage:
-        return await self._read(lambda db: reads.journal_page(db, seq, namespace, bytes_max))  # type: ignore[no-any-return]
-
 
 _BEGIN_LAYOUT = (
     "with made as (insert into layout (shard, shards, epoch, target) values ($1, $2, $3, $4) on conflict do nothing"
     " returning 1) update catalog set version = version + (select count(*) from made)"
 )
-_END = "select seq + count from journal order by block desc limit 1"
 _LAST_BLOCK = "select block, seq, count, total from journal order by block desc limit 1"
 _ID_FLOOR = """
 select greatest(coalesce((select max(id_mark) from (select id_mark from journal order by block desc limit 1000) as recent), 0),
                 coalesce((select max(id) from jobs), 0))
 """
-# Whoever holds the lead keeps it by asking again in time; a new holder is a new term.
+# The holder of the lead keeps it by renewing it in time; a new holder begins a new term.
 _LEAD = """
 insert into leases as l (name, holder, term, until) values ($1, $2, 1, coalesce($4, clock_ms()) + $3)
 on conflict (name) do update set holder = $2, until = excluded.until, term = l.term + (l.holder <> $2)::int

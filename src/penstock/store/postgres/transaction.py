@@ -149,7 +149,7 @@ class PostgresTransaction(
         self._catalog.apply(self._deltas)
         self._catalog.crons += self._new_crons
         self._catalog.bring_forward(self._booked)
-        for queue in self._fronts:  # once more: somebody may have looked before this was committed
+        for queue in self._fronts:  # once more: another transaction may have read before this commit
             store.fronts.forget(queue)
         if self._finished is not None:
             number, _, block, _ = self._finished
@@ -160,7 +160,7 @@ class PostgresTransaction(
             store.moved()
 
     async def _finish(self) -> None:
-        """Number the events, tell the others, and have it checked that nothing we went by has changed."""
+        """Number the events, notify the other servers, and check that nothing read from memory has changed."""
         self.wrote = True
         queues = self._mentioned()
         body = _encode((queues, self._events))

@@ -64,11 +64,11 @@ class PostgresTransactionBase(TransactionBase["PostgresCatalog"]):
         return number
 
     async def _next_version(self) -> int:
-        """Have the catalog grow by one, which nobody else can do until this transaction is over."""
+        """Increment the version of the catalog. No other transaction can do so until this one ends."""
         self._store.stay_alone()
         self.wrote = True
         version: int = await self._db.fetchval("update catalog set version = version + 1 returning version")
-        if version != self._known + 1:  # somebody else was first, and may have done the same
+        if version != self._known + 1:  # another server was first, and may have done the same
             raise RowChanged
         before, self._known = self._known, version
 

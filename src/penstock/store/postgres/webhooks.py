@@ -73,7 +73,7 @@ class PostgresWebhooks(PostgresTransactionBase):
             self._catalog.webhooks.pop(webhook_id, None)
 
     async def _change_webhooks(self) -> None:
-        """Have it noticed if another server has changed or removed one since we looked: what is written is all of it."""
+        """Detect a change by another server since the webhooks were read: a write replaces the whole row."""
         await self._next_version()
         self._webhooks_changed = True
         before = dict(self._catalog.webhooks)

@@ -27,7 +27,7 @@ LIST = f"{_FROM} where n.name = ? order by c.name"
 DUE = f"{_FROM} where c.next_run <= ? order by c.next_run, c.number limit ?"
 NEXT = "select min(next_run) from crons where next_run > ?"
 INSERT = "insert into crons (namespace, name, plan, next_run, executions) values (?, ?, ?, ?, ?)"
-# A tick that was read is what a write expects: if somebody else has moved it, nothing is written.
+# A write expects the tick that was read: if it has changed since, nothing is written.
 UPDATE = "update crons set plan = ?, next_run = ?, executions = ? where number = ? and next_run = ?"
 DELETE = "delete from crons where number = ? and next_run = ?"
 INSERT_DATA = "insert or replace into cron_data (number, data) values (?, ?)"

@@ -10,9 +10,10 @@ The table ``groups`` has a row for each group that is paused or limited. It is o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from penstock.core.group_limits import NOT_LIMITED, ROOM_DEFAULT, GroupLimits
+from penstock.core.group_limits import ROOM_DEFAULT, GroupLimits
+from penstock.store.job_groups import FIELDS, JobGroupChanges, limits_after
 from penstock.store.sqlite.transaction_base import SqliteTransactionBase
 
 if TYPE_CHECKING:
@@ -22,18 +23,14 @@ if TYPE_CHECKING:
 
     from penstock.core.queue import Queue, QueueSettings
 
-#: Name and queue of a group.
-Group = tuple[int, str]
-
-_FIELDS: Final = ", ".join(GroupLimits.__struct_fields__)
 _COUNT_ACTIVE = "select count(*) from jobs where queue = ? and group_id = ? and state = 2"
 _READY = "select id, -priority, position from jobs where queue = ? and group_id = ? and state = 0 and blocked = 0"
 _NEXT = (
     "select id, -priority, position from jobs where queue = ? and group_id = ? and state = 0 and blocked = 1"
     " order by priority desc, position limit ?"
 )
-_LOAD = f"select {_FIELDS} from groups where queue = ? and group_id = ?"  # noqa: S608
-_PAGE = f"select group_id, {_FIELDS} from groups where queue = ? and group_id > ? order by group_id limit ?"  # noqa: S608
+_LOAD = f"select {FIELDS} from groups where queue = ? and group_id = ?"  # noqa: S608
+_PAGE = f"select group_id, {FIELDS} from groups where queue = ? and group_id > ? order by group_id limit ?"  # noqa: S608
 _SAVE = "insert or replace into groups values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _COUNT_SET = (
     "select count(*) from groups where queue = ?"
@@ -43,23 +40,12 @@ _DUE = "select group_id from groups where queue = ? and reopens_at <= ? order by
 _NEXT_DUE = "select min(reopens_at) from groups where queue = ? and reopens_at > ?"
 
 
-class SqliteJobGroups:
+class SqliteJobGroups(JobGroupChanges):
     """The groups that one transaction changes. ``settings`` returns those of a queue."""
 
     def __init__(self, db: apsw.Connection, settings: Callable[[int], QueueSettings]) -> None:
+        super().__init__(settings)
         self._db = db
-        self._settings = settings
-        self._touched: set[Group] = set()
-        self._claimed: dict[Group, int] = {}
-
-    def touch(self, queue: int, group: str) -> None:
-        """A job of a group was written, or the limits of the group."""
-        self._touched.add((queue, group))
-
-    def claimed(self, queue: int, group: str) -> None:
-        """A job of a group was claimed, which was noted by ``touch``, too."""
-        if self._settings(queue).limits_groups:
-            self._claimed[queue, group] = self._claimed.get((queue, group), 0) + 1
 
     def put_right(self, steady_ms: int) -> None:
         """Unblock the first jobs of each touched group for which there is room, and no others."""
@@ -67,13 +53,10 @@ class SqliteJobGroups:
             room = ROOM_DEFAULT
             settings = self._settings(queue)
             if settings.limits_groups:
-                defaults = settings.group_defaults
-                stored = self.load(queue, group) or NOT_LIMITED
-                limits = stored.at(steady_ms, self._claimed.get((queue, group), 0), defaults)
-                if limits is not stored:
-                    self.save(queue, group, limits)
-                if limits is not NOT_LIMITED or defaults is not None:
-                    room = limits.room(defaults)
+                claimed = self._claimed.get((queue, group), 0)
+                changed, room = limits_after(self.load(queue, group), steady_ms, claimed, settings.group_defaults)
+                if changed is not None:
+                    self.save(queue, group, changed)
             active = self._db.execute(_COUNT_ACTIVE, (queue, group)).get if room.more else 0
             self._unblock(queue, group, max(0, min(room.at_once - active, room.more)))
         self._touched.clear()
@@ -97,8 +80,7 @@ class SqliteJobGroups:
     def save(self, queue: int, group: str, limits: GroupLimits) -> None:
         """Write what is set of a group."""
         if limits.is_kept:
-            reopens_at = limits.reopens_at(self._settings(queue).group_defaults)
-            self._db.execute(_SAVE, (queue, group, *(getattr(limits, name) for name in _NAMES), reopens_at))
+            self._db.execute(_SAVE, self._row((queue, group), limits))
         else:
             self._db.execute("delete from groups where queue = ? and group_id = ?", (queue, group))
 
@@ -123,9 +105,6 @@ class SqliteJobGroups:
     def forget(self, queue: int) -> None:
         """Forget what was set of the groups of a queue that is gone."""
         self._db.execute("delete from groups where queue = ?", (queue,))
-
-
-_NAMES: Final = GroupLimits.__struct_fields__
 
 
 def _read(row: Iterable[object]) -> GroupLimits:

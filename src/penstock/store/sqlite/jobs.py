@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _WAITING, _ACTIVE, _DELAYED = State.WAITING.value, State.ACTIVE.value, State.DELAYED.value
 #: From so many on, rows are asked for by one statement that has all keys, instead of one after the other.
 _MANY = 8
-#: In place of a payload that nobody wants to see.
+#: In place of a payload that is not needed.
 _UNREAD = Payload(b"null", None)
 _HEAD_FROM = f"select {rows.HEAD} from jobs j"  # noqa: S608
 _BODY_FROM = f"select {rows.HEAD}, {rows.BODY} from jobs j left join payloads p on p.id = j.id"  # noqa: S608
@@ -129,7 +129,7 @@ class SqliteJobs(SqliteTransactionBase):
         return found
 
     def _overdue(self, statement: str, next_statement: str, now_ms: int, limit: int) -> tuple[list[Job], int | None]:
-        """Read jobs whose moment has come, and find out when the next one comes: now, if there may be more of these."""
+        """Read jobs that are due, and the time at which the next one is: now, if there may be more of these."""
         self._begin()
         frozen = self._catalog.frozen
         rows_found = self._fetch(except_queues(statement, frozen), (now_ms, limit))
@@ -199,8 +199,8 @@ class SqliteJobs(SqliteTransactionBase):
     def _guarded(self, statement: str, parameters: list[rows.Row], jobs: Sequence[Changed]) -> None:
         """Run a write that must change exactly one row for each job.
 
-        Nobody else writes, so a row that is not what it was read as can only be damaged: an index that says one thing and a
-        table that says another. The next transaction looks at all of them.
+        There is no other writer, so a row that differs from what was read is damaged: the index and the table do not agree. The
+        next transaction examines all of them.
         """
         before = self._db.total_changes()
         self._db.executemany(statement, parameters)

@@ -178,7 +178,7 @@ def sound_bodies(rows: Sequence[Row], options: int, data: int) -> list[Row]:
 
 
 def read_result(db: apsw.Connection, job_id: int) -> bytes | None:
-    """Read what a worker answered."""
+    """Read the result of a job."""
     for (data,) in db.execute("select data from results where id = ?", (job_id,)):
         return bytes(data)
     return None

@@ -1,4 +1,4 @@
-"""The part of a transaction that is about other shards: ends they want to hear of, and names of a whole namespace."""
+"""The part of a transaction that concerns other shards: relayed ends of jobs, and names that are unique in a namespace."""
 
 from __future__ import annotations
 

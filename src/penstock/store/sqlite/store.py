@@ -12,28 +12,16 @@ from typing import TYPE_CHECKING, Final
 import apsw
 import structlog
 
-from penstock.core import limits
-from penstock.core.errors import JobQuarantined, OutcomeUnknown, PenstockError, StorageFailed, StorageFull, StoreIncompatible
+from penstock.core.errors import OutcomeUnknown, PenstockError, StorageFailed, StorageFull, StoreIncompatible
 from penstock.core.limits import MEBIBYTE
-from penstock.core.queue import QueueKey, Standing
 from penstock.core.quota import Windows
 from penstock.core.sharding import ALONE, Layout
-from penstock.store.catalog import CatalogReads
 from penstock.store.contract import (
     Capabilities,
     Follower,
     Horizon,
-    JournalBlock,
-    JournalPage,
-    LogEntry,
-    Page,
-    Parcel,
-    Place,
-    Search,
-    Selection,
     StoreStatus,
     Take,
-    Whereabouts,
 )
 from penstock.store.data_directory import (
     BALLAST_BYTES_MAX,
@@ -45,14 +33,11 @@ from penstock.store.data_directory import (
 )
 from penstock.store.sqlite import (
     api_keys,
-    bulk_records,
-    crons,
     files,
     history,
     lease_clock,
     reads,
     restore_plan,
-    rows,
     sync_mark,
     upgrade,
     wal_check,
@@ -60,6 +45,7 @@ from penstock.store.sqlite import (
 from penstock.store.sqlite.catalog import SqliteCatalog
 from penstock.store.sqlite.checkpoint import Checkpointer
 from penstock.store.sqlite.disk_space import DiskSpace
+from penstock.store.sqlite.store_reads import SqliteStoreReads
 from penstock.store.sqlite.transaction import SqliteTransaction
 from penstock.store.sqlite.wal_sync import LogSync
 from penstock.store.sqlite.webhooks import Webhooks
@@ -69,15 +55,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.apikey import ApiKey
-    from penstock.core.bulk_records import BulkRecord, Chunk
     from penstock.core.clock import Clock
-    from penstock.core.cron import CronKey, CronRecord
-    from penstock.core.dependencies import Dependency, Need
-    from penstock.core.job import Delivery, Job, Payload
-    from penstock.core.lifecycle import State
-    from penstock.core.queue import Queue
-    from penstock.core.webhook import WebhookRecord
-    from penstock.store.contract import FinishedMinutes, Store
+    from penstock.store.contract import Store
 
 log = structlog.get_logger("penstock.store")
 
@@ -91,13 +70,9 @@ WRITER_CACHE_KIB: Final = 32 * 1024
 READER_CACHE_KIB: Final = 4 * 1024
 #: Prepared statements kept per connection: a few dozen verbs, and inserts of each number of rows.
 STATEMENTS_CACHED: Final = 512
-_PLACES = (
-    "select j.id, q.standing, n.name, q.name from jobs j join queues q on q.number = j.queue"
-    " join namespaces n on n.number = q.namespace where j.id = ?"
-)
 
 
-class SqliteStore(CatalogReads[SqliteCatalog]):
+class SqliteStore(SqliteStoreReads):
     """One data directory. Use ``await SqliteStore.open(…)``; see ``contract.Store`` for what each method promises.
 
     ``vfs`` and ``fdatasync`` are seams for the tests that pull the plug; ``read_inline`` is one for those that move the clock:
@@ -135,7 +110,7 @@ class SqliteStore(CatalogReads[SqliteCatalog]):
         self._log_sync = LogSync(directory, self._log_path, clock, fdatasync)
         self._connected = False
         self._windows = Windows()
-        self._key_changes = 0  #: since it was opened: nobody else makes any
+        self._key_changes = 0  #: since it was opened: no other process changes keys
         self.when_moved: list[Callable[[], None]] = []
         self._new_layout: Layout | None = None  #: what is written into a new file
         self._has_lost = False  #: events that were told may be gone, so that their numbers come again
@@ -302,13 +277,6 @@ class SqliteStore(CatalogReads[SqliteCatalog]):
     @property
     def source(self) -> str:
         return f"sqlite:{self._path.absolute()}"
-
-    @property
-    def db(self) -> apsw.Connection:
-        """The writer's connection, to be used on the event loop only."""
-        if not self._connected:
-            raise StorageFailed
-        return self._db
 
     def _connect(self, cache_kib: int, *, read_only: bool = False) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
@@ -477,7 +445,7 @@ class SqliteStore(CatalogReads[SqliteCatalog]):
         self._log_sync.book_mark_sync(self._checkpoint_thread.submit)
 
     def committed(self, *, recount: bool, moved: bool) -> None:
-        """Hear from a transaction that it is committed."""
+        """Called by a transaction after its commit."""
         if self._status.full and not self._status.writable:
             self._room.worked()
         if moved:
@@ -487,7 +455,7 @@ class SqliteStore(CatalogReads[SqliteCatalog]):
             self._count_quarantined()
 
     def rolled_back(self) -> None:
-        """Hear from a transaction that it was rolled back: what it said about the future may be wrong."""
+        """Called by a transaction after a rollback: the times in the horizon may be wrong."""
         with contextlib.suppress(apsw.Error):  # a disk that fails is noticed by the next write
             self.catalog.look_ahead(self._db)
 
@@ -533,7 +501,7 @@ class SqliteStore(CatalogReads[SqliteCatalog]):
         self._status.check(grows=grows)
 
     async def heal(self) -> bool:
-        """Try to get out of trouble; True if the store takes writes again."""
+        """Try to recover from a failure. Returns whether the store accepts writes again."""
         if self._status.full:
             if self._room.regain():
                 self._recovered()
@@ -575,108 +543,3 @@ class SqliteStore(CatalogReads[SqliteCatalog]):
         self._status.writable, self._status.full = True, False
         self._status.error = self._status.since_ms = None
         self._bound_log()
-
-    # Reads.
-
-    async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
-        number = self.catalog.namespaces.get(namespace)
-        if number is None:
-            return None
-        by = "id" if isinstance(ref, int) else "custom_id"
-        statement = (
-            f"select {rows.HEAD}, {rows.BODY} from jobs j left join payloads p on p.id = j.id"  # noqa: S608
-            f" where j.{by} = ? and j.namespace = ?"
-        )
-        try:
-            for row in self.db.execute(statement, (ref, number)):
-                found = rows.read_job_body(row)
-                if self._is_seen(found[0]):
-                    return found
-        except (rows.DamagedRow, UnicodeDecodeError):
-            raise JobQuarantined from None
-        return None
-
-    async def name_find(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
-        number = self.catalog.namespaces.get(namespace)
-        found = self.db.executemany(
-            "select custom_id, id from jobs where namespace = ? and custom_id = ?", [(number, name) for name in names]
-        )
-        return dict(found)
-
-    async def job_export(self, ids: Sequence[int]) -> list[Parcel]:
-        return await self.readers.run(lambda db: reads.export(db, ids))
-
-    async def job_places(self, ids: Sequence[int]) -> dict[int, Whereabouts]:
-        found = self.db.executemany(_PLACES, [(job_id,) for job_id in ids])
-        return {job_id: Whereabouts(Standing(standing), QueueKey(*key)) for job_id, standing, *key in found}
-
-    async def job_select(self, selection: Selection) -> list[Place]:
-        return await self.readers.run(lambda db: reads.select(db, selection))
-
-    async def job_page(self, page: Page) -> list[Delivery]:
-        return await self.readers.run(lambda db: reads.page(db, page))
-
-    async def priority_counts(self, queue: Queue) -> dict[int, int]:
-        return await self.readers.run(lambda db: reads.priority_counts(db, queue.number))
-
-    async def prioritized_count(self, queue: Queue) -> int:
-        return await self.readers.run(lambda db: reads.prioritized_count(db, queue.number))
-
-    async def group_count(self, queue: Queue, state: State, group: str | None) -> int:
-        return await self.readers.run(lambda db: reads.group_count(db, queue.number, state, group))
-
-    async def finished_minutes(self, queue: Queue, state: State) -> FinishedMinutes:
-        return await self.readers.run(lambda db: reads.finished_minutes(db, queue.number, state))
-
-    async def result_list(self, ids: Sequence[int]) -> dict[int, bytes]:
-        return await self.readers.run(lambda db: reads.results(db, ids))
-
-    async def result_get(self, job_id: int) -> bytes | None:
-        return rows.read_result(self.db, job_id)
-
-    async def need_list(
-        self, job_id: int, states: Sequence[Need] | None = None, limit: int = limits.list_jobs_max, offset: int = 0
-    ) -> list[Dependency]:
-        return await self.readers.run(lambda db: reads.needs(db, job_id, states, limit, offset))
-
-    async def log_get(self, job_id: int) -> list[LogEntry]:
-        return reads.logs(self.db, job_id)
-
-    async def job_fetch(self, ids: Sequence[int]) -> list[Delivery]:
-        return await self.readers.run(lambda db: reads.fetch(db, ids))
-
-    async def head_list(self, ids: Sequence[int]) -> list[Job]:
-        return await self.readers.run(lambda db: reads.heads(db, ids))
-
-    async def entry_list(self, search: Search) -> list[BulkRecord]:
-        return await self.readers.run(lambda db: bulk_records.entries(db, search))
-
-    async def entry_totals(self, kind: int) -> tuple[int, int]:
-        return await self.readers.run(lambda db: bulk_records.totals(db, kind))
-
-    async def chunk_read(self, owner: int, after: int, limit: int) -> list[Chunk]:
-        return await self.readers.run(lambda db: bulk_records.chunks(db, owner, after, limit))
-
-    async def cron_get(self, key: CronKey) -> CronRecord | None:
-        return next(iter(crons.read(self.db, crons.FIND, tuple(key))), None)
-
-    async def cron_list(self, namespace: str) -> list[CronRecord]:
-        return await self.readers.run(lambda db: crons.read(db, crons.LIST, (namespace,)))
-
-    def webhook_list(self) -> list[WebhookRecord]:
-        return sorted(self.webhooks.by_id.values(), key=lambda each: each.id)
-
-    def webhook_find(self, webhook_id: int) -> WebhookRecord | None:
-        return self.webhooks.by_id.get(webhook_id)
-
-    async def journal_end(self) -> int:
-        return self.journal_next
-
-    async def journal_read(self, seq: int, limit: int) -> list[JournalBlock]:
-        return await self.readers.run(lambda db: reads.journal(db, seq, limit))
-
-    async def journal_first(self) -> int | None:
-        return await self.readers.run(reads.journal_first)
-
-    async def journal_page(self, seq: int, namespace: str, bytes_max: int) -> JournalPage:
-        return await self.readers.run(lambda db: reads.journal_page(db, seq, namespace, bytes_max))

@@ -68,7 +68,7 @@ class SqliteTransactionBase(TransactionBase[SqliteCatalog]):
         return self._sound(self._fetch(statement, parameters, many=many))
 
     def _sound(self, read: list[rows.Row]) -> list[Job]:
-        """Make jobs from rows and put the damaged ones aside."""
+        """Make jobs from rows, and quarantine the damaged ones."""
         jobs = rows.read_jobs(read)
         if jobs is not None:
             return jobs
@@ -89,7 +89,7 @@ class SqliteTransactionBase(TransactionBase[SqliteCatalog]):
             return list(run(statement, parameters))
 
     def _forget(self, ids: Iterable[int]) -> None:
-        """Delete all that hangs on jobs whose heads are gone."""
+        """Delete all that belongs to jobs whose rows are deleted."""
         keys = [(job_id,) for job_id in ids]
         self._db.executemany("delete from payloads where id = ?", keys)
         self._db.executemany("delete from results where id = ?", keys)
@@ -97,7 +97,7 @@ class SqliteTransactionBase(TransactionBase[SqliteCatalog]):
         self._db.executemany("delete from dependencies where job = ?", keys)
 
     def _quarantine(self, damage: rows.DamagedRow) -> None:
-        """Put a damaged job aside, where it is kept but never delivered."""
+        """Move a damaged job to the quarantine table. It is kept and never delivered."""
         job_id, queue = damage.row[0], damage.row[2] if isinstance(damage.row[2], int) else 0
         body = next(iter(self._db.execute("select options, data from payloads where id = ?", (job_id,))), (None, None))
         self._db.execute(
@@ -129,6 +129,6 @@ class SqliteTransactionBase(TransactionBase[SqliteCatalog]):
                 self._quarantine(rows.DamagedRow("the job's row holds broken text", columns))
 
     def _examine_suspects(self) -> None:
-        """Look at rows by their key alone, where no index can hide what the table says."""
+        """Read rows by their key alone, without an index."""
         suspects, self._store.suspects = self._store.suspects, set()
         self._heads(rows.SELECT_JOB, [(job_id,) for job_id in suspects], many=True)
