@@ -16,9 +16,10 @@ from penstock.core.errors import StorageFailed
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow
 from penstock.core.queue import QueueKey
+from penstock.core.retention import Retention
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.settle import LeaseRef, ReportProgress
-from penstock.engine.maintenance.retention import Retention, TrimJournal
+from penstock.engine.maintenance.retention import TrimJournal
 from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWebhook
 from penstock.outbound.delivery import Policy
 from penstock.outbound.dispatcher import WebhookDispatcher

@@ -35,15 +35,15 @@ SHALLOW_BYTES: Final = 2 * limits.payload_depth_max
 def take_json(raw: msgspec.Raw) -> bytes:
     """Take a JSON value out of a body, byte for byte. Raises InvalidInput if it is nested deeper than anybody can read back."""
     value = bytes(raw)
-    # Each level takes two bytes, and an opening bracket: as long as there are too few of either, nothing can be too deep.
-    if len(value) > SHALLOW_BYTES and value.count(b"[") + value.count(b"{") > limits.payload_depth_max:
-        check_depth(value)
+    check_depth(value)
     return value
 
 
 def check_depth(value: bytes) -> None:
     """Raise InvalidInput for JSON that is nested too deeply. For large values: ``depth_steps``."""
-    at_once(depth_steps(value))
+    # Each level takes two bytes, and an opening bracket: as long as there are too few of either, nothing can be too deep.
+    if len(value) > SHALLOW_BYTES and value.count(b"[") + value.count(b"{") > limits.payload_depth_max:
+        at_once(depth_steps(value))
 
 
 def depth_steps(value: bytes) -> Steps[None]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
 
     from penstock.core.queue import QueueKey
-    from penstock.engine.unit_of_work import JobRef
 
 Outcome = TypeVar("Outcome")
+T = TypeVar("T")
+
+#: How a job is named from outside: by its id, or by its producer's own id.
+JobRef = int | str
 
 
 class Lane:
@@ -93,3 +96,10 @@ class QueueCommand(Command[Outcome]):
 
 
 AnyCommand = Command[Any]
+
+
+class Submit(Protocol):
+    """Takes a command; awaiting the future gives the answer, or raises why there is none."""
+
+    def __call__(self, command: Command[T], /) -> asyncio.Future[T]:
+        """Submit a command."""

@@ -24,6 +24,7 @@ from penstock.engine.jobs import (
     lease_waiters,
     park,
     push,
+    serve_claims,
     settle,
     settle_by_id,
     unique_keys,
@@ -39,10 +40,10 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.engine.command import AnyCommand
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
-    Apply = Callable[[Engine, UnitOfWork, Sequence[Any]], Awaitable[None]]
+    Apply = Callable[[EngineContext, UnitOfWork, Sequence[Any]], Awaitable[None]]
 
 BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     push.Push: push.push,
@@ -137,7 +138,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     queue_move.CheckUnreadable: queue_move.check_unreadable,
     queue_move.Clear: queue_move.clear,
     queue_move.Retarget: queue_move.retarget,
-    claim_waiters.RecheckQueue: claim.recheck_queue,
+    claim_waiters.RecheckQueue: serve_claims.recheck_queue,
     timers.Tick: timers.tick,
     # Last, so that everything of the batch that is about the queue is done before it stops, and after it goes on.
     queue_move.Freeze: queue_move.freeze,
@@ -148,7 +149,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
 }
 
 
-async def apply(engine: Engine, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
+async def apply(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
     """Apply a batch, verb by verb."""
     if work.queues_have_moved:
         batch = _without_elsewhere(work, batch)
@@ -162,12 +163,12 @@ async def apply(engine: Engine, work: UnitOfWork, batch: Sequence[AnyCommand]) -
     if prefetches:
         await fast.prefetch(engine, work, prefetches)
     if claims or engine.room.size:
-        await claim.claim(engine, work, claims)
+        await serve_claims.claim(engine, work, claims)
         if work.followed < len(work.ended):  # a claim may have met a job whose time-to-live is over
             await dependencies.follow_up(engine, work)
 
 
-async def apply_beside(engine: Engine, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
+async def apply_beside(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
     """Apply a batch next to another one, which looks after time and those who wait: they hear of it after the commit."""
     if work.queues_have_moved:
         batch = _without_elsewhere(work, batch)
@@ -185,16 +186,27 @@ def _by_verb(batch: Sequence[AnyCommand]) -> dict[type[AnyCommand], list[Any]]:
     return by_verb
 
 
-async def _before_sweep(engine: Engine, work: UnitOfWork, by_verb: dict[type[AnyCommand], list[Any]]) -> None:
-    for verb, function in BEFORE_SWEEP.items():
-        commands = by_verb.get(verb)
-        if commands:
+async def _before_sweep(engine: EngineContext, work: UnitOfWork, by_verb: dict[type[AnyCommand], list[Any]]) -> None:
+    verbs = list(by_verb)
+    if len(verbs) > 1:
+        verbs.sort(key=_place_of)
+    for verb in verbs:
+        function = BEFORE_SWEEP.get(verb)
+        if function is not None:
+            commands = by_verb[verb]
             if engine.fast is not None and verb.unheld_jobs is not Command.unheld_jobs:
                 await _withdraw_unheld(engine, work, commands)
             await function(engine, work, commands)
 
 
-async def _withdraw_unheld(engine: Engine, work: UnitOfWork, commands: Sequence[AnyCommand]) -> None:
+_places = {verb: place for place, verb in enumerate(BEFORE_SWEEP)}
+
+
+def _place_of(verb: type[AnyCommand]) -> int:
+    return _places.get(verb, 0)
+
+
+async def _withdraw_unheld(engine: EngineContext, work: UnitOfWork, commands: Sequence[AnyCommand]) -> None:
     """Take the jobs that commands change without proof of a lease off their ready lists."""
     named = [each for command in commands for each in command.unheld_jobs()]
     await work.prefetch([ref for _, ref in named])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Alarm
     from penstock.core.job import Job
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 #: Even with nothing due for long, look this often: the wall clock may be set forward.
@@ -39,7 +39,7 @@ class Tick(Command[None]):
     __slots__ = ()
 
 
-async def tick(_engine: Engine, work: UnitOfWork, commands: Sequence[Tick]) -> None:
+async def tick(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Tick]) -> None:
     """Nothing to do: every batch sweeps."""
     for command in commands:
         work.answer(command, None)
@@ -48,7 +48,7 @@ async def tick(_engine: Engine, work: UnitOfWork, commands: Sequence[Tick]) -> N
 class Timer:
     """Wakes the engine when something falls due."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
         self._alarm: Alarm | None = None
         self._alarm_at = 0
@@ -140,7 +140,7 @@ class Timer:
             self.arm()
 
 
-async def sweep(engine: Engine, work: UnitOfWork) -> None:
+async def sweep(engine: EngineContext, work: UnitOfWork) -> None:
     """Move on whatever is due by now, a bounded number at a time; the timer comes back at once for the rest."""
     await work.flush()  # so that the store knows what this very batch has booked
     horizon = engine.store.horizon
@@ -164,7 +164,7 @@ async def _expire(work: UnitOfWork) -> None:
     await work.flush()
 
 
-async def _expire_leases(engine: Engine, work: UnitOfWork) -> None:
+async def _expire_leases(engine: EngineContext, work: UnitOfWork) -> None:
     expired = await work.tx.job_lease_expired(work.steady_ms, limits.sweep_jobs_max)
     if len(expired) < limits.sweep_jobs_max:
         engine.timer.end_grace()

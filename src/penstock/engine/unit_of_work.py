@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.lifecycle import Moment
     from penstock.core.queue import Queue, QueueKey
-    from penstock.engine.command import AnyCommand
+    from penstock.engine.command import AnyCommand, JobRef
     from penstock.engine.stats import Histogram
     from penstock.store.contract import FastTransaction, Transaction
 
@@ -28,9 +28,6 @@ _NOTHING: Final = Payload(b"null", None)
 _NOWHERE, _WAITING, _ACTIVE, _COMPLETED, _DEAD = (
     state.value for state in (State.NOWHERE, State.WAITING, State.ACTIVE, State.COMPLETED, State.DEAD)
 )
-
-#: How a job is named from outside: by its id, or by its producer's own id.
-JobRef = int | str
 
 
 class _Serials:

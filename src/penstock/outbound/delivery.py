@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.core.webhook import WebhookRecord
-    from penstock.engine.engine import Engine
+    from penstock.engine.api import ShardApi
     from penstock.outbound.request import WebhookRequest
     from penstock.store.contract import JournalBlock
 
@@ -59,7 +59,7 @@ class Policy(msgspec.Struct, frozen=True):
 class WebhookDelivery:
     """One per enabled webhook, with a task of its own, so that a slow receiver holds up nobody else."""
 
-    def __init__(self, engine: Engine, post: Post, policy: Policy, webhook: WebhookRecord) -> None:
+    def __init__(self, engine: ShardApi, post: Post, policy: Policy, webhook: WebhookRecord) -> None:
         self.webhook = webhook
         self.cursor = webhook.cursor  #: number of the first event that was not dealt with
         self.idle = False  #: it has seen the whole journal and waits to be woken

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Delivery
     from penstock.doors.http.request import ApiRequest
+    from penstock.engine.api import EngineApi
     from penstock.engine.jobs.claim import Claim
-    from penstock.engine.sharding.engine import AnyEngine
 
 
 class PullWaits:
@@ -47,7 +47,7 @@ class PullWaits:
 
 
 async def claim_for(
-    req: ApiRequest, engine: AnyEngine, claim: Claim, waits: PullWaits | None = None, wait_id: str | None = None
+    req: ApiRequest, engine: EngineApi, claim: Claim, waits: PullWaits | None = None, wait_id: str | None = None
 ) -> Sequence[Delivery]:
     """Claim jobs. If the client hangs up while it waits, nothing is claimed, or it is given back.
 

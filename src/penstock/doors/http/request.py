@@ -84,7 +84,7 @@ class ApiRequest(Protocol):
     def header(self) -> Callable[..., str | None]:
         """Return a header: ``header(name, default)``, the name in lower case."""
 
-    def namespace_header(self) -> str:
+    def namespace(self) -> str:
         """Return the namespace that the headers choose. Raises InvalidInput for one that cannot be a name."""
 
     def query(self) -> dict[str, str]:
@@ -114,6 +114,7 @@ class Request:
         "_sender",
         "has_turn",
         "header",
+        "headers",
         "held",
         "scope",
         "tenant",
@@ -132,7 +133,8 @@ class Request:
         self.has_turn = False  #: it is one of the large requests of its namespace in progress
         self._proto = proto
         self._bodies = bodies
-        self.header: Any = scope.headers.get  #: ``header(name, default)``, the name in lower case
+        self.headers: Any = scope.headers  #: kept, because each look at those of the scope copies them
+        self.header: Any = self.headers.get  #: ``header(name, default)``, the name in lower case
 
     async def body(self, most: int = limits.body_bytes_max) -> bytes:
         """Read the whole body. Raises BodyTooLarge before, or as soon as, it is over ``most`` bytes.
@@ -228,7 +230,7 @@ class Request:
     async def _chunks(self, most: int) -> bytes:
         """Read a body whose length was not announced."""
         is_second = self.scope.http_version.startswith("2")
-        if not is_second and "transfer-encoding" not in self.scope.headers:
+        if not is_second and "transfer-encoding" not in self.headers:
             return b""
         chunks: list[bytes] = []
         size = ends = 0
@@ -346,13 +348,13 @@ class Request:
     def identity(self, identity: Identity) -> None:
         self._identity = identity
 
+    def namespace(self) -> str:
+        """Return the namespace that the headers choose. Raises InvalidInput."""
+        return namespace_in(self.headers) if "x-namespace" in self.headers else DEFAULT_NAMESPACE
+
     def allow(self, namespace: str, right: Right) -> None:
         """Raise Forbidden unless who asks has a right in a namespace."""
         self.identity.check(namespace, right)
-
-    def namespace_header(self) -> str:
-        """Return the namespace that X-Namespace chooses, or the default one. Raises InvalidInput."""
-        return namespace_in(self.scope.headers)
 
     def warn(self, text: str) -> None:
         """Add a warning to the answer."""

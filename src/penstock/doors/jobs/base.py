@@ -20,7 +20,7 @@ from penstock.core.errors import (
 )
 from penstock.core.queue import QueueKey
 from penstock.doors.http.errors import Refused
-from penstock.doors.http.namespace import NAME, check_namespace
+from penstock.doors.http.namespace import NAME
 from penstock.doors.jobs.mapping import job_ref, token_value
 from penstock.doors.jobs.wire.replies import ItemError
 from penstock.doors.wait_permission import Permission
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.doors.http.request import ApiRequest
     from penstock.doors.http.route import Route
+    from penstock.engine.api import EngineApi
     from penstock.engine.jobs.settle import Settlement
-    from penstock.engine.sharding.engine import AnyEngine
     from penstock.store.contract import Page
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ _OF_THE_JOB = (*LEASE_GONE, JobQuarantined, InvalidInput)
 class JobsDoor:
     """The handlers are methods of the classes that build on this, one class per part of the contract."""
 
-    def __init__(self, engine: AnyEngine) -> None:
+    def __init__(self, engine: EngineApi) -> None:
         self.engine = engine
         self.store = engine.store
 
@@ -65,12 +65,11 @@ class JobsDoor:
 
     def namespace(self, req: ApiRequest) -> str:
         """Return the namespace a request is about: the header X-Namespace, or the default one."""
-        name: str | None = req.header("x-namespace")
-        return req.namespace_header() if name is None else check_namespace(name)
+        return req.namespace()
 
     def queue_key(self, req: ApiRequest, name: str) -> QueueKey:
         """Return the queue a request is about. A queue that exists has a valid name."""
-        key = QueueKey(self.namespace(req), name)
+        key = QueueKey(req.namespace(), name)
         if self.store.queue_find(key) is None:
             check_queue_name(name)
         return key

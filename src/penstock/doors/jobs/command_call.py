@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.doors.http.body import BodyReader
     from penstock.doors.http.route import Handler
     from penstock.doors.jobs.session import JobsSession
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
@@ -92,7 +92,7 @@ class CommandCall:
         """Return what a request would have as a header: the namespace, and nothing else."""
         return self.session.namespace if name == "x-namespace" else default
 
-    def namespace_header(self) -> str:
+    def namespace(self) -> str:
         """Return the namespace of the session."""
         return self.session.namespace
 
@@ -169,7 +169,7 @@ class CommandEntry(NamedTuple):
 class CommandTable:
     """All commands by name. Adding one is adding an entry to a group."""
 
-    def __init__(self, engine: AnyEngine, *groups: Mapping[str, CommandEntry]) -> None:
+    def __init__(self, engine: EngineApi, *groups: Mapping[str, CommandEntry]) -> None:
         self.engine = engine
         self._entries: dict[str, CommandEntry] = {}
         for group in groups:

@@ -20,7 +20,7 @@ from penstock.engine.queues.crons import RemoveCron, SaveCron
 if TYPE_CHECKING:
     from penstock.core.cron import CronRecord
     from penstock.doors.http.request import ApiRequest
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 CRON = BodyReader(requests.CronBody)
 
@@ -76,7 +76,7 @@ def _flags(body: requests.CronJobBody) -> int:
     return sum(flag for wanted, flag in chosen if wanted)
 
 
-async def find_cron(engine: AnyEngine, key: CronKey) -> CronRecord:
+async def find_cron(engine: EngineApi, key: CronKey) -> CronRecord:
     """Return a cron. Raises CronNotFound."""
     found = await engine.store.cron_get(key)
     if found is None:

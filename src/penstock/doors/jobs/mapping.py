@@ -78,12 +78,10 @@ def take_payload(raw: Raw, *, depth_known: bool = False) -> bytes:
     ``depth_known``: its depth was checked before.
     """
     data = bytes(raw)
-    # The same as take_json, written out: this is the innermost part of a bulk push.
-    if len(data) > SHALLOW_BYTES:
-        if not depth_known and data.count(b"[") + data.count(b"{") > limits.payload_depth_max:
-            check_depth(data)
-        if len(data) > limits.payload_bytes_max:
-            raise PayloadTooLarge("Job data too large (max 10MB)")
+    if not depth_known:
+        check_depth(data)
+    if len(data) > limits.payload_bytes_max:
+        raise PayloadTooLarge("Job data too large (max 10MB)")
     return data
 
 
@@ -104,12 +102,18 @@ def value_steps(raw: Raw) -> Steps[None]:
 def job_steps(body: PushBody) -> Steps[NewJob]:
     """Turn a body of any size into what the engine pushes, in steps. Raises InvalidInput."""
     yield from value_steps(body.data)
-    return new_job(body, depth_known=len(memoryview(body.data)) > limits.small_body_bytes)
+    return new_job(body, take_payload(body.data, depth_known=len(memoryview(body.data)) > limits.small_body_bytes))
 
 
-def new_job(body: PushBody, *, depth_known: bool = False) -> NewJob:
-    """Turn a body into what the engine pushes. Raises InvalidInput. ``depth_known``: see ``take_payload``."""
-    data = take_payload(body.data, depth_known=depth_known)
+def new_job(body: PushBody, data: bytes | None = None) -> NewJob:
+    """Turn a body into what the engine pushes. Raises InvalidInput. ``data``: its payload, if that was taken before."""
+    if data is None:
+        data = bytes(body.data)
+        # What may be too deep or too large is looked at again; a call for each job of a bulk push would cost more.
+        if len(data) > SHALLOW_BYTES and (
+            data.count(b"[") + data.count(b"{") > limits.payload_depth_max or len(data) > limits.payload_bytes_max
+        ):
+            data = take_payload(body.data)
     in_flow = body.depends_on or body.children_ids or body.parent_id
     repeat = None if body.repeat is None else _repeat(body.repeat)
     # Asking first is cheaper than a call that finds nothing, and nearly all jobs have none of these.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.doors.jobs.event_hub import EventHub
     from penstock.doors.ops.health import Uptime
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
     from penstock.engine.worker_registry import WorkerRegistry
     from penstock.store.contract import JournalBlock
 
@@ -85,7 +85,7 @@ class Monitors:
 
     def __init__(
         self,
-        engine: AnyEngine,
+        engine: EngineApi,
         hub: EventHub,
         uptime: Uptime,
         workers: WorkerRegistry,

@@ -108,7 +108,9 @@ class QueueEvents:
         self._clock = clock
         self._session = session
         self._link = link
-        self._outbox: SendQueue[bytes] = SendQueue(clock, self._send, self._give_up)
+        self._outbox: SendQueue[bytes] = SendQueue(
+            clock, self._send, self._give_up, lambda: hub.turn(session.namespace), limits.tcp_events_turn
+        )
         self._reader: EventReader | None = None
         self._expiry: Expiry | None = None
 

@@ -232,9 +232,9 @@ class QueueHandlers(JobsDoor):
         key = self.queue_key(req, queue)
         buffered = body.mode == "buffered"
         buffer = self.engine.of(key).buffer
-        if buffered and (buffer is None or buffer.buffers is None):
+        if buffered and (buffer is None or not buffer.has_copies):
             raise Refused("This server has no enqueue buffer. Start it with --store postgresql://… and --redis URL.")
-        if buffered and buffer is not None and buffer.wal is None:
+        if buffered and buffer is not None and not buffer.is_open:
             raise Refused("The log of this server's enqueue buffer cannot be opened. Look at its own log, and at --data.")
         command = Configure(
             key,

@@ -99,7 +99,7 @@ class JobsSession:
         self._under_way += 1
         self._idle.clear()
         try:
-            if not self._table.share.is_free:
+            if not self._table.share.has_turn():
                 await self._table.share.turn()
             return await self._answer(message)
         except PenstockError as error:

@@ -16,7 +16,7 @@ from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWeb
 if TYPE_CHECKING:
     from penstock.core.webhook import WebhookRecord
     from penstock.doors.http.request import ApiRequest
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
     from penstock.outbound.guard import Guard
 
 ADD = BodyReader(webhook_wire.WebhookBody)
@@ -29,7 +29,7 @@ _NO_ID = 0
 class WebhookHandlers(JobsDoor):
     """One method per route. ``guard`` knows which URLs may be called."""
 
-    def __init__(self, engine: AnyEngine, guard: Guard) -> None:
+    def __init__(self, engine: EngineApi, guard: Guard) -> None:
         super().__init__(engine)
         self._guard = guard
 

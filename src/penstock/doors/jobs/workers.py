@@ -20,8 +20,8 @@ from penstock.doors.jobs.wire.requests import RequestModel
 
 if TYPE_CHECKING:
     from penstock.doors.http.request import ApiRequest
+    from penstock.engine.api import EngineApi
     from penstock.engine.bulk.consumer_groups import ConsumerGroups
-    from penstock.engine.sharding.engine import AnyEngine
     from penstock.engine.worker_registry import RegisteredWorker, WorkerRegistry
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
@@ -204,7 +204,7 @@ def _view(workers: WorkerRegistry, worker: RegisteredWorker) -> WorkerView:
 class WorkerHandlers(JobsDoor):
     """One method per route."""
 
-    def __init__(self, engine: AnyEngine, workers: WorkerRegistry, groups: ConsumerGroups) -> None:
+    def __init__(self, engine: EngineApi, workers: WorkerRegistry, groups: ConsumerGroups) -> None:
         super().__init__(engine)
         self.workers = workers
         self._groups = groups

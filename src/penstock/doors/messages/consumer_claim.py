@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 
 class ConsumerClaim:
     """One place in the line of a queue."""
 
-    def __init__(self, engine: AnyEngine, queue: QueueKey) -> None:
+    def __init__(self, engine: EngineApi, queue: QueueKey) -> None:
         self.stopped = False
         self._engine = engine
         self._queue = queue

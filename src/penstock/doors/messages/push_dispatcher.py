@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from penstock.core.queue import PushSubscription, QueueKey
     from penstock.doors.messages.metrics import MessageCounters
     from penstock.doors.messages.queue_registry import QueueRegistry
+    from penstock.engine.api import EngineApi
     from penstock.engine.jobs.settle import Settlement
-    from penstock.engine.sharding.engine import AnyEngine
     from penstock.engine.signals import Signal
     from penstock.outbound.delivery import Post
 
@@ -62,7 +62,7 @@ class PushDispatcher:
     """
 
     def __init__(
-        self, engine: AnyEngine, places: QueueRegistry, tally: MessageCounters, post: Post, rules: PushRules
+        self, engine: EngineApi, places: QueueRegistry, tally: MessageCounters, post: Post, rules: PushRules
     ) -> None:
         self.engine = engine
         self.places = places

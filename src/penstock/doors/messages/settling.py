@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from penstock.core.queue import QueueKey
     from penstock.doors.messages.deliveries import Deliveries
     from penstock.doors.messages.metrics import MessageCounters
+    from penstock.engine.api import EngineApi
     from penstock.engine.jobs.settle import ItemOutcome
-    from penstock.engine.sharding.engine import AnyEngine
 
 
 class DeliverySettler:
     """Acknowledges deliveries, or gives them back, by their receipt handles. ``deliveries`` are those over WebSockets."""
 
-    def __init__(self, engine: AnyEngine, tally: MessageCounters, deliveries: Deliveries) -> None:
+    def __init__(self, engine: EngineApi, tally: MessageCounters, deliveries: Deliveries) -> None:
         self._engine = engine
         self._tally = tally
         self._deliveries = deliveries

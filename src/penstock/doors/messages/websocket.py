@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from penstock.doors.messages.queue_registry import QueueRegistry
     from penstock.doors.messages.request_metrics import RouteCount
     from penstock.doors.net.raw_sockets import RawSockets
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 log = structlog.get_logger("penstock.push")
 
@@ -67,7 +67,7 @@ class Consumers:
 
     def __init__(
         self,
-        engine: AnyEngine,
+        engine: EngineApi,
         places: QueueRegistry,
         tally: MessageCounters,
         gate: Authenticator,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.queue import StateCounts
     from penstock.doors.http.request import ApiRequest, Request
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
     from penstock.engine.stats import Histogram
 
 
@@ -231,7 +231,7 @@ class OpsHandlers:
 
     def __init__(
         self,
-        engine: AnyEngine,
+        engine: EngineApi,
         readiness: Readiness,
         metrics: Metrics,
         uptime: Uptime,
@@ -372,7 +372,7 @@ def _queues_view(counts: StateCounts) -> QueuesView:
     return QueuesView(counts.waiting, counts.active, counts.delayed, counts.completed, counts.dead)
 
 
-def collections_of(engine: AnyEngine) -> Collections:
+def collections_of(engine: EngineApi) -> Collections:
     """Count what the server keeps."""
     store = engine.store
     jobs = store.totals()

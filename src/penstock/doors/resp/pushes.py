@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 _OPTIONS = (b"PRIORITY", b"DELAY", b"ID")
 
@@ -45,7 +45,7 @@ def new_job(command: Sequence[bytes]) -> NewJob:
 class Pushes:
     """Pushes that are answered together: one command of the engine for each queue, so each queue keeps their order."""
 
-    def __init__(self, engine: AnyEngine, slots: list[bytes]) -> None:
+    def __init__(self, engine: EngineApi, slots: list[bytes]) -> None:
         self._engine = engine
         self._slots = slots  #: where the replies go
         self._lots: dict[QueueKey, tuple[list[NewJob], list[int], list[bool]]] = {}
@@ -55,7 +55,7 @@ class Pushes:
         """Tell whether one more can be done together with these."""
         return not (self._named or job.job_id) or list(self._lots) == [key]
 
-    def add(self, key: QueueKey, job: NewJob, *, publish: bool) -> None:
+    def add(self, key: QueueKey, job: NewJob, publish: bool) -> None:
         """Take one more; its reply goes to the end of the slots."""
         lot = self._lots.get(key)
         if lot is None:

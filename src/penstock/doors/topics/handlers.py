@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from penstock.access.identity import Right
 from penstock.core.errors import RouteNotFound
 from penstock.core.queue import QueueKey
-from penstock.doors.http.namespace import namespace_in
 from penstock.doors.http.route import Plain, Route, Stream
 from penstock.doors.net.raw_sockets import ends_of
 from penstock.doors.topics.backpressure import Flows
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.doors.net.raw_sockets import RawSockets
     from penstock.doors.topics.subscriber import Subscribers
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 BYTES: Final = "application/octet-stream"
 LINES: Final = "application/x-ndjson"
@@ -38,7 +37,7 @@ class TopicsDoor:
 
     def __init__(
         self,
-        engine: AnyEngine,
+        engine: EngineApi,
         subscribers: Subscribers,
         links: RawSockets,
         *,
@@ -121,4 +120,4 @@ class TopicsDoor:
 def _queue(req: Request, topic: str) -> QueueKey:
     if not topic:
         raise RouteNotFound
-    return QueueKey(namespace_in(req.scope.headers), check_topic(topic))
+    return QueueKey(req.namespace(), check_topic(topic))

@@ -15,7 +15,7 @@ from penstock.engine.jobs.build import build, create_queue, start_apart
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.enqueue_log import LogRecord
 
@@ -67,7 +67,7 @@ class StoreOwnRecords(Command[None]):
         self.promises = promises
 
 
-async def store_own_records(_engine: Engine, work: UnitOfWork, commands: Sequence[StoreOwnRecords]) -> None:
+async def store_own_records(_engine: EngineContext, work: UnitOfWork, commands: Sequence[StoreOwnRecords]) -> None:
     """Apply a batch of records of other shards."""
     tx = work.fast_tx
     for command in commands:
@@ -88,7 +88,7 @@ def _any_away(work: UnitOfWork, promises: Sequence[BufferedPush]) -> bool:
     return any(work.is_elsewhere(key) for key in {QueueKey(promise.namespace, promise.queue) for promise in promises})
 
 
-async def store_records(_engine: Engine, work: UnitOfWork, commands: Sequence[StoreRecords]) -> None:
+async def store_records(_engine: EngineContext, work: UnitOfWork, commands: Sequence[StoreRecords]) -> None:
     """Apply a batch of records."""
     tx = work.fast_tx
     for command in commands:

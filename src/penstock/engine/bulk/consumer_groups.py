@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.engine.bulk.epoch_commands import EpochName
+    from penstock.engine.context import ServerContext
     from penstock.engine.jobs.settle import Settlement
-    from penstock.engine.sharding.engine import AnyEngine
 
 
 log = structlog.get_logger("penstock.groups")
@@ -117,7 +117,7 @@ class ConsumerGroups(PeriodicService):
 
     every_ms = 10 * limits.MINUTE_MS
 
-    def __init__(self, engine: AnyEngine) -> None:
+    def __init__(self, engine: ServerContext) -> None:
         super().__init__(engine.engines[0])
         self._all = engine
         self._home = engine.engines[0]

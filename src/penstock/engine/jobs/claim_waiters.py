@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from penstock.core import limits
 from penstock.core.errors import QueueMoving, TooMany
 from penstock.engine.command import QueueCommand
-from penstock.engine.jobs.claim import return_deliveries
+from penstock.engine.jobs.settle import LeaseRef, Release
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from penstock.core.clock import Alarm
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey
-    from penstock.engine.engine import Engine
-    from penstock.engine.jobs.claim import Claim
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
+    from penstock.engine.context import EngineContext
+    from penstock.engine.jobs.claim import Claim, ClaimShard
     from penstock.engine.unit_of_work import UnitOfWork
 
 
@@ -35,7 +35,7 @@ class RecheckQueue(QueueCommand[None]):
 class ClaimWaiters:
     """Callers that wait for a job, first come first served."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
         self._lines: dict[QueueKey, dict[Claim, Alarm]] = {}  #: the alarm of each claim rings at the end of its wait
         self._nudges: dict[QueueKey, tuple[int, Alarm]] = {}  #: the next look at a line, by the steady clock
@@ -151,7 +151,7 @@ class ClaimWaiters:
 class PendingClaim:
     """A claim whose caller may leave while it waits: then nothing is claimed, or what was claimed is released."""
 
-    def __init__(self, engine: AnyEngine, claim: Claim) -> None:
+    def __init__(self, engine: EngineApi, claim: Claim) -> None:
         self._engine = engine
         self._claim = claim
 
@@ -177,11 +177,11 @@ class PendingClaim:
             abandon(self._engine.of(self._claim.queue), self._claim)
 
 
-def abandon(engine: Engine, claim: Claim) -> None:
+def abandon(engine: ClaimShard, claim: Claim) -> None:
     """Remove a claim from its line, or release what it is just being given: its caller has left."""
     claim.state.abandon()
     engine = claim.state.engine or engine
-    if engine.room.leave(claim):
+    if engine.leave_line(claim):
         claim.future.cancel()
         return
 
@@ -191,3 +191,14 @@ def abandon(engine: Engine, claim: Claim) -> None:
         return_deliveries(engine, claim, future.result())
 
     claim.future.add_done_callback(give_back)
+
+
+def return_deliveries(engine: ClaimShard, caller: Claim, deliveries: list[Delivery]) -> None:
+    """Release jobs that were leased for a caller that is gone."""
+    if caller.note is not None:
+        if deliveries:
+            engine.run_unheard(caller.note.taken_back())
+        return
+    holds = [LeaseRef(delivery.job.id, delivery.job.token) for delivery in deliveries]
+    if holds:  # if they cannot be released now, their leases will run out
+        engine.run_unheard(Release(caller.queue.namespace, holds))

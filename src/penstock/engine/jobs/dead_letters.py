@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.jobs.settle import LeaseRef
     from penstock.engine.unit_of_work import UnitOfWork
 
@@ -54,7 +54,7 @@ class SettleDead(Command[PenstockError | None]):
         self.when_settled = when_settled
 
 
-async def lease_dead(_engine: Engine, work: UnitOfWork, commands: Sequence[LeaseDead]) -> None:
+async def lease_dead(_engine: EngineContext, work: UnitOfWork, commands: Sequence[LeaseDead]) -> None:
     """Apply a batch of inspections."""
     for command in commands:
         queue = work.tx.queue_find(command.queue)
@@ -74,7 +74,7 @@ async def lease_dead(_engine: Engine, work: UnitOfWork, commands: Sequence[Lease
         work.answer(command, [Delivery(job, payloads[job.id]) for job in free if job.id in payloads])
 
 
-async def settle_dead(_engine: Engine, work: UnitOfWork, commands: Sequence[SettleDead]) -> None:
+async def settle_dead(_engine: EngineContext, work: UnitOfWork, commands: Sequence[SettleDead]) -> None:
     """Apply a batch of words about dead jobs."""
     await work.prefetch([command.hold.ref for command in commands])
     for command in commands:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue, QueueKey
     from penstock.core.reservations import Permit
     from penstock.engine.command import AnyCommand
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 #: Fields by which a new job has a name, needs others, is due or was made at another time, or enters elsewhere.
@@ -38,10 +38,7 @@ _SPECIAL: Final = frozenset({"job_id", "unique_key", "needs", "timestamp", "dela
 
 
 def _weight_of(jobs: Sequence[NewJob]) -> int:
-    size = 0
-    for job in jobs:
-        size += len(job.data)
-    return len(jobs) + size // limits.weight_bytes
+    return len(jobs) + sum([len(job.data) for job in jobs]) // limits.weight_bytes
 
 
 class Push(QueueCommand[list[Job]]):
@@ -78,7 +75,10 @@ class Push(QueueCommand[list[Job]]):
 
     def weight(self) -> int:
         """Return what its jobs weigh."""
-        return _weight_of(self.jobs)
+        jobs = self.jobs
+        if len(jobs) == 1:  # without a list, because most pushes have one job
+            return 1 + len(jobs[0].data) // limits.weight_bytes
+        return _weight_of(jobs)
 
 
 class PushAcross(Command[list[list[Job]]]):
@@ -157,6 +157,14 @@ class Publish(Command[int]):
         self.permit = permit
         self.last = last
 
+    def tenant(self) -> str | None:
+        """Return the namespace of the draft."""
+        return self.entry.namespace
+
+    def weight(self) -> int:
+        """Return what the jobs of its chunks weigh."""
+        return 1 + sum(_weight_of(part.jobs) for part in self.parts)
+
     def needed_queues(self) -> Iterable[QueueKey]:
         """Return the queues of its parts."""
         return [part.queue for part in self.parts]
@@ -187,7 +195,7 @@ class PushAgain(Command[list[Job | None]]):
         return _weight_of(self.jobs)
 
 
-async def push(engine: Engine, work: UnitOfWork, commands: Sequence[Push]) -> None:
+async def push(engine: EngineContext, work: UnitOfWork, commands: Sequence[Push]) -> None:
     """Apply a batch of pushes."""
     commands = await permitted(work, commands)
     names = ExistingJobs(work)
@@ -254,7 +262,7 @@ async def _has_room(work: UnitOfWork, queue: Queue, command: Push, room: int, na
     return not new or counts.waiting + counts.active + len(new) <= room
 
 
-async def push_across(engine: Engine, work: UnitOfWork, commands: Sequence[PushAcross]) -> None:
+async def push_across(engine: EngineContext, work: UnitOfWork, commands: Sequence[PushAcross]) -> None:
     """Apply a batch of pushes to several queues each."""
     commands = await permitted(work, commands)
     names = ExistingJobs(work)
@@ -289,7 +297,7 @@ async def push_across(engine: Engine, work: UnitOfWork, commands: Sequence[PushA
     work.timings.append((engine.stats.push_time, len(commands)))
 
 
-async def push_again(engine: Engine, work: UnitOfWork, commands: Sequence[PushAgain]) -> None:
+async def push_again(engine: EngineContext, work: UnitOfWork, commands: Sequence[PushAgain]) -> None:
     """Apply a batch of pushes under names that are taken."""
     repeats: list[tuple[Job, NewJob]] = []
     for command in commands:
@@ -335,7 +343,7 @@ def _counted_from(new: NewJob, late_ms: int) -> NewJob:
     return msgspec.structs.replace(new, delay=max(0, new.delay - late_ms)) if new.delay else new
 
 
-async def _renew(engine: Engine, work: UnitOfWork, repeats: Sequence[tuple[Job, NewJob]]) -> None:
+async def _renew(engine: EngineContext, work: UnitOfWork, repeats: Sequence[tuple[Job, NewJob]]) -> None:
     """Let jobs that were handed to nobody yet take over what the pushes say that named them again, in order."""
     await work.flush_and_track()  # some may have been made in this very batch
     await withdraw_ready(engine, work, [job for job, _ in repeats])
@@ -376,7 +384,7 @@ async def _take_over(work: UnitOfWork, repeats: Sequence[tuple[Job, NewJob]]) ->
         await work.tx.payload_save(list(changed.values()))
 
 
-async def publish(_engine: Engine, work: UnitOfWork, commands: Sequence[Publish]) -> None:
+async def publish(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Publish]) -> None:
     """Apply a batch of chunks. Each is deleted by the transaction that makes jobs of it, so that it is made so once."""
     for command in await permitted(work, commands):
         count, draft = 0, command.entry

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from penstock.core.queue import QueueKey
-    from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import JobRef, UnitOfWork
+    from penstock.engine.command import JobRef
+    from penstock.engine.context import EngineContext
+    from penstock.engine.unit_of_work import UnitOfWork
 
 #: What became of one item of a batch: None if it was done, or why not.
 ItemOutcome = PenstockError | None
@@ -192,7 +193,7 @@ class ReportProgress(Settlement):
         self.message = message
 
 
-async def ack(engine: Engine, work: UnitOfWork, commands: Sequence[Ack]) -> None:
+async def ack(engine: EngineContext, work: UnitOfWork, commands: Sequence[Ack]) -> None:
     """Apply a batch of acknowledgements."""
     repeating: list[Job] = []
 
@@ -234,7 +235,7 @@ def complete_all(work: UnitOfWork, jobs: Sequence[Job]) -> None:
     work.completed += len(jobs)
 
 
-async def nack(engine: Engine, work: UnitOfWork, commands: Sequence[Nack]) -> None:
+async def nack(engine: EngineContext, work: UnitOfWork, commands: Sequence[Nack]) -> None:
     """Apply a batch of failures."""
 
     def count(command: Nack, _index: int, job: Job) -> None:
@@ -292,7 +293,7 @@ def _shortened(stack: Sequence[str], lines_max: int | None) -> list[str]:
     return kept
 
 
-async def renew(engine: Engine, work: UnitOfWork, commands: Sequence[Renew]) -> None:
+async def renew(engine: EngineContext, work: UnitOfWork, commands: Sequence[Renew]) -> None:
     """Apply a batch of heartbeats and extensions."""
 
     def extend(command: Renew, index: int, job: Job) -> None:
@@ -305,7 +306,7 @@ async def renew(engine: Engine, work: UnitOfWork, commands: Sequence[Renew]) -> 
     await settle(engine, work, commands, extend)
 
 
-async def release(engine: Engine, work: UnitOfWork, commands: Sequence[Release]) -> None:
+async def release(engine: EngineContext, work: UnitOfWork, commands: Sequence[Release]) -> None:
     """Apply a batch of releases."""
 
     def give_back(command: Release, _index: int, job: Job) -> None:
@@ -321,7 +322,7 @@ async def release(engine: Engine, work: UnitOfWork, commands: Sequence[Release])
     await settle(engine, work, commands, give_back)
 
 
-async def requeue(engine: Engine, work: UnitOfWork, commands: Sequence[Requeue]) -> None:
+async def requeue(engine: EngineContext, work: UnitOfWork, commands: Sequence[Requeue]) -> None:
     """Apply a batch of jobs that are given back. Those that go to the front together keep their order among themselves."""
     to_front: list[Job] = []
 
@@ -341,7 +342,7 @@ async def requeue(engine: Engine, work: UnitOfWork, commands: Sequence[Requeue])
             work.move(job, Arrow.RETURN)
 
 
-async def report_progress(engine: Engine, work: UnitOfWork, commands: Sequence[ReportProgress]) -> None:
+async def report_progress(engine: EngineContext, work: UnitOfWork, commands: Sequence[ReportProgress]) -> None:
     """Apply a batch of progress reports."""
 
     def note(command: ReportProgress, _index: int, job: Job) -> None:
@@ -353,7 +354,9 @@ async def report_progress(engine: Engine, work: UnitOfWork, commands: Sequence[R
     await settle(engine, work, commands, note)
 
 
-async def settle(engine: Engine, work: UnitOfWork, commands: Sequence[S], act: Callable[[S, int, Job], ItemOutcome]) -> None:
+async def settle(
+    engine: EngineContext, work: UnitOfWork, commands: Sequence[S], act: Callable[[S, int, Job], ItemOutcome]
+) -> None:
     """Act on every job that is rightly held, and say of the others why not. ``act`` may return why it did nothing."""
     await work.prefetch([hold.ref for command in commands for hold in command.holds])
     for command in commands:

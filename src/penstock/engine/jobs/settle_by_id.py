@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey
-    from penstock.engine.engine import Engine
+    from penstock.engine.command import JobRef
+    from penstock.engine.context import EngineContext
     from penstock.engine.jobs.settle import ItemOutcome
-    from penstock.engine.unit_of_work import JobRef, UnitOfWork
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
 _ACTIVE, _COMPLETED = State.ACTIVE.value, State.COMPLETED.value
@@ -84,7 +85,7 @@ class RenewById(ById):
     __slots__ = ()
 
 
-async def renew_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[RenewById]) -> None:
+async def renew_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequence[RenewById]) -> None:
     """Apply a batch of heartbeats."""
 
     def renew(receipt: ClaimedJob, job: Job) -> ItemOutcome:
@@ -100,7 +101,7 @@ async def renew_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[Renew
     await _answer_each(work, commands, renew)
 
 
-async def ack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[AckById]) -> None:
+async def ack_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequence[AckById]) -> None:
     """Apply a batch of acknowledgements."""
     find = await _finder(work, commands)
     done: dict[int, Job] = {}
@@ -136,7 +137,7 @@ async def ack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[AckById
     work.timings.append((engine.stats.ack_time, len(commands)))
 
 
-async def nack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[NackById]) -> None:
+async def nack_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequence[NackById]) -> None:
     """Apply a batch of failures."""
 
     def fail(receipt: ClaimedJob, job: Job) -> ItemOutcome:
@@ -161,7 +162,7 @@ async def _answer_each(work: UnitOfWork, commands: Sequence[ById], act: Callable
         work.answer(command, outcomes)
 
 
-def _fail(engine: Engine, work: UnitOfWork, job: Job, error: str | None) -> ItemOutcome:
+def _fail(engine: EngineContext, work: UnitOfWork, job: Job, error: str | None) -> ItemOutcome:
     if job.state == _ACTIVE:
         engine.handed.begin(work, job)
         count_failure(work, job, error)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.queue import QueueKey
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 
@@ -31,7 +31,7 @@ class UniqueKey(QueueCommand[Job | None]):
         self.only = only
 
 
-async def unique_key(engine: Engine, work: UnitOfWork, commands: Sequence[UniqueKey]) -> None:
+async def unique_key(engine: EngineContext, work: UnitOfWork, commands: Sequence[UniqueKey]) -> None:
     """Apply a batch of questions about unique keys."""
     await work.flush_and_track()
     for command in commands:

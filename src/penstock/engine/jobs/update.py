@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penstock.core.job import Job
-    from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import JobRef, UnitOfWork
+    from penstock.engine.command import JobRef
+    from penstock.engine.context import EngineContext
+    from penstock.engine.unit_of_work import UnitOfWork
 
 #: Arrows whose value is a delay in ms, to be counted from the moment of the change.
 _DELAYING = (Arrow.POSTPONE, Arrow.RESCHEDULE)
@@ -86,7 +87,7 @@ class ClearLog(Command[None]):
         self.keep = keep
 
 
-async def move_job(_engine: Engine, work: UnitOfWork, commands: Sequence[MoveJob]) -> None:
+async def move_job(_engine: EngineContext, work: UnitOfWork, commands: Sequence[MoveJob]) -> None:
     """Apply a batch of single moves."""
     await work.prefetch([command.ref for command in commands])
     for command in commands:
@@ -128,7 +129,7 @@ async def _check_unique(work: UnitOfWork, job: Job) -> None:
         raise WrongState(State(job.state).label, "Another live job has this job's uniqueKey.")
 
 
-async def edit_data(_engine: Engine, work: UnitOfWork, commands: Sequence[EditData]) -> None:
+async def edit_data(_engine: EngineContext, work: UnitOfWork, commands: Sequence[EditData]) -> None:
     """Apply a batch of edits."""
     for command in commands:
         try:
@@ -151,7 +152,7 @@ def _check_size(job: Job, data: bytes) -> None:
         raise InvalidInput(f"Job data too large: {len(data)} bytes, and the job's sizeLimit is {size_limit}")
 
 
-async def add_log(_engine: Engine, work: UnitOfWork, commands: Sequence[AddLog]) -> None:
+async def add_log(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AddLog]) -> None:
     """Apply a batch of log lines."""
     for command in commands:
         try:
@@ -168,7 +169,7 @@ async def add_log(_engine: Engine, work: UnitOfWork, commands: Sequence[AddLog])
             work.answer(command, None)
 
 
-async def clear_log(_engine: Engine, work: UnitOfWork, commands: Sequence[ClearLog]) -> None:
+async def clear_log(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ClearLog]) -> None:
     """Apply a batch of emptied logs."""
     for command in commands:
         try:

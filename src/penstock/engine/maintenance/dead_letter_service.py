@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.core.queue import DlqConfig, Queue, QueueKey
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 
@@ -31,7 +31,7 @@ class DeadLetterService(PeriodicService):
 
     every_ms = 5_000
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineContext) -> None:
         super().__init__(engine)
         #: Up to which place among the dead a queue was looked at, and with which settings.
         self._seen: dict[QueueKey, tuple[DlqConfig, Place]] = {}
@@ -84,7 +84,7 @@ class AutoRevive(QueueCommand[set[int]]):
         self.ids = ids
 
 
-async def auto_revive(_engine: Engine, work: UnitOfWork, commands: Sequence[AutoRevive]) -> None:
+async def auto_revive(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AutoRevive]) -> None:
     """Apply a batch of automatic retries."""
     for command in commands:
         waiting: set[int] = set()

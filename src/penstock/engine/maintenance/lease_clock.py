@@ -10,7 +10,7 @@ from penstock.engine.maintenance.service import PeriodicService
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 
@@ -34,7 +34,7 @@ class MarkClock(Command[None]):
     __slots__ = ()
 
 
-async def mark_clock(_engine: Engine, work: UnitOfWork, commands: Sequence[MarkClock]) -> None:
+async def mark_clock(_engine: EngineContext, work: UnitOfWork, commands: Sequence[MarkClock]) -> None:
     """Save one mark for all."""
     await work.tx.clock_mark()
     for command in commands:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Delivery
     from penstock.core.queue import Queue
     from penstock.engine.jobs.claim import Claim
-    from penstock.engine.prefetch.ready_cache import ReadyCache
+    from penstock.engine.prefetch.context import CacheContext
 
 log = structlog.get_logger("penstock.fast")
 
@@ -33,7 +33,7 @@ class ListedClaim(NamedTuple):
 class ClaimQueue:
     """Claims wait in order; the jobs that they want together are taken from the list at once."""
 
-    def __init__(self, path: ReadyCache, queue: Queue) -> None:
+    def __init__(self, path: CacheContext, queue: Queue) -> None:
         self._path = path
         self.key = queue.key
         self.number = queue.number

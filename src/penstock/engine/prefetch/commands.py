@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.core.queue import Queue, QueueKey, QueueSettings
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLease
     from penstock.engine.unit_of_work import UnitOfWork
 
@@ -107,7 +107,7 @@ class Look(Command[None]):
     __slots__ = ()
 
 
-async def withdraw_ready(engine: Engine, work: UnitOfWork, jobs: Iterable[Job | None]) -> None:
+async def withdraw_ready(engine: EngineContext, work: UnitOfWork, jobs: Iterable[Job | None]) -> None:
     """Somebody means jobs without having been given them: those that are on a ready list get their places in line back."""
     if engine.fast is None:
         return
@@ -122,7 +122,7 @@ async def withdraw_ready(engine: Engine, work: UnitOfWork, jobs: Iterable[Job | 
                 work.move(job, Arrow.RELEASE)
 
 
-async def prefetch(engine: Engine, work: UnitOfWork, commands: Sequence[Prefetch]) -> None:
+async def prefetch(engine: EngineContext, work: UnitOfWork, commands: Sequence[Prefetch]) -> None:
     """Apply a batch of prefetches."""
     for command in commands:
         queue = work.tx.queue_find(command.queue)
@@ -136,7 +136,7 @@ async def prefetch(engine: Engine, work: UnitOfWork, commands: Sequence[Prefetch
         work.answer(command, found)
 
 
-async def _announce(engine: Engine, work: UnitOfWork, queue: Queue) -> bool:
+async def _announce(engine: EngineContext, work: UnitOfWork, queue: Queue) -> bool:
     """Let everybody know that a queue has a ready list from now on; False if Redis fails."""
     tx = work.fast_tx
     if not await tx.hot_lock() and not (engine.fast is not None and await engine.fast.begin_lists(work.tx.generation)):
@@ -174,7 +174,7 @@ async def _still_here(work: UnitOfWork, job_id: int) -> Job | None:
         return None
 
 
-async def take_back(_engine: Engine, work: UnitOfWork, commands: Sequence[TakeBack]) -> None:
+async def take_back(_engine: EngineContext, work: UnitOfWork, commands: Sequence[TakeBack]) -> None:
     """Apply a batch of returns."""
     await work.prefetch([job_id for command in commands for job_id, _ in command.holds])
     for command in commands:
@@ -187,7 +187,7 @@ async def take_back(_engine: Engine, work: UnitOfWork, commands: Sequence[TakeBa
         work.answer(command, None)
 
 
-async def record_leases(_engine: Engine, work: UnitOfWork, commands: Sequence[RecordLeases]) -> None:
+async def record_leases(_engine: EngineContext, work: UnitOfWork, commands: Sequence[RecordLeases]) -> None:
     """Apply a batch of beginnings. Whoever has settled its job meanwhile is left alone."""
     await work.prefetch([handed.job_id for command in commands for handed in command.handed.values()])
     for command in commands:
@@ -202,14 +202,14 @@ async def record_leases(_engine: Engine, work: UnitOfWork, commands: Sequence[Re
         work.answer(command, None)
 
 
-async def abandon(_engine: Engine, work: UnitOfWork, commands: Sequence[Abandon]) -> None:
+async def abandon(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Abandon]) -> None:
     """Give up a generation, once."""
     for command in commands:
         given_up = bool(work.tx.hot) and await work.fast_tx.abandon(command.generation)
         work.answer(command, given_up)
 
 
-async def reclaim(engine: Engine, work: UnitOfWork, commands: Sequence[Reclaim]) -> None:
+async def reclaim(engine: EngineContext, work: UnitOfWork, commands: Sequence[Reclaim]) -> None:
     """Release what nobody will hand out."""
     for command in commands:
         found = await work.fast_tx.job_set_aside(work.steady_ms, limits.fast_grace_ms, limits.slice_jobs_max)
@@ -223,14 +223,14 @@ async def reclaim(engine: Engine, work: UnitOfWork, commands: Sequence[Reclaim])
         work.answer(command, len(found))
 
 
-async def noted(_engine: Engine, work: UnitOfWork, commands: Sequence[Noted]) -> None:
+async def noted(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Noted]) -> None:
     """Let the others know that they need not wait for this server."""
     for command in commands:
         await work.fast_tx.generation_noted(command.generation)
         work.answer(command, None)
 
 
-async def look(_engine: Engine, work: UnitOfWork, commands: Sequence[Look]) -> None:
+async def look(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Look]) -> None:
     """Nothing to do: the beginning of the transaction has read it."""
     for command in commands:
         work.answer(command, None)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.core.queue import Queue, QueueKey
-    from penstock.engine.command import Command
-    from penstock.engine.engine import Engine
-    from penstock.engine.submit import Submit
+    from penstock.engine.command import Command, Submit
+    from penstock.engine.context import EngineContext
+    from penstock.engine.prefetch.context import HotQueue
     from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.redis.ready_lists import ReadyLists
 
@@ -37,7 +37,7 @@ log = structlog.get_logger("penstock.fast")
 class ReadyCache:
     """The ready lists of one engine. ``hot_jobs``: claimed within a second, and still waiting, make a queue hot."""
 
-    def __init__(self, engine: Engine, lists: ReadyLists, *, hot_jobs: int) -> None:
+    def __init__(self, engine: EngineContext, lists: ReadyLists, *, hot_jobs: int) -> None:
         self._hot_jobs = hot_jobs
         self.engine = engine
         self.lists = lists
@@ -127,7 +127,7 @@ class ReadyCache:
         await self.clear(key, then=serve)
         serve()
 
-    def leave_list(self, line: ClaimQueue, claims: list[Claim]) -> None:
+    def leave_list(self, line: HotQueue, claims: list[Claim]) -> None:
         """Have the database serve callers of a line, without the list."""
         self.forget(line)
         self.start(self._serve_without_list(line.key, claims), "penstock-fast-clear")
@@ -186,7 +186,7 @@ class ReadyCache:
             line = self._lines[queue.key] = ClaimQueue(self, queue)
         return line
 
-    def forget(self, line: ClaimQueue) -> None:
+    def forget(self, line: HotQueue) -> None:
         """A queue is not hot any more."""
         if self._lines.get(line.key) is line:
             del self._lines[line.key]
@@ -304,6 +304,11 @@ class ReadyCache:
                     self.forget(ours[number])
 
     # Trouble.
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether Redis answered last."""
+        return not self.lists.link.breaker.is_open
 
     @property
     def rests(self) -> bool:

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey, QueueSettings
-    from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import AnyEngine
-    from penstock.engine.unit_of_work import JobRef, UnitOfWork
+    from penstock.engine.api import EngineApi
+    from penstock.engine.command import JobRef
+    from penstock.engine.context import EngineContext
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
 #: All states in the order in which jobs go through them: what moves on while a long removal is under way is still met. Those
@@ -99,7 +100,7 @@ class RemoveQueue(QueueCommand[None]):
     __slots__ = ()
 
 
-async def configure(_engine: Engine, work: UnitOfWork, commands: Sequence[Configure]) -> None:
+async def configure(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Configure]) -> None:
     """Apply a batch of settings."""
     for command in commands:
         try:
@@ -115,7 +116,7 @@ async def configure(_engine: Engine, work: UnitOfWork, commands: Sequence[Config
         work.answer(command, None)
 
 
-async def move_batch(_engine: Engine, work: UnitOfWork, commands: Sequence[MoveBatch]) -> None:
+async def move_batch(_engine: EngineContext, work: UnitOfWork, commands: Sequence[MoveBatch]) -> None:
     """Apply a batch of slices."""
     for command in commands:
         moved: list[Job] = []
@@ -133,7 +134,7 @@ async def move_batch(_engine: Engine, work: UnitOfWork, commands: Sequence[MoveB
         work.answer(command, moved)
 
 
-async def announce(_engine: Engine, work: UnitOfWork, commands: Sequence[Announce]) -> None:
+async def announce(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Announce]) -> None:
     """Apply a batch of announcements."""
     for command in commands:
         queue = work.tx.queue_find(command.queue)
@@ -142,7 +143,7 @@ async def announce(_engine: Engine, work: UnitOfWork, commands: Sequence[Announc
         work.answer(command, None)
 
 
-async def remove_queue(engine: Engine, work: UnitOfWork, commands: Sequence[RemoveQueue]) -> None:
+async def remove_queue(engine: EngineContext, work: UnitOfWork, commands: Sequence[RemoveQueue]) -> None:
     """Apply a batch of forgotten queues."""
     await work.flush()
     for command in commands:
@@ -163,7 +164,7 @@ async def remove_queue(engine: Engine, work: UnitOfWork, commands: Sequence[Remo
 
 
 async def move_many(
-    engine: AnyEngine,
+    engine: EngineApi,
     queue: QueueKey,
     arrow: Arrow,
     *,
@@ -201,7 +202,7 @@ async def move_many(
 
 
 async def _old_jobs(
-    engine: AnyEngine, queue: QueueKey, states: tuple[State, ...], before_ms: int | None, up_to_id: int | None
+    engine: EngineApi, queue: QueueKey, states: tuple[State, ...], before_ms: int | None, up_to_id: int | None
 ) -> AsyncIterator[list[int]]:
     """Go through the jobs that are in some states now, in order, a slice at a time.
 
@@ -226,14 +227,14 @@ async def _old_jobs(
             after = page[-1]
 
 
-async def drain(engine: AnyEngine, queue: QueueKey) -> int:
+async def drain(engine: EngineApi, queue: QueueKey) -> int:
     """Remove all waiting and delayed jobs."""
     count = await move_many(engine, queue, Arrow.DRAIN)
     await engine.run(Announce(queue, EventKind.QUEUE_DRAINED, count))
     return count
 
 
-async def clean(engine: AnyEngine, queue: QueueKey, grace_ms: int, states: tuple[State, ...], limit: int) -> list[Job]:
+async def clean(engine: EngineApi, queue: QueueKey, grace_ms: int, states: tuple[State, ...], limit: int) -> list[Job]:
     """Remove up to ``limit`` jobs older than a grace period, and return them."""
     before = engine.clock.now_ms() - grace_ms if grace_ms > 0 else None
     removed: list[Job] = []
@@ -243,21 +244,21 @@ async def clean(engine: AnyEngine, queue: QueueKey, grace_ms: int, states: tuple
     return removed
 
 
-async def obliterate(engine: AnyEngine, queue: QueueKey) -> int:
+async def obliterate(engine: EngineApi, queue: QueueKey) -> int:
     """Remove a queue with everything in it."""
     count = await _remove_all(engine, queue)
     await engine.run(RemoveQueue(queue))
     return count
 
 
-async def empty(engine: AnyEngine, queue: QueueKey) -> int:
+async def empty(engine: EngineApi, queue: QueueKey) -> int:
     """Remove everything in a queue, whoever holds it; the queue and its settings stay."""
     count = await _remove_all(engine, queue)
     await engine.run(Announce(queue, EventKind.QUEUE_DRAINED, count))
     return count
 
 
-async def _remove_all(engine: AnyEngine, queue: QueueKey) -> int:
+async def _remove_all(engine: EngineApi, queue: QueueKey) -> int:
     """Remove all jobs that a queue has now, whoever holds them and whatever becomes of them meanwhile."""
     up_to_id = engine.highest_id()
     count = 0
@@ -269,14 +270,14 @@ async def _remove_all(engine: AnyEngine, queue: QueueKey) -> int:
     return count
 
 
-async def revive(engine: AnyEngine, queue: QueueKey, limit: int | None = None) -> int:
+async def revive(engine: EngineApi, queue: QueueKey, limit: int | None = None) -> int:
     """Bring dead jobs back to the queue that no consumer holds: all of them, or the ``limit`` oldest."""
     count = await move_many(engine, queue, Arrow.REVIVE, limit=limit)
     await engine.run(Announce(queue, EventKind.DLQ_RETRY_ALL, count))
     return count
 
 
-async def revive_some(engine: AnyEngine, queue: QueueKey, ids: Sequence[int]) -> int:
+async def revive_some(engine: EngineApi, queue: QueueKey, ids: Sequence[int]) -> int:
     """Bring some dead jobs back to the queue; return how many were still dead."""
     count = 0
     for start in range(0, len(ids), limits.slice_jobs_max):
@@ -287,7 +288,7 @@ async def revive_some(engine: AnyEngine, queue: QueueKey, ids: Sequence[int]) ->
     return count
 
 
-async def purge(engine: AnyEngine, queue: QueueKey) -> int:
+async def purge(engine: EngineApi, queue: QueueKey) -> int:
     """Remove all dead jobs."""
     count = await move_many(engine, queue, Arrow.PURGE)
     await engine.run(Announce(queue, EventKind.DLQ_PURGED, count))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.core.cron import CronKey, CronPlan
     from penstock.core.queue import Queue
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 _encode_options = msgspec.json.Encoder().encode
@@ -63,7 +63,7 @@ class RemoveCron(Command[None]):
         self.key = key
 
 
-async def save_cron(engine: Engine, work: UnitOfWork, commands: Sequence[SaveCron]) -> None:
+async def save_cron(engine: EngineContext, work: UnitOfWork, commands: Sequence[SaveCron]) -> None:
     """Apply a batch of saved crons."""
     for command in commands:
         try:
@@ -74,7 +74,7 @@ async def save_cron(engine: Engine, work: UnitOfWork, commands: Sequence[SaveCro
             work.answer(command, cron)
 
 
-async def _save(engine: Engine, work: UnitOfWork, command: SaveCron) -> CronRecord:
+async def _save(engine: EngineContext, work: UnitOfWork, command: SaveCron) -> CronRecord:
     key, plan = command.key, command.plan
     old = next(iter(await work.tx.cron_load([key])), None)
     next_run = plan.schedule.next_after(work.now_ms)
@@ -102,7 +102,7 @@ async def _save(engine: Engine, work: UnitOfWork, command: SaveCron) -> CronReco
     return cron
 
 
-async def remove_cron(_engine: Engine, work: UnitOfWork, commands: Sequence[RemoveCron]) -> None:
+async def remove_cron(_engine: EngineContext, work: UnitOfWork, commands: Sequence[RemoveCron]) -> None:
     """Apply a batch of removed crons."""
     for command in commands:
         found = await work.tx.cron_load([command.key])
@@ -134,7 +134,7 @@ class _Tick(NamedTuple):
         return self.problem is None and self.skipped is None
 
 
-async def fire(engine: Engine, work: UnitOfWork) -> None:
+async def fire(engine: EngineContext, work: UnitOfWork) -> None:
     """Use the ticks that have come, a bounded number at a time; the timer comes back at once for the rest."""
     due = [cron for cron in await work.tx.cron_due(work.now_ms, limits.sweep_crons_max) if not _is_away(work, cron)]
     ticks = [tick for cron in due if (tick := await _look(engine, work, cron)) is not None]
@@ -163,7 +163,7 @@ async def fire(engine: Engine, work: UnitOfWork) -> None:
     await work.flush()
 
 
-async def _within_quotas(engine: Engine, work: UnitOfWork, firing: list[_Tick]) -> tuple[list[_Tick], set[int]]:
+async def _within_quotas(engine: EngineContext, work: UnitOfWork, firing: list[_Tick]) -> tuple[list[_Tick], set[int]]:
     """Count the jobs of ticks; return the ticks that there is room for, and the numbers of the crons that there is none for."""
     if engine.quotas is None or not firing:
         return firing, set()
@@ -183,7 +183,7 @@ async def _within_quotas(engine: Engine, work: UnitOfWork, firing: list[_Tick]) 
     return within, over
 
 
-def _give_back(engine: Engine, work: UnitOfWork, idle: list[_Tick]) -> None:
+def _give_back(engine: EngineContext, work: UnitOfWork, idle: list[_Tick]) -> None:
     """Have ticks not counted that pushed nothing, because the last job of their cron is still there."""
     if engine.quotas is not None and idle:
         work.after_commit.append(partial(engine.quotas.give_back, _counts(idle)))
@@ -193,7 +193,7 @@ def _counts(ticks: list[_Tick]) -> dict[str, int]:
     return Counter(tick.cron.key.namespace for tick in ticks)
 
 
-async def _look(engine: Engine, work: UnitOfWork, cron: CronRecord) -> _Tick | None:
+async def _look(engine: EngineContext, work: UnitOfWork, cron: CronRecord) -> _Tick | None:
     """See what is to be done about a tick; None if nothing, because the cron is at its end."""
     if cron.is_used_up:
         return None
@@ -207,7 +207,7 @@ async def _look(engine: Engine, work: UnitOfWork, cron: CronRecord) -> _Tick | N
     return _Tick(cron, queue, _why_missed(engine, work, cron), _why_skipped(engine, cron, queue))
 
 
-def _why_missed(engine: Engine, work: UnitOfWork, cron: CronRecord) -> str | None:
+def _why_missed(engine: EngineContext, work: UnitOfWork, cron: CronRecord) -> str | None:
     late_ms = work.now_ms - cron.next_run
     if engine.store.status().full:
         return "The disk is full"
@@ -220,7 +220,7 @@ def _why_missed(engine: Engine, work: UnitOfWork, cron: CronRecord) -> str | Non
     return None
 
 
-def _why_skipped(engine: Engine, cron: CronRecord, queue: Queue) -> str | None:
+def _why_skipped(engine: EngineContext, cron: CronRecord, queue: Queue) -> str | None:
     """A worker is one that has introduced itself and was heard lately, or anybody who waits for a job right now."""
     if not cron.plan.skip_if_no_worker or engine.workers.serve(*queue.key) or engine.room.waiting(queue.key):
         return None

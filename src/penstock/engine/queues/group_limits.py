@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.core.queue import Queue, QueueKey
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 
@@ -58,7 +58,7 @@ class AskGroup(QueueCommand[tuple[GroupLimits, int]]):
         self.group = group
 
 
-async def configure_group(_engine: Engine, work: UnitOfWork, commands: Sequence[ConfigureGroup]) -> None:
+async def configure_group(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ConfigureGroup]) -> None:
     """Apply a batch of changes to groups."""
     await work.flush()
     for command in commands:
@@ -89,7 +89,7 @@ async def configure_group(_engine: Engine, work: UnitOfWork, commands: Sequence[
         work.answer(command, True)
 
 
-async def ask_for_groups(_engine: Engine, work: UnitOfWork, commands: Sequence[AskForGroups]) -> None:
+async def ask_for_groups(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AskForGroups]) -> None:
     """Apply a batch of what workers ask for all groups."""
     for command in commands:
         try:
@@ -138,7 +138,7 @@ async def _save(work: UnitOfWork, queue: Queue, **changes: object) -> None:
     work.reconfigured.add(queue.key)
 
 
-async def ask_group(_engine: Engine, work: UnitOfWork, commands: Sequence[AskGroup]) -> None:
+async def ask_group(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AskGroup]) -> None:
     """Apply a batch of questions about groups."""
     await work.flush()
     for command in commands:

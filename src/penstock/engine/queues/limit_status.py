@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.queue import QueueKey
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 #: How bunqueue says that there is no rate limit.
@@ -39,7 +39,7 @@ class AskLimits(QueueCommand[LimitStatus]):
         self.after = after
 
 
-async def ask_limits(_engine: Engine, work: UnitOfWork, commands: Sequence[AskLimits]) -> None:
+async def ask_limits(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AskLimits]) -> None:
     """Apply a batch of questions about limits."""
     for command in commands:
         queue = work.tx.queue_find(command.queue)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ from penstock.core.errors import (
 from penstock.core.ids import SHARDS_MAX, from_uuid, shard_of, to_uuid
 from penstock.core.job import details_of
 from penstock.core.queue import QueueKey, Standing
+from penstock.engine.api import JobOutcome
 from penstock.engine.command import QueueCommand
 from penstock.engine.event_feed import EventFeed
 from penstock.engine.jobs.claim import Claim
@@ -42,7 +43,6 @@ from penstock.engine.jobs.dead_letters import SettleDead
 from penstock.engine.jobs.dependencies import Adopt, CancelChildren, DropDependency
 from penstock.engine.jobs.flow_push import PushFlow, push_flow_on_shards
 from penstock.engine.jobs.push import Push, PushAcross
-from penstock.engine.jobs.result_waiters import JobOutcome
 from penstock.engine.jobs.settle import Ack, Renew, Settlement
 from penstock.engine.jobs.settle_by_id import AckById, NackById, RenewById
 from penstock.engine.jobs.update import AddLog, ClearLog, EditData, MoveJob
@@ -63,14 +63,12 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.pool_shares import Shares
     from penstock.core.webhook import WebhookRecord
-    from penstock.engine.command import AnyCommand, Command
+    from penstock.engine.command import AnyCommand, Command, JobRef, Submit
     from penstock.engine.engine import Engine
     from penstock.engine.jobs.settle import ItemOutcome
     from penstock.engine.maintenance.service import PeriodicService
     from penstock.engine.quota_check import QuotaCheck
     from penstock.engine.stats import EngineStats
-    from penstock.engine.submit import Submit
-    from penstock.engine.unit_of_work import JobRef
     from penstock.engine.worker_registry import WorkerRegistry
     from penstock.store.contract import JournalBlock
 
@@ -146,7 +144,19 @@ class ShardedEngine:
         #: Runs a command; awaiting it gives the answer, or raises why there is none.
         self.run: Submit = submit_chain(self._run_on_shards, quotas=quotas)
         self.rebalancer = Rebalancer(self)
-        self._split: dict[type[AnyCommand], Callable[[Any], Awaitable[Any]]] = {
+        self._split = self._split_table()
+        self.relayers = [Relayer(engine, [other for other in engines if other is not engine]) for engine in engines]
+        for engine, relayer in zip(engines, self.relayers, strict=True):
+            engine.signals.relays_written.subscribe(relayer.wake)
+        self._keepers: list[PeriodicService] = [
+            *self.relayers,
+            *(Auditor(engine, engines, self.store.shards_of) for engine in engines),
+            *(NameRegistry(engine, engines) for engine in engines),
+        ]
+
+    def _split_table(self) -> dict[type[AnyCommand], Callable[[Any], Awaitable[Any]]]:
+        """Return what runs the commands that are not about one queue."""
+        return {
             SaveCron: self._save_cron,
             RemoveCron: self._remove_cron,
             AddWebhook: self._add_webhook,
@@ -167,14 +177,6 @@ class ShardedEngine:
             RenewById: self._by_id,
             SettleDead: self._settle_dead,
         }
-        self.relayers = [Relayer(engine, [other for other in engines if other is not engine]) for engine in engines]
-        for engine, relayer in zip(engines, self.relayers, strict=True):
-            engine.signals.relays_written.subscribe(relayer.wake)
-        self._keepers: list[PeriodicService] = [
-            *self.relayers,
-            *(Auditor(engine, engines, self.store.shards_of) for engine in engines),
-            *(NameRegistry(engine, engines) for engine in engines),
-        ]
 
     # Which engine.
 
@@ -653,7 +655,3 @@ class ShardedEngine:
     def waiting_for_ends(self) -> int:
         """How many wait for a job to end."""
         return sum(engine.waiting_for_ends for engine in self.engines)
-
-
-#: What doors talk to.
-AnyEngine: TypeAlias = "Engine | ShardedEngine"

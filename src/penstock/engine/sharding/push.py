@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Job, NewJob
     from penstock.core.queue import QueueKey
     from penstock.core.reservations import Reservation
-    from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import ShardedEngine
+    from penstock.engine.context import EngineContext, ShardedContext
     from penstock.engine.sharding.name_registry import NameOwner
 
 _Name = tuple[str, str]
@@ -78,7 +77,7 @@ def why(error: PenstockError) -> str:
     return "a shard is full." if isinstance(error, StorageFull) else str(error)
 
 
-def check_shard(engine: Engine, shard: int) -> None:
+def check_shard(engine: EngineContext, shard: int) -> None:
     """Raise StorageFailed or StorageFull if a shard is known to take no new jobs."""
     try:
         engine.store.check_writable(grows=True)
@@ -91,7 +90,7 @@ class Pushing:
 
     def __init__(
         self,
-        fleet: ShardedEngine,
+        fleet: ShardedContext,
         parts: Sequence[tuple[QueueKey, Sequence[NewJob]]],
         asked_ms: int | None,
         room: int | None = None,
