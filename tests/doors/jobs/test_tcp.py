@@ -548,3 +548,14 @@ async def test_a_session_never_raises(engine: Engine) -> None:
         assert len(reply["error"]) < 200
     monkey = {"cmd": "GetJob", "id": "x", "reqId": ["not", "an", "id"]}
     assert await session.handle(monkey) == {"ok": False, "error": "Job not found", "code": "job_not_found"}
+
+
+@pytest.mark.parametrize("digits", ["1" * 4_301, "-" + "9" * 5_000, "1" * 400])
+def test_a_whole_number_of_very_many_digits_is_replied(server: ServerProcess, digits: str) -> None:
+    """A job with one could be pulled over TCP, and there was never a reply."""
+    with TcpClient(server.tcp_port) as client, server.client() as http:
+        pushed = http.post(f"/queues/{client.queue}/jobs", content=f'{{"data": {{"n": {digits}}}}}')
+        assert pushed.status_code == 200
+        expected = float("-inf") if digits.startswith("-") else float("inf")
+        assert client.ok("GetJob", id=pushed.json()["id"])["job"]["data"] == {"n": expected}
+        assert client.ok("PULL", queue=client.queue)["job"]["data"] == {"n": expected}
