@@ -18,6 +18,8 @@ from penstock.core.pool_shares import Pool, PoolPlace, Shares, has_room
 if TYPE_CHECKING:
     import ssl
 
+    from penstock.access.identity import Identity
+
 #: The part of an IPv6 address that one network has: whoever has it has all addresses below it.
 _NETWORK_6: Final = 64
 
@@ -76,6 +78,11 @@ def network_of(address: str) -> str:
     if not isinstance(found, IPv6Address):
         return address
     return str(found.ipv4_mapped or IPv6Address(int(found) >> _NETWORK_6 << _NETWORK_6))
+
+
+def client_name(identity: Identity | None, address: str) -> str:
+    """Name a client whose unread replies are counted: the identity, or the network of its address if it has no subject."""
+    return f"identity {identity.subject}" if identity is not None and identity.subject else network_of(address)
 
 
 class ConnectionListener(Generic[C]):

@@ -8,7 +8,7 @@ number is bounded by that of requests under way on a connection.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core import limits
 from penstock.core.clock import pause
@@ -19,7 +19,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
-    from penstock.doors.net.connections import ConnectionTable
+
+
+class WatchedConnection(Protocol):
+    """A connection whose figures are known."""
+
+    acked: int  #: bytes that the client has taken
+
+    def look(self, now: int) -> bool:
+        """Read the figures anew; False if the connection is gone."""
+
+
+class WatchedConnections(Protocol):
+    """Finds connections by their names."""
+
+    def find(self, ends: str) -> WatchedConnection | None:
+        """Return a connection, if it is known."""
+
+    async def get(self, ends: str) -> WatchedConnection | None:
+        """Return a connection; it is looked for if it is not known."""
 
 
 class _Reader:
@@ -44,7 +62,7 @@ class UnreadAnswers:
     ``cut`` is called with the ends of a connection whose client takes nothing.
     """
 
-    def __init__(self, clock: Clock, table: ConnectionTable, cut: Callable[[str], None]) -> None:
+    def __init__(self, clock: Clock, table: WatchedConnections, cut: Callable[[str], None]) -> None:
         self._clock = clock
         self._table = table
         self._cut = cut
