@@ -451,6 +451,8 @@ async def test_who_never_reads_is_cut_off_at_the_limit_and_what_it_held_goes_bac
     engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(limits, "connection_write_bytes_max", 2_000_000)
+    for name in ("answers_connection_bytes_max", "answers_client_bytes_max"):  # these would have its replies wait before
+        monkeypatch.setattr(limits, name, limits.answers_bytes_max)
     listener = TcpListener(all_commands(engine), Authenticator(clock), clock)
     await listener.start("127.0.0.1", 0)
     (large, held) = await engine.run(Push(QUEUE, [NewJob(b'"' + b"x" * 1_000_000 + b'"'), NewJob(b"1", priority=5)]))
