@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from bench.fairness import fairness
 from bench.goals import Goal, Rounds, say
+from bench.loop import loop
 from bench.processes import baseline, load, penstock
 from bench.schedule import accuracy, schedule
 from bench.topics import topics
@@ -105,6 +106,7 @@ def main() -> None:
         "throughput": ("Throughput", throughput),
         "topics": ("Topics", topics),
         "fairness": ("Beside a tenant that floods", fairness),
+        "loop": ("How long one request holds the event loop", loop),
         "worker": ("The worker of the SDK", workers),
         "accuracy": ("Punctuality", accuracy),
         "schedule": ("Ten million scheduled messages", schedule),

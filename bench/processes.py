@@ -27,9 +27,15 @@ def free_port() -> int:
 
 
 class Penstock:
-    """A server under measurement. ``more``: further flags; ``settings``: further settings, by their variables."""
+    """A server under measurement. ``more``: further flags; ``settings``: further settings, by their variables.
 
-    def __init__(self, data: Path, durability: str, *more: str, settings: Mapping[str, str] | None = None) -> None:
+    ``module``: what is run, if it is not the server itself.
+    """
+
+    def __init__(
+        self, data: Path, durability: str, *more: str, settings: Mapping[str, str] | None = None, module: str = "penstock"
+    ) -> None:
+        self.module = module
         self.data = data
         self.durability = durability
         self.more = more
@@ -41,7 +47,7 @@ class Penstock:
         """Start it and return how many seconds it took to be ready."""
         started = time.perf_counter()
         command = [
-            sys.executable, "-m", "penstock", "serve", "--data", str(self.data), "--http", f"127.0.0.1:{self.port}",
+            sys.executable, "-m", self.module, "serve", "--data", str(self.data), "--http", f"127.0.0.1:{self.port}",
             "--resp", f"127.0.0.1:{self.resp_port}", "--tcp", "off", "--metrics", "off", "--durability", self.durability,
             "--log-level", "error", *self.more,
         ]  # fmt: skip

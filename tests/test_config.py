@@ -45,6 +45,7 @@ def test_every_setting_can_be_given_by_every_source(tmp_path: Path) -> None:
         "sync_interval_ms": "5", "auth_tokens": "a,b", "metrics_auth": "yes", "insecure": "true", "cors_allow_origin": "https://x",
         "allowed_hosts": "queue.corp, *.lan,::1",
         "trusted_proxies": "10.0.0.0/8", "rate_limit_window_ms": "1", "rate_limit_max_requests": "7",
+        "rate_limit_ipv6_prefix": "56",
         "rate_limit_cleanup_ms": "9", "shutdown_timeout_ms": "5000", "completed_max": "1", "completed_age_ms": "2",
         "journal_bytes_max": "5000", "journal_age_ms": "3", "ballast_bytes": "0", "bulk_processes": "1", "upgrade_copy": "no",
         "bulk_spool_bytes": "1048576", "bulk_memory_bytes": "268435456",

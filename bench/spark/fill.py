@@ -20,11 +20,11 @@ from penstock.core.clock import ManualClock
 from penstock.core.durability import Durability
 from penstock.core.job import JobFlag, NewJob
 from penstock.core.queue import QueueKey
+from penstock.core.retention import Retention
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.push import Push
 from penstock.engine.jobs.settle import Ack, LeaseRef, Nack
-from penstock.engine.maintenance.retention import Retention
 from penstock.store.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:

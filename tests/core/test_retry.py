@@ -45,7 +45,7 @@ def test_without_backoff_the_retry_is_at_once() -> None:
 def test_remove_on_fail_deletes_instead_of_burying() -> None:
     last = job_in(State.ACTIVE, attempts=2, flags=JobFlag.REMOVE_ON_FAIL)
     assert retry.after_failure(last, NOW)[0] is Arrow.BURY_REMOVE
-    assert retry.after_lapse(last, 3, STEADY)[0] is Arrow.STALL_REMOVE
+    assert retry.after_lease_expiry(last, 3, STEADY)[0] is Arrow.STALL_REMOVE
 
 
 @pytest.mark.parametrize(
@@ -60,20 +60,20 @@ def test_remove_on_fail_deletes_instead_of_burying() -> None:
 )
 def test_a_lapse_is_final_after_enough_stalls_or_attempts(attempts: int, stalls: int, max_stalls: int, arrow: Arrow) -> None:
     job = job_in(State.ACTIVE, attempts=attempts, stalls=stalls)
-    assert retry.after_lapse(job, max_stalls, STEADY)[0] is arrow
+    assert retry.after_lease_expiry(job, max_stalls, STEADY)[0] is arrow
 
 
 def test_a_lapse_says_whether_it_was_silence_or_the_timeout() -> None:
-    assert retry.after_lapse(job_in(State.ACTIVE), 3, STEADY)[1:] == ("Job stalled 1 times", DeathReason.STALLED)
+    assert retry.after_lease_expiry(job_in(State.ACTIVE), 3, STEADY)[1:] == ("Job stalled 1 times", DeathReason.STALLED)
     late = job_in(State.ACTIVE, deadline=STEADY)
-    assert retry.after_lapse(late, 3, STEADY)[1:] == ("Job timeout exceeded", DeathReason.TIMEOUT)
+    assert retry.after_lease_expiry(late, 3, STEADY)[1:] == ("Job timeout exceeded", DeathReason.TIMEOUT)
 
 
 def test_a_message_stalls_as_often_as_it_has_attempts_and_goes_to_the_back() -> None:
     message = job_in(State.ACTIVE, attempts=0, stalls=7, flags=JobFlag.MESSAGE)
-    assert retry.after_lapse(message, 3, STEADY)[0] is Arrow.STALL_BACK
+    assert retry.after_lease_expiry(message, 3, STEADY)[0] is Arrow.STALL_BACK
     last = job_in(State.ACTIVE, attempts=2, flags=JobFlag.MESSAGE)
-    assert retry.after_lapse(last, 9, STEADY)[0] is Arrow.STALL_BURY
+    assert retry.after_lease_expiry(last, 9, STEADY)[0] is Arrow.STALL_BURY
 
 
 def test_a_plan_goes_before_what_the_job_says() -> None:

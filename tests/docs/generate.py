@@ -131,9 +131,11 @@ def security_limits() -> str:
 
 
 def _measured(name: str, value: int) -> str:
+    if "_ms" in name:
+        return f"{value:,} ms"
     if "bytes" in name:
         return f"{value // limits.MEBIBYTE} MiB" if value % limits.MEBIBYTE == 0 else f"{value:,} bytes"
-    return f"{value:,} ms" if "_ms" in name else f"{value:,}"
+    return f"{value:,}"
 
 
 def billion_jobs() -> str:

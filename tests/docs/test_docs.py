@@ -87,7 +87,7 @@ def test_the_file_with_every_setting_is_current_and_its_settings_are_the_default
     file = tmp_path / "penstock.yaml"
     file.write_text(text)
     assert config.load({}, {}, file) == config.Config()  # all of it is a comment
-    settings = [line.removeprefix("# ") for line in text.splitlines() if re.match(r"# [a-z_]+: ", line)]
+    settings = [line.removeprefix("# ") for line in text.splitlines() if re.match(r"# [a-z0-9_]+: ", line)]
     assert [line.partition(":")[0] for line in settings] == list(config.SETTINGS)
     file.write_text("\n".join(settings))
     loaded = config.load({}, {}, file)

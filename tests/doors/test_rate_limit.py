@@ -38,9 +38,10 @@ class Paced:
         later.write_text(str(self.now), encoding="utf-8")
         later.rename(self._pace)  # the server never reads half a number
 
-    def get(self, listener: str, path: str) -> httpx2.Response:
+    def get(self, listener: str, path: str, address: str = "") -> httpx2.Response:
         port = self.ports.get(listener, self.server.port)
-        return httpx2.get(f"http://127.0.0.1:{port}{path}", trust_env=False, timeout=30)
+        headers = {"x-forwarded-for": address} if address else {}
+        return httpx2.get(f"http://127.0.0.1:{port}{path}", headers=headers, trust_env=False, timeout=30)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,18 @@ def test_exactly_what_is_promised_passes(paced: Paced, listener: str, path: str,
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
     paced.move(1)  # what was refused did not count
     assert paced.get(listener, path).status_code == status
+
+
+@pytest.mark.parametrize("listener", ["main", "messages"])
+def test_addresses_of_one_network_with_ipv6_are_one_client(paced: Paced, listener: str) -> None:
+    path = "/queues" if listener == "main" else "/namespaces"
+    paced.move(3_000)
+    of_one = [paced.get(listener, path, f"2001:db8:1:2:{number:x}::1").status_code for number in range(7)]
+    assert of_one == [200] * 5 + [429] * 2
+    assert paced.get(listener, path, "2001:db8:1:3::1").status_code == 200
+    mapped = [paced.get(listener, path, each).status_code for each in ("192.0.2.1", "::ffff:192.0.2.1") * 3]
+    assert mapped == [200] * 5 + [429]
+    assert paced.get(listener, path, "192.0.2.2").status_code == 200
 
 
 def test_the_next_request_passes_when_retry_after_is_over(paced: Paced) -> None:

@@ -24,7 +24,7 @@ class Known:
     """A connection whose client has acknowledged some bytes."""
 
     def __init__(self) -> None:
-        self.acked = 0
+        self.acked = self.received = 0
 
     def look(self, _now: int) -> bool:
         return True

@@ -46,7 +46,7 @@ class Beside(Step):
 
 
 def lines_of(*commands: AnyCommand) -> FairQueue:
-    lines = FairQueue(lambda command: command.weight(), lambda: 0.0)
+    lines = FairQueue(lambda _command, weight: weight, lambda: 0.0)
     for command in commands:
         lines.add(command)
     return lines
@@ -87,7 +87,7 @@ def test_what_workers_say_is_in_the_next_batch_whatever_waits() -> None:
 
 def test_batches_are_small_for_a_while_after_namespaces_had_to_share() -> None:
     now = [0.0]
-    lines = FairQueue(lambda command: command.weight(), lambda: now[0])
+    lines = FairQueue(lambda _command, weight: weight, lambda: now[0])
     for namespace in "ab":
         for _ in range(limits.batch_weight_max):
             lines.add(Step(namespace))
@@ -130,7 +130,7 @@ _COMMANDS = st.lists(
 @settings(deadline=None)
 @given(st.lists(_COMMANDS, max_size=20))
 def test_every_command_is_taken_once_and_in_order_within_its_namespace(arrivals: list[list[tuple[str, int, bool]]]) -> None:
-    lines = FairQueue(lambda command: command.weight(), lambda: 0.0)
+    lines = FairQueue(lambda _command, weight: weight, lambda: 0.0)
     given: dict[str | None, list[int]] = defaultdict(list)
     taken: dict[str | None, list[int]] = defaultdict(list)
     count = 0

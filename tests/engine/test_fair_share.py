@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -156,6 +157,78 @@ async def test_a_large_request_waits_for_small_ones_of_others(share: FairShare, 
     assert not large.done()
     second.set()
     await large
+
+
+async def test_a_small_request_is_seen_behind_many_of_the_namespace_that_gives_way(
+    share: FairShare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "share_wait_ms", 60_000)
+    monkeypatch.setattr(limits, "share_small_ms", 60_000)
+    quiet = await enter(share, "quiet")
+    flood = [await enter(share, "flood") for _ in range(2 * limits.share_looks_max)]
+    large = asyncio.create_task(give_way(share))
+    await settle()
+    assert not large.done()
+    quiet.set()
+    await large
+    for each in flood:
+        each.set()
+
+
+async def test_no_request_begins_while_events_of_its_namespace_are_behind(share: FairShare) -> None:
+    await settle(2)
+    share.fall_behind("flood")
+    places = [share.begin("flood") for _ in range(2 * TURN)]
+    assert share.begin("quiet") is None
+    await settle()
+    assert not any(place is None or place.done() for place in places)
+    share.catch_up("flood")
+    await settle(1)
+    assert sum(place is None or place.done() for place in places) == TURN
+    await settle(1)
+    assert all(place is None or place.done() for place in places)
+
+
+async def test_who_is_behind_goes_on_when_no_other_namespace_is_active(clock: ManualClock, share: FairShare) -> None:
+    share.fall_behind("flood")
+    place = share.begin("flood")
+    assert place is not None
+    await clock.advance(2 * limits.share_ms)
+    assert not share.shared
+    assert place.done()
+    assert share.begin("flood") is None
+
+
+async def test_background_work_goes_on_in_turns(share: FairShare) -> None:
+    most = limits.share_background_places
+    flood = [share.background.begin("flood") for _ in range(3 * most)]
+    quiet = share.background.begin("quiet")
+    done = []
+    for _ in range(8):
+        await settle(1)
+        done.append(sum(place is not None and place.done() for place in flood))
+    assert all(later - before <= most for before, later in itertools.pairwise(done))
+    assert done[-1] == 3 * most
+    assert quiet is not None
+    assert quiet.done()
+
+
+async def test_background_work_waits_for_small_requests_of_others(share: FairShare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "share_wait_ms", 60_000)
+    monkeypatch.setattr(limits, "share_small_ms", 60_000)
+    may_end = await enter(share, "quiet")
+    place = share.background.begin("flood")
+    assert place is not None
+    await settle()
+    assert not place.done()
+    may_end.set()
+    await place
+
+
+async def test_background_work_of_one_namespace_alone_does_not_wait(clock: ManualClock) -> None:
+    share = FairShare(clock)
+    assert share.begin("flood") is None
+    assert share.background.begin("flood") is None
 
 
 async def test_a_large_request_does_not_wait_for_its_own_namespace(

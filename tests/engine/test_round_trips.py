@@ -16,7 +16,6 @@ from penstock.engine.bulk.stage_commands import CommitStages
 from penstock.engine.bulk.staged_writes import PackedRows, StagedWrites
 from penstock.engine.jobs.push import Push, PushAcross
 from penstock.engine.jobs.settle_by_id import AckById, ClaimedJob, NackById
-from penstock.store.sqlite.bulk_records import SqliteBulkRecords
 from penstock.store.sqlite.transaction import SqliteTransaction
 from tests.support.engines import QUEUE, claim_all, push, push_many
 
@@ -41,7 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for kind in (SqliteTransaction, SqliteBulkRecords):
+    for kind in SqliteTransaction.__mro__:
         for name, method in list(vars(kind).items()):
             if inspect.iscoroutinefunction(method) and not name.startswith("_"):
                 monkeypatch.setattr(kind, name, counted(name, method))

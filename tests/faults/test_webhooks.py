@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import ManualClock
     from penstock.core.job import Job
-    from penstock.core.webhook import Webhook
+    from penstock.core.webhook import WebhookRecord
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +51,7 @@ class Bench:
         self.told.append(json.loads(body)["jobId"])
         return 200
 
-    async def add(self, event: str = "pushed") -> Webhook:
+    async def add(self, event: str = "pushed") -> WebhookRecord:
         return await self.engine.run(AddWebhook("default", "http://good.com/", (event,), None, None))
 
     async def push(self, count: int) -> list[Job]:

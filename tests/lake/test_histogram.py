@@ -45,19 +45,8 @@ def test_histograms_of_parts_add_up_to_that_of_the_whole(one: list[int], other: 
     assert histogram.add(parts) == Counter(map(histogram.bucket_of, one + other))
 
 
-@given(st.lists(TIMES, min_size=1, max_size=200), TIMES)
-def test_the_share_within_a_limit_is_off_by_its_own_bucket_at_most(times: list[int], limit: int) -> None:
-    counts = Counter(map(histogram.bucket_of, times))
-    found = histogram.share_within(counts, limit)
-    assert found is not None
-    doubtful = counts[histogram.bucket_of(limit)] / len(times)
-    true = sum(each <= limit for each in times) / len(times)
-    assert abs(found - true) <= doubtful + 1e-9
-
-
 def test_of_nothing_there_is_no_percentile() -> None:
     assert histogram.percentile({}, 0.5) is None
-    assert histogram.share_within({}, 10) is None
 
 
 def test_a_percentile_is_asked_for_as_a_share() -> None:

@@ -185,7 +185,7 @@ class Model:
             job.place = self._next_place(job)
         self.pass_time(0)  # its time-to-live may have ended while it was worked on
 
-    def lapse(self, job: ModelJob) -> None:
+    def expiry(self, job: ModelJob) -> None:
         if job.uncounted:
             self._leave(job, "waiting")
             return
@@ -304,7 +304,7 @@ class Model:
                 self._ended.append((job, False))
         for job in self.in_state("active"):
             if job.lease_until is not None and job.lease_until <= self.now:
-                self.lapse(job)
+                self.expiry(job)
         for job in sorted(self.in_state("delayed"), key=lambda job: (job.run_at, job.put_off or (job.id, 0))):
             if job.run_at <= self.now:
                 self.promote(job)

@@ -16,9 +16,10 @@ from penstock.core.errors import StorageFailed
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow
 from penstock.core.queue import QueueKey
+from penstock.core.retention import Retention
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.settle import LeaseRef, ReportProgress
-from penstock.engine.maintenance.retention import Retention, TrimJournal
+from penstock.engine.maintenance.retention import TrimJournal
 from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWebhook
 from penstock.outbound.delivery import Policy
 from penstock.outbound.dispatcher import WebhookDispatcher
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.clock import ManualClock
-    from penstock.core.webhook import Webhook
+    from penstock.core.webhook import WebhookRecord
     from penstock.store.contract import JournalPage
 
 pytestmark = pytest.mark.anyio
@@ -76,11 +77,11 @@ async def add(
     queue: str | None = None,
     secret: str | None = None,
     namespace: str = "default",
-) -> Webhook:
+) -> WebhookRecord:
     return await engine.run(AddWebhook(namespace, url, events or ("pushed",), queue, secret))
 
 
-async def current(engine: Engine, webhook: Webhook) -> Webhook:
+async def current(engine: Engine, webhook: WebhookRecord) -> WebhookRecord:
     found = engine.store.webhook_find(webhook.id)
     assert found is not None
     return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.core import limits
+from penstock.core import bulk_records, limits
 from penstock.core.clock import SystemClock, settle
 from penstock.core.events import EventKind
 from penstock.core.job import NewJob
@@ -18,9 +18,10 @@ from penstock.core.lifecycle import State
 from penstock.core.queue import QueueKey
 from penstock.doors.jobs.base import JobsDoor
 from penstock.doors.jobs.event_hub import EventHub, EventReader
+from penstock.engine.bulk.staged_writes import PackedRows, StagedWrites
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.claim import Claim
-from penstock.engine.jobs.push import Push
+from penstock.engine.jobs.push import Publish, Push
 from penstock.engine.jobs.settle import LeaseRef, Renew
 from penstock.store.contract import Page
 from penstock.store.postgres import PostgresStore
@@ -180,6 +181,32 @@ async def test_a_push_is_not_in_the_transaction_of_another_tenants_bulk_push(eng
     assert batches.of(quiet) < batches.of(flood)
 
 
+async def test_staged_rows_of_a_tenant_have_their_share_of_the_transactions_of_others(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is published counts by its rows and bytes: a transaction with a push of another tenant has one slice, not two."""
+    share_the_loop(engine)
+    done: list[list[AnyCommand]] = []
+    apply, body = engine._batcher._apply, bulk_records.pack({"data": [b"x" * 1_000] * 500})
+
+    async def noted(work: UnitOfWork, commands: list[AnyCommand]) -> None:
+        done.append(list(commands))
+        await apply(work, commands)
+
+    monkeypatch.setattr(engine._batcher, "_apply", noted)
+    stages = StagedWrites(engine)
+    stages.start()
+    await stages.stage("flood", "t", 0, [PackedRows("q", 500, body)] * 20)
+    committed = asyncio.create_task(stages.commit("flood", "k", ["t"], 60_000))
+    while not committed.done():
+        await engine.run(Push(QUIET, some(1)))
+    assert (await committed).published
+    await stages.stop()
+    mixed = [batch for batch in done if any(type(each) is Push for each in batch)]
+    assert max(sum(type(each) is Publish for each in batch) for batch in mixed) <= 1
+    assert sum(type(each) is Publish for batch in done for each in batch) > 20
+
+
 async def test_events_are_passed_on_in_shorter_slices_while_tenants_share_the_loop(engine: Engine) -> None:
     share_the_loop(engine)
     hub, taken, per_turn = EventHub(engine.feed, engine.clock, engine.share), 0, []
@@ -197,9 +224,94 @@ async def test_events_are_passed_on_in_shorter_slices_while_tenants_share_the_lo
         before = taken
         await settle(1)
         per_turn.append(taken - before)
-    assert max(per_turn) <= limits.fan_out_shared_messages + len(readers)
+    assert max(per_turn) <= limits.fan_out_waited_messages + len(readers)
     for reader in readers:
         hub.want(reader, frozenset())
+
+
+class Readers:
+    """So many readers of the events of a namespace, and how many messages they were offered."""
+
+    def __init__(self, hub: EventHub, namespace: str, count: int) -> None:
+        self.taken = 0
+        self._hub = hub
+        self._readers = [EventReader(lambda told: told.seq, self._take, namespace=namespace) for _ in range(count)]
+        for reader in self._readers:
+            hub.want(reader, frozenset({EventKind.JOB_PUSHED}))
+
+    def _take(self, _message: Any, _told: Any) -> bool:
+        self.taken += 1
+        return True
+
+    def leave(self) -> None:
+        for reader in self._readers:
+            self._hub.want(reader, frozenset())
+
+
+async def test_events_wait_for_a_small_request_of_another_tenant(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "share_wait_ms", 60_000)
+    monkeypatch.setattr(limits, "share_small_ms", 60_000)
+    share_the_loop(engine)
+    hub = EventHub(engine.feed, engine.clock, engine.share)
+    readers, may_end = Readers(hub, "flood", 10), asyncio.Event()
+
+    async def small() -> None:
+        engine.share.enter("quiet")
+        await may_end.wait()
+        engine.share.leave()
+
+    quiet = asyncio.create_task(small())
+    await settle(2)
+    await engine.run(Push(FLOOD, some(1_000)))
+    await settle()
+    assert readers.taken == limits.fan_out_shared_messages
+    may_end.set()
+    await quiet
+    while readers.taken < 10_000:
+        await settle(1)
+    readers.leave()
+
+
+async def test_events_of_a_tenant_do_not_wait_for_those_of_another_one(engine: Engine) -> None:
+    share_the_loop(engine)
+    hub = EventHub(engine.feed, engine.clock, engine.share)
+    flood, quiet = Readers(hub, "flood", 50), Readers(hub, "quiet", 1)
+    for _ in range(5):
+        await engine.run(Push(FLOOD, some(1_000)))
+    await engine.run(Push(QUIET, some(1)))
+    assert quiet.taken == 1
+    assert flood.taken < 5_000 * 50 / 2
+    flood.leave()
+    quiet.leave()
+
+
+async def test_requests_of_a_tenant_wait_for_its_own_events(engine: Engine) -> None:
+    share_the_loop(engine)
+    hub = EventHub(engine.feed, engine.clock, engine.share)
+    readers = Readers(hub, "flood", 50)
+    await engine.run(Push(FLOOD, some(1_000)))
+    assert engine.share.begin("quiet") is None
+    place = engine.share.begin("flood")
+    assert place is not None
+    await place
+    assert readers.taken >= 50 * (1_000 - limits.fan_out_behind_events)
+    readers.leave()
+
+
+async def test_a_long_backlog_of_events_is_not_passed_on_in_one_step(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is above the bound is offered at once, and no more."""
+    monkeypatch.setattr(limits, "fan_out_events_max", 1_000)
+    hub = EventHub(engine.feed, engine.clock)
+    readers, taken = Readers(hub, "flood", 100), []
+    engine.feed.listen(lambda _block: taken.append(readers.taken))
+    await asyncio.gather(*(engine.run(Push(FLOOD, some(500))) for _ in range(8)))
+    steps = [later - before for before, later in zip([0, *taken], taken, strict=False)]
+    assert max(steps) <= 100 * 500 + limits.fan_out_turn_messages
+    while readers.taken < 8 * 500 * 100:
+        await settle(1)
+    readers.leave()
 
 
 async def test_a_listing_waits_for_a_small_request_of_another_tenant(
@@ -349,3 +461,58 @@ def test_large_bodies_of_a_tenant_are_answered_after_another_tenants_pushes(serv
     # Large bodies are parsed, written and answered one by one: every push comes between two of them, or nearly so.
     assert sorted(waited_for)[len(waited_for) // 2] <= 3
     assert len(waited_for) >= count // 4
+
+
+STREAMS, JOBS, EVENT = 100, 2_000, b"\ndata: "
+
+
+def test_events_of_a_tenant_are_sent_before_the_backlog_of_another_one(server: ServerProcess) -> None:
+    """Over a real server, with shares of their real size: 200,000 messages of the flood wait when the other tenant pushes."""
+    with ExitStack() as stack:
+
+        def connect(namespace: str, path: str = "") -> socket.socket:
+            made = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+            if path:
+                made.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Namespace: {namespace}\r\n\r\n".encode())
+                read_until(made, b"connected")
+            return made
+
+        def post(connection: socket.socket, namespace: str, body: bytes, path: str = "/queues/q/jobs") -> None:
+            connection.sendall(http(namespace, body).replace(b"/queues/q/jobs", path.encode(), 1))
+            assert b"200 OK" in read_until(connection, b"\r\n\r\n")
+
+        readers = [connect("events-flood", "/events") for _ in range(STREAMS)]
+        reader = connect("events-quiet", "/events")
+        flood, quiet = connect("events-flood"), connect("events-quiet")
+        post(quiet, "events-quiet", b'{"data":1}')
+        read_until(reader, b'"pushed"')
+        post(flood, "events-flood", b'{"jobs":[%s]}' % b",".join([b'{"data":1}'] * JOBS), "/queues/q/jobs/bulk")
+        post(quiet, "events-quiet", b'{"data":2}')
+        read_until(reader, b'"pushed"')
+        seen = arrived(readers[-1])
+        assert seen.count(EVENT) < JOBS // 2
+        while seen.count(EVENT) < JOBS:  # and none is lost
+            select.select([readers[-1]], [], [], 60)
+            found = arrived(readers[-1])
+            assert found
+            seen += found
+
+
+def read_until(connection: socket.socket, mark: bytes) -> bytes:
+    """Read until what has come contains something."""
+    found = b""
+    while mark not in found:
+        received = connection.recv(65_536)
+        assert received, "the connection was closed"
+        found += received
+    return found
+
+
+def arrived(connection: socket.socket) -> bytes:
+    """Read what has arrived by now."""
+    found = b""
+    while select.select([connection], [], [], 0)[0]:
+        received = connection.recv(1 << 20)
+        assert received, "the connection was closed"
+        found += received
+    return found

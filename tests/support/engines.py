@@ -14,60 +14,60 @@ from penstock.engine.jobs.update import MoveJob
 
 if TYPE_CHECKING:
     from penstock.core.job import Delivery, Job
+    from penstock.engine.api import EngineApi
     from penstock.engine.jobs.settle import ItemOutcome
-    from penstock.engine.sharding.engine import AnyEngine
 
 QUEUE = QueueKey("default", "mail")
 
 
-async def push(engine: AnyEngine, *, queue: QueueKey = QUEUE, data: bytes = b"{}", **options: Any) -> Job:
+async def push(engine: EngineApi, *, queue: QueueKey = QUEUE, data: bytes = b"{}", **options: Any) -> Job:
     (job,) = await engine.run(Push(queue, [NewJob(data, **options)]))
     return job
 
 
-async def push_many(engine: AnyEngine, count: int, *, queue: QueueKey = QUEUE, **options: Any) -> list[Job]:
+async def push_many(engine: EngineApi, count: int, *, queue: QueueKey = QUEUE, **options: Any) -> list[Job]:
     return await engine.run(Push(queue, [NewJob(str(n).encode(), **options) for n in range(count)]))
 
 
-async def claim(engine: AnyEngine, *, queue: QueueKey = QUEUE, **options: Any) -> Delivery | None:
+async def claim(engine: EngineApi, *, queue: QueueKey = QUEUE, **options: Any) -> Delivery | None:
     claimed = await engine.run(Claim(queue, **options))
     return claimed[0] if claimed else None
 
 
-async def claim_job(engine: AnyEngine, **options: Any) -> Job:
+async def claim_job(engine: EngineApi, **options: Any) -> Job:
     claimed = await claim(engine, **options)
     assert claimed is not None
     return claimed.job
 
 
-async def claim_all(engine: AnyEngine, count: int = 1_000, *, queue: QueueKey = QUEUE, **options: Any) -> list[Job]:
+async def claim_all(engine: EngineApi, count: int = 1_000, *, queue: QueueKey = QUEUE, **options: Any) -> list[Job]:
     return [delivery.job for delivery in await engine.run(Claim(queue, count, **options))]
 
 
-async def ack(engine: AnyEngine, job: Job, result: bytes | None = None, token: int | None = None) -> ItemOutcome:
+async def ack(engine: EngineApi, job: Job, result: bytes | None = None, token: int | None = None) -> ItemOutcome:
     (outcome,) = await engine.run(Ack("default", [LeaseRef(job.id, token)], [result]))
     return outcome
 
 
-async def fail(engine: AnyEngine, job: Job, error: str | None = "broken", token: int | None = None) -> ItemOutcome:
+async def fail(engine: EngineApi, job: Job, error: str | None = "broken", token: int | None = None) -> ItemOutcome:
     (outcome,) = await engine.run(Nack("default", [LeaseRef(job.id, token)], error))
     return outcome
 
 
-async def renew(engine: AnyEngine, job: Job, lease_ms: int | None = None, token: int | None = None) -> ItemOutcome:
+async def renew(engine: EngineApi, job: Job, lease_ms: int | None = None, token: int | None = None) -> ItemOutcome:
     (outcome,) = await engine.run(Renew("default", [LeaseRef(job.id, token)], [lease_ms]))
     return outcome
 
 
-async def move(engine: AnyEngine, job: Job, arrow: Arrow, value: int = 0) -> None:
+async def move(engine: EngineApi, job: Job, arrow: Arrow, value: int = 0) -> None:
     await engine.run(MoveJob("default", job.id, arrow, value))
 
 
-async def stored(engine: AnyEngine, job: Job) -> Job | None:
+async def stored(engine: EngineApi, job: Job) -> Job | None:
     found = await engine.store.job_get("default", job.id)
     return None if found is None else found[0]
 
 
-async def state(engine: AnyEngine, job: Job) -> State:
+async def state(engine: EngineApi, job: Job) -> State:
     found = await stored(engine, job)
     return State.NOWHERE if found is None else State(found.state)

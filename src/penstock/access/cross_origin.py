@@ -57,25 +57,26 @@ class Origins:
         """Return what answers name as the allowed origin: while tokens are asked for, and while they are not."""
         return self._allow_origin, "" if self._allow_origin == "*" else self._allow_origin
 
-    def check(self, scope: Scope) -> None:
-        """Raise HostRefused or OriginRefused for a request that a page of another site may have sent to an open server."""
+    def check(self, scope: Scope, headers: Any) -> None:
+        """Raise HostRefused or OriginRefused for a request that a page of another site may have sent to an open server.
+
+        ``headers`` are those of the scope.
+        """
         if not self._gate.is_open:
             return
-        headers: Any = scope.headers  # the type stubs do not know all of its methods
         named = headers.get_all("host")
-        if scope.authority is not None:
-            named.append(scope.authority)
-        forwarded = headers.get("x-forwarded-host")
-        if len(named) != 1 or named[0] not in self._accepted or forwarded is not None:
-            named = self._check_hosts(scope, named, forwarded)
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-        if origin is not None or site is not None or "origin" in headers:
-            self._check_page(scope, named, origin, site)
+        authority = scope.authority
+        if authority is not None:
+            named.append(authority)
+        if len(named) != 1 or named[0] not in self._accepted or "x-forwarded-host" in headers:
+            named = self._check_hosts(scope, named, headers.get("x-forwarded-host"))
+        if "origin" in headers or "sec-fetch-site" in headers:
+            self._check_page(scope, headers, named)
 
     def check_handshake(self, scope: Scope) -> None:
         """Raise HostRefused or OriginRefused for the handshake of a WebSocket that a page may not open."""
         if self._gate.is_open:
-            self.check(scope)
+            self.check(scope, scope.headers)
             return
         headers: Any = scope.headers
         origin = headers.get("origin", "" if "origin" in headers else None)
@@ -126,10 +127,13 @@ class Origins:
 
     # Whether a page may call.
 
-    def _check_page(self, scope: Scope, named: Sequence[str], origin: str | None, site: str | None) -> None:
-        headers, method = scope.headers, scope.method if scope.proto == "http" else "GET"
+    def _check_page(self, scope: Scope, headers: Any, named: Sequence[str]) -> None:
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if site is None and "origin" not in headers:  # it is there, and cannot be read
+            return
         if _is_repeated(headers):
             raise OriginRefused
+        method = scope.method if scope.proto == "http" else "GET"
         if not origin or origin != self._allow_origin:
             if site is not None and site not in _OWN_SITES:
                 if origin is None and method == "GET" and _is_link(scope):

@@ -63,7 +63,7 @@ class Verifier:
         digest = hashlib.sha256(token.encode()).digest()
         identity = self._known.pop(digest, None)
         if identity is None:
-            identity = self._judge(await self._claims(token))
+            identity = self._identity_of(await self._claims(token))
         if identity.expired(self._clock.now_ms()):
             raise Unauthorized("The token has expired. Get a new one.")
         self._known[digest] = identity  # put back at the end: last seen
@@ -92,7 +92,7 @@ class Verifier:
                 continue
         raise Unauthorized
 
-    def _judge(self, claims: dict[str, Any]) -> Identity:
+    def _identity_of(self, claims: dict[str, Any]) -> Identity:
         """Return who the claims speak for. When it ends is left to the caller."""
         rules, now = self._rules, self._clock.now_ms()
         for name in rules.required:

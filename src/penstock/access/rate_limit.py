@@ -7,6 +7,7 @@ from array import array
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.core import limits
+from penstock.core.addresses import IPV6_PREFIX, network_of
 from penstock.core.errors import RateLimited
 
 if TYPE_CHECKING:
@@ -79,14 +80,19 @@ class _Requests:
 class SlidingWindow:
     """Allows each client ``requests_max`` requests in any ``window_ms``. A request that is refused does not count.
 
+    A client is an address. IPv6 addresses whose first ``ipv6_prefix`` bits are the same are one client.
+
     The moment of each request is kept for as long as it counts, so the limit is exact, and so is the wait. Requests of one
     millisecond share a mark; above ``rate_limit_exact_max`` requests, so do those of a small part of the window, which then
     count from the first of them. Two bounds: ``rate_limit_clients_max`` clients, ``rate_limit_marks_max`` marks. Beyond these
     the clients that were not seen for longest are forgotten first.
     """
 
-    def __init__(self, clock: Clock, *, window_ms: int, requests_max: int, cleanup_ms: int) -> None:
+    def __init__(
+        self, clock: Clock, *, window_ms: int, requests_max: int, cleanup_ms: int, ipv6_prefix: int = IPV6_PREFIX
+    ) -> None:
         self._clock = clock
+        self._ipv6_prefix = ipv6_prefix
         self._window_ms = window_ms
         self._requests_max = requests_max
         self._slot_ms = 1 if requests_max <= limits.rate_limit_exact_max else window_ms // limits.rate_limit_exact_max or 1
@@ -97,6 +103,8 @@ class SlidingWindow:
 
     def retry_after_ms(self, client: str) -> int:
         """Count a request of a client; 0 if it is allowed, else in how many ms the next one will be."""
+        if ":" in client:
+            client = network_of(client, self._ipv6_prefix)
         now = self._clock.steady_ms()
         if now >= self._cleanup_at:
             self._clean_up(now)

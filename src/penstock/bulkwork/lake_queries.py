@@ -10,7 +10,7 @@ from deltalake.exceptions import DeltaError
 
 from penstock.bulkwork.arrow_files import Spooler
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, LakeInvalid, LakeNotFound, StorageFailed
+from penstock.core.errors import InvalidInput, LakeNotFound, LakeUnusable, StorageFailed
 from penstock.lake.location import Lake, LakeMissing
 from penstock.lake.queries.api import Answer, Insights, Question, QuestionInvalid
 from penstock.lake.queries.objectives import ObjectivesInvalid
@@ -27,7 +27,7 @@ def answer(
 ) -> dict[str, Any]:
     """Answer a question: as JSON; or, with a directory, as Arrow in a file there.
 
-    Raises InvalidInput, LakeNotFound, LakeInvalid, StorageFailed.
+    Raises InvalidInput, LakeNotFound, LakeUnusable, StorageFailed.
     """
     if lake not in _lakes:
         _lakes.clear()
@@ -37,7 +37,7 @@ def answer(
     except QuestionInvalid as error:
         raise InvalidInput(str(error)) from None
     except ObjectivesInvalid as error:
-        raise LakeInvalid(str(error)) from None
+        raise LakeUnusable(str(error)) from None
     except LakeMissing:
         raise LakeNotFound from None
     except MemoryError:  # Arrow's is one of Arrow's own errors, too

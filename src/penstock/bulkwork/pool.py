@@ -23,9 +23,9 @@ from penstock.core.errors import (
     EpochUnknown,
     InvalidInput,
     JournalGone,
-    LakeInvalid,
     LakeNotFound,
     LakeUnavailable,
+    LakeUnusable,
     PenstockError,
     ShuttingDown,
     SpoolFull,
@@ -51,7 +51,7 @@ _ERRORS: Final[dict[str, type[PenstockError]]] = {
         BulkMemory,
         EpochUnknown,
         LakeNotFound,
-        LakeInvalid,
+        LakeUnusable,
         LakeUnavailable,
     )
 }

@@ -29,7 +29,7 @@ log = structlog.get_logger("penstock")
 @click.command(cls=Translating)
 @setting_options(*FLAGS)
 def serve(config_file: Path | None, **flags: Any) -> None:
-    """Run the server until it is told to stop (Ctrl-C or SIGTERM)."""
+    """Run the server until it is stopped (Ctrl-C or SIGTERM)."""
     os.umask(0o077)  # jobs are nobody else's, in whatever file of the server, or of one of its processes
     config = load(config_file, flags)
     logging.set_up(config.log_level, config.log_format)

@@ -12,19 +12,69 @@ from penstock.client._sync.client import Client
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from penstock.client._durations import Duration
     from penstock.client._settings import Settings
+    from penstock.client.models import Job, Waited
     from penstock.client.options import NewJob
+
+
+class JobCalls(Protocol):
+    """The calls about single jobs that handles use."""
+
+    def state(self, job_id: str) -> str:
+        """Return the state of a job."""
+
+    def get(self, job_id: str) -> Job:
+        """Return a job. Raises NotFound."""
+
+    def cancel(self, job_id: str) -> None:
+        """Remove a job."""
+
+    def wait(self, job_id: str, timeout: Duration = ...) -> Waited:
+        """Wait for the end of a job."""
+
+
+class AsyncJobCalls(Protocol):
+    """The same for coroutines."""
+
+    async def state(self, job_id: str) -> str:
+        """Return the state of a job."""
+
+    async def get(self, job_id: str) -> Job:
+        """Return a job. Raises NotFound."""
+
+    async def cancel(self, job_id: str) -> None:
+        """Remove a job."""
+
+    async def wait(self, job_id: str, timeout: Duration = ...) -> Waited:  # noqa: ASYNC109
+        """Wait for the end of a job."""
+
+
+class JobsClient(Protocol):
+    """A client as handles use it."""
+
+    @property
+    def jobs(self) -> JobCalls:
+        """The calls about single jobs."""
+
+
+class AsyncJobsClient(Protocol):
+    """The same for coroutines."""
+
+    @property
+    def jobs(self) -> AsyncJobCalls:
+        """The calls about single jobs."""
 
 
 class Backend(Protocol):
     """Takes jobs. ``client`` and ``async_client`` know what has become of them."""
 
     @property
-    def client(self) -> Client:
+    def client(self) -> JobsClient:
         """The server, for functions."""
 
     @property
-    def async_client(self) -> AsyncClient:
+    def async_client(self) -> AsyncJobsClient:
         """The server, for coroutines."""
 
     def push(self, queue: str, jobs: Sequence[NewJob]) -> list[str]:

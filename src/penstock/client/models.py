@@ -67,7 +67,7 @@ class Counts(Model):
     paused: int = 0  #: waiting jobs of a queue that is paused
 
 
-class ItemError(Model):
+class ItemFailure(Model):
     """Why one item of a batch was refused."""
 
     id: str
@@ -78,7 +78,7 @@ class Batch(Model):
     """How many items of a batch were done, and why the others were not."""
 
     count: int
-    errors: list[ItemError] = []
+    errors: list[ItemFailure] = []
 
 
 class Cleaned(Model):
@@ -123,7 +123,7 @@ class Cron(Model):
     max_limit: int | None = None
 
 
-class StallConfig(Model):
+class StallSettings(Model):
     """When a silent worker loses its job."""
 
     enabled: bool
@@ -132,7 +132,7 @@ class StallConfig(Model):
     grace_period: int
 
 
-class DlqConfig(Model):
+class DlqSettings(Model):
     """What becomes of dead jobs."""
 
     auto_retry: bool

@@ -78,7 +78,7 @@ class JobOptions(TypedDict, total=False):
     size_limit: int  #: bytes its data may have
 
 
-class CronJobOptions(TypedDict, total=False):
+class CronOptions(TypedDict, total=False):
     """More options of the jobs of a cron, as of a push."""
 
     delay: Duration
@@ -104,7 +104,7 @@ _OF_CRON: Final = ("priority", "uniqueKey", "dedup")
 
 def cron_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of a cron's jobs as the wire has them. Raises TypeError for those that they cannot have."""
-    known = {"priority", "unique_key", "max_attempts", "backoff", "timeout", *CronJobOptions.__annotations__}
+    known = {"priority", "unique_key", "max_attempts", "backoff", "timeout", *CronOptions.__annotations__}
     wrong = [name for name, value in options.items() if value is not None and name not in known]
     if wrong:
         raise TypeError(f"Jobs of a cron cannot have {', '.join(wrong)}. They can have: {', '.join(sorted(known))}")

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from penstock.client._async.client import AsyncClient
     from penstock.client._durations import Duration
     from penstock.client._execute import Outcome
     from penstock.client.options import NewJob
@@ -136,14 +135,14 @@ class Box:
     # What tasks do.
 
     @property
-    def client(self) -> Client:
+    def client(self) -> _Shown:
         """What handles ask about their jobs."""
-        return cast("Client", self._shown)
+        return self._shown
 
     @property
-    def async_client(self) -> AsyncClient:
+    def async_client(self) -> _AsyncShown:
         """The same for coroutines."""
-        return cast("AsyncClient", _AsyncShown(self._shown))
+        return _AsyncShown(self._shown)
 
     def push(self, queue: str, jobs: Sequence[NewJob]) -> list[str]:
         """Keep jobs, and run them if that is what is agreed."""

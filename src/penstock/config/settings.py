@@ -10,6 +10,7 @@ import msgspec
 from penstock.config import parsers
 from penstock.config.parsers import Listener
 from penstock.core import limits
+from penstock.core.addresses import IPV6_PREFIX
 from penstock.core.durability import Durability
 from penstock.core.pool_shares import ALL, HALF
 
@@ -43,7 +44,7 @@ class Config(msgspec.Struct, frozen=True):
     messages_batch_default: int = 1
     messages_max: int = 100_000
     messages_max_retries: int = 3
-    #: How long a message is kept that nobody consumes, in milliseconds; 0: until somebody does.
+    #: How long a message that is not consumed is kept, in milliseconds; 0: without limit.
     messages_retention: int = 0
     #: How far ahead a message may be scheduled, in milliseconds.
     messages_schedule_ahead: int = 90 * limits.DAY_MS
@@ -79,6 +80,7 @@ class Config(msgspec.Struct, frozen=True):
     rate_limit_window_ms: int = 60_000
     rate_limit_max_requests: int | None = None
     rate_limit_cleanup_ms: int = 60_000
+    rate_limit_ipv6_prefix: int = IPV6_PREFIX
     #: Connections of all HTTP listeners together; 0: half of the descriptors that are not reserved.
     http_connections_max: int = 0
     http_idle_timeout_ms: int = 5 * limits.MINUTE_MS
@@ -160,7 +162,7 @@ SETTINGS: dict[str, Setting] = {
     "database_answer_ms": Setting(
         parsers.duration(1_000, 15_000),
         ("PENSTOCK_DATABASE_ANSWER_MS",),
-        "how long a database may say nothing at all until it is taken for lost, and everything is refused until it answers",
+        "how long a database may not answer at all until it counts as lost, and all requests are refused until it answers",
     ),
     "redis": Setting(
         parsers.redis,
@@ -171,23 +173,23 @@ SETTINGS: dict[str, Setting] = {
     "redis_hot_jobs": Setting(
         parsers.number(1, 10**9),
         ("PENSTOCK_REDIS_HOT_JOBS",),
-        "jobs taken from a queue within a second that make it a hot one",
+        "jobs claimed from a queue within a second that make it hot",
     ),
     "wal_dir": Setting(
         Path,
         ("PENSTOCK_WAL_DIR", "WAL_DIR"),
         "directory of the log of the enqueue buffer, with databases and Redis; if not set: the data directory",
     ),
-    "http": Setting(parsers.main_listener, ("PENSTOCK_HTTP",), "where the doors listen (HTTP_PORT and HOST work too)"),
+    "http": Setting(parsers.main_listener, ("PENSTOCK_HTTP",), "address of the main listener (HTTP_PORT and HOST work too)"),
     "tcp": Setting(
         parsers.listener,
         ("PENSTOCK_TCP",),
-        "where the jobs door's TCP protocol listens, or off (TCP_PORT and HOST work too)",
+        "address of the jobs door's TCP protocol, or off (TCP_PORT and HOST work too)",
     ),
     "resp": Setting(
         parsers.listener,
         ("PENSTOCK_RESP",),
-        "where the topics door speaks the Redis protocol, or off; with TLS if there is a certificate",
+        "address of the Redis protocol, or off; with TLS if there is a certificate",
     ),
     "resp_plain": Setting(
         parsers.listener,
@@ -195,12 +197,12 @@ SETTINGS: dict[str, Setting] = {
         "a second listener of the Redis protocol that never uses TLS, or off",
     ),
     "metrics": Setting(
-        parsers.listener, ("PENSTOCK_METRICS",), "where Prometheus finds metrics besides /prometheus, or off"
+        parsers.listener, ("PENSTOCK_METRICS",), "address of the metrics for Prometheus, in addition to /prometheus, or off"
     ),
     "batches": Setting(
         parsers.listener,
         ("PENSTOCK_BATCHES",),
-        "where the batches door listens on its own, as mqueue does (8080 there), or off",
+        "separate address of the batches door, as in mqueue (8080 there), or off",
     ),
     "batches_max_retries": Setting(
         parsers.number(1, limits.attempts_max),
@@ -210,17 +212,17 @@ SETTINGS: dict[str, Setting] = {
     "topics": Setting(
         parsers.listener,
         ("PENSTOCK_TOPICS",),
-        "where the topics door listens on its own, as miniqueue does (8080 there), or off",
+        "separate address of the topics door, as in miniqueue (8080 there), or off",
     ),
     "topics_lease_ms": Setting(
         parsers.duration(300, limits.HOUR_MS),
         ("PENSTOCK_TOPICS_LEASE_MS",),
-        "how long after the death of a server the messages come back that its subscribers held",
+        "how long after a server died the messages that its subscribers held come back",
     ),
     "messages": Setting(
         parsers.listener,
         ("PENSTOCK_MESSAGES",),
-        "where the messages door listens on its own, as EpochQ does (8080 there), or off",
+        "separate address of the messages door, as in EpochQ (8080 there), or off",
     ),
     "messages_visibility_timeout_ms": Setting(
         parsers.duration(1, limits.timeout_ms_max),
@@ -238,7 +240,7 @@ SETTINGS: dict[str, Setting] = {
     "messages_batch_default": Setting(
         parsers.number(1, limits.bulk_jobs_max),
         ("PENSTOCK_MESSAGES_BATCH_DEFAULT",),
-        "messages that a consumer gets who does not say how many",
+        "messages that a consumer gets if it names no number",
     ),
     "messages_max": Setting(
         parsers.number(1, limits.queue_messages_max),
@@ -253,7 +255,7 @@ SETTINGS: dict[str, Setting] = {
     "messages_retention": Setting(
         parsers.duration(0, _LONG),
         ("PENSTOCK_MESSAGES_RETENTION",),
-        "how long a message is kept that nobody consumes, once it is due; 0: until somebody does",
+        "how long a message that is not consumed is kept after its due time; 0: without limit",
     ),
     "messages_schedule_ahead": Setting(
         parsers.duration(1, limits.delay_ms_max),
@@ -263,7 +265,7 @@ SETTINGS: dict[str, Setting] = {
     "messages_auto_create": Setting(
         parsers.yes_or_no,
         ("PENSTOCK_MESSAGES_AUTO_CREATE",),
-        "make a namespace when its first message is published",
+        "create a namespace when its first message is published",
     ),
     "push_retry_delays_ms": Setting(
         parsers.durations(limits.push_retries_max, limits.DAY_MS),
@@ -271,24 +273,28 @@ SETTINGS: dict[str, Setting] = {
         "how long to wait before each further try to push a message to a subscription, or none",
     ),
     "push_timeout_ms": Setting(
-        parsers.duration(1, limits.HOUR_MS), ("PENSTOCK_PUSH_TIMEOUT_MS",), "how long a subscription has to take a message"
+        parsers.duration(1, limits.HOUR_MS),
+        ("PENSTOCK_PUSH_TIMEOUT_MS",),
+        "how long a subscription may take to accept a message",
     ),
     "durability": Setting(
         parsers.durability, ("PENSTOCK_DURABILITY",), "what an answer means: always (on disk), interval, or never"
     ),
     "sync_interval_ms": Setting(
-        parsers.duration(1, 60_000), ("PENSTOCK_SYNC_INTERVAL_MS",), "with interval: how much a power cut may take"
+        parsers.duration(1, 60_000),
+        ("PENSTOCK_SYNC_INTERVAL_MS",),
+        "with interval: how much time of writes a power cut may lose",
     ),
-    "auth_tokens": Setting(parsers.tokens, ("AUTH_TOKENS",), "tokens that open the doors, separated by commas"),
+    "auth_tokens": Setting(parsers.tokens, ("AUTH_TOKENS",), "tokens with all permissions, separated by commas"),
     "api_key": Setting(
         parsers.static_key,
         ("PENSTOCK_AUTH_API_KEY", "EPOCHQ_AUTH_API_KEY", "EPOCHQUEUE_AUTH_API_KEY"),
-        "one key that opens everything, shown as X-Api-Key; others are made with penstock keys",
+        "one key with all permissions, sent as X-Api-Key; others are created with penstock keys",
     ),
     "auth_required": Setting(
         parsers.yes_or_no,
         ("PENSTOCK_AUTH_REQUIRED",),
-        "ask for a token or a key at every door, even as long as there is none",
+        "require a token or a key at every door, even while there is none",
     ),
     "jwt_secret": Setting(str, ("JWT_SECRET",), "secret that JSON Web Tokens are signed with (HS256), of 32 bytes or more"),
     "jwt_key_file": Setting(
@@ -301,8 +307,8 @@ SETTINGS: dict[str, Setting] = {
     "jwt_required_claims": Setting(
         parsers.claims, ("JWT_REQUIRED_CLAIMS",), "claims that a JSON Web Token must have, separated by commas, or none"
     ),
-    "jwt_audience": Setting(str, ("JWT_AUDIENCE",), "who a JSON Web Token must be for (its aud)"),
-    "jwt_issuer": Setting(str, ("JWT_ISSUER",), "who a JSON Web Token must be from (its iss)"),
+    "jwt_audience": Setting(str, ("JWT_AUDIENCE",), "required audience of a JSON Web Token (its aud)"),
+    "jwt_issuer": Setting(str, ("JWT_ISSUER",), "required issuer of a JSON Web Token (its iss)"),
     "jwt_default_scopes": Setting(
         parsers.claims,
         ("JWT_DEFAULT_SCOPES",),
@@ -316,13 +322,13 @@ SETTINGS: dict[str, Setting] = {
     "namespace_share": Setting(
         parsers.number(1, ALL),
         ("PENSTOCK_NAMESPACE_SHARE",),
-        "percent of each limited resource (connections, webhooks, crons and others) that one namespace may have, once "
-        "namespaces are kept apart; 100: all of it",
+        "percent of each limited resource (connections, webhooks, crons and others) that one namespace may use, if"
+        " namespaces are separated; 100: all of it",
     ),
     "namespace_queues_max": Setting(
         parsers.number(1, limits.queues_max),
         ("PENSTOCK_NAMESPACE_QUEUES_MAX",),
-        "queues that one namespace may have in each store, once namespaces are kept apart",
+        "queues that one namespace may have in each store, if namespaces are separated",
     ),
     "tls_cert_file": Setting(
         Path, ("TLS_CERT_FILE",), "PEM file with the certificate, and its chain, of all listeners", "--cert"
@@ -333,18 +339,18 @@ SETTINGS: dict[str, Setting] = {
     "tls_client_ca_file": Setting(
         Path,
         ("TLS_CLIENT_CA_FILE",),
-        "PEM file with the authorities that clients must show a certificate of, on every listener with TLS (mutual TLS)",
+        "PEM file with the authorities of the certificates that clients must send, on every listener with TLS (mutual TLS)",
         "--client-ca",
     ),
     "dev_cert": Setting(
         parsers.yes_or_no,
         ("PENSTOCK_DEV_CERT",),
-        "TLS with a certificate for this machine only, made in the data directory if need be",
+        "TLS with a certificate for this machine only, created in the data directory if it is missing",
     ),
     "metrics_auth": Setting(
         parsers.yes_or_no,
         ("METRICS_AUTH",),
-        "ask for a token at /prometheus too; if not set: once there are API keys, or JSON Web Tokens can be shown",
+        "require a token at /prometheus too; if not set: if there are API keys, or JSON Web Tokens are configured",
     ),
     "insecure": Setting(
         parsers.yes_or_no, ("PENSTOCK_INSECURE",), "allow listening to other machines without tokens, or with --dev-cert"
@@ -352,18 +358,18 @@ SETTINGS: dict[str, Setting] = {
     "cors_allow_origin": Setting(
         parsers.origin,
         ("CORS_ALLOW_ORIGIN",),
-        "web pages that may call the doors: * for all (once a token is asked for), an origin, or none",
+        "web pages that may call the doors: * for all (if a token is required), an origin, or none",
     ),
     "allowed_hosts": Setting(
         parsers.own_hosts,
         ("PENSTOCK_ALLOWED_HOSTS",),
         "names of this server besides localhost and its address, as requests have them in Host, separated by commas; *.NAME "
-        "for all names below one, * for every name; others are refused while no token is asked for",
+        "for all names below one, * for every name; others are refused while no token is required",
     ),
     "trusted_proxies": Setting(
         parsers.networks,
         ("PENSTOCK_TRUSTED_PROXIES",),
-        "networks whose X-Forwarded-For and X-Forwarded-Host are believed, separated by commas",
+        "networks whose X-Forwarded-For and X-Forwarded-Host are trusted, separated by commas",
     ),
     "rate_limit_window_ms": Setting(
         parsers.duration(1, limits.DAY_MS),
@@ -376,7 +382,12 @@ SETTINGS: dict[str, Setting] = {
         "requests and commands per window and client; 0 or Infinity: no limit",
     ),
     "rate_limit_cleanup_ms": Setting(
-        parsers.duration(1, limits.DAY_MS), ("RATE_LIMIT_CLEANUP_MS",), "how often clients not seen for long are forgotten"
+        parsers.duration(1, limits.DAY_MS), ("RATE_LIMIT_CLEANUP_MS",), "how often inactive clients are removed"
+    ),
+    "rate_limit_ipv6_prefix": Setting(
+        parsers.number(1, 128),
+        ("PENSTOCK_RATE_LIMIT_IPV6_PREFIX",),
+        "IPv6 addresses that have so many first bits in common count as one client; 128: each address counts alone",
     ),
     "http_connections_max": Setting(
         parsers.number(0, 1_000_000),
@@ -386,10 +397,10 @@ SETTINGS: dict[str, Setting] = {
     "http_idle_timeout_ms": Setting(
         parsers.duration(1_000, limits.DAY_MS),
         ("PENSTOCK_HTTP_IDLE_TIMEOUT_MS",),
-        "how long a connection may be silent while no request of it is under way",
+        "how long a connection may be silent while it has no request in progress",
     ),
     "shutdown_timeout_ms": Setting(
-        parsers.duration(0, limits.HOUR_MS), ("SHUTDOWN_TIMEOUT_MS",), "how long a shutdown waits for requests under way"
+        parsers.duration(0, limits.HOUR_MS), ("SHUTDOWN_TIMEOUT_MS",), "how long a shutdown waits for requests in progress"
     ),
     "completed_max": Setting(parsers.number(0, 10**9), ("PENSTOCK_COMPLETED_MAX",), "completed jobs kept per queue"),
     "completed_age_ms": Setting(
@@ -413,12 +424,12 @@ SETTINGS: dict[str, Setting] = {
     "bulk_memory_bytes": Setting(
         parsers.number(256 * limits.MEBIBYTE, 10**15),
         ("PENSTOCK_BULK_MEMORY_BYTES",),
-        "memory that one bulk process may use, on Linux; what needs more is refused",
+        "memory that one bulk process may use, on Linux; larger work is refused",
     ),
     "bulk_spool_bytes": Setting(
         parsers.number(limits.MEBIBYTE, 10**14),
         ("PENSTOCK_BULK_SPOOL_BYTES",),
-        "disk space for what is read in bulk, until it is fetched",
+        "disk space for bulk reads, until they are fetched",
     ),
     "bulk_journal_rows": Setting(
         parsers.number(1, 10**8), ("PENSTOCK_BULK_JOURNAL_ROWS",), "events of the journal that may be read at once"
@@ -431,27 +442,31 @@ SETTINGS: dict[str, Setting] = {
     "lake": Setting(
         str,
         ("PENSTOCK_LAKE",),
-        "directory, or URL in an object store, of the lake that penstock pipeline keeps; it is told of under /insights",
+        "directory, or URL in an object store, of the lake that penstock pipeline writes; /insights reads it",
     ),
     "queue_idle_threshold_ms": Setting(
         parsers.duration(0, _LONG),
         ("QUEUE_IDLE_THRESHOLD_MS",),
-        "a queue without jobs for this long is told to be idle; 0: never",
+        "how long a queue must be without jobs until the event queue:idle; 0: never",
     ),
     "queue_size_threshold": Setting(
-        parsers.number(0, 10**12), ("QUEUE_SIZE_THRESHOLD",), "more jobs than this in a queue are told; 0: never"
+        parsers.number(0, 10**12),
+        ("QUEUE_SIZE_THRESHOLD",),
+        "number of jobs in a queue above which there is an event; 0: never",
     ),
     "memory_warning_mb": Setting(
-        parsers.number(0, 10**9), ("MEMORY_WARNING_MB",), "a larger heap than this is told; 0: never"
+        parsers.number(0, 10**9), ("MEMORY_WARNING_MB",), "size of the heap above which there is an event; 0: never"
     ),
     "storage_warning_mb": Setting(
-        parsers.number(0, 10**9), ("STORAGE_WARNING_MB",), "a larger store than this is told; 0: never"
+        parsers.number(0, 10**9), ("STORAGE_WARNING_MB",), "size of the store above which there is an event; 0: never"
     ),
     "worker_timeout_ms": Setting(
         parsers.duration(1, limits.DAY_MS), ("WORKER_TIMEOUT_MS",), "a worker silent for this long counts as disconnected"
     ),
     "worker_overload_threshold_ms": Setting(
-        parsers.duration(0, limits.DAY_MS), ("WORKER_OVERLOAD_THRESHOLD_MS",), "a worker that is full for this long is told"
+        parsers.duration(0, limits.DAY_MS),
+        ("WORKER_OVERLOAD_THRESHOLD_MS",),
+        "how long a worker must be full until there is an event",
     ),
     "log_level": Setting(
         parsers.one_of("debug", "info", "warning", "error"),

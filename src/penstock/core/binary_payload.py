@@ -16,8 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from penstock.core.errors import InvalidInput
-from penstock.core.json_depth import depth_steps
-from penstock.core.time_slices import at_once
+from penstock.core.json_depth import check_depth, depth_steps
 
 if TYPE_CHECKING:
     from penstock.core.job import Payload
@@ -48,27 +47,43 @@ _scan = msgspec.json.Decoder(Raw).decode
 
 def wrap(data: bytes, metadata: Raw | None = None) -> tuple[bytes, bytes | None]:
     """Return what is stored for some bytes: the data and the options of a job. For large ones: ``wrap_steps``."""
-    return at_once(wrap_steps(data, metadata))
+    try:
+        _check_json(data)
+        check_depth(data)
+    except _NOT_JSON:
+        return _stored(data, metadata, wrapped=True)
+    return (data, None) if metadata is None else _stored(data, metadata, wrapped=False)
 
 
 def wrap_steps(data: bytes, metadata: Raw | None = None) -> Steps[tuple[bytes, bytes | None]]:
     """Return what is stored for some bytes, in steps."""
-    wrapped = not (yield from _is_json(data))
+    try:
+        if not data.isascii():
+            data.decode()
+            yield
+        _scan(data)
+        yield
+        yield from depth_steps(data)
+    except _NOT_JSON:
+        return _stored(data, metadata, wrapped=True)
+    return _stored(data, metadata, wrapped=False)
+
+
+#: What tells that bytes are no JSON, or nested too deeply.
+_NOT_JSON: Final = (msgspec.DecodeError, InvalidInput, RecursionError, UnicodeDecodeError)
+
+
+def _check_json(data: bytes) -> None:
+    if not data.isascii():
+        data.decode()
+    _scan(data)
+
+
+def _stored(data: bytes, metadata: Raw | None, *, wrapped: bool) -> tuple[bytes, bytes | None]:
     stored = b'"' + b64encode(data) + b'"' if wrapped else data
     if not wrapped and metadata is None:
         return stored, None
     return stored, _encode(Wrapping(wrapped, NOTHING if metadata is None else metadata))
-
-
-def _is_json(data: bytes) -> Steps[bool]:
-    try:
-        if not data.isascii():
-            data.decode()
-        _scan(data)
-        yield from depth_steps(data)
-    except (msgspec.DecodeError, InvalidInput, RecursionError, UnicodeDecodeError):
-        return False
-    return True
 
 
 def unwrap(payload: Payload) -> tuple[bytes, Raw | None]:

@@ -28,11 +28,6 @@ class Breaker:
         """Tell whether it rests right now."""
         return self._clock.steady_ms() < self._until
 
-    @property
-    def rest_left_ms(self) -> int:
-        """How long it still rests."""
-        return max(0, self._until - self._clock.steady_ms())
-
     def allows(self) -> bool:
         """Tell whether to try."""
         return not self.is_open

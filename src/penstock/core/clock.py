@@ -14,12 +14,14 @@ import heapq
 import itertools
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from penstock.core import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
+
+T = TypeVar("T")
 
 
 class Alarm(Protocol):
@@ -55,9 +57,13 @@ class Clock(Protocol):
         """Call back once when ``steady_ms()`` has reached the given moment, at once if it already has."""
 
 
+#: Counts the time since the machine was started, that asleep included where the system counts it.
+_AGE_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def _age_ns() -> int:
-    """Return the time since the machine was started, that asleep included where the system counts it."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns()
+    """Return the time since the machine was started."""
+    return time.clock_gettime_ns(_AGE_CLOCK)
 
 
 def _boot_identity() -> str:
@@ -89,9 +95,8 @@ class SystemClock:
         """Return which start of the machine this is."""
         return Boot(_boot_identity(), _age_ns() // 1_000_000)
 
-    def stopwatch(self) -> float:
-        """Return seconds of the performance counter."""
-        return time.perf_counter()
+    #: Return seconds of the performance counter. The function itself, because it is asked before each command over RESP.
+    stopwatch = staticmethod(time.perf_counter)
 
     def call_at(self, steady_ms: int, callback: Callable[[], None]) -> Alarm:
         """Book a call on the event loop."""
@@ -213,6 +218,27 @@ async def pause(clock: Clock, ms: int) -> None:
         await rung
     finally:
         alarm.cancel()
+
+
+async def within(clock: Clock, ms: int, work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` returns, or end it after ``ms`` and raise TimeoutError."""
+    task = asyncio.ensure_future(work)
+    late = False
+
+    def ring() -> None:
+        nonlocal late
+        late = not task.done()
+        task.cancel()
+
+    alarm = clock.call_at(clock.steady_ms() + ms, ring)
+    try:
+        await asyncio.wait({task})
+    finally:  # also if whoever waits here is told to stop
+        alarm.cancel()
+        task.cancel()
+    if late and task.cancelled():
+        raise TimeoutError
+    return task.result()
 
 
 async def settle(rounds: int = 25) -> None:

@@ -20,7 +20,7 @@ class CronKey(NamedTuple):
     name: str
 
 
-class CronJobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+class CronJobTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the jobs of a cron are like: see NewJob, whose defaults these are."""
 
     max_attempts: int = 3
@@ -47,10 +47,10 @@ class CronPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     skip_missed: bool = True  #: a tick nobody was there for is left out; otherwise it is made up for, once
     skip_if_no_worker: bool = False  #: a tick for which no worker of its queue is there is left out
     dedup: Dedup | None = None  #: of its jobs' unique key
-    job: CronJobOptions = CronJobOptions()
+    job: CronJobTemplate = CronJobTemplate()
 
 
-class Cron(msgspec.Struct):
+class CronRecord(msgspec.Struct):
     """A cron as the store knows it. ``plan`` is replaced as a whole, never changed in place."""
 
     number: int  #: given by the store

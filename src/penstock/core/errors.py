@@ -291,7 +291,7 @@ class EpochOver(PenstockError):
     code = "epoch_over"
 
 
-class LeasesLost(PenstockError):
+class EpochLeasesLost(PenstockError):
     """Some jobs of the epoch are no longer the group's."""
 
     code = "leases_lost"
@@ -415,7 +415,7 @@ class LakeUnavailable(PenstockError):
     code = "lake_unavailable"
 
 
-class LakeInvalid(PenstockError):
+class LakeUnusable(PenstockError):
     """Something in the lake cannot be used."""
 
     code = "lake_invalid"

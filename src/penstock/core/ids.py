@@ -180,19 +180,6 @@ def from_ulid(text: str) -> int | None:
     return job_id if 0 < job_id <= ID_MAX and to_ulid(job_id) == text.upper() else None
 
 
-def to_decimal(job_id: int) -> str:
-    """Spell an id as a decimal integer."""
-    return str(job_id)
-
-
-def from_decimal(text: str) -> int | None:
-    """Return the id a decimal integer spells, or None: no sign, no leading zero, no spaces, within 63 bits."""
-    if not text.isascii() or not text.isdigit() or len(text) > 19 or text[0] == "0":
-        return None
-    job_id = int(text)
-    return job_id if job_id <= ID_MAX else None
-
-
 def random_name() -> int:
     """Return a number that nobody else has chosen: 63 random bits."""
     return int.from_bytes(os.urandom(8)) >> 1

@@ -6,6 +6,7 @@ The texts are valid JSON: the decoder has read them before.
 
 from __future__ import annotations
 
+import re
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -35,15 +36,15 @@ SHALLOW_BYTES: Final = 2 * limits.payload_depth_max
 def take_json(raw: msgspec.Raw) -> bytes:
     """Take a JSON value out of a body, byte for byte. Raises InvalidInput if it is nested deeper than anybody can read back."""
     value = bytes(raw)
-    # Each level takes two bytes, and an opening bracket: as long as there are too few of either, nothing can be too deep.
-    if len(value) > SHALLOW_BYTES and value.count(b"[") + value.count(b"{") > limits.payload_depth_max:
-        check_depth(value)
+    check_depth(value)
     return value
 
 
 def check_depth(value: bytes) -> None:
     """Raise InvalidInput for JSON that is nested too deeply. For large values: ``depth_steps``."""
-    at_once(depth_steps(value))
+    # Each level takes two bytes, and an opening bracket: as long as there are too few of either, nothing can be too deep.
+    if len(value) > SHALLOW_BYTES and value.count(b"[") + value.count(b"{") > limits.payload_depth_max:
+        at_once(depth_steps(value))
 
 
 def depth_steps(value: bytes) -> Steps[None]:
@@ -79,8 +80,11 @@ def count_steps(value: bytes, enough: int) -> Steps[int]:
     items, depth = 1, 0
     for outside in _outside_strings(value):
         structure = outside.translate(None, _NOT_STRUCTURE)
-        if depth == 1 and b"[" not in structure and b"{" not in structure:
-            items += structure.count(b",")
+        if depth:  # what is opened and closed here is inside of an item
+            for _ in range(_QUICK_ROUNDS):
+                structure = _FLAT.sub(b"", structure)
+        if depth and not structure.strip(b","):
+            items += len(structure) if depth == 1 else 0
         else:
             levels = accumulate(memoryview(structure.translate(_CHANGES)).cast("b"), initial=depth)
             items += sum(level == 1 and letter == _COMMA for level, letter in zip(levels, structure, strict=False))
@@ -91,6 +95,8 @@ def count_steps(value: bytes, enough: int) -> Steps[int]:
     return items
 
 
+#: An array or object without others in it.
+_FLAT: Final = re.compile(rb"\[,*\]|\{,*\}")
 _COMMA: Final = ord(",")
 _OPENING: Final = (b"[", b"{")
 _CLOSING: Final = (b"]", b"}")

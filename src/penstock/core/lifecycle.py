@@ -416,9 +416,12 @@ def move_all(jobs: Sequence[Job], arrow: Arrow, moment: Moment, value: int = 0) 
     return transition
 
 
+_NOWHERE_NUMBER: Final = State.NOWHERE.value  # looking up the value of a member costs more than the rest of a start
+
+
 def start(jobs: list[Job], arrow: Arrow, moment: Moment) -> Transition:
     """Take jobs that are nowhere yet along one arrow: ``move`` for many. A job comes with its place in line and due time."""
-    transition = TABLE[_NOWHERE.value, arrow]
+    transition = TABLE[_NOWHERE_NUMBER, arrow]
     target, effects, _ = transition
     for effect in effects:
         for job in jobs:
@@ -447,16 +450,16 @@ def diagram() -> str:
 
 def table() -> str:
     """Write the table as Markdown, one row an arrow."""
-    lines = ["| arrow | from | to | does | tells |", "|---|---|---|---|---|"]
+    lines = ["| arrow | from | to | effects | events |", "|---|---|---|---|---|"]
     for arrow in Arrow:
         rows = {State(source): row for (source, each), row in TABLE.items() if each == arrow}
         some = next(iter(rows.values()))
         stays = all(row.target == source for source, row in rows.items())
         origin = ", ".join("–" if source == State.NOWHERE else source.label for source in rows)
         target = "stays" if stays else "removed" if some.target == State.NOWHERE else State(some.target).label
-        does = ", ".join(effect.__name__.replace("_", " ") for effect in some.effects) or "–"
-        tells = ", ".join(f"`{kind.wire_name}`" for kind in some.events) or "–"
-        lines.append(f"| {arrow} | {origin} | {target} | {does} | {tells} |")
+        effects = ", ".join(effect.__name__.replace("_", " ") for effect in some.effects) or "–"
+        events = ", ".join(f"`{kind.wire_name}`" for kind in some.events) or "–"
+        lines.append(f"| {arrow} | {origin} | {target} | {effects} | {events} |")
     return "\n".join(lines)
 
 

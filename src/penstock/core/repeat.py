@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Job, Payload
 
 
-class Repeat(msgspec.Struct, frozen=True, omit_defaults=True):
+class RepeatRule(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a job comes again. An interval counts from the moment the job before was done."""
 
     schedule: Schedule
@@ -29,11 +29,11 @@ class _Rule(NamedTuple):
     """The options of a job, and the rule among them."""
 
     options: dict[str, msgspec.Raw]
-    repeat: Repeat
+    repeat: RepeatRule
 
 
 _decode_options = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_repeat = msgspec.json.Decoder(Repeat).decode
+_decode_repeat = msgspec.json.Decoder(RepeatRule).decode
 _decode_dedup = msgspec.json.Decoder(Dedup).decode
 _encode = msgspec.json.Encoder().encode
 

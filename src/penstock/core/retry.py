@@ -48,7 +48,7 @@ def _own_delay_ms(job: Job) -> int:
     return delay if details.backoff_max is None else min(delay, details.backoff_max)
 
 
-def after_lapse(job: Job, max_stalls: int, steady_ms: int) -> tuple[Arrow, str, str]:
+def after_lease_expiry(job: Job, max_stalls: int, steady_ms: int) -> tuple[Arrow, str, str]:
     """Decide what a lease that ran out does: the arrow to take, the error to note, and the reason should it be dead now."""
     exhausted = job.attempts + 1 >= job.max_attempts
     if job.deadline is not None and job.deadline <= steady_ms:

@@ -27,7 +27,7 @@ EVENT_NAMES: Final[dict[int, str]] = {kind.value: f"job.{name}" for name, kind i
 _SPELLINGS: Final = {f"{prefix}{name}": kind for name, kind in KINDS.items() for prefix in ("", "job.", "job:")}
 
 
-class Webhook(msgspec.Struct, frozen=True):
+class WebhookRecord(msgspec.Struct, frozen=True):
     """One registration. Replaced as a whole, never changed in place."""
 
     id: int

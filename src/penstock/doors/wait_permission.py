@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from penstock.access.identity import Identity
     from penstock.core.clock import Clock
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest
 
 ENDED: Final = "The token or key was revoked, or has expired, while the request waited. Get a new one."
 
@@ -23,7 +23,7 @@ class Permission:
     On a connection that has shown another token meanwhile, the new one counts.
     """
 
-    def __init__(self, req: Request, clock: Clock, when_ended: Callable[[], object]) -> None:
+    def __init__(self, req: ApiRequest, clock: Clock, when_ended: Callable[[], object]) -> None:
         self._req = req
         self._clock = clock
         self._when_ended = when_ended

@@ -12,7 +12,7 @@ from penstock.doors.net.raw_sockets import ends_of
 from penstock.doors.net.send_queue import SendQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from granian._granian import RSGIWebsocketProtocol, RSGIWebsocketTransport
     from granian.rsgi import Scope
@@ -70,11 +70,18 @@ _CLOSE: Final = 0  #: the kind of the message that ends a connection
 class WebSocket:
     """One connection. A door says what it does when it begins, hears something, and ends."""
 
-    def __init__(self, clock: Clock, links: RawSockets, scope: Scope, proto: RSGIWebsocketProtocol) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        links: RawSockets,
+        scope: Scope,
+        proto: RSGIWebsocketProtocol,
+        turn: Callable[[], asyncio.Future[None] | None] = lambda: None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.clock = clock
         self.ended: asyncio.Future[None] = loop.create_future()
-        self.outbox: SendQueue[str] = SendQueue(clock, self.send, lambda: self.end(None))
+        self.outbox: SendQueue[str] = SendQueue(clock, self.send, lambda: self.end(None), turn, limits.socket_events_turn)
         self._links = links
         self._scope = scope
         self._proto = proto

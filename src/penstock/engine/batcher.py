@@ -61,8 +61,8 @@ class Beside:
 class Batcher:
     """One per store. ``apply`` decides a batch of commands inside a transaction; ``apply_beside`` one next to another.
 
-    ``wants_alone`` tells whether the next batch of the main lane has something to do that needs to be alone. ``weigh`` returns
-    what a command costs, see ``FairQueue``.
+    ``wants_alone`` tells whether the next batch of the main lane has something to do that needs to be alone. ``weigh``: see
+    ``FairQueue``.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Batcher:
         signals: EngineSignals,
         apply_beside: Callable[[UnitOfWork, list[AnyCommand]], Awaitable[None]],
         wants_alone: Callable[[], bool],
-        weigh: Callable[[AnyCommand], int],
+        weigh: Callable[[AnyCommand, int], int],
         share: FairShare,
         durability: Durability,
         sync_interval_ms: int,
@@ -119,10 +119,8 @@ class Batcher:
         if beside is not None and (self._parted or beside.running is not None):
             self._do_beside(beside, command)
         else:
-            pending = self._pending
-            if not pending:
+            if self._pending.add(command):
                 self._since = self._clock.stopwatch()
-            pending.add(command)
             if self._running is None:
                 self._running = self._loop.create_task(self._run(), name="penstock-batcher")
         future = command.future = self._loop.create_future()
@@ -191,9 +189,8 @@ class Batcher:
         return batch
 
     def _do_beside(self, lane: Beside, command: AnyCommand) -> None:
-        if not lane.pending:
+        if lane.pending.add(command):
             lane.since = self._clock.stopwatch()
-        lane.pending.add(command)
         if lane.running is None:
             lane.running = self._loop.create_task(self._run_beside(lane), name="penstock-batcher-beside")
 

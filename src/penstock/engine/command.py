@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterable
+
+    from penstock.core.queue import QueueKey
 
 Outcome = TypeVar("Outcome")
+T = TypeVar("T")
+
+#: How a job is named from outside: by its id, or by its producer's own id.
+JobRef = int | str
 
 
 class Lane:
@@ -59,9 +66,40 @@ class Command(Generic[Outcome]):
         """Return what it costs, in units of what storing one small job costs."""
         return 1
 
+    def needed_queues(self) -> Iterable[QueueKey]:
+        """Return the queues that it needs here. If one is on another shard, the command is refused before its verb runs."""
+        return ()
+
+    def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return the jobs that it changes without proof of a lease: each with its namespace (None: any) and what names it.
+
+        Those of them that are on a ready list get their places in the queue back before the verb runs.
+        """
+        return ()
+
     def __init__(self) -> None:
         self.future: asyncio.Future[Outcome]
         self.bounced_ms: int  #: steady ms when a shard first said that its queue is elsewhere; not set otherwise
 
 
+class QueueCommand(Command[Outcome]):
+    """Base of the verbs about one queue."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self, queue: QueueKey) -> None:
+        self.queue = queue
+
+    def needed_queues(self) -> Iterable[QueueKey]:
+        """Return that queue."""
+        return (self.queue,)
+
+
 AnyCommand = Command[Any]
+
+
+class Submit(Protocol):
+    """Takes a command; awaiting the future gives the answer, or raises why there is none."""
+
+    def __call__(self, command: Command[T], /) -> asyncio.Future[T]:
+        """Submit a command."""

@@ -6,14 +6,15 @@ and claims come last, so that they see all of it. To add a verb, write its comma
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import QueueMoving
-from penstock.core.queue import QueueKey
 from penstock.engine import timers
 from penstock.engine.buffer import commands
 from penstock.engine.bulk import epoch_commands, stage_commands
+from penstock.engine.command import Command
 from penstock.engine.jobs import (
     claim,
     claim_waiters,
@@ -23,6 +24,7 @@ from penstock.engine.jobs import (
     lease_waiters,
     park,
     push,
+    serve_claims,
     settle,
     settle_by_id,
     unique_keys,
@@ -36,11 +38,12 @@ from penstock.engine.sharding import name_registry, queue_move, remote_dependenc
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from penstock.core.job import Job
     from penstock.engine.command import AnyCommand
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
-    Apply = Callable[[Engine, UnitOfWork, Sequence[Any]], Awaitable[None]]
+    Apply = Callable[[EngineContext, UnitOfWork, Sequence[Any]], Awaitable[None]]
 
 BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     push.Push: push.push,
@@ -69,7 +72,6 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     name_registry.Withdraw: name_registry.withdraw,
     name_registry.ForgetNames: name_registry.forget_names,
     name_registry.ListNames: name_registry.list_names,
-    name_registry.PutNames: name_registry.put_names,
     settle.Renew: settle.renew,
     settle_by_id.RenewById: settle_by_id.renew_by_id,
     settle.ReportProgress: settle.report_progress,
@@ -136,7 +138,7 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
     queue_move.CheckUnreadable: queue_move.check_unreadable,
     queue_move.Clear: queue_move.clear,
     queue_move.Retarget: queue_move.retarget,
-    claim_waiters.RecheckQueue: claim.recheck_queue,
+    claim_waiters.RecheckQueue: serve_claims.recheck_queue,
     timers.Tick: timers.tick,
     # Last, so that everything of the batch that is about the queue is done before it stops, and after it goes on.
     queue_move.Freeze: queue_move.freeze,
@@ -147,10 +149,10 @@ BEFORE_SWEEP: dict[type[AnyCommand], Apply] = {
 }
 
 
-async def apply(engine: Engine, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
+async def apply(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
     """Apply a batch, verb by verb."""
-    if work.tx.away:
-        batch = _without_away(work, batch)
+    if work.queues_have_moved:
+        batch = _without_elsewhere(work, batch)
     by_verb = _by_verb(batch)
     claims = by_verb.pop(claim.Claim, [])
     if by_verb:
@@ -161,15 +163,15 @@ async def apply(engine: Engine, work: UnitOfWork, batch: Sequence[AnyCommand]) -
     if prefetches:
         await fast.prefetch(engine, work, prefetches)
     if claims or engine.room.size:
-        await claim.claim(engine, work, claims)
+        await serve_claims.claim(engine, work, claims)
         if work.followed < len(work.ended):  # a claim may have met a job whose time-to-live is over
             await dependencies.follow_up(engine, work)
 
 
-async def apply_beside(engine: Engine, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
+async def apply_beside(engine: EngineContext, work: UnitOfWork, batch: Sequence[AnyCommand]) -> None:
     """Apply a batch next to another one, which looks after time and those who wait: they hear of it after the commit."""
-    if work.tx.away:
-        batch = _without_away(work, batch)
+    if work.queues_have_moved:
+        batch = _without_elsewhere(work, batch)
     await _before_sweep(engine, work, _by_verb(batch))
     await work.flush()
     await dependencies.follow_up(engine, work)
@@ -184,23 +186,45 @@ def _by_verb(batch: Sequence[AnyCommand]) -> dict[type[AnyCommand], list[Any]]:
     return by_verb
 
 
-async def _before_sweep(engine: Engine, work: UnitOfWork, by_verb: dict[type[AnyCommand], list[Any]]) -> None:
-    for verb, function in BEFORE_SWEEP.items():
-        commands = by_verb.get(verb)
-        if commands:
+async def _before_sweep(engine: EngineContext, work: UnitOfWork, by_verb: dict[type[AnyCommand], list[Any]]) -> None:
+    verbs = list(by_verb)
+    if len(verbs) > 1:
+        verbs.sort(key=_place_of)
+    for verb in verbs:
+        function = BEFORE_SWEEP.get(verb)
+        if function is not None:
+            commands = by_verb[verb]
+            if engine.fast is not None and verb.unheld_jobs is not Command.unheld_jobs:
+                await _withdraw_unheld(engine, work, commands)
             await function(engine, work, commands)
 
 
-def _without_away(work: UnitOfWork, batch: Sequence[AnyCommand]) -> list[AnyCommand]:
-    """Refuse what is about a queue that is on its way to another shard, and return the rest."""
+_places = {verb: place for place, verb in enumerate(BEFORE_SWEEP)}
+
+
+def _place_of(verb: type[AnyCommand]) -> int:
+    return _places.get(verb, 0)
+
+
+async def _withdraw_unheld(engine: EngineContext, work: UnitOfWork, commands: Sequence[AnyCommand]) -> None:
+    """Take the jobs that commands change without proof of a lease off their ready lists."""
+    named = [each for command in commands for each in command.unheld_jobs()]
+    await work.prefetch([ref for _, ref in named])
+    jobs: list[Job | None] = []
+    for namespace, ref in named:
+        with contextlib.suppress(QueueMoving):  # the verb finds that out, too
+            if namespace is not None:
+                jobs.append(await work.find(namespace, ref))
+            elif isinstance(ref, int):
+                jobs.append(await work.known(ref))
+    await fast.withdraw_ready(engine, work, jobs)
+
+
+def _without_elsewhere(work: UnitOfWork, batch: Sequence[AnyCommand]) -> list[AnyCommand]:
+    """Refuse commands that need a queue which is on another shard, or on its way to one. Return the others."""
     rest: list[AnyCommand] = []
     for command in batch:
-        if isinstance(command, push.PushAcross):
-            keys = [key for key, _ in command.parts]
-        else:
-            queue = getattr(command, "queue", None)
-            keys = [queue] if isinstance(queue, QueueKey) else []
-        if any(work.tx.queue_away(key) is not None for key in keys):
+        if any(work.is_elsewhere(key) for key in command.needed_queues()):
             work.refuse(command, QueueMoving())
         else:
             rest.append(command)

@@ -1,10 +1,10 @@
-"""The engine: one store, one batcher, and those who wait. Doors talk to this and to nothing below it."""
+"""The engine of one shard: its store, its batcher, and the callers that wait. Doors know it as ``EngineApi``."""
 
 from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -13,6 +13,7 @@ from penstock.core.durability import Durability
 from penstock.core.errors import PenstockError
 from penstock.core.ids import IdSource, first_of
 from penstock.core.pool_shares import Shares
+from penstock.core.retention import Retention
 from penstock.engine import dispatch
 from penstock.engine.batcher import Batcher
 from penstock.engine.event_feed import EventFeed
@@ -20,13 +21,13 @@ from penstock.engine.fair_share import FairShare
 from penstock.engine.fair_turns import FairTurns
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.claim_waiters import ClaimWaiters
-from penstock.engine.jobs.lease_waiters import LeaseWaiters
+from penstock.engine.jobs.loss_alerts import LeaseWaiters
 from penstock.engine.jobs.queue_limits import QueueLimits
 from penstock.engine.jobs.result_waiters import ResultWaiters
 from penstock.engine.maintenance.dead_letter_service import DeadLetterService
 from penstock.engine.maintenance.lease_clock import ClockMarker
 from penstock.engine.maintenance.membership import Membership
-from penstock.engine.maintenance.retention import Retention, RetentionService
+from penstock.engine.maintenance.retention import RetentionService
 from penstock.engine.maintenance.store_recovery import StoreRecovery
 from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLeases
 from penstock.engine.signals import EngineSignals
@@ -41,31 +42,26 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Alarm, Clock
     from penstock.core.queue import Queue, QueueKey
+    from penstock.engine.api import JobOutcome
     from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
-    from penstock.engine.command import AnyCommand
-    from penstock.engine.jobs.result_waiters import JobOutcome
+    from penstock.engine.command import AnyCommand, JobRef, Submit
     from penstock.engine.maintenance.service import PeriodicService
     from penstock.engine.prefetch.ready_cache import ReadyCache
     from penstock.engine.quota_check import QuotaCheck
-    from penstock.engine.submit import Submit
-    from penstock.engine.unit_of_work import JobRef, UnitOfWork
+    from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.contract import JournalBlock, Store
 
 log = structlog.get_logger("penstock.engine")
-
-#: Jobs that are asked for, beyond which it is looked whether they are there before a batch is formed.
-_MANY: Final = 32
 
 
 class Engine:
     """Create it inside the event loop, ``start`` it, and ``await engine.run(command)``.
 
     ``durability``: what an answer means, see Durability. ``sync_interval_ms``: with ``interval``, how much a power cut may
-    take at most. ``retention``: what is kept of the past.
-    ``worker_timeout_ms``, ``worker_overload_ms``: see Workers. ``feed``, ``stats``, ``workers``: those of a fleet.
-    ``quotas``: asked before pushes, before rows are staged, and before the server pushes jobs by itself. ``counts_pushes``:
-    whether this engine asks before pushes; False for a shard, where the ShardedEngine does. ``ready_cache``, ``buffer``: make
-    the optional stages of the submit chain (see ``submit.py``).
+    take at most. ``retention``: how much of the past is kept. ``feed``, ``stats``, ``workers``, ``share``: those that the
+    shards of a server have together. ``quotas``: asked before pushes, before rows are staged, and before the server pushes
+    jobs by itself. ``counts_pushes``: whether this engine asks before pushes; False for a shard, where the ShardedEngine
+    does. ``ready_cache``, ``buffer``: make the optional stages of the submit chain (see ``submit.py``).
     """
 
     def __init__(
@@ -76,8 +72,6 @@ class Engine:
         durability: Durability = Durability.ALWAYS,
         sync_interval_ms: int = 100,
         retention: Retention | None = None,
-        worker_timeout_ms: int = 30_000,
-        worker_overload_ms: int = 30_000,
         feed: EventFeed | None = None,
         stats: EngineStats | None = None,
         workers: WorkerRegistry | None = None,
@@ -89,63 +83,64 @@ class Engine:
     ) -> None:
         self.store = store
         self.clock = clock
-        self.began_at = clock.steady_ms()  #: what fell due before this was nobody's to do
+        self.began_at = clock.steady_ms()  #: start of this engine; earlier due times of crons count as missed
         self.ids = IdSource(shard=store.shard, node=store.node, floor=store.id_floor)
         self.stats = EngineStats() if stats is None else stats
+        self.feed = EventFeed() if feed is None else feed
+        self.workers = WorkerRegistry(clock, self.feed) if workers is None else workers
+        self.share = FairShare(clock) if share is None else share  #: shares of the event loop, for each namespace
+        self.shares = Shares()  #: shares of each pool, for each namespace
+        self.retention = retention or Retention()
+        self.signals = EngineSignals()
         self.throttle = QueueLimits()
         self.room = ClaimWaiters(self)
         self.completions = ResultWaiters(self)
         self.held_jobs = LeaseWaiters()
-        self.replays = FairTurns(limits.replays_max)  #: of those who read the journal, by namespace
+        self.replays = FairTurns(limits.replays_max)  #: turns of those who read the journal, for each namespace
         self.timer = Timer(self)
-        self.feed = EventFeed() if feed is None else feed
-        self.share = FairShare(clock) if share is None else share  #: of the event loop, for each namespace
-        if workers is None:  # not "or": one without workers is false
-            workers = WorkerRegistry(clock, self.feed, timeout_ms=worker_timeout_ms, overload_ms=worker_overload_ms)
-        self.workers = workers
-        self.signals = EngineSignals()
-        self.leads = not store.capabilities.is_shared  #: nobody to share the work with
+        self.leads = not store.capabilities.is_shared  #: whether it does what one server at a time may do for a shard
         self._lead_ends: Alarm | None = None
-        self.quotas = quotas  #: asked before rows are staged, and before the server pushes jobs by itself
-        self.shares = Shares()  #: what one namespace may have of what there is a limited number of
         self.handed = UnconfirmedLeases()  #: jobs from ready lists whose leases the store does not know yet
         self.hot: Mapping[int, int] = {}  #: queues with a ready list, as of our latest transaction, by number
-        self.retention = retention or Retention()
-        self._batcher = Batcher(
-            store,
-            clock,
+        self._batcher = self._make_batcher(durability, sync_interval_ms)
+        #: Asked before rows are staged, and before the server pushes jobs by itself.
+        self.quotas = quotas
+        #: Answers pushes to some queues before they are stored.
+        self.buffer = None if buffer is None else buffer(self)
+        #: Hands out jobs of hot queues without asking the store.
+        self.fast = None if ready_cache is None else ready_cache(self)
+        #: Runs a command; awaiting it gives the answer, or raises why there is none.
+        self.run: Submit = submit_chain(
+            self._batcher.submit, quotas=quotas if counts_pushes else None, buffer=self.buffer, ready_lists=self.fast
+        )
+        self._keepers = self._make_services()
+        self._subscribe()
+
+    def _make_batcher(self, durability: Durability, sync_interval_ms: int) -> Batcher:
+        return Batcher(
+            self.store,
+            self.clock,
             self.ids,
             partial(dispatch.apply, self),
             self.stats,
             signals=self.signals,
             apply_beside=partial(dispatch.apply_beside, self),
-            wants_alone=self.timer.wants_to_judge,
+            wants_alone=self.timer.has_expired_leases,
             weigh=self._weigh,
             share=self.share,
             durability=durability,
             sync_interval_ms=sync_interval_ms,
         )
-        self._subscribe()
-        self._keepers: list[PeriodicService] = [StoreRecovery(self), RetentionService(self), DeadLetterService(self)]
-        if store.capabilities.is_shared:
-            store.follow(self._hear)
-            self._keepers.append(Membership(self))
-        else:
-            self._keepers.append(ClockMarker(self))
-        #: Hands out jobs of hot queues without asking the store.
-        self.fast = None if ready_cache is None else ready_cache(self)
+
+    def _make_services(self) -> list[PeriodicService]:
+        """Return the maintenance services, in the order in which they are started and stopped."""
+        services: list[PeriodicService] = [StoreRecovery(self), RetentionService(self), DeadLetterService(self)]
+        services.append(Membership(self) if self.store.capabilities.is_shared else ClockMarker(self))
         if self.fast is not None:
-            self.signals.before_answers.subscribe(self.fast.offer)
-            self.signals.committed.subscribe(self.fast.saw)
-            self._keepers.append(self.fast.daemon)
-        #: Answers pushes to some queues before they are stored.
-        self.buffer = None if buffer is None else buffer(self)
+            services.append(self.fast.daemon)
         if self.buffer is not None:
-            self._keepers.append(self.buffer.flusher)
-        #: Runs a command; awaiting it gives the answer, or raises why there is none.
-        self.run: Submit = submit_chain(
-            self._batcher.submit, quotas=quotas if counts_pushes else None, buffer=self.buffer, ready_lists=self.fast
-        )
+            services.append(self.buffer.flusher)
+        return services
 
     def _subscribe(self) -> None:
         """Have the parts of the engine called when something happens."""
@@ -156,6 +151,11 @@ class Engine:
             signals.committed.subscribe(committed)
         for answered in (self.completions.answered, self.held_jobs.answered):
             signals.answered.subscribe(answered)
+        if self.fast is not None:
+            signals.before_answers.subscribe(self.fast.offer)
+            signals.committed.subscribe(self.fast.saw)
+        if self.store.capabilities.is_shared:
+            self.store.follow(self._hear)
 
     @property
     def journal_vouched(self) -> int:
@@ -163,7 +163,7 @@ class Engine:
         return self.store.journal_next if self.store.capabilities.commit_is_durable else self._batcher.vouched
 
     def healed(self) -> None:
-        """Hear that the store works again: what it has now is on disk, and what it has lost never happened."""
+        """Handle recovery of the store: state that was not committed is discarded."""
         self.ids.use(node=self.store.node, floor=self.store.id_floor)
         self.signals.store_recovered.emit()
         self.completions.look_at_all()
@@ -172,13 +172,13 @@ class Engine:
         self.timer.arm()
 
     def start(self) -> None:
-        """Begin to watch the time and to keep house."""
+        """Start the timer and the maintenance services."""
         self.timer.start()
         for keeper in self._keepers:
             keeper.start()
 
     async def close(self) -> None:
-        """Send home who waits, finish what was submitted, stop. The store stays open."""
+        """Answer all callers that wait, finish what was submitted, stop. The store stays open."""
         self.stop_waiting()
         self.workers.close()
         if self.buffer is not None:
@@ -189,7 +189,7 @@ class Engine:
         await self._batcher.close()
 
     async def rest(self) -> None:
-        """Stop watching the time and keeping house, until the next ``start``."""
+        """Stop the timer and the maintenance services, until the next ``start``."""
         for keeper in self._keepers:
             await keeper.stop()
         self.timer.stop()
@@ -197,7 +197,7 @@ class Engine:
             self.take_lead(None)
 
     def stop_waiting(self) -> None:
-        """Answer everybody who waits for something, because the server is closing."""
+        """Answer all callers that wait, because the server is closing."""
         self.room.send_everybody_home()
         self.completions.send_everybody_home()
         self.held_jobs.wake_all(over=True)
@@ -217,12 +217,12 @@ class Engine:
 
     @property
     def waiting_callers(self) -> int:
-        """How many wait for a job."""
+        """Number of claims that wait for a job."""
         return self.room.size
 
     @property
     def waiting_for_ends(self) -> int:
-        """How many wait for a job to end."""
+        """Number of callers that wait for a job to end."""
         return self.completions.size
 
     def put_back(self, command: AnyCommand) -> None:
@@ -230,11 +230,15 @@ class Engine:
         self._batcher.put_back(command)
 
     def limit_namespaces(self, shares: Shares) -> None:
-        """Keep namespaces to their shares from now on."""
+        """Set the shares of each pool, for each namespace."""
         self.shares = self.workers.shares = self.store.shares = shares
 
+    def leave_line(self, claim: Claim) -> bool:
+        """Remove a claim from the line of its queue; False: it was not in it."""
+        return self.room.leave(claim)
+
     def send_on(self, command: AnyCommand, error: Exception) -> None:
-        """Have a command done on the shard its queue is on now; without one, it is refused with the error."""
+        """Run a command on the shard its queue is on now; without one, it is refused with the error."""
         if not command.future.done() and not self._batcher.send_on(command, error):
             command.future.set_exception(error)
 
@@ -268,9 +272,9 @@ class Engine:
         return found is not None and self.store.counts(found).waiting > 0
 
     def take_lead(self, term: int | None, until_ms: int = 0) -> None:
-        """Hear whether this server leads: whoever does looks after what one server at a time should do. None: it does not.
+        """Record a leadership change. The leader does the tasks that one server at a time may do. ``term`` None: another leads.
 
-        ``until_ms``: when the lead ends by itself, by the steady clock. The database may be out of reach by then.
+        ``until_ms``: end of the lead by the steady clock, should the database be out of reach by then.
         """
         if self._lead_ends is not None:
             self._lead_ends.cancel()
@@ -286,7 +290,7 @@ class Engine:
             self.signals.leadership_changed.emit()
 
     def _hear(self, blocks: Sequence[JournalBlock], ready: set[int], *, webhooks: bool) -> None:
-        """Take note of what other servers have committed."""
+        """Handle commits of other servers."""
         if webhooks:
             self.signals.webhooks_changed.emit()
             if self.fast is not None:
@@ -300,7 +304,7 @@ class Engine:
         self.timer.arm()
 
     def _look_around(self) -> None:
-        """Queues have moved: look after those who wait at one, or for the end of a job of one."""
+        """Handle moved queues: callers that wait at one, or for the end of one of its jobs, are looked at again."""
         if self.room.size:
             self.room.look_around()
         self.completions.look_at_all()
@@ -310,13 +314,12 @@ class Engine:
     def _queue_or_none(self, number: int) -> Queue | None:
         try:
             return self.store.queue_by_number(number)
-        except KeyError:  # made by another server a moment ago, so nobody waits at it here
+        except KeyError:  # made by another server a moment ago, so no caller waits at it here
             return None
 
-    def _weigh(self, command: AnyCommand) -> int:
-        """Return what a command costs. A claim for many jobs costs little where there are few."""
-        weight = command.weight()
-        if weight > _MANY and type(command) is Claim:
+    def _weigh(self, command: AnyCommand, weight: int) -> int:
+        """Return what a heavy command costs. A claim for many jobs costs little where there are few."""
+        if type(command) is Claim:
             queue = self.store.queue_find(command.queue)
             weight = max(1, 0 if queue is None else min(weight, self.store.counts(queue).waiting))
         return weight

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: A line gets this part of a batch before it is the turn of the next one.
 _TURNS_OF_BATCH: Final = 8
+#: Up to this weight, a command costs what it says: nothing is looked up for it.
+_LIGHT: Final = 32
 
 
 class NamespaceQueue:
@@ -35,14 +37,17 @@ class NamespaceQueue:
 
 
 class FairQueue:
-    """Commands that wait for the same lane. ``weigh`` returns what a command costs, about as many units as it has jobs.
+    """Commands that wait for the same lane. A command says what it costs: about as many units as it has jobs.
 
+    ``weigh`` is given what a heavy command says, and returns what it costs as things are.
     ``now`` returns seconds: after a batch in which several namespaces had to share, batches stay small for a while, so that the
     next command of a namespace that asks for little does not meet a long one. While ``share`` says that several namespaces are
     active, batches are small too.
     """
 
-    def __init__(self, weigh: Callable[[AnyCommand], int], now: Callable[[], float], share: FairShare | None = None) -> None:
+    def __init__(
+        self, weigh: Callable[[AnyCommand, int], int], now: Callable[[], float], share: FairShare | None = None
+    ) -> None:
         self._share = share
         self._weigh = weigh
         self._now = now
@@ -57,11 +62,16 @@ class FairQueue:
     def __len__(self) -> int:
         return len(self._fresh) + self._sorted
 
-    def add(self, command: AnyCommand) -> None:
-        """Have a command wait. Raises TooMany if too many do: all of them, or those of its namespace."""
-        if len(self._fresh) + self._sorted >= limits.pending_commands_namespace_max:
+    def add(self, command: AnyCommand) -> bool:
+        """Have a command wait; return whether nothing else does.
+
+        Raises TooMany if too many wait: of all commands, or of those of its namespace.
+        """
+        waiting = len(self._fresh) + self._sorted
+        if waiting >= limits.pending_commands_namespace_max:
             self._check_room(command)
         self._fresh.append(command)
+        return not waiting
 
     def put_first(self, commands: Iterable[AnyCommand]) -> None:
         """Have commands wait again that were in a batch, and were not done."""
@@ -75,7 +85,7 @@ class FairQueue:
             if namespace is None:
                 self._first.appendleft(command)
             else:
-                self._line(namespace).commands.appendleft((command, self._weigh(command)))
+                self._line(namespace).commands.appendleft((command, self._cost(command)))
 
     def take_out(self, lanes: Container[int]) -> list[AnyCommand]:
         """Take out what may be done in other lanes, in order within each namespace."""
@@ -102,10 +112,13 @@ class FairQueue:
         """Tell whether there is enough for a batch."""
         if self._sorted:
             return True
-        fresh, weigh = self._fresh, self._weigh
-        while self._weighed < len(fresh):
-            self._weight += weigh(fresh[self._weighed])
-            self._weighed += 1
+        fresh, weighed = self._fresh, self._weighed
+        if weighed < len(fresh):
+            total = self._weight
+            for command in fresh[weighed:] if weighed else fresh:
+                weight = command.weight()
+                total += weight if weight <= _LIGHT else self._weigh(command, weight)
+            self._weighed, self._weight = len(fresh), total
         return self._weight >= self._bound() or len(fresh) >= limits.batch_commands_max
 
     def take(self) -> list[AnyCommand]:
@@ -119,7 +132,7 @@ class FairQueue:
         if self._lines:
             bound = self._bound()
             # However much there is of what waits in no line, what does gets on.
-            self._take_turns(batch, max(bound - sum(map(self._weigh, batch)), bound // _TURNS_OF_BATCH), bound)
+            self._take_turns(batch, max(bound - sum(map(self._cost, batch)), bound // _TURNS_OF_BATCH), bound)
         self._sorted -= len(batch)
         return batch
 
@@ -153,12 +166,16 @@ class FairQueue:
             if namespace is None:
                 self._first.append(command)
             else:
-                self._line(namespace).commands.append((command, self._weigh(command)))
+                self._line(namespace).commands.append((command, self._cost(command)))
         self._sorted += len(self._fresh)
         self._fresh = []
         self._weighed = self._weight = 0
         if len(self._lines) > 1:
             self._small_until = self._now() + limits.batch_shared_ms / 1000
+
+    def _cost(self, command: AnyCommand) -> int:
+        weight = command.weight()
+        return weight if weight <= _LIGHT else self._weigh(command, weight)
 
     def _line(self, namespace: str) -> NamespaceQueue:
         line = self._lines.get(namespace)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core import limits, time_slices
 from penstock.core.clock import call_after_work, work_s
+from penstock.engine.background_turns import BackgroundTurns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -40,23 +41,30 @@ class FairShare:
     def __init__(self, clock: Clock) -> None:
         self.shared = False  #: several namespaces are active
         self._clock = clock
-        self._only = ""  #: the one that is active, while there is one; empty: none has been seen
+        #: The namespace that is active, while there is one: ``begin`` returns None for it. Empty: none has been seen.
+        self.only = ""
         self._seen: set[str] = set()  #: while they share: those with a request since the last look
         self._begun: dict[str, int] = {}  #: requests that began in this turn of the loop
         self._lines: dict[str, Line] = {}  #: requests that wait for a turn; no line is empty
         self._in_progress: dict[str, int] = {}  #: large requests
         self._holders: dict[asyncio.Task[Any] | None, str] = {}  #: the tasks of these, and their namespaces
-        self._small: dict[asyncio.Task[Any] | None, tuple[str, float]] = {}  #: small requests in progress, and since when
+        self._entered: dict[asyncio.Task[Any] | None, str] = {}  #: the tasks of small ones, and their namespaces
+        #: The same by namespace, and since when: of both, the newest is last. None is empty.
+        self._small: dict[str, dict[asyncio.Task[Any] | None, float]] = {}
         self._give_way: list[Place] = []  #: large requests that wait for small ones
         self._large_lines: dict[str, Line] = {}  #: large requests that wait; no line is empty
+        self._behind: set[str] = set()  #: namespaces whose requests wait until their events have been passed on
+        self.background = BackgroundTurns(self)
 
     def begin(self, namespace: str, requests: int = 1) -> Place | None:
         """Return None if a request, or several that came together, may begin now, else what they have to wait for."""
-        if namespace == self._only:
+        if namespace == self.only:
             return None
         if not self.shared and not self._is_second(namespace):
             return None
         self._note(namespace)
+        if self._behind and namespace in self._behind:
+            return _join(self._lines, namespace, requests)
         begun = self._begun
         if not begun:
             asyncio.get_running_loop().call_soon(self._turn)
@@ -68,20 +76,50 @@ class FairShare:
 
     def enter(self, namespace: str) -> None:
         """Note that the current task has a small request in progress; ``leave`` follows. For use while ``shared``."""
-        self._small[asyncio.current_task()] = (namespace, work_s())
+        task = asyncio.current_task()
+        self._entered[task] = namespace
+        small = self._small.pop(namespace, None)
+        if small is None:
+            small = {}
+        small[task] = work_s()
+        self._small[namespace] = small
 
     def leave(self) -> None:
         """Note that the current task has no small request in progress."""
-        if self._small.pop(asyncio.current_task(), None) is not None and self._give_way:
+        task = asyncio.current_task()
+        namespace = self._entered.pop(task, None)
+        if namespace is None:
+            return
+        small = self._small[namespace]
+        del small[task]
+        if not small:
+            del self._small[namespace]
+        if self._give_way:
             waiting, self._give_way = self._give_way, []
             for place in waiting:
                 _end(place)
 
-    async def give_way(self) -> None:
-        """Wait, in a large request, for small requests of other namespaces in progress: ``limits.share_wait_ms`` at most."""
+    def fall_behind(self, namespace: str) -> None:
+        """Begin no request of a namespace until ``catch_up``: more events of it wait for their readers than should."""
+        if self.shared:
+            self._behind.add(namespace)
+
+    def catch_up(self, namespace: str) -> None:
+        """Let the requests of a namespace begin again."""
+        if namespace in self._behind:
+            self._behind.discard(namespace)
+            if not self._begun:
+                asyncio.get_running_loop().call_soon(self._turn)
+
+    async def give_way(self, namespace: str | None = None) -> None:
+        """Wait, in a large request, for small requests of other namespaces in progress: ``limits.share_wait_ms`` at most.
+
+        ``namespace``: whose work it is, if not that of the large request of this task.
+        """
         if not self.shared:
             return
-        namespace = self._holders.get(asyncio.current_task())
+        if namespace is None:
+            namespace = self._holders.get(asyncio.current_task())
         if not self._is_waited_for(namespace):
             return
         until = work_s() + limits.share_wait_ms / 1_000
@@ -99,10 +137,8 @@ class FairShare:
     def _is_waited_for(self, namespace: str | None) -> bool:
         """Tell whether another namespace has a small request in progress that began a moment ago."""
         since = work_s() - limits.share_small_ms / 1_000
-        for other, began in islice(reversed(self._small.values()), limits.share_looks_max):
-            if began < since:
-                return False
-            if other != namespace:
+        for other, small in islice(reversed(self._small.items()), limits.share_looks_max):
+            if other != namespace and next(reversed(small.values())) >= since:
                 return True
         return False
 
@@ -156,12 +192,12 @@ class FairShare:
 
     def _is_second(self, namespace: str) -> bool:
         """Note a namespace that was not active; begin to share if it is not the only one."""
-        if not self._only:
-            self._only = namespace
+        if not self.only:
+            self.only = namespace
             return False
         self.shared = True
-        self._seen = {self._only}
-        self._only = ""
+        self._seen = {self.only}
+        self.only = ""
         time_slices.share_loop(self.give_way)
         self._look_later()
         return True
@@ -181,8 +217,10 @@ class FairShare:
             return
         self.shared = False
         time_slices.share_loop(None)
+        self._entered.clear()
         self._small.clear()
-        self._only = next(iter(self._seen), "")
+        self._behind.clear()
+        self.only = next(iter(self._seen), "")
         for namespace in list(self._lines):
             _release(self._lines, namespace, sum(requests for _, requests in self._lines[namespace]))
         for namespace in list(self._large_lines):
@@ -194,7 +232,7 @@ class FairShare:
         self._begun = {
             namespace: count
             for namespace in list(self._lines)
-            if (count := _release(self._lines, namespace, limits.share_turn_requests))
+            if namespace not in self._behind and (count := _release(self._lines, namespace, limits.share_turn_requests))
         }
         if self._begun:
             asyncio.get_running_loop().call_soon(self._turn)

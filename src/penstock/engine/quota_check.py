@@ -1,20 +1,11 @@
-"""The quota check: counts each push for its namespace before it is done. Optional; see ``submit.py``."""
+"""Quotas: how many jobs each namespace may be given. Optional; ``submit.py`` asks before pushes."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-from penstock.core.errors import OutcomeUnknown, PartlyDone, PenstockError
-from penstock.engine.jobs.push import Push, PushAcross
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from penstock.engine.command import Command
-    from penstock.engine.submit import Submit
-
-T = TypeVar("T")
 
 
 class QuotaCheck(Protocol):
@@ -37,33 +28,3 @@ class QuotaCheck(Protocol):
 
         Returns, by namespace, how many ms to put off those that there was no room for: they come at the pace of the quota.
         """
-
-
-def metered(following: Submit, quotas: QuotaCheck) -> Submit:
-    """Return what counts a push before it is submitted, and gives the quota back if nothing of the push was stored."""
-
-    async def push_when_admitted(push: Command[Any], counts: Mapping[str, int]) -> Any:
-        await quotas.admit(counts)
-        try:
-            return await following(push)
-        except (OutcomeUnknown, PartlyDone):  # some of it may be stored
-            raise
-        except PenstockError:
-            quotas.give_back(counts)
-            raise
-
-    def submit(command: Command[T]) -> asyncio.Future[T]:
-        if isinstance(command, Push | PushAcross) and (counts := _counts(command, quotas)):
-            return asyncio.ensure_future(push_when_admitted(command, counts))
-        return following(command)
-
-    return submit
-
-
-def _counts(push: Push | PushAcross, quotas: QuotaCheck) -> dict[str, int]:
-    """Return the number of jobs in a push for each namespace that has a quota."""
-    counts: dict[str, int] = {}
-    for queue, jobs in ((push.queue, push.jobs),) if isinstance(push, Push) else push.parts:
-        if quotas.of(queue.namespace) is not None:
-            counts[queue.namespace] = counts.get(queue.namespace, 0) + len(jobs)
-    return counts

@@ -1,6 +1,6 @@
 """The way of a command from its caller to the batcher: built once, when the engine is made, always in the same order.
 
-1. **Quota** (``quota_check.metered``): a push is counted for its namespace, and refused if the quota is used up. On several
+1. **Quota** (``metered``): a push is counted for its namespace, and refused if the quota is used up. On several
    shards it is in front of all of them, because a quota is for the whole server.
 2. **Enqueue buffer** (``EnqueueBuffer.stage``): pushes to queues in ``buffered`` mode are answered from the log.
 3. **Ready lists** (``ReadyCache.stage``): claims at hot queues are served from Redis.
@@ -19,24 +19,19 @@ Commands of the server itself begin further on, each for its reason:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+import asyncio
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from penstock.engine.quota_check import metered
+from penstock.core.errors import OutcomeUnknown, PartlyDone, PenstockError
+from penstock.engine.jobs.push import Push, PushAcross
 
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Mapping
 
-    from penstock.engine.command import Command
+    from penstock.engine.command import Command, Submit
     from penstock.engine.quota_check import QuotaCheck
 
 T = TypeVar("T")
-
-
-class Submit(Protocol):
-    """Takes a command; awaiting the future gives the answer, or raises why there is none."""
-
-    def __call__(self, command: Command[T], /) -> asyncio.Future[T]:
-        """Submit a command."""
 
 
 class SubmitStage(Protocol):
@@ -62,3 +57,33 @@ def submit_chain(
     if quotas is not None:
         submit = metered(submit, quotas)
     return submit
+
+
+def metered(following: Submit, quotas: QuotaCheck) -> Submit:
+    """Return what counts a push before it is submitted, and gives the quota back if nothing of the push was stored."""
+
+    async def push_when_admitted(push: Command[Any], counts: Mapping[str, int]) -> Any:
+        await quotas.admit(counts)
+        try:
+            return await following(push)
+        except (OutcomeUnknown, PartlyDone):  # some of it may be stored
+            raise
+        except PenstockError:
+            quotas.give_back(counts)
+            raise
+
+    def submit(command: Command[T]) -> asyncio.Future[T]:
+        if isinstance(command, Push | PushAcross) and (counts := _counts(command, quotas)):
+            return asyncio.ensure_future(push_when_admitted(command, counts))
+        return following(command)
+
+    return submit
+
+
+def _counts(push: Push | PushAcross, quotas: QuotaCheck) -> dict[str, int]:
+    """Return the number of jobs in a push for each namespace that has a quota."""
+    counts: dict[str, int] = {}
+    for queue, jobs in ((push.queue, push.jobs),) if isinstance(push, Push) else push.parts:
+        if quotas.of(queue.namespace) is not None:
+            counts[queue.namespace] = counts.get(queue.namespace, 0) + len(jobs)
+    return counts

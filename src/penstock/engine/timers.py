@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core import limits
 from penstock.core.job import JobFlag, details_of, put_details
 from penstock.core.lifecycle import Arrow
-from penstock.core.retry import after_lapse
+from penstock.core.retry import after_lease_expiry
 from penstock.engine.command import Command
 from penstock.engine.jobs import dependencies
 from penstock.engine.queues import crons
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Alarm
     from penstock.core.job import Job
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 #: Even with nothing due for long, look this often: the wall clock may be set forward.
 LOOK_EVERY_MS: Final = 1_000
 #: A sweep that comes this late means that the process was suspended or the machine overloaded, so that heartbeats may be
-#: waiting unread. Leases then get some more time before they are judged.
+#: waiting unread. Leases then get some more time before they expire.
 LATE_MS: Final = 1_000
 LATE_GRACE_MS: Final = 2_000
 
@@ -39,7 +39,7 @@ class Tick(Command[None]):
     __slots__ = ()
 
 
-async def tick(_engine: Engine, work: UnitOfWork, commands: Sequence[Tick]) -> None:
+async def tick(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Tick]) -> None:
     """Nothing to do: every batch sweeps."""
     for command in commands:
         work.answer(command, None)
@@ -48,7 +48,7 @@ async def tick(_engine: Engine, work: UnitOfWork, commands: Sequence[Tick]) -> N
 class Timer:
     """Wakes the engine when something falls due."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
         self._alarm: Alarm | None = None
         self._alarm_at = 0
@@ -73,8 +73,8 @@ class Timer:
         horizon = engine.store.horizon
         if (
             horizon.due_ms is None
-            and horizon.expiry_ms is None
-            and horizon.lapse_ms is None
+            and horizon.job_expiry_ms is None
+            and horizon.lease_expiry_ms is None
             and horizon.cron_ms is None
             and not horizon.unfollowed
         ):
@@ -83,12 +83,12 @@ class Timer:
         at = steady if horizon.unfollowed else steady + LOOK_EVERY_MS
         if horizon.due_ms is not None:
             at = min(at, steady + horizon.due_ms - now)
-        if horizon.expiry_ms is not None:
-            at = min(at, steady + horizon.expiry_ms - now)
+        if horizon.job_expiry_ms is not None:
+            at = min(at, steady + horizon.job_expiry_ms - now)
         if horizon.cron_ms is not None:
             at = min(at, steady + horizon.cron_ms - now)
-        if horizon.lapse_ms is not None:
-            at = min(at, max(horizon.lapse_ms, self._grace_until or 0))
+        if horizon.lease_expiry_ms is not None:
+            at = min(at, max(horizon.lease_expiry_ms, self._grace_until or 0))
         if self._alarm is None or at < self._alarm_at:
             self._disarm()
             self._alarm_at = at
@@ -99,51 +99,57 @@ class Timer:
             self._alarm.cancel()
             self._alarm = None
 
-    def judges_leases(self, steady_ms: int) -> bool:
-        """Tell whether leases may be judged now, giving late heartbeats a chance after a long silence of our own."""
-        lapse = self._engine.store.horizon.lapse_ms
-        if lapse is None or lapse > steady_ms:
+    def set_grace(self, steady_ms: int) -> None:
+        """Begin the grace period if this server is late with expiring leases; end it if no lease has to expire."""
+        expiry = self._engine.store.horizon.lease_expiry_ms
+        if expiry is None or expiry > steady_ms:
             self._grace_until = None
-            return False
-        if steady_ms - lapse <= LATE_MS:
-            return True
-        if self._grace_until is None:
+        elif self._grace_until is None and steady_ms - expiry > LATE_MS:
             self._grace_until = steady_ms + LATE_GRACE_MS
-        return steady_ms >= self._grace_until
 
-    def wants_to_judge(self) -> bool:
-        """Tell whether leases have ended that nobody has judged yet: then the next batch has to be alone."""
-        lapse = self._engine.store.horizon.lapse_ms
-        return lapse is not None and lapse <= self._engine.clock.steady_ms()
+    def may_expire_leases(self, steady_ms: int) -> bool:
+        """Tell whether leases have to expire, and no grace period lets late heartbeats be read first."""
+        expiry = self._engine.store.horizon.lease_expiry_ms
+        if expiry is None or expiry > steady_ms:
+            return False
+        return steady_ms - expiry <= LATE_MS or (self._grace_until is not None and steady_ms >= self._grace_until)
 
-    def judged(self) -> None:
-        """Hear that all leases that had ended were judged: the next silence of our own is a new one."""
+    def has_expired_leases(self) -> bool:
+        """Tell whether leases have to expire: then the next batch has to be alone."""
+        expiry = self._engine.store.horizon.lease_expiry_ms
+        return expiry is not None and expiry <= self._engine.clock.steady_ms()
+
+    def end_grace(self) -> None:
+        """End the grace period, because all leases that had to expire did."""
         self._grace_until = None
 
     def _ring(self) -> None:
         self._alarm = None
         horizon, clock = self._engine.store.horizon, self._engine.clock
-        now = clock.now_ms()
+        now, steady = clock.now_ms(), clock.steady_ms()
+        self.set_grace(steady)
         if (
             horizon.unfollowed
             or (horizon.due_ms is not None and horizon.due_ms <= now)
-            or (horizon.expiry_ms is not None and horizon.expiry_ms <= now)
+            or (horizon.job_expiry_ms is not None and horizon.job_expiry_ms <= now)
             or (horizon.cron_ms is not None and horizon.cron_ms <= now)
-            or self.judges_leases(clock.steady_ms())
+            or self.may_expire_leases(steady)
         ):
             self._engine.run_unheard(Tick())
         else:
             self.arm()
 
 
-async def sweep(engine: Engine, work: UnitOfWork) -> None:
+async def sweep(engine: EngineContext, work: UnitOfWork) -> None:
     """Move on whatever is due by now, a bounded number at a time; the timer comes back at once for the rest."""
     await work.flush()  # so that the store knows what this very batch has booked
     horizon = engine.store.horizon
-    if horizon.expiry_ms is not None and horizon.expiry_ms <= work.now_ms:
+    if horizon.job_expiry_ms is not None and horizon.job_expiry_ms <= work.now_ms:
         await _expire(work)
-    if work.alone and engine.timer.judges_leases(work.steady_ms):  # a word that came in time must not be on its way
-        await _expire_leases(engine, work)
+    if work.alone:  # otherwise a heartbeat that came in time may be in another batch
+        engine.timer.set_grace(work.steady_ms)
+        if engine.timer.may_expire_leases(work.steady_ms):
+            await _expire_leases(engine, work)
     if horizon.due_ms is not None and horizon.due_ms <= work.now_ms:
         await _fall_due(work)
     if horizon.cron_ms is not None and horizon.cron_ms <= work.now_ms:
@@ -158,18 +164,18 @@ async def _expire(work: UnitOfWork) -> None:
     await work.flush()
 
 
-async def _expire_leases(engine: Engine, work: UnitOfWork) -> None:
-    lapsed = await work.tx.job_lapsed(work.steady_ms, limits.sweep_jobs_max)
-    if len(lapsed) < limits.sweep_jobs_max:
-        engine.timer.judged()
-    for found in lapsed:
+async def _expire_leases(engine: EngineContext, work: UnitOfWork) -> None:
+    expired = await work.tx.job_lease_expired(work.steady_ms, limits.sweep_jobs_max)
+    if len(expired) < limits.sweep_jobs_max:
+        engine.timer.end_grace()
+    for found in expired:
         job = work.track(found)
         # One that nobody has started was set aside for a ready list, and as far as is known nobody has had it.
         if job.started_at is None or job.flags & JobFlag.UNCOUNTED:
             work.move(job, Arrow.RELEASE)
             continue
         stall = engine.store.queue_by_number(job.queue).settings.stall
-        arrow, error, reason = after_lapse(job, stall.max_stalls, work.steady_ms)
+        arrow, error, reason = after_lease_expiry(job, stall.max_stalls, work.steady_ms)
         details = details_of(job)
         details.error, details.stack, details.deferred_since = error, None, None
         details.reason = None if arrow in (Arrow.STALL, Arrow.STALL_BACK) else reason

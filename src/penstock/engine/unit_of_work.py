@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
     from penstock.core.lifecycle import Moment
     from penstock.core.queue import Queue, QueueKey
-    from penstock.engine.command import AnyCommand
+    from penstock.engine.command import AnyCommand, JobRef
     from penstock.engine.stats import Histogram
-    from penstock.store.contract import Transaction
+    from penstock.store.contract import FastTransaction, Transaction
 
 #: What is left of a payload that is not kept: JSON, since every door has to be able to show it.
 _NOTHING: Final = Payload(b"null", None)
@@ -28,9 +28,6 @@ _NOTHING: Final = Payload(b"null", None)
 _NOWHERE, _WAITING, _ACTIVE, _COMPLETED, _DEAD = (
     state.value for state in (State.NOWHERE, State.WAITING, State.ACTIVE, State.COMPLETED, State.DEAD)
 )
-
-#: How a job is named from outside: by its id, or by its producer's own id.
-JobRef = int | str
 
 
 class _Serials:
@@ -86,6 +83,13 @@ class UnitOfWork:
         self._needs: list[Dependency] = []
         self._events: list[Event] = []
 
+    @property
+    def fast_tx(self) -> FastTransaction:
+        """The operations of the transaction for ready lists and logs of enqueue buffers. Only for stores that have them."""
+        fast = self.tx.fast
+        assert fast is not None, "the store has no ready lists"
+        return fast
+
     def serial(self) -> int:
         """Return a fresh id, place in line or lease token; each is greater than all before."""
         return self._ids.next(self.now_ms)
@@ -111,17 +115,18 @@ class UnitOfWork:
             raise error
         self.refusals.append((command, error))
 
-    def refuse_elsewhere(self, command: AnyCommand, queue: QueueKey) -> bool:
-        """Refuse a command about a queue that is not known here if that is so because another shard has it."""
-        strange = self.belongs_elsewhere(queue)
-        if strange:
-            self.refuse(command, QueueMoving())
-        return strange
-
-    def belongs_elsewhere(self, queue: QueueKey) -> bool:
-        """Tell whether a queue that is not known here may be on another shard."""
+    @property
+    def queues_have_moved(self) -> bool:
+        """Tell whether queues were moved between shards, or are being moved. Otherwise none is elsewhere."""
         layout = self.tx.layout
-        return layout is not None and layout.has_moved and not layout.takes(queue)
+        return bool(self._away) or (layout is not None and layout.has_moved)
+
+    def is_elsewhere(self, queue: QueueKey) -> bool:
+        """Tell whether a queue is on another shard, on its way to one, or not known here because one may have it."""
+        if self.tx.queue_away(queue) is not None:
+            return True
+        layout = self.tx.layout
+        return layout is not None and layout.has_moved and self.tx.queue_find(queue) is None and not layout.takes(queue)
 
     def keep_result(self, job: Job, result: bytes) -> None:
         """Keep what a worker answered, as long as the job is kept."""

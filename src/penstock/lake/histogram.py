@@ -67,18 +67,3 @@ def percentiles(counts: Mapping[int, int], shares: Sequence[float]) -> list[floa
                 found.append(value_of(bucket))
                 break
     return found
-
-
-def share_within(counts: Mapping[int, int], ms: float) -> float | None:
-    """Return which share of all took at most ``ms``; None if there are none. Its bucket counts as far as ``ms`` reaches."""
-    total = sum(counts.values())
-    if total == 0:
-        return None
-    edge = bucket_of(ms)
-    below = sum(count for bucket, count in counts.items() if bucket < edge)
-    inside = counts.get(edge, 0)
-    if edge < 0 or value_of(edge) == ms:
-        reached = 1.0
-    else:
-        reached = min(1.0, (ms - WIDTH**edge) / (WIDTH ** (edge + 1) - WIDTH**edge))
-    return (below + inside * reached) / total

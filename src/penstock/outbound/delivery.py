@@ -9,19 +9,18 @@ import msgspec
 import structlog
 
 from penstock.core import ids, limits
-from penstock.core.clock import settle
+from penstock.core.clock import pause, settle
 from penstock.core.errors import PenstockError
 from penstock.core.events import EventKind
 from penstock.core.webhook import EVENT_NAMES, DeliveryProgress
 from penstock.outbound.request import write
 from penstock.outbound.sender import NotDelivered
-from penstock.outbound.timing import pause
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.core.webhook import Webhook
-    from penstock.engine.engine import Engine
+    from penstock.core.webhook import WebhookRecord
+    from penstock.engine.api import ShardApi
     from penstock.outbound.request import WebhookRequest
     from penstock.store.contract import JournalBlock
 
@@ -60,7 +59,7 @@ class Policy(msgspec.Struct, frozen=True):
 class WebhookDelivery:
     """One per enabled webhook, with a task of its own, so that a slow receiver holds up nobody else."""
 
-    def __init__(self, engine: Engine, post: Post, policy: Policy, webhook: Webhook) -> None:
+    def __init__(self, engine: ShardApi, post: Post, policy: Policy, webhook: WebhookRecord) -> None:
         self.webhook = webhook
         self.cursor = webhook.cursor  #: number of the first event that was not dealt with
         self.idle = False  #: it has seen the whole journal and waits to be woken

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.webhook import DeliveryProgress
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.outbound.delivery import Post
     from penstock.store.contract import JournalBlock
 
@@ -36,7 +36,7 @@ class WebhookDispatcher(PeriodicService):
     #: Places that moved without a delivery are written down this often: losing them costs reading, nothing else.
     idle_ms = limits.MINUTE_MS
 
-    def __init__(self, engine: Engine, post: Post, policy: Policy | None = None) -> None:
+    def __init__(self, engine: EngineContext, post: Post, policy: Policy | None = None) -> None:
         super().__init__(engine)
         self._post = post
         self._policy = policy or Policy()

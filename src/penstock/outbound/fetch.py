@@ -1,12 +1,12 @@
-"""Fetches one small document, by the rules that webhooks are sent by: the address that was judged, no redirect, no proxy."""
+"""Fetches one small document, by the rules that webhooks are sent by: the address that was checked, no redirect, no proxy."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.core.clock import within
 from penstock.core.errors import InvalidInput
 from penstock.outbound.sender import connect, head, status_and_headers
-from penstock.outbound.timing import within
 
 if TYPE_CHECKING:
     import asyncio

@@ -1,8 +1,8 @@
 r"""Keeps webhooks away from what only this machine or its network may reach (server-side request forgery).
 
 A URL is read strictly, by rules of our own: what other programs would bend into an address (``0x7f.1``, ``127.0.0.1.``,
-``good.com\@10.0.0.1``) is not a URL here. Then its name is looked up before every attempt, every address it has is judged,
-and the caller connects to one that was judged. Nothing is looked up twice, so an answer cannot change in between.
+``good.com\@10.0.0.1``) is not a URL here. Then its name is looked up before every attempt, every address it has is checked,
+and the caller connects to one that was checked. Nothing is looked up twice, so an answer cannot change in between.
 
 A look-up cannot be cut off, and a slow name server may take a minute for it. So there is a limited number of them at a time, of
 which each namespace gets a share: one whose names are slow waits for itself.
@@ -66,7 +66,7 @@ class Target(NamedTuple):
 
 
 class Guard:
-    """``allowed_hosts`` are hosts the operator vouches for, as they are written in URLs; their addresses are not judged."""
+    """``allowed_hosts`` are hosts the operator vouches for, as they are written in URLs; their addresses are not checked."""
 
     def __init__(self, allowed_hosts: Iterable[str] = (), resolve: Resolve | None = None) -> None:
         self._allowed = frozenset(_plain(host) for host in allowed_hosts)
@@ -96,7 +96,7 @@ class Guard:
         again when the look-up has ended, even if its caller did not wait for that.
         """
         if _literal(target.host) is not None:
-            yield lambda: self._judged(target, None)
+            yield lambda: self._checked(target, None)
             return
         await self._slots.acquire(namespace)
         begun: list[asyncio.Task[list[str]]] = []
@@ -106,7 +106,7 @@ class Guard:
             begun.append(task)
             self._lookups.add(task)  # the event loop itself keeps no task alive
             task.add_done_callback(lambda done: self._ended(done, namespace))
-            return await self._judged(target, task)
+            return await self._checked(target, task)
 
         try:
             yield look_up
@@ -125,7 +125,7 @@ class Guard:
         if not task.cancelled():
             task.exception()  # its caller may be gone, and the event loop complains about errors that are not read
 
-    async def _judged(self, target: Target, looking: asyncio.Task[list[str]] | None) -> list[str]:
+    async def _checked(self, target: Target, looking: asyncio.Task[list[str]] | None) -> list[str]:
         found = [target.host] if looking is None else await asyncio.shield(looking)
         if not found:
             raise OSError(f"{target.host} has no address")

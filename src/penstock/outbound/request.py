@@ -17,7 +17,7 @@ from penstock.core.webhook import EVENT_NAMES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.webhook import Webhook
+    from penstock.core.webhook import WebhookRecord
     from penstock.store.contract import JournalBlock, Store
     from penstock.store.sharded import ShardedStore
 
@@ -45,7 +45,7 @@ class WebhookRequest(NamedTuple):
     body: bytes
 
 
-async def write(store: Store, webhook: Webhook, block: JournalBlock, number: int) -> WebhookRequest:
+async def write(store: Store, webhook: WebhookRecord, block: JournalBlock, number: int) -> WebhookRequest:
     """Write what a webhook is told of one event."""
     event: Sequence[Any] = block.events[number - block.seq]
     kind, queue, job_id, custom_id = event[:_FIRST_FIELD]

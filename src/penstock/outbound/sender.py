@@ -1,6 +1,6 @@
 """Sends one POST and reads the status of the answer, nothing more.
 
-Plain streams instead of an HTTP client: the connection must go to the very address that was judged, no redirect may be
+Plain streams instead of an HTTP client: the connection must go to the very address that was checked, no redirect may be
 followed, no proxy of the environment used, no compressed body unpacked and no cookie kept. All that is left of HTTP then is one
 request, a status line, and the end of the headers. A client would have to be told not to do everything else.
 """
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock import __version__
 from penstock.core import limits
+from penstock.core.clock import within
 from penstock.core.errors import InvalidInput
-from penstock.outbound.timing import within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -24,10 +24,17 @@ from penstock.server.doors import Doors
 from penstock.server.storage import close_shards, open_engine, open_shards
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import ssl
+    from collections.abc import Callable, Sequence
 
+    from granian.server.embed import Server as Granian
+
+    from penstock.access.authenticator import Authenticator
     from penstock.config import Config
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.core.clock import Clock
+    from penstock.engine.context import ServerContext
+    from penstock.store.contract import Store
+    from penstock.store.redis import RedisLink
 
 
 log = structlog.get_logger("penstock")
@@ -37,12 +44,39 @@ log = structlog.get_logger("penstock")
 CLOSE_RESERVE_MS: Final = 2_000
 
 
+class _Opened(NamedTuple):
+    """What a server is made of, before anything listens."""
+
+    config: Config
+    clock: Clock
+    tls: ssl.SSLContext | None
+    gate: Authenticator
+    shards: list[Store]
+    engine: ServerContext
+    links: list[RedisLink]
+    doors: Doors
+
+
 async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     """Run the server until it is told to stop by SIGTERM or SIGINT; a second signal ends the process at once.
 
     ``on_ready`` is given the configuration without the listeners that could not be started.
     """
     stop = _on_signals()
+    opened = await _open(config)
+    config, http = await _listen(opened)
+    ends: list[asyncio.Future[Any]] = [stop, *(task for _, task in http)]
+    _tell_ready(config, opened.engine, opened.doors)
+    on_ready(config)
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    ended_by_itself = not stop.done()
+    await _stop(opened, http, reason="a listener ended" if ended_by_itself else stop.result())
+    if ended_by_itself:
+        raise PenstockError("A listener ended by itself; the log says why.")
+
+
+async def _open(config: Config) -> _Opened:
+    """Open the stores, and make the engine and the doors."""
     clock = SystemClock()
     config = with_dev_cert(config, clock)
     tls = listeners.check_tls(config)
@@ -57,6 +91,12 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
     )
     engine.start()
     doors = Doors(config, engine, gate, guard, await keys_for(gate, shards[0], clock), clock=clock)
+    return _Opened(config, clock, tls, gate, shards, engine, links, doors)
+
+
+async def _listen(opened: _Opened) -> tuple[Config, list[tuple[Granian, asyncio.Task[None]]]]:
+    """Start all listeners; return the configuration without those that could not be started, and the HTTP servers."""
+    config, doors, clock = opened.config, opened.doors, opened.clock
     apps = [(config.http, doors.app())]
     for name, listener, app in (
         ("metrics", config.metrics, doors.metrics_app),
@@ -76,35 +116,33 @@ async def serve(config: Config, on_ready: Callable[[Config], None]) -> None:
         keep_listener_alive(listener.port)
         doors.monitor.watch(listener.port)
     for name, listener, own, secure in (
-        ("tcp", config.tcp, doors.tcp, tls),
-        ("resp", config.resp, doors.resp, tls),
+        ("tcp", config.tcp, doors.tcp, opened.tls),
+        ("resp", config.resp, doors.resp, opened.tls),
         ("resp_plain", config.resp_plain, doors.resp, None),
     ):
         if not await listeners.start(name, own, listener, config, secure):
             config = msgspec.structs.replace(config, **{name: None})
-    _tell_ready(config, engine, doors)
-    on_ready(config)
+    return config, list(zip(servers, running, strict=True))
 
-    await asyncio.wait({stop, *running}, return_when=asyncio.FIRST_COMPLETED)
-    reason = stop.result() if stop.done() else "a listener ended"
-    ended_by_itself = not stop.done()
+
+async def _stop(opened: _Opened, http: Sequence[tuple[Granian, asyncio.Task[None]]], *, reason: str) -> None:
+    """Finish requests under way, and close everything, from the listeners to the stores."""
+    doors, engine = opened.doors, opened.engine
     log.info("stopping", reason=reason)
     doors.readiness.ready = False
     doors.hush()
     engine.stop_waiting()
-    engine.feed.publish_transient(EventKind.SERVER_SHUTDOWN, {"reason": reason}, clock.now_ms())
+    engine.feed.publish_transient(EventKind.SERVER_SHUTDOWN, {"reason": reason}, opened.clock.now_ms())
     await doors.end_streams()
-    for server in servers:
+    for server, _ in http:
         server.stop()  # type: ignore[no-untyped-call]
-    await _finish(config, doors, running)
+    await _finish(opened.config, doors, [task for _, task in http])
     doors.monitor.stop()
     await asyncio.gather(doors.bulk.close(), *(each.stop() for each in (*doors.post_offices, doors.groups, doors.stages)))
-    await gate.close()
+    await opened.gate.close()
     await engine.close()
-    await close_shards(shards, links)
+    await close_shards(opened.shards, opened.links)
     log.info("stopped")
-    if ended_by_itself:
-        raise PenstockError("A listener ended by itself; the log says why.")
 
 
 async def _finish(config: Config, doors: Doors, running: list[asyncio.Task[None]]) -> None:
@@ -119,7 +157,7 @@ async def _finish(config: Config, doors: Doors, running: list[asyncio.Task[None]
         log.warning("some requests did not finish in time")
 
 
-def _tell_ready(config: Config, engine: AnyEngine, doors: Doors) -> None:
+def _tell_ready(config: Config, engine: ServerContext, doors: Doors) -> None:
     doors.readiness.ready = True
     log.info(
         "ready",

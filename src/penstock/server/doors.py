@@ -1,4 +1,4 @@
-"""Builds all doors of a server, and its listeners."""
+"""All doors of a server, and what answers on each of its listeners. ``door_parts.py`` has a builder for each door."""
 
 from __future__ import annotations
 
@@ -12,68 +12,27 @@ from penstock.access.cross_origin import Origins
 from penstock.access.rate_limit import ClientAddress, SlidingWindow
 from penstock.core import limits
 from penstock.core.clock import pause
-from penstock.doors.batches.handlers import BatchesDoor
-from penstock.doors.batches.metrics import BatchCounters, BatchesMetrics
-from penstock.doors.bulk.endpoints import BulkEndpoints
-from penstock.doors.bulk.groups import GroupHandlers
-from penstock.doors.bulk.metrics import GroupMetrics
-from penstock.doors.bulk.stages import StageHandlers
 from penstock.doors.http.app import HttpApp, not_found
 from penstock.doors.http.errors import body_of
 from penstock.doors.http.openapi import OpenApi
-from penstock.doors.insights.handlers import InsightHandlers
-from penstock.doors.jobs import commands
-from penstock.doors.jobs.client_commands import (
-    client_job_commands,
-    client_queue_commands,
-    limit_commands,
-)
-from penstock.doors.jobs.command_call import CommandTable
-from penstock.doors.jobs.commands import cron_commands, flow_commands, webhook_commands, worker_commands
-from penstock.doors.jobs.crons import CronHandlers
-from penstock.doors.jobs.dead_letter_commands import DeadLetters, dead_letter_commands
 from penstock.doors.jobs.event_hub import EventHub
-from penstock.doors.jobs.flow_push import flow_push_commands
-from penstock.doors.jobs.group_commands import group_commands
-from penstock.doors.jobs.job_handlers import JobHandlers
-from penstock.doors.jobs.lease_handlers import LeaseHandlers
-from penstock.doors.jobs.metric_commands import metric_commands
 from penstock.doors.jobs.monitors import Monitors, Thresholds
-from penstock.doors.jobs.queue_events import event_commands
-from penstock.doors.jobs.queues import QueueHandlers
-from penstock.doors.jobs.session import JobsSession
-from penstock.doors.jobs.sse import StreamHandlers
-from penstock.doors.jobs.summary_commands import summary_commands
-from penstock.doors.jobs.tcp import TcpListener
-from penstock.doors.jobs.webhooks import WebhookHandlers
-from penstock.doors.jobs.websocket import SocketDoor
-from penstock.doors.jobs.workers import WorkerHandlers
-from penstock.doors.messages.handlers import MessagesDoor, stray_among
-from penstock.doors.messages.metrics import MessageCounters
-from penstock.doors.messages.push_dispatcher import PushDispatcher, PushRules
-from penstock.doors.messages.queue_registry import MessageDefaults, QueueRegistry
-from penstock.doors.messages.request_metrics import RequestCounters
-from penstock.doors.messages.stats import MessageStats
-from penstock.doors.messages.subscriptions import SubscriptionHandlers
-from penstock.doors.messages.websocket import PATH as CONSUMERS_PATH
-from penstock.doors.messages.websocket import Consumers
+from penstock.doors.messages.handlers import stray_among
 from penstock.doors.messages.wire import error_body as message_error_body
 from penstock.doors.net.connection_monitor import ConnectionMonitor, connections_max
 from penstock.doors.net.raw_sockets import RawSockets, ends_of
 from penstock.doors.ops.health import Connections, OpsHandlers, Readiness, Uptime
 from penstock.doors.ops.keys import KeyHandlers
-from penstock.doors.ops.lag import LoopLag
 from penstock.doors.ops.metrics import Metrics
 from penstock.doors.ops.shards import ShardHandlers
 from penstock.doors.permissions import with_rights
 from penstock.doors.resp.listener import RespListener
 from penstock.doors.topics.handlers import TopicsDoor
 from penstock.doors.topics.subscriber import Subscribers
-from penstock.engine.bulk.consumer_groups import ConsumerGroups
-from penstock.engine.bulk.staged_writes import StagedWrites
+from penstock.engine.sharding.engine import ShardedEngine
 from penstock.outbound.dispatcher import WebhookDispatcher
-from penstock.outbound.guard import Guard
 from penstock.outbound.sender import Sender
+from penstock.server.door_parts import BulkParts, DoorParts, JobsParts, MessagesParts, build_batches
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -88,7 +47,8 @@ if TYPE_CHECKING:
     from penstock.core.errors import PenstockError
     from penstock.doors.http.request import Bodies
     from penstock.doors.http.route import Handler, Route
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.context import ServerContext
+    from penstock.outbound.guard import Guard
 
 
 log = structlog.get_logger("penstock")
@@ -98,135 +58,71 @@ class Doors:
     """All ways in and out of one engine. ``clock``: this process's own; the engine's may be that of a database."""
 
     def __init__(
-        self, config: Config, engine: AnyEngine, gate: Authenticator, guard: Guard, keys: ApiKeys, *, clock: Clock
+        self, config: Config, engine: ServerContext, gate: Authenticator, guard: Guard, keys: ApiKeys, *, clock: Clock
     ) -> None:
         self._config, self._clock, self._gate, self._share = config, clock, gate, engine.share
         self._bodies: list[Bodies] = []
         self.readiness = Readiness()
         uptime = Uptime(engine.clock)
-        sender = Sender(engine.clock, guard)
-        self.post_offices = _start_post_offices(engine, sender)
+        self.post_offices = _start_webhooks(engine, guard)
         self.workers = engine.workers
-        self.hub = hub = EventHub(engine.feed, engine.clock, engine.share)
+        self.hub = EventHub(engine.feed, engine.clock, engine.share)
         self._links = RawSockets(engine.clock, tls=config.tls_cert_file is not None)
         self._window = self._new_window()
         self._origins = _origins(config, gate)
-        metrics = Metrics(engine, uptime, self.workers, hub)
+        metrics = Metrics(engine, uptime, self.workers, self.hub)
         self.monitor = _monitor(config, clock, metrics, self._links)
         self.ops = OpsHandlers(
             engine, self.readiness, metrics, uptime, self.connections, keeps_apart=lambda: gate.keeps_apart
         )
-        tally = BatchCounters(engine.store.queue_find)
-        metrics.add(BatchesMetrics(tally, engine))
-        self._batches = BatchesDoor(engine, tally, config.batches_max_retries)
-        self.bulk, (self.groups, self.stages) = BulkEndpoints(config, engine), _start_bulk(engine, metrics)
+        parts = DoorParts(config, engine, gate, guard, clock, self._links, self._window, uptime, metrics, self.hub)
+        self._batches = build_batches(parts)
+        bulk = self._bulk = BulkParts(parts)
+        self.bulk, self.groups, self.stages = bulk.endpoints, bulk.groups, bulk.stages
         self.subscribers = Subscribers(engine, config.topics_lease_ms)
         self._topics = TopicsDoor(
             engine, self.subscribers, self._links, window=self._window, address=ClientAddress(config.trusted_proxies)
         )
-        message_tally = MessageCounters(engine.store.queue_find)
-        metrics.add(message_tally)
-        for each in engine.engines:
-            each.signals.job_died.subscribe(message_tally.note_dead)
-        self._requests = RequestCounters(engine.clock)
-        metrics.add(self._requests, LoopLag(clock))
-        places = QueueRegistry(engine, _message_rules(config))
-        push_guard = Guard(config.push_allowed_hosts)
-        push_rules = PushRules(config.push_retry_delays_ms, config.push_timeout_ms)
-        self._subscriptions = SubscriptionHandlers(engine, places, push_guard)
-        push_sender = Sender(engine.clock, push_guard, timeout_ms=push_rules.timeout_ms)
-        self.push = PushDispatcher(engine, places, message_tally, push_sender, push_rules)
-        self.push.start()
-        self._consumers = Consumers(
-            engine,
-            places,
-            message_tally,
-            gate,
-            links=self._links,
-            window=self._window,
-            handshakes=self._requests.of("GET", CONSUMERS_PATH),
-        )
-        self._messages = MessagesDoor(engine, places, message_tally, self._consumers.settling)
-        self._message_stats = MessageStats(engine.store, places, uptime, f"node-{engine.store.journals[0].node}")
-        jobs, queues = JobHandlers(engine), QueueHandlers(engine)
-        crons, webhooks = CronHandlers(engine), WebhookHandlers(engine, guard)
-        workers = WorkerHandlers(engine, self.workers, self.groups)
-        self._streams = StreamHandlers(engine, hub)
-        self.commands = table = CommandTable(
-            engine,
-            commands.job_commands(jobs),
-            commands.queue_commands(queues),
-            commands.ops_commands(self.ops),
-            commands.session_commands(),
-            client_job_commands(jobs),
-            client_queue_commands(queues),
-            limit_commands(queues),
-            dead_letter_commands(queues),
-            flow_commands(jobs),
-            flow_push_commands(jobs),
-            event_commands(),
-            summary_commands(queues),
-            metric_commands(self.ops, queues),
-            group_commands(queues),
-            cron_commands(crons),
-            webhook_commands(webhooks),
-            worker_commands(workers),
-        )
-        self._sockets = SocketDoor(
-            engine.clock,
-            hub,
-            self._gate,
-            lambda identity, namespace, client: JobsSession(
-                table, self._gate, identity=identity, namespace=namespace, window=self._window, client=client
-            ),
-            store=engine.store,
-            links=self._links,
-            shares=engine.shares,
-        )
-        self.resp = RespListener(self.subscribers, self._gate, window=self._window)
-        self.tcp = TcpListener(table, self._gate, engine.clock, hub=hub, window=self._window)
-        main = with_rights(
-            [
-                *jobs.routes(),
-                *LeaseHandlers(engine).routes(),
-                *queues.routes(),
-                *DeadLetters(queues).routes(),
-                *crons.routes(),
-                *webhooks.routes(),
-                *workers.routes(),
-                *self._streams.routes(),
-                *self._batches.routes(),
-                *self._topics.routes(),
-                *self._requests.counted(
-                    [*self._messages.routes(), *self._subscriptions.routes(), *self._message_stats.routes()]
-                ),
-                *self.ops.routes(),
-                *self.ops.prometheus_routes("/prometheus", asks=config.metrics_auth),
-                *self.bulk.routes(),
-                *InsightHandlers(engine, self.bulk.office, self.groups, config.lake).routes(),
-                *ShardHandlers(engine).routes(),
-                *KeyHandlers(keys, gate).routes(),
-                *GroupHandlers(engine, self.groups, self.bulk.office).routes(),
-                *StageHandlers(engine, self.stages, self.bulk.office).routes(),
-            ]
-        )
-        main += OpenApi(list(main)).routes()
-        self._topics.reserved = frozenset(route.path.split("/")[1] for route in main) | {"ws"}
-        own_messages = [*self._messages.routes(), *self._subscriptions.routes(), *self._message_stats.own_routes()]
+        self._messages = MessagesParts(parts)
+        self.push, self._consumers = self._messages.push, self._messages.consumers
+        self._jobs = JobsParts(parts, self.ops, self.groups)
+        self.commands, self.tcp = self._jobs.commands, self._jobs.tcp
+        self._sockets, self._streams = self._jobs.sockets, self._jobs.streams
+        self.resp = RespListener(self.subscribers, gate, window=self._window)
         #: What may be asked for, by listener.
-        self.routes: dict[str, list[Route]] = {
-            "http": main,
-            "metrics": self.ops.prometheus_routes("/metrics", "/prometheus", asks=config.metrics_auth),
-            "batches": with_rights(self._batches.own_routes()),
-            "topics": with_rights(self._topics.own_routes()),
-            "messages": self._requests.counted(
-                [*with_rights(own_messages), *self.ops.prometheus_routes("/metrics", asks=config.metrics_auth is not False)]
-            ),
-        }
+        self.routes = self._routes(parts, keys)
+        self._topics.reserved = frozenset(route.path.split("/")[1] for route in self.routes["http"]) | {"ws"}
         thresholds = Thresholds(
             config.queue_idle_threshold_ms, config.queue_size_threshold, config.memory_warning_mb, config.storage_warning_mb
         )
-        Monitors(engine, hub, uptime, self.workers, thresholds, connections=self.connections, crons=engine.store.cron_count)
+        crons = engine.store.cron_count
+        Monitors(engine, self.hub, uptime, self.workers, thresholds, connections=self.connections, crons=crons)
+
+    def _routes(self, parts: DoorParts, keys: ApiKeys) -> dict[str, list[Route]]:
+        """Return the routes of each HTTP listener."""
+        engine, asks = parts.engine, parts.config.metrics_auth
+        main = with_rights(
+            [
+                *self._jobs.routes(),
+                *self._batches.routes(),
+                *self._topics.routes(),
+                *self._messages.routes(),
+                *self.ops.routes(),
+                *self.ops.prometheus_routes("/prometheus", asks=asks),
+                *self._bulk.routes(),
+                *ShardHandlers(engine, engine.rebalancer if isinstance(engine, ShardedEngine) else None).routes(),
+                *KeyHandlers(keys, self._gate).routes(),
+                *self._bulk.group_routes(),
+            ]
+        )
+        own_metrics = self.ops.prometheus_routes("/metrics", asks=asks is not False)
+        return {
+            "http": [*main, *OpenApi(list(main)).routes()],
+            "metrics": self.ops.prometheus_routes("/metrics", "/prometheus", asks=asks),
+            "batches": with_rights(self._batches.own_routes()),
+            "topics": with_rights(self._topics.own_routes()),
+            "messages": self._messages.own_routes(own_metrics),
+        }
 
     def connections(self) -> Connections:
         """Count the connections that stay."""
@@ -301,6 +197,7 @@ class Doors:
             window_ms=config.rate_limit_window_ms,
             requests_max=config.rate_limit_max_requests,
             cleanup_ms=config.rate_limit_cleanup_ms,
+            ipv6_prefix=config.rate_limit_ipv6_prefix,
         )
 
     def _app(
@@ -351,30 +248,10 @@ def _monitor(config: Config, clock: Clock, metrics: Metrics, links: RawSockets) 
     return monitor
 
 
-def _start_post_offices(engine: AnyEngine, sender: Sender) -> list[WebhookDispatcher]:
-    offices = [WebhookDispatcher(each, sender) for each in engine.engines]
-    for office in offices:
-        office.start()
-    return offices
-
-
-def _start_bulk(engine: AnyEngine, metrics: Metrics) -> tuple[ConsumerGroups, StagedWrites]:
-    groups, stages = ConsumerGroups(engine), StagedWrites(engine)
-    metrics.add_seen(GroupMetrics(groups, engine.clock))
-    groups.start()
-    stages.start()
-    return groups, stages
-
-
-def _message_rules(config: Config) -> MessageDefaults:
-    return MessageDefaults(
-        visibility_timeout_ms=config.messages_visibility_timeout_ms,
-        max_messages=config.messages_max,
-        max_retries=max(1, config.messages_max_retries),
-        max_batch_size=config.messages_batch_max,
-        default_batch_size=config.messages_batch_default,
-        message_bytes_max=config.messages_max_size_kb * 1024,
-        schedule_ahead_ms=config.messages_schedule_ahead,
-        retention_ms=config.messages_retention,
-        auto_create=config.messages_auto_create,
-    )
+def _start_webhooks(engine: ServerContext, guard: Guard) -> list[WebhookDispatcher]:
+    """Start the delivery of webhooks, for each shard."""
+    sender = Sender(engine.clock, guard)
+    dispatchers = [WebhookDispatcher(each, sender) for each in engine.engines]
+    for dispatcher in dispatchers:
+        dispatcher.start()
+    return dispatchers

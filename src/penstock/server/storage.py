@@ -13,11 +13,11 @@ import structlog
 
 from penstock.core.durability import Durability
 from penstock.core.errors import StorageFailed, StoreIncompatible
+from penstock.core.retention import Retention
 from penstock.core.sharding import Layout, check_together
 from penstock.engine.engine import Engine
 from penstock.engine.event_feed import EventFeed
 from penstock.engine.fair_share import FairShare
-from penstock.engine.maintenance.retention import Retention
 from penstock.engine.sharding.engine import ShardedEngine, ShardFeed
 from penstock.engine.stats import EngineStats
 from penstock.engine.worker_registry import WorkerRegistry
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
     from penstock.engine.prefetch.ready_cache import ReadyCache
-    from penstock.engine.sharding.engine import AnyEngine
     from penstock.store.contract import Store
     from penstock.store.redis import RedisLink
 
@@ -100,7 +99,7 @@ async def agree(shards: list[Store]) -> None:
             await shard.layout_begin(Layout(number, len(shards)) if newest is None else newest._replace(shard=number))
 
 
-async def open_engine(config: Config, shards: list[Store], clock: Clock) -> tuple[AnyEngine, list[RedisLink]]:
+async def open_engine(config: Config, shards: list[Store], clock: Clock) -> tuple[Engine | ShardedEngine, list[RedisLink]]:
     """Make the engine of a server, with all stages of the submit chain; return it and its connections to Redis."""
     links = _redis_links(config, shards, clock)
     engine = _make_engine(config, shards, clock, links)
@@ -117,7 +116,7 @@ async def open_engine(config: Config, shards: list[Store], clock: Clock) -> tupl
     return engine, links
 
 
-def _make_engine(config: Config, shards: list[Store], clock: Clock, links: Sequence[RedisLink]) -> AnyEngine:
+def _make_engine(config: Config, shards: list[Store], clock: Clock, links: Sequence[RedisLink]) -> Engine | ShardedEngine:
     """Make one engine, or one for each shard and a ShardedEngine for all."""
     several = len(shards) > 1
     clock = clock if several else shards[0].clock

@@ -299,7 +299,7 @@ class Option:
 
 OPTIONS: Final[dict[str, Option]] = {
     "url": Option(_ALL, _url, "required", "the server, such as `http://queue.internal:6790`; reachable from executors, too"),
-    "namespace": Option(_ALL, _namespace, "the key's own", "whose jobs; `*` for all, with a key for all"),
+    "namespace": Option(_ALL, _namespace, "that of the key", "namespace of the jobs; `*` for all, with a key for all"),
     "tokenEnv": Option(
         _ALL, _text, "`PENSTOCK_TOKEN`", "environment variable with the bearer token, read where it is needed"
     ),
@@ -316,7 +316,7 @@ OPTIONS: Final[dict[str, Option]] = {
         _ALL,
         _text,
         "`$PENSTOCK_TLS_CERT_FILE`, or none",
-        "PEM file with the certificate that is shown to a server which asks for one, on every worker",
+        "PEM file with the certificate for a server that requires one, on every worker",
     ),
     "tlsKeyFile": Option(
         _ALL, _text, "`$PENSTOCK_TLS_KEY_FILE`, or none", "PEM file with its key, unless that is in the same file"
@@ -329,10 +329,12 @@ OPTIONS: Final[dict[str, Option]] = {
     ),
     "directUrlFile": Option((JOBS, JOURNAL, JOURNAL_STREAM), _text, "none", "file with these addresses, on every worker"),
     "timeout": Option(_ALL, _duration(1), "60s", "for an answer to begin"),
-    "retryFor": Option(_ALL, _duration(), "2m", "how long a server that does not answer is tried again"),
+    "retryFor": Option(_ALL, _duration(), "2m", "how long requests to a server that does not answer are repeated"),
     "table": Option(_READS, _one_of(*TABLES), "`queues`, if `queues` is given", "`jobs`, `journal` or `queues`"),
-    "columns": Option(_READS, _names, "all", "only these columns; Spark tells a source in Python nothing of its own"),
-    "queues": Option((JOBS, QUEUES), _names, "all; required for a queues stream", "which, with commas in between"),
+    "columns": Option(
+        _READS, _names, "all", "only these columns; Spark does not tell a Python source which columns a query needs"
+    ),
+    "queues": Option((JOBS, QUEUES), _names, "all; required for a queues stream", "names of queues, separated by commas"),
     "queuesPattern": Option(
         (JOBS, QUEUES),
         _pattern,
@@ -349,9 +351,12 @@ OPTIONS: Final[dict[str, Option]] = {
     ),
     "endingOffsets": Option((JOURNAL,), _offsets, "latest", "the same, for the end, which is not included"),
     "startingTimestamp": Option(
-        (JOURNAL, JOURNAL_STREAM), _moment, "none", "start with the first event at or after this; instead of startingOffsets"
+        (JOURNAL, JOURNAL_STREAM),
+        _moment,
+        "none",
+        "start with the first event at or after this time; instead of startingOffsets",
     ),
-    "endingTimestamp": Option((JOURNAL,), _moment, "none", "end before the first event at or after this"),
+    "endingTimestamp": Option((JOURNAL,), _moment, "none", "end before the first event at or after this time"),
     "maxOffsetsPerTrigger": Option(
         (JOURNAL_STREAM, QUEUES), _number(1), "all there is; 100000 for queues", "rows of a micro-batch, at most"
     ),
@@ -359,7 +364,7 @@ OPTIONS: Final[dict[str, Option]] = {
         (JOURNAL_STREAM, QUEUES),
         _number(1),
         "1",
-        "a micro-batch waits until there are so many rows, or for maxTriggerDelay; not with `availableNow`",
+        "a micro-batch waits for this number of rows, or for maxTriggerDelay; not with `availableNow`",
     ),
     "maxTriggerDelay": Option(
         (JOURNAL_STREAM, QUEUES), _duration(1), "15m", "how long a micro-batch waits for minOffsetsPerTrigger"
@@ -369,21 +374,21 @@ OPTIONS: Final[dict[str, Option]] = {
         (JOBS, JOURNAL, JOURNAL_STREAM),
         _yes_or_no,
         "true; false for jobs",
-        "false: go on with what is left, if the journal keeps less than is asked for or is not the one that was read,"
-        " or if jobs are damaged",
+        "false: continue with the rest, if the journal has fewer events than requested or is not the one that was read, or"
+        " if jobs are damaged",
     ),
     "consumerGroup": Option((QUEUES,), _group, "`spark`", "name of the consumer, as the server shows it"),
     "leaseTimeout": Option(
         (QUEUES,),
         _duration(1_000, _LEASE_MAX_MS),
         "5m",
-        "jobs go back to their queue when the query has been gone for so long; renewed while it runs",
+        "jobs go back to their queue when the query has been stopped for this time; renewed while it runs",
     ),
     "onLeaseLost": Option(
         (QUEUES,),
         _one_of("fail", "skip"),
         "fail",
-        "what to do about jobs that are not the query's any more before they are acknowledged: stop, or go on without",
+        "what to do if the query lost jobs before it acknowledged them: stop, or continue without them",
     ),
     "pollTimeout": Option(
         (QUEUES,), _duration(0, _POLL_MAX_MS), "1s", "how long an idle stream waits for jobs in one request"
@@ -394,20 +399,20 @@ OPTIONS: Final[dict[str, Option]] = {
         "none",
         "the query's; given to `readStream` as well, batches are acknowledged as soon as Spark has logged them",
     ),
-    "queue": Option(_WRITES, _text, "the column `queue`", "where all rows go, whatever the column says"),
+    "queue": Option(_WRITES, _text, "the column `queue`", "queue of all rows; overrides the column"),
     "priority": Option(_WRITES, _number(-_NUMBER_MAX), "the column, or 0", "of all jobs"),
     "delay": Option(_WRITES, _duration(), "the column, or none", "until jobs are due"),
     "runAt": Option(_WRITES, _moment, "the column, or now", "when jobs are due"),
     "maxAttempts": Option(_WRITES, _number(1), "the column, or the queue's", "of all jobs"),
     "backoff": Option(_WRITES, _duration(), "the column, or the queue's", "between attempts"),
-    "ttl": Option(_WRITES, _duration(), "the column, or none", "jobs nobody took expire after this"),
+    "ttl": Option(_WRITES, _duration(), "the column, or none", "jobs that were not claimed expire after this time"),
     "jobTimeout": Option(_WRITES, _duration(), "the column `timeout`, or none", "of an attempt"),
     "headers": Option(_WRITES, _json_object, "the column, or none", "JSON, for all jobs"),
     "lifo": Option(_WRITES, _yes_or_no, "the column, or false", "newest first"),
-    "durable": Option(_WRITES, _yes_or_no, "the column, or the server's", "on disk before anybody can take it"),
-    "removeOnComplete": Option(_WRITES, _yes_or_no, "the column, or false", "keep nothing of jobs that are done"),
+    "durable": Option(_WRITES, _yes_or_no, "the column, or the server's", "on disk before a worker can claim it"),
+    "removeOnComplete": Option(_WRITES, _yes_or_no, "the column, or false", "remove jobs when they are completed"),
     "idempotencyKey": Option(
-        (WRITE,), _key, "made anew", "a write with a key that was used in the last 7 days does nothing"
+        (WRITE,), _key, "a new one", "a write with a key that was used in the last 7 days does nothing"
     ),
     "writerId": Option(
         (WRITE_STREAM,), _text, "the query's id, from its checkpoint", "only where the checkpoint cannot be read from Python"
@@ -416,7 +421,7 @@ OPTIONS: Final[dict[str, Option]] = {
         _WRITES,
         _duration(0, _PUBLISH_WAIT_MAX_MS),
         "1m; 0 for streams",
-        "how long a commit waits until its jobs can be taken; they will be, in any case",
+        "how long a commit waits until its jobs are published; they will be, in any case",
     ),
 }
 _BY_LOWER: Final = {name.lower(): name for name in OPTIONS}

@@ -17,7 +17,7 @@ from penstock.store.contract import Horizon
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.core.cron import Cron
+    from penstock.core.cron import CronRecord
     from penstock.core.job import Job
     from penstock.core.queue import Move
     from penstock.core.sharding import Layout
@@ -95,7 +95,7 @@ class Catalog:
                 tally[state] += change
                 self.total[state] += change
 
-    def book_cron(self, cron: Cron) -> None:
+    def book_cron(self, cron: CronRecord) -> None:
         """Note the next tick of a cron that has just been written."""
         if self.horizon.cron_ms is None or cron.next_run < self.horizon.cron_ms:
             self.horizon.cron_ms = cron.next_run
@@ -104,17 +104,17 @@ class Catalog:
 def book(horizon: Horizon, job: Job) -> None:
     """Note when a job that has just been written will need attention."""
     if job.state == State.ACTIVE:
-        if job.lease_until is not None and (horizon.lapse_ms is None or job.lease_until < horizon.lapse_ms):
-            horizon.lapse_ms = job.lease_until
+        if job.lease_until is not None and (horizon.lease_expiry_ms is None or job.lease_until < horizon.lease_expiry_ms):
+            horizon.lease_expiry_ms = job.lease_until
         return
     if job.state == State.DELAYED and (horizon.due_ms is None or job.run_at < horizon.due_ms):
         horizon.due_ms = job.run_at
     if (
         job.expires_at is not None
         and job.state in _EXPIRING
-        and (horizon.expiry_ms is None or job.expires_at < horizon.expiry_ms)
+        and (horizon.job_expiry_ms is None or job.expires_at < horizon.job_expiry_ms)
     ):
-        horizon.expiry_ms = job.expires_at
+        horizon.job_expiry_ms = job.expires_at
 
 
 C = TypeVar("C", bound=Catalog)

@@ -20,13 +20,13 @@ from penstock.store.contract import Capabilities, StoreStatus
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from penstock.core.cron import Cron, CronKey
+    from penstock.core.cron import CronKey, CronRecord
     from penstock.core.dependencies import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.lifecycle import State
     from penstock.core.queue import Queue, QueueKey
     from penstock.core.sharding import Layout
-    from penstock.core.webhook import Webhook
+    from penstock.core.webhook import WebhookRecord
     from penstock.store.contract import FinishedMinutes, LogEntry, Page, Place, Selection, Store
 
 
@@ -306,7 +306,7 @@ class ShardedStore:
 
     # Crons and webhooks.
 
-    async def cron_get(self, key: CronKey) -> Cron | None:
+    async def cron_get(self, key: CronKey) -> CronRecord | None:
         """Read one cron. Raises StorageFailed if it may be on a shard that is down."""
         found = await self._ask(*(shard.cron_get(key) for shard in self._up()))
         cron = next((each for each in found if each is not None), None)
@@ -314,7 +314,7 @@ class ShardedStore:
             raise self._not_all()
         return cron
 
-    async def cron_list(self, namespace: str) -> list[Cron]:
+    async def cron_list(self, namespace: str) -> list[CronRecord]:
         found = await self._ask(*(shard.cron_list(namespace) for shard in self._up()))
         by_name = {cron.key.name: cron for crons in found for cron in crons}  # one that is being moved is on two
         return [by_name[name] for name in sorted(by_name)]
@@ -322,16 +322,16 @@ class ShardedStore:
     def cron_count(self) -> int:
         return sum(shard.cron_count() for shard in self.shards)
 
-    def webhook_list(self) -> list[Webhook]:
+    def webhook_list(self) -> list[WebhookRecord]:
         """Return all webhooks. Each shard delivers its own events, so what they have delivered is added up."""
-        by_id: dict[int, Webhook] = {}
+        by_id: dict[int, WebhookRecord] = {}
         for shard in self.shards:
             for webhook in shard.webhook_list():
                 known = by_id.get(webhook.id)
                 by_id[webhook.id] = webhook if known is None else add_up(known, webhook)
         return sorted(by_id.values(), key=lambda each: each.id)
 
-    def webhook_find(self, webhook_id: int) -> Webhook | None:
+    def webhook_find(self, webhook_id: int) -> WebhookRecord | None:
         return next((each for each in self.webhook_list() if each.id == webhook_id), None)
 
     # Parts.
@@ -355,7 +355,7 @@ class ShardedStore:
         return [answer for answer in answers if not isinstance(answer, BaseException)]
 
 
-def add_up(one: Webhook, other: Webhook) -> Webhook:
+def add_up(one: WebhookRecord, other: WebhookRecord) -> WebhookRecord:
     """Return a webhook as it has done on two shards together."""
     return msgspec.structs.replace(
         one,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.core.events import Event
     from penstock.core.queue import Move, Queue, QueueKey, QueueSettings, StateCounts
     from penstock.core.sharding import Layout
+    from penstock.store.contract import FastTransaction
 
 
 class TransactionBase(Generic[C]):
@@ -55,6 +56,10 @@ class TransactionBase(Generic[C]):
 
     def queue_touch(self, queue: Queue) -> None:
         self._tally(queue.number)
+
+    @property
+    def fast(self) -> FastTransaction | None:
+        return None
 
     def queue_find(self, key: QueueKey) -> Queue | None:
         return self._catalog.by_key.get(key)

@@ -13,11 +13,12 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.core.errors import FrameTooLarge, InvalidInput
-from penstock.doors.jobs import jsonable, tcp_frames
+from penstock.core.time_slices import at_once
+from penstock.doors.jobs import jsonable, msgpack_parts, tcp_frames
 from penstock.doors.jobs.tcp_frames import FrameParser
 from tests.support.tcp import frame
 
@@ -229,3 +230,50 @@ def test_a_reply_too_large_for_a_frame_becomes_an_error() -> None:
     assert reply["ok"] is False
     assert reply["error"].startswith("Reply too large: 67108")
     assert reply["reqId"] == "7"
+
+
+@pytest.fixture
+def tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every frame be decoded and encoded as the largest ones are."""
+    monkeypatch.setattr(tcp_frames, "_WHOLE_BYTES", -1)
+    monkeypatch.setattr(tcp_frames, "_WHOLE_VALUES", -1)
+    monkeypatch.setattr(tcp_frames, "_FEW_ITEMS", 0)
+    monkeypatch.setattr(tcp_frames, "_PART_BYTES", 8)
+    monkeypatch.setattr(msgpack_parts, "PIECE_BYTES", 4)
+
+
+@pytest.mark.usefixtures("tiny_pieces")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(MESSAGES)
+def test_a_large_frame_is_decoded_and_encoded_in_steps_as_a_small_one(message: dict[str, Any]) -> None:
+    text = msgpack.packb(message)
+    assert tcp_frames.decode(text) == message
+    parts = at_once(tcp_frames.encode_steps(tcp_frames.decode(text)))
+    assert b"".join(parts) == tcp_frames.encode(tcp_frames.decode(text))
+
+
+@pytest.mark.usefixtures("tiny_pieces")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(MESSAGES, st.binary(max_size=6), st.integers(0, 60))
+def test_a_large_frame_that_is_broken_is_refused_as_a_small_one(message: dict[str, Any], more: bytes, cut_at: int) -> None:
+    whole = msgpack.packb(message)
+    text = whole[:cut_at] + more
+    try:
+        expected = msgspec.msgpack.decode(text)
+    except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError):
+        expected = None
+    if type(expected) is dict:
+        assert repr(tcp_frames.decode(text)) == repr(expected)
+    else:
+        with contextlib.suppress(InvalidInput):
+            decoded = tcp_frames.decode(text)
+            assert expected is None, decoded  # only dates that no datetime can hold are decoded here alone
+
+
+@pytest.mark.usefixtures("tiny_pieces")
+def test_levels_that_no_payload_may_have_are_left_empty_in_a_large_frame() -> None:
+    text = b"\x81\xa4data" + b"\x91" * 200 + b"\xc0"
+    message, whole = tcp_frames.decode(text), msgspec.msgpack.decode(text)
+    jsonable.convert(message)
+    jsonable.convert(whole)
+    assert message == whole

@@ -84,6 +84,59 @@ async def test_messages_are_sent_in_order_and_counted(clock: ManualClock) -> Non
     assert sent == [*map(str, range(limits.reader_buffer_messages_max)), "room again"]
 
 
+async def test_what_waits_for_a_turn_is_sent_at_once_if_it_must_be(clock: ManualClock) -> None:
+    sent: list[list[str]] = []
+    places: list[asyncio.Future[None]] = []
+
+    async def send(messages: list[str]) -> None:
+        sent.append(messages)
+
+    def turn() -> asyncio.Future[None]:
+        places.append(asyncio.get_running_loop().create_future())
+        return places[-1]
+
+    outbox: SendQueue[str] = SendQueue(clock, send, lambda: None, turn, most=2)
+    for message in "abc":
+        outbox.put(message)
+    await settle()
+    assert not sent
+    places[-1].set_result(None)
+    await settle()
+    assert sent == [["a", "b"]]
+    outbox.put("reply", must=True)
+    await settle()
+    assert sent == [["a", "b"], ["c", "reply"]]
+    outbox.put("d")
+    await settle()
+    assert len(sent) == 2
+    await outbox.flush_within(1_000)
+    assert sent[2:] == [["d"]]
+    outbox.put("e")
+    await settle()
+    outbox.close()
+    assert not outbox.broken_off, "nothing was being sent"
+
+
+async def test_a_reader_that_takes_nothing_later_is_given_up(clock: ManualClock) -> None:
+    """One alarm looks after all that is sent: each message has its whole time."""
+    broken: list[bool] = []
+    blocked: asyncio.Future[None] | None = None
+
+    async def send(_messages: list[str]) -> None:
+        if blocked is not None:
+            await blocked
+
+    outbox: SendQueue[str] = SendQueue(clock, send, lambda: broken.append(True))
+    outbox.put("a")
+    await clock.advance(limits.reader_stuck_ms_max - 1)
+    blocked = asyncio.get_running_loop().create_future()
+    outbox.put("b")
+    await clock.advance(limits.reader_stuck_ms_max - 1)
+    assert not broken
+    await clock.advance(1)
+    assert broken == [True]
+
+
 class Streamed:
     """A stream to a client that takes everything, until it is gone."""
 

@@ -322,7 +322,7 @@ async def test_pushes_to_several_queues_are_gathered_unless_they_have_names(engi
     pushes = Pushes(engine, slots)
     for key in (one, two, one):
         assert pushes.takes(key, NewJob(b"1"))
-        pushes.add(key, NewJob(b"1"), publish=True)
+        pushes.add(key, NewJob(b"1"), True)
     assert not pushes.takes(one, NewJob(b"1", job_id="name")), "whose is first matters over all queues"
     before = engine.stats.batches
     await pushes.finish()

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.clock import ManualClock
+    from penstock.engine.api import EngineApi
     from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import AnyEngine
     from penstock.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ def wish(most: int = 10, lease_ms: int = 60_000, wait_ms: int = 0, queues: tuple
     return GroupClaim(queues, most, lease_ms, wait_ms)
 
 
-async def fill(engine: AnyEngine, count: int, flags: int = 0, queue: QueueKey = MAIL) -> None:
+async def fill(engine: EngineApi, count: int, flags: int = 0, queue: QueueKey = MAIL) -> None:
     await engine.run(Push(queue, [NewJob(b"%d" % number, flags=flags) for number in range(count)]))
 
 
@@ -194,7 +194,7 @@ async def test_a_group_consumes_from_all_shards(tmp_path: Path, clock: ManualClo
         assert await groups.ack("default", "g", 1) == (150, 0)
 
 
-async def notes(engine: AnyEngine) -> int:
+async def notes(engine: EngineApi) -> int:
     """Count the slices that are noted."""
     return sum([len(await each.store.entry_list(Search(EntryKind.SLICE))) for each in engine.engines])
 

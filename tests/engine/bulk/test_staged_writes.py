@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.clock import ManualClock
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.context import ServerContext
 
 pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def stages_of(engine: AnyEngine) -> AsyncIterator[StagedWrites]:
+async def stages_of(engine: ServerContext) -> AsyncIterator[StagedWrites]:
     stages = StagedWrites(engine)
     stages.start()
     await settle()
@@ -49,7 +49,7 @@ def rows(count: int, queue: str = "mail", chunk: int = 10, **columns: object) ->
     ]
 
 
-def waiting(engine: AnyEngine, queue: str = "mail") -> int:
+def waiting(engine: ServerContext, queue: str = "mail") -> int:
     found = engine.store.queue_find(QueueKey("default", queue))
     return 0 if found is None else engine.store.counts(found).waiting
 
@@ -60,7 +60,7 @@ async def pass_wall(clock: ManualClock, ms: int) -> None:
     await clock.advance(limits.MINUTE_MS + limits.SECOND_MS)
 
 
-async def left(engine: AnyEngine) -> list[int]:
+async def left(engine: ServerContext) -> list[int]:
     """Count what is kept of staged writes, by kind."""
     kinds = (EntryKind.STAGE, EntryKind.DRAFT, EntryKind.DUE, EntryKind.OPEN)
     return [sum([len(await each.store.entry_list(Search(kind))) for each in engine.engines]) for kind in kinds]
@@ -243,7 +243,7 @@ async def test_rows_follow_a_queue_to_another_shard(tmp_path: Path, clock: Manua
 class _Elsewhere:
     """A fleet in which all queues are on one shard."""
 
-    def __init__(self, fleet: AnyEngine, engine: Engine, asked: list[QueueKey]) -> None:
+    def __init__(self, fleet: ServerContext, engine: Engine, asked: list[QueueKey]) -> None:
         self.engines = fleet.engines
         self._engine = engine
         self._asked = asked

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import ManualClock
     from penstock.core.job import Job
+    from penstock.engine.api import EngineApi
     from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import AnyEngine, ShardedEngine
+    from penstock.engine.sharding.engine import ShardedEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -46,12 +47,12 @@ def tree() -> list[tuple[QueueKey, NewJob]]:
     ]
 
 
-async def states(engine: AnyEngine, *names: str) -> list[State | None]:
+async def states(engine: EngineApi, *names: str) -> list[State | None]:
     found = [await engine.store.job_get("default", name) for name in names]
     return [None if each is None else State(each[0].state) for each in found]
 
 
-async def finish(engine: AnyEngine, queue: QueueKey) -> Job:
+async def finish(engine: EngineApi, queue: QueueKey) -> Job:
     job = await claim_job(engine, queue=queue)
     await ack(engine, job)
     return job

@@ -11,7 +11,8 @@ from penstock.core import limits
 from penstock.core.errors import JobNotFound, StaleLease, TooMany, WrongState
 from penstock.core.lifecycle import Arrow
 from penstock.doors.jobs.lease_handlers import LeaseHandlers
-from penstock.engine.jobs.lease_waiters import CheckLeases, LossAlert
+from penstock.engine.jobs.lease_waiters import CheckLeases
+from penstock.engine.jobs.loss_alerts import LossAlert
 from penstock.engine.jobs.settle import LeaseRef, Release
 from tests.support.engines import ack, claim_job, fail, move, push, renew
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.job import Dedup, Details, Job, JobFlag, details_of, encode_details
 from penstock.core.lifecycle import State
-from penstock.core.repeat import Repeat
+from penstock.core.repeat import RepeatRule
 from penstock.core.schedule import parse
 from penstock.engine.jobs.settle import Ack, LeaseRef
 from tests.support.engines import ack, claim, claim_job, fail, push, state, stored
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-async def push_repeating(engine: Engine, rule: Repeat, flags: int = 0, **more: Any) -> Job:
+async def push_repeating(engine: Engine, rule: RepeatRule, flags: int = 0, **more: Any) -> Job:
     options = msgspec.json.encode({"tags": ["a"], "repeat": rule})
     return await push(engine, options=options, flags=flags | JobFlag.REPEATS, **more)
 
 
 async def test_a_job_comes_again_after_its_interval_as_often_as_it_may(engine: Engine, clock: ManualClock) -> None:
-    rule = Repeat(parse(None, 5_000), limit=2)
+    rule = RepeatRule(parse(None, 5_000), limit=2)
     await push_repeating(engine, rule, data=b"1", priority=4, timeout=9_000, ttl=60_000)
     seen = set()
     for run in range(3):
@@ -49,7 +49,7 @@ async def test_a_job_comes_again_after_its_interval_as_often_as_it_may(engine: E
 
 
 async def test_the_time_to_live_of_one_that_comes_again_begins_when_it_is_due(engine: Engine, clock: ManualClock) -> None:
-    await push_repeating(engine, Repeat(parse(None, 1_500)), ttl=700)
+    await push_repeating(engine, RepeatRule(parse(None, 1_500)), ttl=700)
     for _ in range(3):
         await ack(engine, await claim_job(engine))
         await clock.advance(1_500 + 699)
@@ -59,7 +59,7 @@ async def test_the_time_to_live_of_one_that_comes_again_begins_when_it_is_due(en
 
 
 async def test_a_job_comes_again_at_the_next_tick(engine: Engine, clock: ManualClock) -> None:
-    await push_repeating(engine, Repeat(parse("0 * * * *")))
+    await push_repeating(engine, RepeatRule(parse("0 * * * *")))
     await clock.advance(12_345)
     await ack(engine, await claim_job(engine))
     await clock.advance(3_600_000 - clock.now_ms() % 3_600_000 - 1)
@@ -70,7 +70,7 @@ async def test_a_job_comes_again_at_the_next_tick(engine: Engine, clock: ManualC
 
 @pytest.mark.parametrize("flags", [0, JobFlag.REMOVE_ON_COMPLETE])
 async def test_names_are_freed_before_they_are_taken_again(engine: Engine, clock: ManualClock, flags: int) -> None:
-    job = await push_repeating(engine, Repeat(parse(None, 1_000)), flags, unique_key="only", job_id="mine")
+    job = await push_repeating(engine, RepeatRule(parse(None, 1_000)), flags, unique_key="only", job_id="mine")
     await claim_job(engine)
     assert await ack(engine, job) is None
     await clock.advance(1_000)
@@ -79,7 +79,7 @@ async def test_names_are_freed_before_they_are_taken_again(engine: Engine, clock
 
 
 async def test_a_job_that_fails_does_not_come_again_until_it_is_done(engine: Engine, clock: ManualClock) -> None:
-    job = await push_repeating(engine, Repeat(parse(None, 1_000)), max_attempts=1)
+    job = await push_repeating(engine, RepeatRule(parse(None, 1_000)), max_attempts=1)
     await claim_job(engine)
     await fail(engine, job)
     await clock.advance(60_000)
@@ -88,7 +88,7 @@ async def test_a_job_that_fails_does_not_come_again_until_it_is_done(engine: Eng
 
 
 async def test_several_jobs_done_at_once_each_come_again(engine: Engine, clock: ManualClock) -> None:
-    jobs = [await push_repeating(engine, Repeat(parse(None, 1_000))) for _ in range(3)]
+    jobs = [await push_repeating(engine, RepeatRule(parse(None, 1_000))) for _ in range(3)]
     for _ in jobs:
         await claim_job(engine)
     outcomes = await asyncio.gather(*(engine.run(Ack("default", [LeaseRef(job.id)], [b"1"])) for job in jobs))
@@ -109,7 +109,7 @@ async def test_a_rule_nobody_understands_does_not_undo_the_ack(engine: Engine) -
 async def test_rules_and_the_time_of_a_key_are_passed_on_and_what_happened_is_not(
     engine: Engine, clock: ManualClock
 ) -> None:
-    rule = Repeat(parse(None, 1_000))
+    rule = RepeatRule(parse(None, 1_000))
     dedup = Dedup(5_000, extend=True, replace=True)
     options = msgspec.json.encode({"repeat": rule, "dedup": dedup})
     rules = encode_details(Details(stall_timeout=9_000, keep_logs=3))
@@ -128,7 +128,7 @@ async def test_rules_and_the_time_of_a_key_are_passed_on_and_what_happened_is_no
 
 async def test_a_job_that_comes_again_does_not_take_the_place_of_another(engine: Engine, clock: ManualClock) -> None:
     dedup = Dedup(500, replace=True)
-    options = msgspec.json.encode({"repeat": Repeat(parse(None, 1_000)), "dedup": dedup})
+    options = msgspec.json.encode({"repeat": RepeatRule(parse(None, 1_000)), "dedup": dedup})
     await push(engine, options=options, flags=JobFlag.REPEATS, unique_key="k", dedup=dedup)
     first = await claim_job(engine)
     await clock.advance(500)

@@ -11,7 +11,7 @@ from penstock.core.clock import settle
 from penstock.core.errors import JobNotFound
 from penstock.core.job import JobFlag
 from penstock.core.lifecycle import Arrow
-from penstock.engine.jobs.result_waiters import JobOutcome
+from penstock.engine.api import JobOutcome
 from tests.support.engines import ack, claim_job, fail, move, push
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from penstock.core.clock import ManualClock
+    from penstock.core.queue import QueueKey
     from penstock.engine.engine import Engine
 
 pytestmark = pytest.mark.anyio
@@ -33,6 +34,16 @@ async def test_an_ack_completes_and_keeps_the_result_byte_for_byte(engine: Engin
     assert await ack(engine, job, b'{ "a" : 1 }') is None
     assert await state(engine, job) is State.COMPLETED
     assert await engine.store.result_get(job.id) == b'{ "a" : 1 }'
+
+
+async def test_the_queue_of_a_job_is_reported_for_settled_jobs_only(engine: Engine) -> None:
+    (held, waiting) = await push_many(engine, 2)
+    await claim_job(engine)
+    settled: list[QueueKey] = []
+    holds = [LeaseRef(held.id), LeaseRef(waiting.id)]
+    outcomes = await engine.run(Ack("default", holds, [None, None], when_settled=settled.append))
+    assert [outcome is None for outcome in outcomes] == [True, False]
+    assert settled == [QUEUE]
 
 
 async def test_an_ack_needs_an_active_job(engine: Engine) -> None:

@@ -13,10 +13,11 @@ from penstock.core.durability import Durability
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import DlqConfig, StateCounts
+from penstock.core.retention import Retention
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.settle import Ack, LeaseRef, Nack
 from penstock.engine.maintenance.dead_letter_service import DeadLetterService
-from penstock.engine.maintenance.retention import Retention, RetentionService
+from penstock.engine.maintenance.retention import RetentionService
 from penstock.engine.queues.admin import Configure
 from tests.support.engines import QUEUE, ack, claim_all, fail, move, push, push_many, state
 

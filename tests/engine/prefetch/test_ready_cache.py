@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from penstock.core.errors import WrongState
+from penstock.core.errors import JobNotFound, WrongState
 from penstock.core.events import EventKind
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import Arrow, State
@@ -270,6 +270,27 @@ async def test_a_late_word_settles_a_job_that_is_on_a_list_again(pair: Pair) -> 
     assert await a.run(AckById([ClaimedJob(QUEUE, late.id)])) == [None]
     assert await state(a, late) is State.COMPLETED
     assert late.id not in ids(await claim_all(a, len(expected)))
+
+
+async def test_a_claim_keeps_its_arguments_when_a_list_serves_it(pair: Pair) -> None:
+    a, _ = pair
+    await heat(a)
+    await take_fast(a)
+    command = Claim(QUEUE)
+    (delivery,) = await a.run(command)
+    assert delivery.job.lease_ms
+    assert command.lease_ms is None
+
+
+async def test_an_ack_in_another_namespace_takes_no_job_off_a_list(pair: Pair) -> None:
+    a, _ = pair
+    expected = await heat(a)
+    await take_fast(a)
+    other = QUEUE._replace(namespace="other")
+    await push(a, queue=other)
+    (outcome,) = await a.run(AckById([ClaimedJob(other, expected[2].id)]))
+    assert isinstance(outcome, JobNotFound)
+    assert await state(a, expected[2]) is State.ACTIVE  # still set aside
 
 
 async def stored_token(engine: Engine, job: Job) -> int | None:

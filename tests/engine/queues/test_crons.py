@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core import limits
-from penstock.core.cron import Cron, CronJobOptions, CronKey, CronPlan
+from penstock.core.cron import CronJobTemplate, CronKey, CronPlan, CronRecord
 from penstock.core.durability import Durability
 from penstock.core.errors import CronNotFound, StorageFull
 from penstock.core.events import EventKind
@@ -44,12 +44,12 @@ async def add(
     immediately: bool = False,
     timezone: str | None = None,
     **plan: Any,
-) -> Cron:
+) -> CronRecord:
     made = CronPlan(QUEUE.name, parse(None if every else schedule, every, timezone), **plan)
     return await engine.run(SaveCron(CronKey("default", name), made, data, immediately=immediately))
 
 
-async def find(engine: Engine, name: str = NAME) -> Cron | None:
+async def find(engine: Engine, name: str = NAME) -> CronRecord | None:
     return await engine.store.cron_get(CronKey("default", name))
 
 
@@ -584,7 +584,7 @@ async def test_without_that_rule_nobody_looks_for_workers(engine: Engine, clock:
 
 async def test_the_jobs_of_a_cron_are_what_it_says(engine: Engine, clock: ManualClock) -> None:
     rules = encode_details(Details(stall_timeout=9_000, backoff_type="fixed"))
-    job = CronJobOptions(5, 70, 80_000, 1_000, JobFlag.REMOVE_ON_COMPLETE, rules)
+    job = CronJobTemplate(5, 70, 80_000, 1_000, JobFlag.REMOVE_ON_COMPLETE, rules)
     await add(engine, job=job)
     await clock.advance(MINUTE)
     assert engine.store.totals().delayed == 1

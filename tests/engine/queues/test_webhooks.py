@@ -14,13 +14,13 @@ from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, NoteDeliv
 from tests.support.engines import push, push_many
 
 if TYPE_CHECKING:
-    from penstock.core.webhook import Webhook
+    from penstock.core.webhook import WebhookRecord
     from penstock.engine.engine import Engine
 
 pytestmark = pytest.mark.anyio
 
 
-async def add(engine: Engine) -> Webhook:
+async def add(engine: Engine) -> WebhookRecord:
     return await engine.run(AddWebhook("default", "http://good.com/", ("completed",), None, None))
 
 

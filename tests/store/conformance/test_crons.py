@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core import limits
-from penstock.core.cron import UNNUMBERED, Cron, CronKey, CronPlan
+from penstock.core.cron import UNNUMBERED, CronKey, CronPlan, CronRecord
 from penstock.core.errors import RowChanged, TooMany
 from penstock.core.queue import QueueKey
 from penstock.core.schedule import parse
@@ -23,8 +23,8 @@ PLAN = CronPlan("mail", parse("0 2 * * *", timezone="Europe/Berlin"), priority=3
 
 async def put(
     bench: Workbench, name: str = "nightly", next_run: int = 1_000, *, namespace: str = "default", data: bytes = b"{}"
-) -> Cron:
-    cron = Cron(UNNUMBERED, CronKey(namespace, name), PLAN, next_run)
+) -> CronRecord:
+    cron = CronRecord(UNNUMBERED, CronKey(namespace, name), PLAN, next_run)
     async with bench.transaction() as tx:
         await tx.queue_open(QueueKey(namespace, "mail"))
         await tx.cron_insert([(cron, data)])

@@ -99,7 +99,7 @@ async def test_claimed_jobs_are_written_with_their_leases(bench: Workbench, kind
     async with bench.transaction() as tx:
         await tx.job_lease([(job, *each) for job, each in zip(jobs, before, strict=True)])
     assert bench.store.totals() == StateCounts(active=40)
-    assert bench.store.horizon.lapse_ms == min(job.lease_until or 0 for job in jobs)
+    assert bench.store.horizon.lease_expiry_ms == min(job.lease_until or 0 for job in jobs)
     await bench.restart()
     for job in jobs:
         assert await bench.load(job.id) == job

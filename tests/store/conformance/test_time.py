@@ -33,10 +33,10 @@ async def test_lapsed_leases_are_found(bench: Workbench) -> None:
     (a,) = await bench.put(state=State.ACTIVE, lease_until=steady + 10)
     await bench.put(state=State.ACTIVE, lease_until=steady + 50)
     await bench.put(state=State.ACTIVE, lease_until=None)
-    assert bench.store.horizon.lapse_ms == steady + 10
+    assert bench.store.horizon.lease_expiry_ms == steady + 10
     async with bench.transaction() as tx:
-        assert await tx.job_lapsed(steady + 9, 10) == []
-        assert [job.id for job in await tx.job_lapsed(steady + 10, 10)] == [a.id]
+        assert await tx.job_lease_expired(steady + 9, 10) == []
+        assert [job.id for job in await tx.job_lease_expired(steady + 10, 10)] == [a.id]
 
 
 async def test_ended_lifetimes_are_found_among_jobs_that_nobody_has_taken(bench: Workbench) -> None:
@@ -47,7 +47,7 @@ async def test_ended_lifetimes_are_found_among_jobs_that_nobody_has_taken(bench:
             jobs = await bench.put(state=state, expires_at=now + 10, run_at=now + 1_000)
             expected += jobs if state in (State.WAITING, State.DELAYED, State.WAITING_CHILDREN) else []
     await bench.put(expires_at=now + 11)
-    assert bench.store.horizon.expiry_ms == now + 10
+    assert bench.store.horizon.job_expiry_ms == now + 10
     async with bench.transaction() as tx:
         assert await tx.job_expired(now + 9, 10) == []
         assert {job.id for job in await tx.job_expired(now + 10, 10)} == {job.id for job in expected}
@@ -82,4 +82,4 @@ async def test_the_horizon_survives_a_restart_and_a_rollback(bench: Workbench) -
 async def test_nothing_booked_is_an_empty_horizon(bench: Workbench) -> None:
     await bench.put()
     horizon = bench.store.horizon
-    assert (horizon.due_ms, horizon.expiry_ms, horizon.lapse_ms) == (None, None, None)
+    assert (horizon.due_ms, horizon.job_expiry_ms, horizon.lease_expiry_ms) == (None, None, None)

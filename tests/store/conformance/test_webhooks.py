@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core.events import EventKind, queue_event
-from penstock.core.webhook import Webhook
+from penstock.core.webhook import WebhookRecord
 from tests.store.conformance.workbench import MAIL
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-def make(bench: Workbench, namespace: str = "default") -> Webhook:
-    return Webhook(
+def make(bench: Workbench, namespace: str = "default") -> WebhookRecord:
+    return WebhookRecord(
         id=bench.serial(), namespace=namespace, url="https://good.com/ä?a=b", events=("completed", "job.failed"), queue="mail",
         secret="geheim ☃", created_at=bench.now_ms, cursor=7, enabled=False, successes=3, failures=2, last_triggered=9,
     )  # fmt: skip
 
 
-async def save(bench: Workbench, *webhooks: Webhook) -> None:
+async def save(bench: Workbench, *webhooks: WebhookRecord) -> None:
     async with bench.transaction() as tx:
         await tx.webhook_save(webhooks)
 

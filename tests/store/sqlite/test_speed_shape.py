@@ -10,8 +10,9 @@ import pytest
 
 from penstock.core.lifecycle import Arrow, State
 from penstock.core.queue import QueueKey
+from penstock.core.retention import Retention
 from penstock.engine.jobs.settle import Ack, LeaseRef
-from penstock.engine.maintenance.retention import Retention, TrimJournal
+from penstock.engine.maintenance.retention import TrimJournal
 from penstock.engine.queues import admin
 from penstock.store.contract import Page
 from penstock.store.sqlite.store import FILE_NAME

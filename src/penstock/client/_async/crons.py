@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.client._async.transport import AsyncTransport
     from penstock.client._task_call import CalledTask
     from penstock.client.models import Cron
-    from penstock.client.options import Backoff, CronJobOptions
+    from penstock.client.options import Backoff, CronOptions
 
 
 class AsyncCrons:
@@ -44,7 +44,7 @@ class AsyncCrons:
         max_attempts: int | None = None,
         backoff: Duration | Backoff | None = None,
         timeout: Duration | None = None,  # noqa: ASYNC109, of its jobs
-        **options: Unpack[CronJobOptions],
+        **options: Unpack[CronOptions],
     ) -> Cron:
         """Add a cron, or change the one of that name; doing it at each start of a program is fine.
 

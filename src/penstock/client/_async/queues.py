@@ -11,7 +11,7 @@ from penstock.client._request import ApiCall, body, nothing, query
 
 if TYPE_CHECKING:
     from penstock.client._async.transport import AsyncTransport
-    from penstock.client.models import Cleaned, Counts, DlqConfig, Job, StallConfig
+    from penstock.client.models import Cleaned, Counts, DlqSettings, Job, StallSettings
 
 
 class AsyncQueues:
@@ -126,7 +126,7 @@ class AsyncQueues:
         """Let any number of jobs be active."""
         await self._send(ApiCall("DELETE", queue_path("/queues/{}/concurrency", queue), nothing))
 
-    async def stall_config(self, queue: str) -> StallConfig:
+    async def stall_config(self, queue: str) -> StallSettings:
         """Return when a silent worker loses its job."""
         return await self._send(ApiCall("GET", queue_path("/queues/{}/stall-config", queue), replies.STALL))
 
@@ -148,7 +148,7 @@ class AsyncQueues:
         )
         await self._send(ApiCall("PUT", queue_path("/queues/{}/stall-config", queue), nothing, fields))
 
-    async def dlq_config(self, queue: str) -> DlqConfig:
+    async def dlq_config(self, queue: str) -> DlqSettings:
         """Return what becomes of dead jobs."""
         return await self._send(ApiCall("GET", queue_path("/queues/{}/dlq-config", queue), replies.DLQ))
 

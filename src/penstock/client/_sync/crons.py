@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.client._sync.transport import Transport
     from penstock.client._task_call import CalledTask
     from penstock.client.models import Cron
-    from penstock.client.options import Backoff, CronJobOptions
+    from penstock.client.options import Backoff, CronOptions
 
 
 class Crons:
@@ -45,7 +45,7 @@ class Crons:
         max_attempts: int | None = None,
         backoff: Duration | Backoff | None = None,
         timeout: Duration | None = None,
-        **options: Unpack[CronJobOptions],
+        **options: Unpack[CronOptions],
     ) -> Cron:
         """Add a cron, or change the one of that name; doing it at each start of a program is fine.
 

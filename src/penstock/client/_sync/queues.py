@@ -12,7 +12,7 @@ from penstock.client._request import ApiCall, body, nothing, query
 
 if TYPE_CHECKING:
     from penstock.client._sync.transport import Transport
-    from penstock.client.models import Cleaned, Counts, DlqConfig, Job, StallConfig
+    from penstock.client.models import Cleaned, Counts, DlqSettings, Job, StallSettings
 
 
 class Queues:
@@ -127,7 +127,7 @@ class Queues:
         """Let any number of jobs be active."""
         self._send(ApiCall("DELETE", queue_path("/queues/{}/concurrency", queue), nothing))
 
-    def stall_config(self, queue: str) -> StallConfig:
+    def stall_config(self, queue: str) -> StallSettings:
         """Return when a silent worker loses its job."""
         return self._send(ApiCall("GET", queue_path("/queues/{}/stall-config", queue), replies.STALL))
 
@@ -149,7 +149,7 @@ class Queues:
         )
         self._send(ApiCall("PUT", queue_path("/queues/{}/stall-config", queue), nothing, fields))
 
-    def dlq_config(self, queue: str) -> DlqConfig:
+    def dlq_config(self, queue: str) -> DlqSettings:
         """Return what becomes of dead jobs."""
         return self._send(ApiCall("GET", queue_path("/queues/{}/dlq-config", queue), replies.DLQ))
 

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from penstock.core.time_slices import Steps
     from penstock.doors.batches.metrics import BatchCounters
     from penstock.doors.http.request import Request
+    from penstock.engine.api import EngineApi
     from penstock.engine.jobs.settle import ItemOutcome
-    from penstock.engine.sharding.engine import AnyEngine
 
 #: Before the first retry; doubled for the next.
 BACKOFF_MS: Final = 2_000
@@ -78,7 +78,7 @@ _encode = msgspec.json.Encoder().encode
 class BatchesDoor:
     """One method per route. ``tally`` counts. ``max_retries``: deliveries that may fail; the last one makes a dead letter."""
 
-    def __init__(self, engine: AnyEngine, tally: BatchCounters, max_retries: int = 3) -> None:
+    def __init__(self, engine: EngineApi, tally: BatchCounters, max_retries: int = 3) -> None:
         self._engine = engine
         self._store = engine.store
         self._tally = tally
@@ -89,7 +89,8 @@ class BatchesDoor:
 
     async def enqueue(self, req: Request) -> list[int] | list[str]:
         as_text = ENQUEUE_QUERY.parse_query(req).ids == "text"
-        items = await ENQUEUE_CHECK.read(req, await req.body(), ENQUEUE.steps)
+        body = await req.body()
+        items = ENQUEUE_CHECK.sound(body) or await ENQUEUE_CHECK.read(req, body, ENQUEUE.steps(body))
         if len(items) > limits.bulk_jobs_max:
             raise InvalidInput(f"Too many items (max {limits.bulk_jobs_max}). Send them in several requests.")
         for namespace in {item.namespace for item in items}:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from penstock.core.queue import QueueKey
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 _LABELS: Final = ("namespace", "topic")
 
@@ -39,7 +39,7 @@ class BatchCounters(QueueCounters[Count]):
 class BatchesMetrics(Collector):
     """The metrics mqueue has, of the topics this door was asked about."""
 
-    def __init__(self, tally: BatchCounters, engine: AnyEngine) -> None:
+    def __init__(self, tally: BatchCounters, engine: EngineApi) -> None:
         self._tally = tally
         self._engine = engine
         self._store = engine.store
@@ -58,7 +58,7 @@ class BatchesMetrics(Collector):
             health.add_metric((str(number), shard.capabilities.name), int(shard.status().writable))
             fast = self._engine.engines[number].fast
             if fast is not None:
-                health.add_metric((str(number), "redis"), int(not fast.lists.link.breaker.is_open))
+                health.add_metric((str(number), "redis"), int(fast.is_reachable))
         yield health
 
     def _counters(self) -> Iterator[Metric]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import UnionType
 
     from penstock.core.time_slices import Steps
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest, Request
 
 #: As a number, or as text: JavaScript rounds numbers beyond 2^53.
 Id = Annotated[int, Meta(ge=1, le=ID_MAX)] | Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,18}\Z")]
@@ -186,7 +186,7 @@ class Query(BodyReader[Q]):
         super().__init__(shape)
         self._missing = missing
 
-    def parse_query(self, req: Request) -> Q:
+    def parse_query(self, req: ApiRequest) -> Q:
         """Read a query string. Raises InvalidInput."""
         try:
             return super().parse_query(req)

@@ -11,13 +11,13 @@ from penstock.doors.bulk.snapshots import SnapshotHandlers
 if TYPE_CHECKING:
     from penstock.config import Config
     from penstock.doors.http.route import Route
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 
 class BulkEndpoints:
     """Puts them together: they share an office."""
 
-    def __init__(self, config: Config, engine: AnyEngine) -> None:
+    def __init__(self, config: Config, engine: EngineApi) -> None:
         self.office = BulkService(config, engine)
         self.snapshots = SnapshotHandlers(engine, self.office, config.bulk_snapshot_ms)
         self._journal = JournalHandlers(engine, self.office, config.bulk_journal_rows)

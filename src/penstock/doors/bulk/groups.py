@@ -18,7 +18,6 @@ from penstock.doors.bulk.stages import TAG, check_name
 from penstock.doors.bulk.wire import ARROW, ROWS_HEADER
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply, LeasesLostReply
-from penstock.doors.http.namespace import namespace_in
 from penstock.doors.http.route import File, Route
 from penstock.doors.jobs.base import check_queue_name
 from penstock.doors.wait_permission import Permission
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
     from penstock.core.bulk_records import Epoch
     from penstock.doors.http.request import Request
+    from penstock.engine.api import EngineApi
     from penstock.engine.bulk.consumer_groups import ConsumerGroups
-    from penstock.engine.sharding.engine import AnyEngine
 
 EpochNumber = Annotated[int, Meta(ge=1, le=limits.epoch_max)]
 Lease = Annotated[int, Meta(ge=1, le=limits.lease_ms_max)]
@@ -120,7 +119,7 @@ HEARTBEAT: Final = BodyReader(GroupHeartbeatBody)
 class GroupHandlers(BulkDoor):
     """One method per route."""
 
-    def __init__(self, engine: AnyEngine, groups: ConsumerGroups, office: BulkService) -> None:
+    def __init__(self, engine: EngineApi, groups: ConsumerGroups, office: BulkService) -> None:
         super().__init__(engine, office)
         self._groups = groups
 
@@ -173,7 +172,7 @@ class GroupHandlers(BulkDoor):
         return GroupHeartbeatReply(*await self._groups.heartbeat(namespace, group, body.lease_ms))
 
     async def standings(self, req: Request) -> list[GroupReply]:
-        namespace = None if req.header("x-namespace") == ANYWHERE else namespace_in(req.scope.headers)
+        namespace = None if req.header("x-namespace") == ANYWHERE else req.namespace()
         return [GroupReply(*each) for each in await self._groups.standings(namespace)]
 
     async def _while_allowed(self, req: Request, claiming: Coroutine[Any, Any, Epoch]) -> Epoch:
@@ -203,7 +202,7 @@ class GroupHandlers(BulkDoor):
     @staticmethod
     def _consumer(req: Request, group: str) -> str:
         """Return the namespace a request is about. Who consumes takes jobs and settles them."""
-        namespace = namespace_in(req.scope.headers)
+        namespace = req.namespace()
         check_name("group", group)
         req.allow(namespace, Right.TAKE)
         req.allow(namespace, Right.SETTLE)

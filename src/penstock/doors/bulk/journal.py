@@ -16,8 +16,7 @@ from penstock.doors.http.route import File, Route
 
 if TYPE_CHECKING:
     from penstock.doors.http.request import Request
-    from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi, ShardApi
     from penstock.store.contract import Store
 
 _QUERY: Final = BodyReader(wire.JournalQuery)
@@ -27,7 +26,7 @@ _AT: Final = BodyReader(wire.JournalAtQuery)
 class JournalHandlers(BulkDoor):
     """``GET /bulk`` and ``/bulk/journal``. ``rows_max``: how many events may be read at once."""
 
-    def __init__(self, engine: AnyEngine, office: BulkService, rows_max: int) -> None:
+    def __init__(self, engine: EngineApi, office: BulkService, rows_max: int) -> None:
         super().__init__(engine, office)
         self._rows_max = rows_max
 
@@ -77,7 +76,7 @@ class JournalHandlers(BulkDoor):
         found = await self.office.processes.run("journal_at", source=engine.store.source, at_ms=query.timestamp)
         return wire.JournalAtReply(following if found is None else found)
 
-    def _range(self, engine: Engine, query: wire.JournalQuery) -> tuple[int, int]:
+    def _range(self, engine: ShardApi, query: wire.JournalQuery) -> tuple[int, int]:
         seq, to, durable = query.from_, query.to, engine.journal_vouched
         if not 0 <= seq <= limits.journal_seq_max:
             raise InvalidInput("from must be the number of an event: 1 or more. See GET /bulk for what there is.")

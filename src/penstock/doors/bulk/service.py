@@ -12,7 +12,6 @@ from penstock.bulkwork.spool import Spool, shared_place
 from penstock.core import limits
 from penstock.core.errors import HistoryReplaced, InvalidInput, StorageFailed
 from penstock.core.history import History
-from penstock.doors.http.namespace import namespace_in
 from penstock.engine.bulk.staged_writes import PackedRows
 
 if TYPE_CHECKING:
@@ -20,15 +19,14 @@ if TYPE_CHECKING:
 
     from penstock.config import Config
     from penstock.doors.http.request import Request
-    from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi, ShardApi
     from penstock.store.contract import Store
 
 
 class BulkService:
     """The bulk processes of a server and its spool."""
 
-    def __init__(self, config: Config, engine: AnyEngine) -> None:
+    def __init__(self, config: Config, engine: EngineApi) -> None:
         self.clock = engine.clock
         self.processes = BulkProcesses(config.bulk_processes, engine.clock, config.bulk_memory_bytes)
         files = any(each.store.source.startswith("sqlite:") for each in engine.engines)
@@ -104,7 +102,7 @@ def check_history(shard: int, store: Store, expected: str) -> None:
 class BulkDoor:
     """The handlers are methods of the classes that build on this."""
 
-    def __init__(self, engine: AnyEngine, office: BulkService) -> None:
+    def __init__(self, engine: EngineApi, office: BulkService) -> None:
         self.engine = engine
         self.office = office
 
@@ -113,9 +111,9 @@ class BulkDoor:
         """Return the namespace a request is about; ``*`` is all of them. Who may ask for it was looked at before."""
         if req.header("x-namespace") == ANYWHERE:
             return ANYWHERE
-        return namespace_in(req.scope.headers)
+        return req.namespace()
 
-    def shard(self, number: int) -> Engine:
+    def shard(self, number: int) -> ShardApi:
         """Return a shard that can be read from. Raises InvalidInput, StorageFailed."""
         engines = self.engine.engines
         if not 0 <= number < len(engines):

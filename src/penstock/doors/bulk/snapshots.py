@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Alarm
     from penstock.doors.http.request import Request
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 log = structlog.get_logger("penstock.bulk")
 
@@ -54,7 +54,7 @@ class _Snapshot:
 class SnapshotHandlers(BulkDoor):
     """``/bulk/snapshots``. ``kept_ms``: how long a snapshot outlives its last use."""
 
-    def __init__(self, engine: AnyEngine, office: BulkService, kept_ms: int) -> None:
+    def __init__(self, engine: EngineApi, office: BulkService, kept_ms: int) -> None:
         super().__init__(engine, office)
         self._kept_ms = kept_ms
         self._kept: dict[str, _Snapshot] = {}

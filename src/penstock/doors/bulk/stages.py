@@ -14,15 +14,14 @@ from penstock.core.queue import QueueKey
 from penstock.doors.bulk.wire import ARROW
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply
-from penstock.doors.http.namespace import namespace_in
 from penstock.doors.http.route import Route
 from penstock.doors.jobs.base import check_queue_name
 
 if TYPE_CHECKING:
     from penstock.doors.bulk.service import BulkService
     from penstock.doors.http.request import Request
+    from penstock.engine.api import EngineApi
     from penstock.engine.bulk.staged_writes import StagedWrites
-    from penstock.engine.sharding.engine import AnyEngine
 
 TAG: Final = "Bulk"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:@=+~-]+\Z")
@@ -88,13 +87,13 @@ STAGE: Final = BodyReader(StageQuery)
 class StageHandlers:
     """One method per route."""
 
-    def __init__(self, engine: AnyEngine, stages: StagedWrites, office: BulkService) -> None:
+    def __init__(self, engine: EngineApi, stages: StagedWrites, office: BulkService) -> None:
         self._store = engine.store
         self._office = office
         self._stages = stages
 
     async def stage(self, req: Request, txn: str) -> StagedReply:
-        namespace = namespace_in(req.scope.headers)
+        namespace = req.namespace()
         check_name("txn", txn)
         constants = req.query()
         part = STAGE.parse_query(req).part
@@ -107,7 +106,7 @@ class StageHandlers:
         return StagedReply(stage.rows, stage.bytes)
 
     async def commit(self, req: Request) -> CommitReply:
-        namespace = namespace_in(req.scope.headers)
+        namespace = req.namespace()
         body = await COMMIT.read(req)
         for txn in body.txns:
             check_name("txns", txn)
@@ -115,11 +114,11 @@ class StageHandlers:
         return CommitReply(body.key, done.rows, "published" if done.published else "committed", done.duplicate, done.known)
 
     async def state(self, req: Request, key: str) -> CommitReply:
-        done = await self._stages.state(namespace_in(req.scope.headers), key)
+        done = await self._stages.state(req.namespace(), key)
         return CommitReply(key, done.rows, "published" if done.published else "committed", duplicate=False, known=done.known)
 
     async def abort(self, req: Request, txn: str) -> AbortReply:
-        return AbortReply(await self._stages.abort(namespace_in(req.scope.headers), txn))
+        return AbortReply(await self._stages.abort(req.namespace(), txn))
 
     def routes(self) -> list[Route]:
         """Return all routes of this part."""

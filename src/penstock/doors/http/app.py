@@ -6,8 +6,9 @@ HTTP/1.1, HTTP/2, streams and WebSockets; see docs/adr/0001.
 
 from __future__ import annotations
 
+import contextlib
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Never, Protocol, cast
 
 import msgspec
 import structlog
@@ -15,21 +16,23 @@ import structlog
 from penstock.access.authenticator import shown_in
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
+from penstock.core.addresses import network_of
+from penstock.core.clock import settle
 from penstock.core.errors import HeadRefused, PenstockError, RateLimited, RouteNotFound, TargetTooLong, TooMany, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
+from penstock.core.time_slices import in_slices
 from penstock.doors.http.errors import CODE_HEADER, body_of, headers_of, status_of
-from penstock.doors.http.request import Bodies, Request
+from penstock.doors.http.request import Bodies, Request, head_bytes
 from penstock.doors.http.route import JSON, PLAIN, File, Plain, Route, Stream
 from penstock.doors.http.router import Router
 from penstock.doors.http.unknown import WARNING_HEADER
-from penstock.doors.net.listener import network_of
+from penstock.doors.json_parts import is_long, lists_of, part_steps
 from penstock.doors.net.raw_sockets import ends_of
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from granian._granian import RSGIHTTPProtocol as HTTPProtocol
     from granian._granian import RSGIWebsocketProtocol
     from granian.rsgi import Scope
 
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.access.cross_origin import Origins
     from penstock.access.rate_limit import ClientAddress, SlidingWindow
     from penstock.core.clock import Clock
-    from penstock.doors.http.route import Handler
+    from penstock.doors.http.route import AnswerWriter, Handler, HttpProtocol
     from penstock.doors.net.raw_sockets import RawSockets
     from penstock.doors.net.unread_answers import UnreadAnswers
     from penstock.engine.fair_share import FairShare
@@ -124,6 +127,8 @@ class HttpApp:
         answers: UnreadAnswers | None = None,
     ) -> None:
         self._router = Router(routes)
+        replies = {each for route in routes for each in route.replies if lists_of(each)}
+        self._may_be_long = frozenset((Stream, File, *replies))  #: types of answers that are not always sent in one step
         self._probes = frozenset(route.path for route in routes if route.probe)
         self._gate = gate
         self._clock = clock
@@ -131,106 +136,155 @@ class HttpApp:
         self._address = address
         self._links = links
         self._websocket = websocket
-        self._plain_errors = plain_errors
-        self._stray = stray
+        #: Of requests that have none: whoever shows a good token is let in, and the handler decides.
+        self._no_route = Route("", "", stray, "", "", asks=True, plain_errors=plain_errors)
         self._error_body = error_body
         self._flows = flows if flows is not None else {}
         self._origins = origins
         asking, is_open = origins.allowed
         self._heads = (_heads(asking), _heads(is_open))  #: by whether the gate is open, which may change
         self._answers = answers
-        self._under_way: dict[Scope, Request | None] = {}  #: requests that are not over; None for WebSockets
+        self._watched = {} if answers is None else answers.http2  #: connections over HTTP/2 with unread answers
+        self._under_way: set[Request] = set()  #: requests that are not over
+        self._sockets: set[Scope] = set()  #: WebSockets that are not over
         self._share = share
-        self.bodies = Bodies(clock, self._network_of, share)
+        self.bodies = Bodies(clock, self._network_of, share, answers)
         self._encode = msgspec.json.Encoder().encode
 
-    async def __rsgi__(self, scope: Scope, proto: HTTPProtocol) -> None:
+    async def __rsgi__(self, scope: Scope, proto: HttpProtocol) -> None:
         """Answer one request."""
-        under_way = self._under_way
-        under_way[scope] = None
-        try:
-            if scope.proto == "http":
-                await self._answer(scope, proto)
-            else:
-                await self._serve_websocket(scope, cast("RSGIWebsocketProtocol", proto))
-        finally:
-            del under_way[scope]
-
-    async def _answer(self, scope: Scope, proto: HTTPProtocol) -> None:
-        self._under_way[scope] = request = Request(scope, proto, self.bodies, self._gate)
-        route: Route | None = None
-        heads = self._heads[self._gate.is_open]
-        try:
-            method = scope.method
-            self._origins.check(scope)
-            if method == "OPTIONS":
-                proto.response_empty(204, heads.preflight)
-                return
-            # Every request counts against the limit of its client before anything else is done for it. The route comes next,
-            # because it decides how a refusal is spelled; that takes no longer than reading the path once.
-            refused = None if self._window is None else self._pace(scope, self._window)
-            # A request for the head only is answered by the handler of GET; the server leaves the body out.
-            route, params = self._router.find("GET" if method == "HEAD" else method, scope.path)
-            if route is not None and route.meter is not None:
-                proto = route.meter.watch(proto)
-            if refused is not None or not self._gate.is_open:
-                await self._check(scope, route, request, refused)
-            if (place := self._turn_of(request, route, params)) is not None:
-                await place
-            answer = await self._handler_of(method, route)(request, **params)
-        except Exception as error:  # noqa: BLE001 - whatever went wrong, the client gets an answer
-            self._answer_error(proto, error, plain=self._plain_errors if route is None else route.plain_errors)
-            request.free()
-            await request.drain(self._clock)
+        if scope.proto != "http":
+            await self._serve_websocket(scope, cast("RSGIWebsocketProtocol", proto))
             return
-        finally:
-            if request.held or self._share.shared or request.has_turn:
+        request = Request(scope, proto, self.bodies, self._gate)
+        heads, route = self._heads[self._gate.is_open], self._no_route
+        writer: AnswerWriter = proto
+        self._under_way.add(request)
+        try:
+            try:
+                method = scope.method
+                self._origins.check(scope, request.headers)
+                if method == "OPTIONS":
+                    proto.response_empty(204, heads.preflight)
+                    return
+                # Every request counts against the limit of its client before anything else is done for it. The route comes
+                # next, because it decides how a refusal is spelled; that takes no longer than reading the path once.
+                refused = None if self._window is None else self._pace(scope, self._window)
+                # A request for the head only is answered by the handler of GET; the server leaves the body out.
+                found, params = self._router.find("GET" if method == "HEAD" else method, scope.path)
+                if found is not None:
+                    route = found
+                if route.meter is not None:
+                    writer = route.meter.watch(proto)
+                if refused is not None or not self._gate.is_open:
+                    await self._check(route, request, refused)
+                if (place := self._turn_of(request, route, params)) is not None:
+                    await place
+                handler = _head_refused if method == "HEAD" and route.right is Right.TAKE else route.handler
+                answer = await handler(request, **params)
+            except Exception as error:  # noqa: BLE001 - whatever went wrong, the client gets an answer
+                self._answer_error(writer, error, plain=route.plain_errors)
                 request.free()
-                self._share.leave()
-        if type(answer) is Stream or type(answer) is File:
-            await self._go_on(method, proto, answer)
-            return
-        if type(answer) is Plain:
-            headers, status, body = [("content-type", answer.content_type), *heads.origin], answer.status, answer.body
-        else:
-            headers = heads.json if not request.warning else _warned(heads, request.warning)
-            status, body = 200, self._encode(answer)
-        if self._flows and (flow := self._flows.get(ends_of(scope))) is not None:
-            flow.count_other(len(body))
-        if len(body) <= limits.answer_counted_bytes or await self._may_send(request, proto, route, len(body)):
-            proto.response_bytes(status, headers, body)
+                await request.drain(self._clock)
+                return
+            finally:
+                if request.held or self._share.shared or request.has_turn or self._watched:
+                    self._leave(request)
+            if type(answer) in self._may_be_long and await self._answer_in_parts(request, proto, writer, route, answer):
+                return
+            status, headers, body = self._render(request, heads, answer)
+            if (not self._watched and len(body) <= limits.answer_counted_bytes) or await self._may_send(
+                request, writer, route, len(body)
+            ):
+                writer.response_bytes(status, headers, body)
+        finally:
+            self._under_way.discard(request)
 
-    async def _may_send(self, request: Request, proto: HTTPProtocol, route: Route | None, size: int) -> bool:
+    def _leave(self, request: Request) -> None:
+        """Give back what a request held while it was worked on."""
+        if self._watched and self._answers is not None:
+            self._answers.count_request(ends_of(request.scope), head_bytes(request.scope))
+        if request.held or self._share.shared or request.has_turn:
+            request.free()
+            self._share.leave()
+
+    def _render(self, request: Request, heads: Heads, answer: object) -> tuple[int, Headers, bytes]:
+        """Return an answer that is given at once: its status, headers and body."""
+        if type(answer) is Plain:
+            status, headers, body = answer.status, [("content-type", answer.content_type), *heads.origin], answer.body
+        else:
+            status, headers = 200, heads.json if not request.warning else _warned(heads, request.warning)
+            body = self._encode(answer)
+        if self._flows and (flow := self._flows.get(ends_of(request.scope))) is not None:
+            flow.count_other(len(body))
+        return status, headers, body
+
+    async def _answer_in_parts(
+        self, request: Request, proto: HttpProtocol, writer: AnswerWriter, route: Route, answer: object
+    ) -> bool:
+        """Give an answer that goes on, or is too long for one step of the event loop; False if it is none of these."""
+        scope = request.scope
+        if type(answer) is Stream or type(answer) is File:
+            await self._go_on(scope.method, proto, answer)
+            return True
+        if scope.method == "HEAD" or not is_long(answer):
+            return False
+        parts = await in_slices(part_steps(answer))
+        size = sum(map(len, parts))
+        if self._flows and (flow := self._flows.get(ends_of(scope))) is not None:
+            flow.count_other(size)
+        if not await self._may_send(request, writer, route, size):
+            return True
+        heads = self._heads[self._gate.is_open]
+        headers = heads.json if not request.warning else _warned(heads, request.warning)
+        if route.meter is not None:
+            writer.response_bytes(200, headers, b"".join(parts))
+            return True
+        with contextlib.suppress(RuntimeError):  # the client is gone
+            transport = proto.response_stream(200, [*headers, ("content-length", str(size))])
+            for part in parts:
+                await transport.send_bytes(part)
+                await settle(1)
+        return True
+
+    async def _may_send(self, request: Request, writer: AnswerWriter, route: Route, size: int) -> bool:
         """Wait until a large answer may be sent. If that takes too long, answer with an error instead, and return False."""
         scope = request.scope
         if self._answers is None or scope.method == "HEAD":
             return True
+        if size <= limits.answer_counted_bytes:
+            self._answers.count_small(ends_of(scope), size)
+            return True
         try:
-            await self._answers.reserve(ends_of(scope), self._who(scope, request), size)
+            is_http2 = scope.http_version.startswith("2")
+            await self._answers.reserve(ends_of(scope), self._who(scope, request), size, is_http2=is_http2)
         except TooMany as error:
-            self._answer_error(proto, error, plain=self._plain_errors if route is None else route.plain_errors)
+            self._answer_error(writer, error, plain=route.plain_errors)
             return False
         return True
 
-    def _turn_of(self, request: Request, route: Route | None, params: dict[str, str]) -> asyncio.Future[None] | None:
+    def _turn_of(self, request: Request, route: Route, params: dict[str, str]) -> asyncio.Future[None] | None:
         """Return what a request has to wait for before it begins: its namespace may have begun enough for now."""
-        if route is None or not (route.namespaced or "ns" in params):
+        if "ns" in params:
+            tenant = params["ns"]
+        elif not route.namespaced:
             return None
-        tenant = params["ns"] if "ns" in params else request.header("x-namespace", DEFAULT_NAMESPACE)
+        elif "x-namespace" in request.headers:
+            tenant = request.header("x-namespace", DEFAULT_NAMESPACE)
+        else:
+            tenant = DEFAULT_NAMESPACE
         if not self._gate.is_open:  # some handlers check rights later; no request may wait in the line of others
             tenant = request.identity.tenant(tenant)
         request.tenant = tenant
-        place = self._share.begin(tenant)
-        if place is None and self._share.shared:
-            self._share.enter(tenant)
+        share = self._share
+        if tenant == share.only:
+            return None
+        place = share.begin(tenant)
+        if place is None and share.shared:
+            share.enter(tenant)
         return place
 
-    def _handler_of(self, method: str, route: Route | None) -> Handler:
-        if route is None:
-            return self._stray
-        return _head_refused if method == "HEAD" and route.right is Right.TAKE else route.handler
-
-    async def _go_on(self, method: str, proto: HTTPProtocol, answer: Stream | File) -> None:
+    async def _go_on(self, method: str, proto: HttpProtocol, answer: Stream | File) -> None:
         """Give an answer that goes on, or is sent by the server underneath."""
         headers = [
             ("content-type", answer.content_type),
@@ -254,10 +308,11 @@ class HttpApp:
             answer.done()
 
     async def _serve_websocket(self, scope: Scope, proto: RSGIWebsocketProtocol) -> None:
-        if self._websocket is None:
-            await self._refuse(scope, proto, RouteNotFound())
-            return
+        self._sockets.add(scope)
         try:
+            if self._websocket is None:
+                await self._refuse(scope, proto, RouteNotFound())
+                return
             self._origins.check_handshake(scope)
             self._check_handshake(scope)
             await self._websocket(scope, proto, self.client_of(scope))
@@ -265,6 +320,8 @@ class HttpApp:
             await self._refuse(scope, proto, error)
         except Exception:
             log.exception("a WebSocket failed unexpectedly")
+        finally:
+            self._sockets.discard(scope)
 
     async def _refuse(self, scope: Scope, proto: RSGIWebsocketProtocol, error: PenstockError) -> None:
         """Answer a handshake with an error. The server underneath can give the status; the rest is said before it does."""
@@ -288,23 +345,20 @@ class HttpApp:
         if len(scope.path) > limits.path_chars_max or len(scope.query_string) > limits.query_chars_max:
             raise TargetTooLong
 
-    async def _check(self, scope: Scope, route: Route | None, request: Request, refused: RateLimited | None) -> None:
+    async def _check(self, route: Route, request: Request, refused: RateLimited | None) -> None:
         if refused is not None:
             raise refused
-        if route is not None and route.probe:
+        if route.probe or (route.public and not (route.of_all and self._gate.keeps_apart)):
             return
-        if route is not None and route.public and not (route.of_all and self._gate.keeps_apart):
-            return
-        headers: Any = scope.headers
-        shown = shown_in(headers)
+        shown = shown_in(request.headers)
         try:
             request.identity = identity = await self._gate.identify(shown)
         except Unauthorized:
-            if route is not None and route.plain_errors:  # as mqueue says it
+            if route.plain_errors and route is not self._no_route:  # as mqueue says it
                 raise Unauthorized("Invalid token" if shown else "Missing token") from None
             raise
-        if route is not None and not route.asks:
-            identity.check(headers.get("x-namespace", DEFAULT_NAMESPACE) if route.namespaced else ANYWHERE, route.right)
+        if not route.asks:
+            identity.check(request.header("x-namespace", DEFAULT_NAMESPACE) if route.namespaced else ANYWHERE, route.right)
 
     def _pace(self, scope: Scope, window: SlidingWindow) -> RateLimited | None:
         """Count a request of a client; return what it is refused with if it is one too many. Probes do not count."""
@@ -323,15 +377,16 @@ class HttpApp:
 
         A holder is the namespace of an identity, so that several keys of one namespace are one holder, or else an address.
         """
-        return {ends_of(scope): self._holder(scope, request) for scope, request in self._under_way.items()}
+        used = {ends_of(scope): self._network_of(scope) for scope in self._sockets}
+        used |= {ends_of(request.scope): self._holder(request) for request in self._under_way}
+        return used
 
     def receiving(self) -> set[str]:
         """Return the ends of connections over which the body of a request is expected."""
         return {ends_of(scope) for scope in self.bodies.arriving.values()}
 
-    def _holder(self, scope: Scope, request: Request | None) -> str:
-        known = request is not None and request.identity.subject
-        return f"namespace {request.tenant}" if request is not None and known else self._network_of(scope)
+    def _holder(self, request: Request) -> str:
+        return f"namespace {request.tenant}" if request.identity.subject else self._network_of(request.scope)
 
     def _network_of(self, scope: Scope) -> str:
         """Return what all addresses of one client have in common: one with IPv6 has a whole network of them."""
@@ -341,12 +396,12 @@ class HttpApp:
         """Return the address of the client itself, whoever stands between."""
         return self._address.behind(scope)
 
-    def _answer_error(self, proto: HTTPProtocol, error: Exception, *, plain: bool) -> None:
+    def _answer_error(self, writer: AnswerWriter, error: Exception, *, plain: bool) -> None:
         if not isinstance(error, PenstockError):
             log.error("a request failed unexpectedly", exc_info=error)
             error = PenstockError("Internal server error")
         heads = self._heads[self._gate.is_open]
         if plain:
-            proto.response_bytes(status_of(error), [*heads.plain_error, *headers_of(error)], f"{error}\n".encode())
+            writer.response_bytes(status_of(error), [*heads.plain_error, *headers_of(error)], f"{error}\n".encode())
         else:
-            proto.response_bytes(status_of(error), [*heads.error, *headers_of(error)], self._error_body(error))
+            writer.response_bytes(status_of(error), [*heads.error, *headers_of(error)], self._error_body(error))

@@ -40,7 +40,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.AlreadyExists: 409,
     errors.HistoryReplaced: 409,
     errors.EpochOver: 409,
-    errors.LeasesLost: 409,
+    errors.EpochLeasesLost: 409,
     errors.ReceiptUnknown: 410,
     errors.JournalGone: 410,
     errors.BodyTooLarge: 413,
@@ -62,7 +62,7 @@ STATUS: Final[dict[type[errors.PenstockError], int]] = {
     errors.BulkMemory: 507,
     errors.OutcomeUnknown: 500,
     errors.PartlyDone: 500,
-    errors.LakeInvalid: 500,
+    errors.LakeUnusable: 500,
     errors.BulkUnavailable: 501,
     errors.LakeUnavailable: 501,
     errors.PenstockError: 500,
@@ -124,6 +124,6 @@ def body_of(error: errors.PenstockError) -> bytes:
     """Return the body an error is answered with."""
     if isinstance(error, errors.JournalGone):
         return msgspec.json.encode(JournalGoneReply(ok=False, error=str(error), journal_first=error.first))
-    if isinstance(error, errors.LeasesLost):
+    if isinstance(error, errors.EpochLeasesLost):
         return msgspec.json.encode(LeasesLostReply(ok=False, error=str(error), epoch=error.epoch, lost=error.lost))
     return msgspec.json.encode(ErrorReply(ok=False, error=str(error)))

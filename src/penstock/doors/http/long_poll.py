@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.job import Delivery
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest
+    from penstock.engine.api import EngineApi
     from penstock.engine.jobs.claim import Claim
-    from penstock.engine.sharding.engine import AnyEngine
 
 
 class PullWaits:
@@ -47,7 +47,7 @@ class PullWaits:
 
 
 async def claim_for(
-    req: Request, engine: AnyEngine, claim: Claim, waits: PullWaits | None = None, wait_id: str | None = None
+    req: ApiRequest, engine: EngineApi, claim: Claim, waits: PullWaits | None = None, wait_id: str | None = None
 ) -> Sequence[Delivery]:
     """Claim jobs. If the client hangs up while it waits, nothing is claimed, or it is given back.
 
@@ -55,7 +55,7 @@ async def claim_for(
     """
     if claim.wait_ms == 0:
         return await engine.run(claim)
-    wait = PendingClaim(engine, claim)
+    wait = PendingClaim(engine, claim).submit()
     namespace = claim.queue.namespace
     if waits is not None and wait_id is not None:
         waits.add(namespace, wait_id, wait)

@@ -18,10 +18,9 @@ NAME: Final = re.compile(r"[A-Za-z0-9_.:-]+\Z")
 
 def namespace_in(headers: RSGIHeaders) -> str:
     """Return the namespace that headers choose: the default one without X-Namespace."""
-    name: str | None = headers.get("x-namespace")
-    if name is None and "x-namespace" not in headers:  # it is there, but unreadable, if it is not ASCII
+    if "x-namespace" not in headers:
         return DEFAULT_NAMESPACE
-    return check_namespace(name)
+    return check_namespace(headers.get("x-namespace"))  # None, if it is not ASCII
 
 
 def check_namespace(name: str | None, told_by: str = "X-Namespace") -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from penstock import __version__
+from penstock.core.time_slices import in_slices
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.operations import error_responses, first_line, operation, parameters, shapes_in, shapes_out
 from penstock.doors.http.route import JSON, Plain, Route
@@ -16,6 +17,8 @@ from penstock.doors.http.schemas import Schemas, structs_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from penstock.core.time_slices import Steps
 
 _TOKEN: Final = {
     "type": "http",
@@ -38,6 +41,9 @@ class OpenApi:
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._routes = routes
+        self._making = asyncio.Lock()
+        self._document: bytes | None = None
+        self._page: bytes | None = None
 
     def routes(self) -> list[Route]:
         """Return the routes under which the description is found."""
@@ -49,47 +55,57 @@ class OpenApi:
 
     async def document(self, _req: object) -> Plain:
         """Answer with the document."""
-        return Plain(self._document, JSON)
+        if self._document is None:
+            await self._make()
+        return Plain(self._document or b"", JSON)
 
     async def page(self, _req: object) -> Plain:
         """Answer with the page."""
-        return Plain(self._page, "text/html; charset=utf-8")
+        if self._page is None:
+            await self._make()
+        return Plain(self._page or b"", "text/html; charset=utf-8")
 
-    @cached_property
-    def _schemas(self) -> Schemas:
+    async def _make(self) -> None:
+        """Make the document and the page once, in slices."""
+        async with self._making:
+            if self._page is None:
+                self._document, self._page = await in_slices(self._steps())
+
+    def _steps(self) -> Steps[tuple[bytes, bytes]]:
         requests = [shape for route in self._routes for shape in shapes_in(route)]
-        return Schemas(requests, [ErrorReply, *(shape for route in self._routes for shape in shapes_out(route))])
+        replies = [ErrorReply, *(shape for route in self._routes for shape in shapes_out(route))]
+        schemas = yield from Schemas.steps(requests, replies)
+        content = yield from self._content(schemas)
+        document = msgspec.json.encode(content)
+        yield
+        page = yield from self._shown(schemas)
+        return document, page
 
-    @cached_property
-    def content(self) -> dict[str, Any]:
-        """The document."""
+    def _content(self, schemas: Schemas) -> Steps[dict[str, Any]]:
         paths: dict[str, dict[str, Any]] = {}
         for route in self._routes:
-            paths.setdefault(route.path, {})[route.method.lower()] = operation(route, self._schemas)
+            paths.setdefault(route.path, {})[route.method.lower()] = operation(route, schemas)
+            yield
         return {
             "openapi": "3.1.0",
             "info": {"title": "Penstock", "version": __version__, "description": "One queue server with four front doors."},
             "paths": paths,
             "components": {
-                "schemas": self._schemas.components,
-                "responses": error_responses(self._schemas),
+                "schemas": schemas.components,
+                "responses": error_responses(schemas),
                 "securitySchemes": {"token": _TOKEN, "key": _KEY},
             },
             "security": [{}, {"token": []}, {"key": []}],
         }
 
-    @cached_property
-    def _document(self) -> bytes:
-        return msgspec.json.encode(self.content)
-
-    @cached_property
-    def _page(self) -> bytes:
+    def _shown(self, schemas: Schemas) -> Steps[bytes]:
         sections: dict[str, list[str]] = {}
         for route in self._routes:
             sections.setdefault(route.tag, []).append(
                 f"<details><summary><b class={route.method}>{route.method}</b> <code>{html.escape(route.path)}</code> "
-                f"{html.escape(route.summary)}</summary>{self._parameters(route)}{self._shapes(route)}</details>"
+                f"{html.escape(route.summary)}</summary>{self._parameters(route)}{_shapes(schemas, route)}</details>"
             )
+            yield
         body = "".join(f"<h2>{html.escape(tag)}</h2>{''.join(items)}" for tag, items in sections.items())
         return (
             f"<!doctype html><html lang=en><meta charset=utf-8><title>Penstock API</title><style>{_STYLE}</style>"
@@ -105,10 +121,11 @@ class OpenApi:
         ]
         return f"<ul>{''.join(lines)}</ul>"
 
-    def _shapes(self, route: Route) -> str:
-        parts = []
-        for struct in structs_in([*shapes_in(route), *shapes_out(route)], deep=False):
-            text = msgspec.json.format(msgspec.json.encode(self._schemas.definition(struct)), indent=2).decode()
-            about = html.escape(first_line(struct))
-            parts.append(f"<p><code>{struct.__name__}</code>: {about}</p><pre>{html.escape(text)}</pre>")
-        return "".join(parts)
+
+def _shapes(schemas: Schemas, route: Route) -> str:
+    parts = []
+    for struct in structs_in([*shapes_in(route), *shapes_out(route)], deep=False):
+        text = msgspec.json.format(msgspec.json.encode(schemas.definition(struct)), indent=2).decode()
+        about = html.escape(first_line(struct))
+        parts.append(f"<p><code>{struct.__name__}</code>: {about}</p><pre>{html.escape(text)}</pre>")
+    return "".join(parts)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl
 
 from penstock.core import limits
 from penstock.core.errors import BodyTooLarge, BodyTooSlow, InvalidInput, ShuttingDown, TargetTooLong, TooMany
 from penstock.core.job import DEFAULT_NAMESPACE
+from penstock.doors.http.namespace import namespace_in
+from penstock.doors.net.raw_sockets import ends_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
-    from granian._granian import RSGIHTTPProtocol as HTTPProtocol
     from granian.rsgi import Scope
 
     from penstock.access.authenticator import Authenticator
     from penstock.access.identity import Identity, Right
     from penstock.core.clock import Alarm, Clock
     from penstock.core.errors import PenstockError
+    from penstock.doors.http.route import HttpProtocol
+    from penstock.doors.net.unread_answers import UnreadAnswers
     from penstock.engine.fair_share import FairShare
 
 
@@ -33,15 +36,19 @@ class Bodies:
 
     Only what has arrived is counted: what a request announces may never come. One sender, which is an identity or, where there
     are none, an address (``client_of``), has a share of it, so that the others always have some left. ``share`` lets large
-    bodies go on, once they have arrived.
+    bodies go on, once they have arrived. ``answers`` counts what was received over connections with unread answers.
     """
 
-    def __init__(self, clock: Clock, client_of: Callable[[Scope], str], share: FairShare) -> None:
+    def __init__(
+        self, clock: Clock, client_of: Callable[[Scope], str], share: FairShare, answers: UnreadAnswers | None = None
+    ) -> None:
         self.clock = clock
         self.client_of = client_of
         self.share = share
         self._bytes = 0
         self._shares: dict[str, int] = {}
+        self._answers = answers
+        self.watched: Mapping[str, object] = {} if answers is None else answers.http2
         self.arriving: dict[int, Scope] = {}  #: requests whose bodies are being read
         self.stopping = False  #: what does not arrive now is refused, because the server stops
 
@@ -58,6 +65,11 @@ class Bodies:
         self._bytes += size
         self._shares[sender] = share
 
+    def count(self, scope: Scope, size: int) -> None:
+        """Count a part of a body that was received."""
+        if self.watched and self._answers is not None:
+            self._answers.count_request(ends_of(scope), size)
+
     def release(self, size: int, sender: str) -> None:
         """Give room back."""
         self._bytes -= size
@@ -66,6 +78,56 @@ class Bodies:
             self._shares[sender] = left
         else:
             del self._shares[sender]
+
+
+class ApiRequest(Protocol):
+    """A request as handlers see it that serve HTTP and commands: a ``Request``, or a command over TCP or a WebSocket."""
+
+    @property
+    def warns(self) -> bool:
+        """Whether the answer has room for a warning."""
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who asks; None: no token was shown."""
+
+    @property
+    def header(self) -> Callable[..., str | None]:
+        """Return a header: ``header(name, default)``, the name in lower case."""
+
+    def namespace(self) -> str:
+        """Return the namespace that the headers choose. Raises InvalidInput for one that cannot be a name."""
+
+    def query(self) -> dict[str, str]:
+        """Return the parameters of the query string."""
+
+    def allow(self, namespace: str, right: Right) -> None:
+        """Raise Forbidden unless who asks has a right in a namespace."""
+
+    def warn(self, text: str) -> None:
+        """Add a warning to the answer."""
+
+    async def body(self) -> bytes:
+        """Return the whole body."""
+
+    async def disconnected(self) -> None:
+        """Return when the client has disconnected."""
+
+
+def head_bytes(scope: Scope) -> int:
+    """Return how many bytes the head of a request had over HTTP/2, at most; no more than ``limits.answer_counted_bytes``.
+
+    Heads are packed: a client can send a long one again in a few bytes.
+    """
+    size = len(scope.path) + len(scope.query_string) + _FRAME_BYTES
+    for name, value in scope.headers.items():
+        size += len(name) + len(value) + _FIELD_BYTES
+    return min(size, limits.answer_counted_bytes)
+
+
+#: Of a frame, and of a field beyond its name and value.
+_FRAME_BYTES: Final = 32
+_FIELD_BYTES: Final = 4
 
 
 class Request:
@@ -79,6 +141,7 @@ class Request:
         "_sender",
         "has_turn",
         "header",
+        "headers",
         "held",
         "scope",
         "tenant",
@@ -87,7 +150,7 @@ class Request:
     )
     warns = True  #: the answer has room for a warning
 
-    def __init__(self, scope: Scope, proto: HTTPProtocol, bodies: Bodies, gate: Authenticator) -> None:
+    def __init__(self, scope: Scope, proto: HttpProtocol, bodies: Bodies, gate: Authenticator) -> None:
         self.scope = scope
         self._gate = gate
         self.warning = ""  #: what was ignored; the answer says so
@@ -97,7 +160,8 @@ class Request:
         self.has_turn = False  #: it is one of the large requests of its namespace in progress
         self._proto = proto
         self._bodies = bodies
-        self.header: Any = scope.headers.get  #: ``header(name, default)``, the name in lower case
+        self.headers: Any = scope.headers  #: kept, because each look at those of the scope copies them
+        self.header: Any = self.headers.get  #: ``header(name, default)``, the name in lower case
 
     async def body(self, most: int = limits.body_bytes_max) -> bytes:
         """Read the whole body. Raises BodyTooLarge before, or as soon as, it is over ``most`` bytes.
@@ -125,6 +189,8 @@ class Request:
             del arriving[me]
         if len(body) != size:
             raise self._bodies.incomplete
+        if self._bodies.watched:
+            self._bodies.count(self.scope, size)
         return body
 
     async def _large(self, size: int) -> bytes:
@@ -193,7 +259,7 @@ class Request:
     async def _chunks(self, most: int) -> bytes:
         """Read a body whose length was not announced."""
         is_second = self.scope.http_version.startswith("2")
-        if not is_second and "transfer-encoding" not in self.scope.headers:
+        if not is_second and "transfer-encoding" not in self.headers:
             return b""
         chunks: list[bytes] = []
         size = ends = 0
@@ -228,6 +294,8 @@ class Request:
         async for chunk in self._proto:
             if chunk:
                 empty = 0
+                if self._bodies.watched:
+                    self._bodies.count(self.scope, len(chunk))
                 yield bytes(chunk)
             elif (empty := empty + 1) > _EMPTY_MAX:  # of a lost connection, nothing comes again and again
                 break
@@ -266,6 +334,7 @@ class Request:
         with contextlib.suppress(RuntimeError, StopAsyncIteration):  # the connection is gone; all of it has been read
             while left > 0 and (chunk := await anext(chunks)):
                 left -= len(chunk)
+                self._bodies.count(self.scope, len(chunk))
 
     @staticmethod
     def _check_size(size: int, most: int) -> None:
@@ -277,6 +346,7 @@ class Request:
     def _hold(self, size: int) -> None:
         if not size:
             return
+        self._bodies.count(self.scope, size)
         if not self.held:
             self._sender = self.identity.subject or self._bodies.client_of(self.scope)
         self._bodies.hold(size, self._sender)
@@ -311,9 +381,17 @@ class Request:
     def identity(self, identity: Identity) -> None:
         self._identity = identity
 
+    def namespace(self) -> str:
+        """Return the namespace that the headers choose. Raises InvalidInput."""
+        return namespace_in(self.headers) if "x-namespace" in self.headers else DEFAULT_NAMESPACE
+
     def allow(self, namespace: str, right: Right) -> None:
         """Raise Forbidden unless who asks has a right in a namespace."""
         self.identity.check(namespace, right)
+
+    def warn(self, text: str) -> None:
+        """Add a warning to the answer."""
+        self.warning = text
 
     def query(self) -> dict[str, str]:
         """Return the parameters of the query string; of one that is given twice, the last.

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import structlog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from granian._granian import RSGIHTTPProtocol as HTTPProtocol
     from granian.rsgi import Scope
 
     from penstock.core.clock import Clock
     from penstock.doors.http.app import HttpApp
+    from penstock.doors.http.route import HttpProtocol, StreamTransport
 
 log = structlog.get_logger("penstock.requests")
 
@@ -29,7 +29,7 @@ class RequestLog:
         self._app = app
         self._clock = clock
 
-    async def __rsgi__(self, scope: Scope, proto: HTTPProtocol) -> None:
+    async def __rsgi__(self, scope: Scope, proto: HttpProtocol) -> None:
         """Answer one request."""
         begun = self._clock.stopwatch()
         of = {
@@ -39,7 +39,7 @@ class RequestLog:
         }
         if scope.proto == "http":
             answer = _Answer(proto, lambda status: log.debug("stream begins", **of, status=status))
-            proto = cast("HTTPProtocol", answer)
+            proto = answer
         else:
             answer = None
             log.debug("stream begins", **of)
@@ -54,22 +54,20 @@ class RequestLog:
 class _Answer:
     """What a request is read from and answered through. It keeps the status."""
 
-    def __init__(self, proto: HTTPProtocol, stream_begins: Callable[[int], None]) -> None:
-        self._proto: Any = proto
+    def __init__(self, proto: HttpProtocol, stream_begins: Callable[[int], None]) -> None:
+        self._proto = proto
         self._stream_begins = stream_begins
         self.status: int | None = None  #: None: it was not answered
 
     def __call__(self) -> Awaitable[bytes]:
-        body: Awaitable[bytes] = self._proto()
-        return body
+        return self._proto()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         chunks: AsyncIterator[bytes] = self._proto.__aiter__()
         return chunks
 
     def client_disconnect(self) -> Awaitable[None]:
-        gone: Awaitable[None] = self._proto.client_disconnect()
-        return gone
+        return self._proto.client_disconnect()
 
     def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         self.status = status
@@ -83,7 +81,7 @@ class _Answer:
         self.status = status
         self._proto.response_file(status, headers, file)
 
-    def response_stream(self, status: int, headers: list[tuple[str, str]]) -> Any:
+    def response_stream(self, status: int, headers: list[tuple[str, str]]) -> StreamTransport:
         self.status = status
         self._stream_begins(status)
         return self._proto.response_stream(status, headers)

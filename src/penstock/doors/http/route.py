@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     import msgspec
-    from granian._granian import RSGIHTTPProtocol as HTTPProtocol
 
     Handler = Callable[..., Awaitable[Any]]
 
@@ -20,6 +19,35 @@ class StreamTransport(Protocol):
 
     async def send_bytes(self, data: bytes) -> None:
         """Send some more."""
+
+
+class AnswerWriter(Protocol):
+    """What an answer that is complete is written to."""
+
+    def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        """Send an answer."""
+
+
+class HttpProtocol(AnswerWriter, Protocol):
+    """The HTTP server's side of one request: its body comes from here, and its answer goes here."""
+
+    def __call__(self) -> Awaitable[bytes]:
+        """Return the whole body."""
+
+    def __aiter__(self) -> Any:
+        """Return the body in pieces."""
+
+    def client_disconnect(self) -> Awaitable[None]:
+        """Return when the client has disconnected."""
+
+    def response_empty(self, status: int, headers: list[tuple[str, str]]) -> None:
+        """Send an answer without a body."""
+
+    def response_file(self, status: int, headers: list[tuple[str, str]], file: str) -> None:
+        """Send a file."""
+
+    def response_stream(self, status: int, headers: list[tuple[str, str]]) -> StreamTransport:
+        """Begin an answer that is sent in parts."""
 
 
 class Shaped(Protocol):
@@ -33,8 +61,8 @@ class Shaped(Protocol):
 class RequestObserver(Protocol):
     """Wants to know how the requests of a route are answered, and how soon."""
 
-    def watch(self, proto: HTTPProtocol) -> HTTPProtocol:
-        """Return what a request is answered through, from this moment on. It is answered at once, not by a stream."""
+    def watch(self, proto: AnswerWriter) -> AnswerWriter:
+        """Return what a request is answered through, from this moment on. Its answer is not a stream."""
 
 
 JSON: Final = "application/json"

@@ -8,7 +8,9 @@ import msgspec
 from msgspec import inspect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from penstock.core.time_slices import Steps
 
 _REF: Final = "#/components/schemas/{name}"
 #: A key of ``Meta(extra_json_schema=…)``: the type to send, where the server reads text and forgives what does not fit.
@@ -22,14 +24,25 @@ class Schemas:
     and that is so for one with a default too, unless its struct omits defaults.
     """
 
-    def __init__(self, requests: Iterable[Any], replies: Iterable[Any]) -> None:
-        requests, replies = list(requests), list(replies)
-        taken, sent = list(structs_in(requests)), list(structs_in(replies))
+    def __init__(self, of: dict[Any, dict[str, Any]], components: dict[str, Any]) -> None:
+        self._of = of
+        self.components = components
+
+    @classmethod
+    def steps(cls, requests: Sequence[Any], replies: Sequence[Any]) -> Steps[Schemas]:
+        """Return the schemas of an API, made in steps."""
+        taken: list[type[msgspec.Struct]] = []
+        sent: list[type[msgspec.Struct]] = []
+        for shapes, structs in ((requests, taken), (replies, sent)):
+            for struct in structs_in(shapes):
+                structs.append(struct)
+                yield
         shapes = list(dict.fromkeys([*requests, *replies, *taken, *sent]))
-        found, self.components = msgspec.json.schema_components(shapes, ref_template=_REF)
-        self._of = dict(zip(shapes, found, strict=True))
+        found, components = msgspec.json.schema_components(shapes, ref_template=_REF)
+        yield
+        schemas = cls(dict(zip(shapes, found, strict=True)), components)
         for struct in sent:
-            schema = self.definition(struct)
+            schema = schemas.definition(struct)
             required = _always_sent(struct)
             if struct in taken and required != schema["required"]:
                 raise ValueError(
@@ -38,7 +51,9 @@ class Schemas:
             schema["required"] = required
             for name in required:
                 schema["properties"][name].pop("default", None)
-        _spell(self.components)
+            yield
+        _spell(components)
+        return schemas
 
     def of(self, shape: Any) -> dict[str, Any]:
         """Return the schema of a shape: a struct by its name, a list by what is in it."""
@@ -86,9 +101,10 @@ def _may_be_missing(struct: type[msgspec.Struct], field: msgspec.structs.FieldIn
 def structs_in(shapes: Iterable[Any], *, deep: bool = True) -> Iterator[type[msgspec.Struct]]:
     """Return all structs that shapes are made of, each once; unless ``deep``, without those inside of other structs."""
     seen: set[type] = set()
-    kinds = [inspect.type_info(shape) for shape in shapes]
-    while kinds:
-        kind = kinds.pop()
+    left = list(shapes)
+    kinds: list[inspect.Type] = []
+    while left or kinds:
+        kind = kinds.pop() if kinds else inspect.type_info(left.pop())
         if isinstance(kind, inspect.StructType):
             if kind.cls in seen:
                 continue

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from penstock.core.time_slices import Steps
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest
 
 T = TypeVar("T")
 
@@ -48,20 +48,24 @@ class FieldCheck(Generic[T]):
                 item: type[msgspec.Struct] = each.item_type.cls
                 _strict[item.__mro__[1]] = msgspec.json.Decoder(item).decode
 
-    async def read(self, req: Request, body: bytes, otherwise: Callable[[bytes], Steps[T]]) -> T:
-        """Read a body; ``otherwise`` reads one that is large or not perfect. The answer then names unknown fields."""
-        if req.warns and len(body) <= limits.small_body_bytes:
-            try:
-                if not body.isascii():
-                    body.decode()
-                return self._decode(body)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                pass
-        read = await in_slices(otherwise(body))
+    def sound(self, body: bytes) -> T | None:
+        """Read a small body in one step; None if it is large or not perfect."""
+        if len(body) > limits.small_body_bytes:
+            return None
+        try:
+            if not body.isascii():
+                body.decode()
+            return self._decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+
+    async def read(self, req: ApiRequest, body: bytes, steps: Steps[T]) -> T:
+        """Read a body that is not ``sound``, in steps. The answer then names unknown fields."""
+        read = await in_slices(steps)
         if req.warns:
             found = await in_slices(self._find(body))
             if found:
-                req.warning = f"Ignored: {'; '.join(found)}"
+                req.warn(f"Ignored: {'; '.join(found)}")
         return read
 
     def _find(self, body: bytes) -> Steps[list[str]]:

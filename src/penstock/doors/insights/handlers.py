@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from penstock.doors.bulk.service import BulkService
     from penstock.doors.http.request import Request
+    from penstock.engine.api import EngineApi
     from penstock.engine.bulk.consumer_groups import ConsumerGroups
-    from penstock.engine.sharding.engine import AnyEngine
 
 _UNITS: Final = {"m": limits.MINUTE_MS, "h": limits.HOUR_MS, "d": limits.DAY_MS}
 _WINDOW: Final = BodyReader(wire.WindowQuery)
@@ -47,7 +47,7 @@ class _Overview(msgspec.Struct):
 class InsightHandlers(BulkDoor):
     """One method per route. ``lake``: where it is; empty: there is none."""
 
-    def __init__(self, engine: AnyEngine, office: BulkService, groups: ConsumerGroups, lake: str) -> None:
+    def __init__(self, engine: EngineApi, office: BulkService, groups: ConsumerGroups, lake: str) -> None:
         super().__init__(engine, office)
         self._groups = groups
         self._lake = lake

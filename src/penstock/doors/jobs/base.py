@@ -20,11 +20,11 @@ from penstock.core.errors import (
 )
 from penstock.core.queue import QueueKey
 from penstock.doors.http.errors import Refused
-from penstock.doors.http.namespace import NAME, check_namespace, namespace_in
+from penstock.doors.http.namespace import NAME
 from penstock.doors.jobs.mapping import job_ref, token_value
-from penstock.doors.jobs.wire import ItemError
+from penstock.doors.jobs.wire.replies import ItemError
 from penstock.doors.wait_permission import Permission
-from penstock.engine.jobs.settle import LeaseRef
+from penstock.engine.jobs.settle import LEASE_GONE, LeaseRef
 from penstock.engine.jobs.update import MoveJob
 
 if TYPE_CHECKING:
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from penstock.core.job import Job, Payload
     from penstock.core.lifecycle import Arrow
     from penstock.core.queue import Queue
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest
     from penstock.doors.http.route import Route
+    from penstock.engine.api import EngineApi
     from penstock.engine.jobs.settle import Settlement
-    from penstock.engine.sharding.engine import AnyEngine
     from penstock.store.contract import Page
 
 T = TypeVar("T")
 
 #: What the contract has words for. Anything else is about the server: trying again may help, or the outcome is unknown.
-_OF_THE_JOB = (JobNotFound, JobQuarantined, StaleLease, WrongState, InvalidInput)
+_OF_THE_JOB = (*LEASE_GONE, JobQuarantined, InvalidInput)
 
 
 class JobsDoor:
     """The handlers are methods of the classes that build on this, one class per part of the contract."""
 
-    def __init__(self, engine: AnyEngine) -> None:
+    def __init__(self, engine: EngineApi) -> None:
         self.engine = engine
         self.store = engine.store
 
@@ -63,23 +63,22 @@ class JobsDoor:
 
     # Who is meant.
 
-    def namespace(self, req: Request) -> str:
+    def namespace(self, req: ApiRequest) -> str:
         """Return the namespace a request is about: the header X-Namespace, or the default one."""
-        name: str | None = req.header("x-namespace")
-        return namespace_in(req.scope.headers) if name is None else check_namespace(name)
+        return req.namespace()
 
-    def queue_key(self, req: Request, name: str) -> QueueKey:
+    def queue_key(self, req: ApiRequest, name: str) -> QueueKey:
         """Return the queue a request is about. A queue that exists has a valid name."""
-        key = QueueKey(self.namespace(req), name)
+        key = QueueKey(req.namespace(), name)
         if self.store.queue_find(key) is None:
             check_queue_name(name)
         return key
 
-    def queue(self, req: Request, name: str) -> Queue | None:
+    def queue(self, req: ApiRequest, name: str) -> Queue | None:
         """Return the queue a request is about, if it exists."""
         return self.store.queue_find(self.queue_key(req, name))
 
-    async def job(self, req: Request, text: str) -> tuple[Job, Payload]:
+    async def job(self, req: ApiRequest, text: str) -> tuple[Job, Payload]:
         """Return the job a request is about. Raises JobNotFound."""
         found = await self.store.job_get(self.namespace(req), job_ref(text))
         if found is None:
@@ -105,7 +104,7 @@ class JobsDoor:
     # What is done to it.
 
     async def move(
-        self, req: Request, text: str, arrow: Arrow, refusal: str, value: int = 0, *, token: str | None = None
+        self, req: ApiRequest, text: str, arrow: Arrow, refusal: str, value: int = 0, *, token: str | None = None
     ) -> None:
         """Take a job along an arrow; refused in the contract's words."""
         command = MoveJob(self.namespace(req), job_ref(text), arrow, value, token_value(token))
@@ -132,7 +131,7 @@ class JobsDoor:
             raise Refused(errors[0].error)
         return len(outcomes) - len(errors), errors
 
-    async def unless_gone(self, req: Request, waiting: Coroutine[Any, Any, T]) -> T | None:
+    async def unless_gone(self, req: ApiRequest, waiting: Coroutine[Any, Any, T]) -> T | None:
         """Wait for something, unless the client hangs up: then nobody is told, and nothing goes on waiting.
 
         Raises Unauthorized if the client's key or token ends meanwhile.
@@ -164,7 +163,7 @@ def holds(texts: Sequence[str], tokens: Sequence[str | None] | None) -> list[Lea
 
 
 #: Why a job cannot be settled that the contract has words for.
-ABOUT_THE_JOB = (JobNotFound, WrongState, StaleLease, JobQuarantined)
+ABOUT_THE_JOB = (*LEASE_GONE, JobQuarantined)
 
 
 def _raise_ours(outcome: PenstockError | None) -> None:

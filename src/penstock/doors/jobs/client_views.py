@@ -9,8 +9,8 @@ from msgspec import Raw
 from penstock.core import limits
 from penstock.core.job import DeathReason, JobFlag, details_of
 from penstock.core.lifecycle import State
-from penstock.doors.jobs import client_wire as c
 from penstock.doors.jobs.mapping import STATE_NAMES, fill_view
+from penstock.doors.jobs.wire import client as c
 
 if TYPE_CHECKING:
     from typing import TypeVar

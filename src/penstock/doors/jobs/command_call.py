@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -21,10 +21,9 @@ from penstock.doors.permissions import command_right
 if TYPE_CHECKING:
     from penstock.access.identity import Identity
     from penstock.doors.http.body import BodyReader
-    from penstock.doors.http.request import Request
     from penstock.doors.http.route import Handler
     from penstock.doors.jobs.session import JobsSession
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
@@ -89,14 +88,16 @@ class CommandCall:
         self.session = session
         self.message = message
 
-    @property
-    def request(self) -> Request:
-        """Return this call as what handlers take: it answers everything they ask of a request."""
-        return cast("Request", self)
-
     def header(self, name: str, default: str | None = None) -> str | None:
         """Return what a request would have as a header: the namespace, and nothing else."""
         return self.session.namespace if name == "x-namespace" else default
+
+    def namespace(self) -> str:
+        """Return the namespace of the session."""
+        return self.session.namespace
+
+    def warn(self, text: str) -> None:
+        """Do nothing: a reply has no headers."""
 
     async def body(self) -> bytes:
         """Return the fields as JSON."""
@@ -168,7 +169,7 @@ class CommandEntry(NamedTuple):
 class CommandTable:
     """All commands by name. Adding one is adding an entry to a group."""
 
-    def __init__(self, engine: AnyEngine, *groups: Mapping[str, CommandEntry]) -> None:
+    def __init__(self, engine: EngineApi, *groups: Mapping[str, CommandEntry]) -> None:
         self.engine = engine
         self._entries: dict[str, CommandEntry] = {}
         for group in groups:

@@ -21,7 +21,6 @@ from penstock.doors.jobs import crons as c
 from penstock.doors.jobs import job_handlers as j
 from penstock.doors.jobs import queues as q
 from penstock.doors.jobs import webhooks as h
-from penstock.doors.jobs import wire
 from penstock.doors.jobs import workers as w
 from penstock.doors.jobs.base import hold, in_other_words
 from penstock.doors.jobs.command_call import CommandEntry
@@ -29,6 +28,7 @@ from penstock.doors.jobs.group_options import ask_for_groups
 from penstock.doors.jobs.job_handlers import CHILDREN, TOKEN
 from penstock.doors.jobs.jsonable import Unfit
 from penstock.doors.jobs.mapping import STATE_NAMES, job_ref
+from penstock.doors.jobs.wire import fields, replies, requests
 from penstock.engine.jobs.dependencies import Adopt, CancelChildren, DropDependency
 from penstock.engine.jobs.park import Park
 from penstock.engine.jobs.settle import Release
@@ -53,41 +53,41 @@ ID: Final = {"id": "id"}
 PROTOCOL_VERSION: Final = 3
 
 
-class PullFields(wire.PullQuery):
+class PullFields(requests.PullQuery):
     """How to pull one job. ``detach``: it stays leased when the connection ends. ``group``: limits for all groups."""
 
     detach: bool = False
-    group: wire.GroupOptions | None = None
+    group: requests.GroupOptions | None = None
 
 
-class PullBatchFields(wire.PullBatchBody):
+class PullBatchFields(requests.PullBatchBody):
     """How to pull several jobs. ``detach``: they stay leased when the connection ends. ``group``: limits for all groups."""
 
     detach: bool = False
-    group: wire.GroupOptions | None = None
+    group: requests.GroupOptions | None = None
 
 
-class LogsFields(wire.RequestModel):
+class LogsFields(requests.RequestModel):
     """Which lines of a log, counted from 0, both included. Negative numbers count from the end: -1 is the last line."""
 
     start: Annotated[int, Meta(ge=-limits.offset_max, le=limits.offset_max)] = 0
     end: Annotated[int, Meta(ge=-limits.offset_max, le=limits.offset_max)] = -1
 
 
-class ClearLogsFields(wire.RequestModel):
+class ClearLogsFields(requests.RequestModel):
     """How many of the last lines stay."""
 
-    keep_logs: wire.Lines = 0
+    keep_logs: fields.Lines = 0
 
 
-class AuthFields(wire.RequestModel):
+class AuthFields(requests.RequestModel):
     """A token. ``namespace``: whose queues and jobs this connection is about from now on."""
 
     token: str
     namespace: str | None = None
 
 
-class HelloReply(wire.Reply, kw_only=True):
+class HelloReply(replies.Reply, kw_only=True):
     """What the server speaks."""
 
     protocol_version: int = PROTOCOL_VERSION
@@ -96,7 +96,7 @@ class HelloReply(wire.Reply, kw_only=True):
     version: str = __version__
 
 
-class DataReply(wire.Reply, kw_only=True):
+class DataReply(replies.Reply, kw_only=True):
     """Something wrapped in ``data``, as the protocol has it for some commands."""
 
     data: dict[str, Any]
@@ -120,54 +120,54 @@ AUTH = BodyReader(AuthFields)
 def job_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
     """Return the commands about jobs."""
 
-    async def move_to_wait(call: CommandCall, id: str) -> wire.Ok:
+    async def move_to_wait(call: CommandCall, id: str) -> replies.Ok:
         """Make a job ready from wherever it is, as long as it has not completed."""
-        job, _ = await jobs.job(call.request, id)
+        job, _ = await jobs.job(call, id)
         if job.state == State.ACTIVE:
             token = j.TOKEN.parse(await call.body()).token
             await jobs.settle(Release(call.session.namespace, (hold(id, token),)), id, j.NOT_ACTIVE)
         elif job.state != State.WAITING:
             refusal = f"Cannot move job from state '{STATE_NAMES[job.state]}' to waiting"
-            await jobs.move(call.request, id, Arrow.REVIVE if job.state == State.DEAD else Arrow.PROMOTE, refusal)
-        return wire.Ok()
+            await jobs.move(call, id, Arrow.REVIVE if job.state == State.DEAD else Arrow.PROMOTE, refusal)
+        return replies.Ok()
 
-    async def move_to_delayed(call: CommandCall, id: str) -> wire.Ok:
+    async def move_to_delayed(call: CommandCall, id: str) -> replies.Ok:
         """Put a job off: one that is active, or one that waits already, as bunqueue's clients ask for."""
         try:
-            return await jobs.move_to_delayed(call.request, id)
+            return await jobs.move_to_delayed(call, id)
         except Refused:
             with contextlib.suppress(Refused):
-                return await jobs.change_delay(call.request, id)
+                return await jobs.change_delay(call, id)
             raise
 
-    async def get_logs(call: CommandCall, id: str) -> wire.LogsReply:
+    async def get_logs(call: CommandCall, id: str) -> replies.LogsReply:
         which = LOGS.parse(await call.body())
-        reply = await jobs.get_logs(call.request, id)
+        reply = await jobs.get_logs(call, id)
         reply.data.logs = reply.data.logs[which.start : which.end + 1 or None]
         return reply
 
-    async def clear_logs(call: CommandCall, id: str) -> wire.Ok:
+    async def clear_logs(call: CommandCall, id: str) -> replies.Ok:
         which = CLEAR_LOGS.parse(await call.body())
         await jobs.engine.run(ClearLog(call.session.namespace, job_ref(id), which.keep_logs))
-        return wire.Ok()
+        return replies.Ok()
 
-    async def pull(call: CommandCall, queue: str) -> wire.PulledReply | wire.NothingReply:
+    async def pull(call: CommandCall, queue: str) -> replies.PulledReply | replies.NothingReply:
         _check_detach(call)
         await ask_for_groups(jobs, call, queue, PULL)
-        return await jobs.pull(call.request, queue)
+        return await jobs.pull(call, queue)
 
-    async def pull_batch(call: CommandCall, queue: str) -> wire.PulledBatchReply:
+    async def pull_batch(call: CommandCall, queue: str) -> replies.PulledBatchReply:
         _check_detach(call)
         await ask_for_groups(jobs, call, queue, PULL_BATCH)
-        return await jobs.pull_batch(call.request, queue)
+        return await jobs.pull_batch(call, queue)
 
-    async def ack_batch(call: CommandCall) -> wire.BatchReply:
+    async def ack_batch(call: CommandCall) -> replies.BatchReply:
         """Acknowledge several jobs, without those whose results have no JSON."""
         results: Any = call.message.get("results")
         unfit = {at: each.reason for at, each in enumerate(results) if type(each) is Unfit} if type(results) is list else {}
         for at in unfit:
             results[at] = None
-        return await jobs.ack_each(call.request, unfit)
+        return await jobs.ack_each(call, unfit)
 
     return {
         # Producers.
@@ -244,16 +244,16 @@ def ops_commands(ops: OpsHandlers) -> dict[str, CommandEntry]:
     """Return the commands for operators."""
 
     async def prometheus(call: CommandCall) -> DataReply:
-        page = await ops.prometheus(call.request)
+        page = await ops.prometheus(call)
         return DataReply(data={"metrics": page.body.decode()})
 
     async def storage(call: CommandCall) -> DataReply:
-        status: dict[str, Any] = msgspec.to_builtins(await ops.storage(call.request))
+        status: dict[str, Any] = msgspec.to_builtins(await ops.storage(call))
         del status["ok"]
         return DataReply(data={"error": None, "since": None} | status)
 
     async def stats(call: CommandCall) -> dict[str, Any]:
-        reply: dict[str, Any] = msgspec.to_builtins(await ops.stats(call.request))
+        reply: dict[str, Any] = msgspec.to_builtins(await ops.stats(call))
         reply["stats"] |= msgspec.to_builtins(ops.more_stats())
         return reply
 
@@ -269,10 +269,10 @@ def ops_commands(ops: OpsHandlers) -> dict[str, CommandEntry]:
 def session_commands() -> dict[str, CommandEntry]:
     """Return the commands about the session itself."""
 
-    async def auth(call: CommandCall) -> wire.Ok:
+    async def auth(call: CommandCall) -> replies.Ok:
         shown = AUTH.parse(await call.body())
         await call.session.show_token(shown.token, None if shown.namespace is None else check_namespace(shown.namespace))
-        return wire.Ok()
+        return replies.Ok()
 
     async def hello(_call: CommandCall) -> HelloReply:
         return HelloReply(capabilities=["pipelining", "separate-job-name"])
@@ -296,31 +296,31 @@ def cron_commands(crons: CronHandlers) -> dict[str, CommandEntry]:
 NOT_FOUND: Final = "Job not found"
 
 
-class ValuesData(wire.Out):
+class ValuesData(replies.Out):
     """What children answered, or why they failed, by their ids."""
 
     values: dict[str, Raw]
 
 
-class ValuesReply(wire.Reply, kw_only=True):
+class ValuesReply(replies.Reply, kw_only=True):
     """The same, in its envelope."""
 
     data: ValuesData
 
 
-class DependencyRemovedReply(wire.Reply, kw_only=True):
+class DependencyRemovedReply(replies.Reply, kw_only=True):
     """Whether there was something to remove."""
 
     removed: bool
 
 
-class MovedData(wire.Out):
+class MovedData(replies.Out):
     """The job was parked."""
 
     moved: bool = True
 
 
-class MovedReply(wire.Reply, kw_only=True):
+class MovedReply(replies.Reply, kw_only=True):
     """The same, in its envelope."""
 
     data: MovedData
@@ -330,29 +330,29 @@ def flow_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
     """Return the commands about jobs that wait for other jobs."""
 
     async def answered(call: CommandCall, id: str) -> ValuesReply:
-        job, _ = await jobs.job(call.request, id)
-        return ValuesReply(data=ValuesData(await jobs.child_values(call.request, job, Need.DONE)))
+        job, _ = await jobs.job(call, id)
+        return ValuesReply(data=ValuesData(await jobs.child_values(call, job, Need.DONE)))
 
-    async def failed(call: CommandCall, id: str) -> wire.ChildrenReply:
-        job, _ = await jobs.job(call.request, id)
-        return wire.ChildrenReply(values=await jobs.child_values(call.request, job, Need.FAILED, Need.CONTINUED))
+    async def failed(call: CommandCall, id: str) -> replies.ChildrenReply:
+        job, _ = await jobs.job(call, id)
+        return replies.ChildrenReply(values=await jobs.child_values(call, job, Need.FAILED, Need.CONTINUED))
 
-    async def ignored(call: CommandCall, id: str) -> wire.ChildrenReply:
-        job, _ = await jobs.job(call.request, id)
-        return wire.ChildrenReply(values=await jobs.child_values(call.request, job, Need.IGNORED))
+    async def ignored(call: CommandCall, id: str) -> replies.ChildrenReply:
+        job, _ = await jobs.job(call, id)
+        return replies.ChildrenReply(values=await jobs.child_values(call, job, Need.IGNORED))
 
-    async def adopt(call: CommandCall, child: str, parent: str) -> wire.Ok:
+    async def adopt(call: CommandCall, child: str, parent: str) -> replies.Ok:
         command = Adopt(call.session.namespace, job_ref(child), job_ref(parent))
         await in_other_words(jobs.engine.run(command), NOT_FOUND)
-        return wire.Ok()
+        return replies.Ok()
 
     async def unneed(call: CommandCall, id: str) -> DependencyRemovedReply:
         command = DropDependency(call.session.namespace, job_ref(id))
         return DependencyRemovedReply(removed=await in_other_words(jobs.engine.run(command), NOT_FOUND))
 
-    async def cancel_children(call: CommandCall, id: str) -> wire.CountReply:
+    async def cancel_children(call: CommandCall, id: str) -> replies.CountReply:
         command = CancelChildren(call.session.namespace, job_ref(id))
-        return wire.CountReply(count=await in_other_words(jobs.engine.run(command), NOT_FOUND))
+        return replies.CountReply(count=await in_other_words(jobs.engine.run(command), NOT_FOUND))
 
     async def park(call: CommandCall, id: str) -> MovedReply:
         token = TOKEN.parse(await call.body()).token
@@ -384,7 +384,7 @@ def worker_commands(workers: WorkerHandlers) -> dict[str, CommandEntry]:
     """Return the commands about workers. A worker goes when the connection that registered it does."""
 
     async def register(call: CommandCall) -> Any:
-        reply = await workers.register(call.request)
+        reply = await workers.register(call)
         worker = workers.workers.find(call.session.namespace, reply.data.worker_id)
         if worker is not None:
             call.session.at_end[worker.id] = partial(workers.workers.withdraw, worker)
@@ -392,7 +392,7 @@ def worker_commands(workers: WorkerHandlers) -> dict[str, CommandEntry]:
 
     async def unregister(call: CommandCall, id: str) -> Any:
         call.session.at_end.pop(id, None)
-        return await workers.unregister(call.request, id)
+        return await workers.unregister(call, id)
 
     async def heartbeat(call: CommandCall, id: str) -> Any:
         w.heartbeat(workers.workers, call.session.namespace, id, w.HEARTBEAT.parse(await call.body()))

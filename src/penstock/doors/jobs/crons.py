@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.core.cron import CronJobOptions, CronKey, CronPlan
+from penstock.core.cron import CronJobTemplate, CronKey, CronPlan
 from penstock.core.errors import CronNotFound, InvalidInput
 from penstock.core.job import JobFlag
 from penstock.core.schedule import parse
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.route import Route
-from penstock.doors.jobs import wire
 from penstock.doors.jobs.base import JobsDoor, check_queue_name
-from penstock.doors.jobs.mapping import base_delay, cron_rules, dedup_of, take_payload
+from penstock.doors.jobs.mapping import base_delay, dedup_of, rules_of, take_payload
+from penstock.doors.jobs.wire import replies, requests
 from penstock.engine.queues.crons import RemoveCron, SaveCron
 
 if TYPE_CHECKING:
-    from penstock.core.cron import Cron
-    from penstock.doors.http.request import Request
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.core.cron import CronRecord
+    from penstock.doors.http.request import ApiRequest
+    from penstock.engine.api import EngineApi
 
-CRON = BodyReader(wire.CronBody)
+CRON = BodyReader(requests.CronBody)
 
 
-def save_command(namespace: str, body: wire.CronBody) -> SaveCron:
+def save_command(namespace: str, body: requests.CronBody) -> SaveCron:
     """Turn a body into what the engine saves. Raises InvalidInput in the contract's words."""
     check_queue_name(body.queue)
     data = take_payload(body.data)
@@ -43,7 +43,7 @@ def save_command(namespace: str, body: wire.CronBody) -> SaveCron:
         body.skip_missed_on_restart,
         body.skip_if_no_worker,
         None if body.dedup is None else dedup_of(body.dedup),
-        _job_options(body.job_options or wire.CronJobBody(), body.job_name),
+        _job_options(body.job_options or requests.CronJobBody(), body.job_name),
     )
     size_limit = None if body.job_options is None else body.job_options.size_limit
     if size_limit is not None and len(data) > size_limit:
@@ -51,14 +51,14 @@ def save_command(namespace: str, body: wire.CronBody) -> SaveCron:
     return SaveCron(CronKey(namespace, body.name), plan, data, immediately=body.immediately)
 
 
-def _job_options(body: wire.CronJobBody, name: str | None) -> CronJobOptions:
-    return CronJobOptions(
+def _job_options(body: requests.CronJobBody, name: str | None) -> CronJobTemplate:
+    return CronJobTemplate(
         body.max_attempts or 3,
         base_delay(body.backoff),
         body.timeout or None,
         body.delay,
         _flags(body),
-        cron_rules(body),
+        rules_of(body),
         body.ttl or None,
         body.group_id,
         tuple(body.tags or ()),
@@ -66,7 +66,7 @@ def _job_options(body: wire.CronJobBody, name: str | None) -> CronJobOptions:
     )
 
 
-def _flags(body: wire.CronJobBody) -> int:
+def _flags(body: requests.CronJobBody) -> int:
     chosen = (
         (body.remove_on_complete, JobFlag.REMOVE_ON_COMPLETE),
         (body.remove_on_fail, JobFlag.REMOVE_ON_FAIL),
@@ -76,7 +76,7 @@ def _flags(body: wire.CronJobBody) -> int:
     return sum(flag for wanted, flag in chosen if wanted)
 
 
-async def find_cron(engine: AnyEngine, key: CronKey) -> Cron:
+async def find_cron(engine: EngineApi, key: CronKey) -> CronRecord:
     """Return a cron. Raises CronNotFound."""
     found = await engine.store.cron_get(key)
     if found is None:
@@ -84,60 +84,47 @@ async def find_cron(engine: AnyEngine, key: CronKey) -> Cron:
     return found
 
 
-def cron_view(cron: Cron) -> wire.CronView:
+def _schedule_fields(cron: CronRecord) -> tuple[str, str, str | None, int | None, int, str, str | msgspec.UnsetType]:
+    """Return the first fields of both views of a cron, in order."""
+    schedule = cron.plan.schedule
+    name = cron.plan.job.name or msgspec.UNSET
+    return cron.key.name, cron.plan.queue, schedule.expression, schedule.every_ms, cron.next_run, schedule.timezone, name
+
+
+def cron_view(cron: CronRecord) -> replies.CronView:
     """Show when a cron runs."""
-    schedule = cron.plan.schedule
-    return wire.CronView(
-        cron.key.name,
-        cron.plan.queue,
-        schedule.expression,
-        schedule.every_ms,
-        cron.next_run,
-        schedule.timezone,
-        cron.plan.job.name or msgspec.UNSET,
-    )
+    return replies.CronView(*_schedule_fields(cron))
 
 
-def counted_cron_view(cron: Cron) -> wire.CountedCronView:
+def counted_cron_view(cron: CronRecord) -> replies.CountedCronView:
     """Show a cron."""
-    schedule = cron.plan.schedule
-    return wire.CountedCronView(
-        cron.key.name,
-        cron.plan.queue,
-        schedule.expression,
-        schedule.every_ms,
-        cron.next_run,
-        schedule.timezone,
-        cron.plan.job.name or msgspec.UNSET,
-        executions=cron.executions,
-        max_limit=cron.plan.max_limit,
-    )
+    return replies.CountedCronView(*_schedule_fields(cron), executions=cron.executions, max_limit=cron.plan.max_limit)
 
 
 class CronHandlers(JobsDoor):
     """One method per route."""
 
-    async def list_crons(self, req: Request) -> wire.CronsReply:
+    async def list_crons(self, req: ApiRequest) -> replies.CronsReply:
         crons = [counted_cron_view(cron) for cron in await self.store.cron_list(self.namespace(req))]
-        return wire.CronsReply(crons=crons, partial=self.partial())
+        return replies.CronsReply(crons=crons, partial=self.partial())
 
-    async def save(self, req: Request) -> wire.SavedCronReply:
+    async def save(self, req: ApiRequest) -> replies.SavedCronReply:
         command = save_command(self.namespace(req), await CRON.read(req))
-        return wire.SavedCronReply(cron=cron_view(await self.engine.run(command)))
+        return replies.SavedCronReply(cron=cron_view(await self.engine.run(command)))
 
-    async def get(self, req: Request, id: str) -> wire.CronReply:
-        return wire.CronReply(cron=counted_cron_view(await find_cron(self.engine, CronKey(self.namespace(req), id))))
+    async def get(self, req: ApiRequest, id: str) -> replies.CronReply:
+        return replies.CronReply(cron=counted_cron_view(await find_cron(self.engine, CronKey(self.namespace(req), id))))
 
-    async def delete(self, req: Request, id: str) -> wire.Ok:
+    async def delete(self, req: ApiRequest, id: str) -> replies.Ok:
         await self.engine.run(RemoveCron(CronKey(self.namespace(req), id)))
-        return wire.Ok()
+        return replies.Ok()
 
     def routes(self) -> list[Route]:
         """Return what this part of the contract answers. A name may hold slashes, like an id."""
         tag = "Crons"
         return self.namespaced(
-            Route("GET", "/crons", self.list_crons, "List crons", tag, wire.CronsReply),
-            Route("POST", "/crons", self.save, "Add cron", tag, wire.SavedCronReply, body=CRON, body_required=True),
-            Route("GET", "/crons/{id}", self.get, "Get cron", tag, wire.CronReply),
-            Route("DELETE", "/crons/{id}", self.delete, "Delete cron", tag, wire.Ok),
+            Route("GET", "/crons", self.list_crons, "List crons", tag, replies.CronsReply),
+            Route("POST", "/crons", self.save, "Add cron", tag, replies.SavedCronReply, body=CRON, body_required=True),
+            Route("GET", "/crons/{id}", self.get, "Get cron", tag, replies.CronReply),
+            Route("DELETE", "/crons/{id}", self.delete, "Delete cron", tag, replies.Ok),
         )

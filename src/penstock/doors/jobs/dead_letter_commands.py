@@ -8,15 +8,16 @@ from penstock.core import limits
 from penstock.core.errors import WrongState
 from penstock.core.job import details_of
 from penstock.core.lifecycle import Arrow, State
+from penstock.core.time_slices import in_slices
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import Refused
 from penstock.doors.http.route import Route
-from penstock.doors.jobs import client_wire as c
-from penstock.doors.jobs import wire
 from penstock.doors.jobs.client_views import REASONS, client_reason, dead_entry, full_dead_view, next_retry_at
 from penstock.doors.jobs.command_call import CommandEntry
 from penstock.doors.jobs.commands import QUEUE, DataReply
 from penstock.doors.jobs.mapping import job_ref
+from penstock.doors.jobs.wire import client as c
+from penstock.doors.jobs.wire import replies
 from penstock.engine.jobs.update import MoveJob
 from penstock.engine.queues import admin
 from penstock.store.bounded_list import BoundedList
@@ -25,9 +26,10 @@ from penstock.store.contract import Place, Selection
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from penstock.core.job import Job
+    from penstock.core.job import Job, Payload
     from penstock.core.queue import DlqConfig, Queue
-    from penstock.doors.http.request import Request
+    from penstock.core.time_slices import Steps
+    from penstock.doors.http.request import ApiRequest
     from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.queues import QueueHandlers
 
@@ -46,6 +48,15 @@ def dead_letter_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
     }
 
 
+def _entries(found: Sequence[tuple[Job, Payload]], queue: str, rule: DlqConfig) -> Steps[list[c.DeadEntry]]:
+    """Show dead jobs, in steps."""
+    entries = []
+    for job, body in found:
+        entries.append(dead_entry(full_dead_view(job, body, queue), job, rule))
+        yield
+    return entries
+
+
 class DeadLetters:
     """One method per command."""
 
@@ -54,7 +65,7 @@ class DeadLetters:
 
     async def list_dead(self, call: CommandCall, queue: str) -> c.DeadEntriesReply:
         query = DEAD.parse(await call.body())
-        found = self.queues.queue(call.request, queue)
+        found = self.queues.queue(call, queue)
         most = limits.list_jobs_max if query.count is None else min(query.count, limits.list_jobs_max)
         if found is None or most == 0:
             return c.DeadEntriesReply(jobs=[], entries=[])
@@ -68,17 +79,17 @@ class DeadLetters:
         bodies = {job.id: (job, body) for job, body in await store.job_fetch([job.id for job in chosen])}
         rule = found.settings.dlq
         found_again = [bodies[job.id] for job in chosen if job.id in bodies]
-        entries = [dead_entry(full_dead_view(job, body, queue), job, rule) for job, body in found_again]
+        entries = await in_slices(_entries(found_again, queue, rule))
         return c.DeadEntriesReply(jobs=[entry.job for entry in entries], entries=entries)
 
     async def stats(self, call: CommandCall, queue: str) -> DataReply:
-        return DataReply(data={"stats": await self._counted(call.request, queue)})
+        return DataReply(data={"stats": await self._counted(call, queue)})
 
-    async def http_stats(self, req: Request, queue: str) -> c.DeadStatsReply:
+    async def http_stats(self, req: ApiRequest, queue: str) -> c.DeadStatsReply:
         """Answer ``GET /queues/{queue}/dlq/stats``, where the figures are not wrapped in ``data``."""
         return c.DeadStatsReply(stats=await self._counted(req, queue))
 
-    async def _counted(self, req: Request, queue: str) -> c.DeadStats:
+    async def _counted(self, req: ApiRequest, queue: str) -> c.DeadStats:
         found = self.queues.queue(req, queue)
         now_ms = self.queues.engine.clock.now_ms()
         counted = c.DeadStats(0, dict.fromkeys(REASONS, 0), {queue: 0}, 0, 0, None, None)
@@ -94,7 +105,7 @@ class DeadLetters:
         return self.queues.namespaced(Route("GET", path, self.http_stats, "Figures of the DLQ", "DLQ", c.DeadStatsReply))
 
     async def remove(self, call: CommandCall, queue: str, job: str) -> DataReply:
-        key = self.queues.queue_key(call.request, queue)
+        key = self.queues.queue_key(call, queue)
         found = await self.queues.store.job_get(key.namespace, job_ref(job))
         if found is None or self.queues.store.queue_of(found[0]).key != key or found[0].state != State.DEAD:
             return DataReply(data={"removed": False})
@@ -104,16 +115,16 @@ class DeadLetters:
             raise Refused(str(error)) from None
         return DataReply(data={"removed": True})
 
-    async def retry(self, call: CommandCall, queue: str) -> wire.CountReply:
+    async def retry(self, call: CommandCall, queue: str) -> replies.CountReply:
         wanted = RETRY_DEAD.parse(await call.body()).filter
         if wanted is None:
-            return await self.queues.retry_dlq(call.request, queue)
-        found = self.queues.queue(call.request, queue)
+            return await self.queues.retry_dlq(call, queue)
+        found = self.queues.queue(call, queue)
         if found is None:
-            return wire.CountReply(count=0)
+            return replies.CountReply(count=0)
         chosen = await _filtered(self.queues, found, wanted, limits.offset_max)
         count = await admin.revive_some(self.queues.engine, found.key, [job.id for job in chosen])
-        return wire.CountReply(count=count)
+        return replies.CountReply(count=count)
 
 
 async def _dead(queues: QueueHandlers, queue: Queue) -> AsyncIterator[Sequence[Job]]:

@@ -7,11 +7,13 @@ feed is not listened to at all.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core import limits
-from penstock.core.events import EventKind, queue_event
+from penstock.core.clock import settle
+from penstock.core.events import PAYLOAD_KINDS, EventKind, queue_event
 from penstock.core.job import DEFAULT_NAMESPACE
 from penstock.doors.jobs.event_rendering import OutgoingEvent
 from penstock.engine.event_feed import UNNUMBERED
@@ -19,7 +21,7 @@ from penstock.outbound.request import data_of
 from penstock.store.contract import JournalBlock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.core.clock import Clock
     from penstock.engine.event_feed import EventFeed
@@ -33,6 +35,11 @@ _FOR_EVERYBODY: Final = frozenset({EventKind.SERVER_STARTED, EventKind.SERVER_SH
 
 
 _NO_QUEUE: Final = ("", "")
+
+
+def _named_by(event: Sequence[Any]) -> str:
+    """Return the namespace that an event itself has, or nothing."""
+    return (event[3] or "") if event[0] in PAYLOAD_KINDS else ""
 
 
 class EventReader:
@@ -85,7 +92,9 @@ class EventHub:
         self._readers: dict[int, dict[str, dict[EventReader, None]]] = {}
         self._wanted: dict[int, int] = {}  #: how many want a kind
         self._end: Callable[[], None] | None = None
-        self._backlog: deque[tuple[JournalBlock, int]] = deque()  #: events to pass on: a block and a position in it
+        #: Events to pass on, of each namespace: a block and a position in it. None is empty.
+        self._backlogs: dict[str, deque[tuple[JournalBlock, int]]] = {}
+        self._task: asyncio.Task[None] | None = None  #: passes on what waits
         self.missed = 0  #: events that readers had no room for, since the server started
         self.on_block: list[Callable[[JournalBlock], None]] = []  #: who else looks at what happens, while somebody reads
         self.on_wish: list[Callable[[], None]] = []  #: who is told when the wishes of readers change
@@ -144,32 +153,76 @@ class EventHub:
         """Return how many readers want a kind. Who would have to compute something asks this first."""
         return self._wanted.get(kind.value, 0)
 
+    def turn(self, namespace: str) -> asyncio.Future[None] | None:
+        """Return what a reader of a namespace has to wait for before it is sent events (None: nothing)."""
+        return None if self._share is None else self._share.background.begin(namespace)
+
     def _hear(self, block: JournalBlock) -> None:
-        backlog, rests = self._backlog, not self._backlog
-        backlog += [(block, index) for index, event in enumerate(block.events) if event[0] in self._readers]
-        if rests:
-            self._pass_some_on()
-        elif len(backlog) > limits.fan_out_events_max or block.events[0][0] == EventKind.SERVER_SHUTDOWN:
-            self._pass_on_until(limits.fan_out_events_max * 2**20)  # all
+        added: dict[str, deque[tuple[JournalBlock, int]]] = {}
+        for index, event in enumerate(block.events):
+            if event[0] in self._readers:
+                namespace = block.queues.get(event[1], _NO_QUEUE)[0] or _named_by(event)
+                backlog = added.get(namespace)
+                if backlog is None:
+                    backlog = added[namespace] = deque()
+                backlog.append((block, index))
+        for namespace, backlog in added.items():
+            self._add(namespace, backlog)
+        if block.events[0][0] == EventKind.SERVER_SHUTDOWN:
+            for namespace in list(self._backlogs):
+                self._pass_on_some(namespace, sys.maxsize)
         for look in self.on_block:
             look(block)
 
-    def _pass_some_on(self) -> None:
-        """Pass on as much as one turn of the event loop should take, and the rest in the next turns."""
-        shared = self._share is not None and self._share.shared
-        self._pass_on_until(limits.fan_out_shared_messages if shared else limits.fan_out_turn_messages)
-        if self._backlog:
-            asyncio.get_running_loop().call_soon(self._pass_some_on)
+    def _add(self, namespace: str, events: deque[tuple[JournalBlock, int]]) -> None:
+        """Pass on events at once if none of their namespace wait, as many as one turn of the event loop should take."""
+        backlog = self._backlogs.get(namespace)
+        if backlog is None:
+            self._backlogs[namespace] = events
+            self._pass_on_some(namespace, limits.fan_out_shared_messages if self._shared else limits.fan_out_turn_messages)
+            backlog = events
+        else:
+            backlog += events
+            while len(backlog) > limits.fan_out_events_max:
+                self._pass_on_some(namespace, 1)
+        if backlog and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._pass_on_rest())
+        if self._share is not None and len(backlog) > limits.fan_out_behind_events:
+            self._share.fall_behind(namespace)
 
-    def _pass_on_until(self, messages: int) -> None:
-        """Pass on the oldest events, until so many messages were offered to readers."""
-        backlog = self._backlog
+    async def _pass_on_rest(self) -> None:
+        """Pass on what waits in the next turns of the event loop, a part of each namespace in rotation."""
+        try:
+            while self._backlogs:
+                for namespace in list(self._backlogs):
+                    if self._share is not None:
+                        await self._share.give_way(namespace)
+                    messages = limits.fan_out_waited_messages if self._shared else limits.fan_out_turn_messages
+                    self._pass_on_some(namespace, messages)
+                    await settle(1)
+        finally:
+            self._task = None
+            if self._share is not None:
+                for namespace in self._backlogs:  # none, unless it failed
+                    self._share.catch_up(namespace)
+
+    @property
+    def _shared(self) -> bool:
+        return self._share is not None and self._share.shared
+
+    def _pass_on_some(self, namespace: str, messages: int) -> None:
+        """Pass on the oldest events of a namespace, until so many messages were offered to readers."""
+        backlog = self._backlogs.get(namespace)
         while backlog and messages > 0:
             block, index = backlog.popleft()
             readers = self._readers_of(block, index)
             if readers:
                 messages -= len(readers)
                 self._pass_on(OutgoingEvent(block, index), readers)
+        if not backlog:
+            self._backlogs.pop(namespace, None)
+        if self._share is not None and (not backlog or len(backlog) <= limits.fan_out_behind_events // 2):
+            self._share.catch_up(namespace)
 
     def _readers_of(self, block: JournalBlock, index: int) -> tuple[EventReader, ...]:
         """Return the readers that want an event of this kind, of its namespace if the block has it."""

@@ -13,12 +13,12 @@ from penstock.core.errors import InvalidInput
 from penstock.core.job import Payload
 from penstock.core.queue import QueueKey
 from penstock.doors.http.body import BodyReader
-from penstock.doors.jobs import wire
 from penstock.doors.jobs.base import check_queue_name, in_other_words
 from penstock.doors.jobs.command_call import CommandEntry
 from penstock.doors.jobs.commands import ID
 from penstock.doors.jobs.job_handlers import CANNOT_UPDATE, DATA
 from penstock.doors.jobs.mapping import job_ref, job_view, new_job, take_payload
+from penstock.doors.jobs.wire import fields, replies, requests
 from penstock.engine.jobs.flow_push import PushFlow
 from penstock.engine.jobs.update import EditData
 
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     from penstock.doors.jobs.job_handlers import JobHandlers
 
 
-class FlowJobBody(wire.RequestModel):
+class FlowJobBody(requests.RequestModel):
     """One job of a flow. Its id is chosen by who sends it."""
 
-    id: wire.Key
+    id: fields.Key
     queue: str
-    input: wire.PushBody
+    input: requests.PushBody
 
 
-class FlowBody(wire.RequestModel):
+class FlowBody(requests.RequestModel):
     """Jobs that need each other."""
 
     jobs: Annotated[list[FlowJobBody], Meta(max_length=limits.bulk_jobs_max)]
 
 
-class FlowData(wire.Out):
+class FlowData(replies.Out):
     """The jobs as they are stored, in the order in which they were given."""
 
-    jobs: list[wire.JobView]
+    jobs: list[replies.JobView]
 
 
-class FlowReply(wire.Reply, kw_only=True):
+class FlowReply(replies.Reply, kw_only=True):
     """The same, in its envelope."""
 
     data: FlowData
@@ -73,12 +73,12 @@ def flow_push_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
         stored = {job.id: answer for job, (answer,) in zip(order, answers, strict=True)}
         return FlowReply(data=FlowData([_view(stored[job.id], new[job.id], job.queue) for job in body.jobs]))
 
-    async def update_data(call: CommandCall, id: str) -> wire.Ok:
+    async def update_data(call: CommandCall, id: str) -> replies.Ok:
         """Replace a payload, but for what the producer of a flow has noted in it."""
         found = await jobs.store.job_get(call.session.namespace, job_ref(id))
         notes = {} if found is None or b'"__' not in found[1].data else _notes(found[1].data)
         if not notes:
-            return await jobs.update_data(call.request, id)
+            return await jobs.update_data(call, id)
         given = bytes(DATA.parse(await call.body()).data)
         fields = _fields(given)
         for name in fields:
@@ -87,7 +87,7 @@ def flow_push_commands(jobs: JobHandlers) -> dict[str, CommandEntry]:
         data = given.rstrip()[:-1] + (b"," if fields else b"") + msgspec.json.encode(notes)[1:]
         command = EditData(call.session.namespace, job_ref(id), take_payload(Raw(data)))
         await in_other_words(jobs.engine.run(command), CANNOT_UPDATE)
-        return wire.Ok()
+        return replies.Ok()
 
     return {"PUSHF": CommandEntry(push_flow, FLOW), "Update": CommandEntry(update_data, DATA, ID)}
 
@@ -115,7 +115,7 @@ def _new_job(job: FlowJobBody) -> NewJob:
         raise type(error)(f"flow job {job.id}: {error}") from None
 
 
-def _view(stored: Job, new: NewJob, queue: str) -> wire.JobView:
+def _view(stored: Job, new: NewJob, queue: str) -> replies.JobView:
     return job_view(stored, Payload(new.data, new.options), queue)
 
 

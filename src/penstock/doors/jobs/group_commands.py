@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from penstock.core import limits
 from penstock.core.lifecycle import State
 from penstock.doors.http.body import BodyReader
-from penstock.doors.jobs import wire
 from penstock.doors.jobs.command_call import CommandEntry
 from penstock.doors.jobs.commands import QUEUE, DataReply
+from penstock.doors.jobs.wire import fields, replies, requests
 from penstock.engine.queues.group_limits import AskGroup, ConfigureGroup
 from penstock.engine.queues.limit_status import NO_RATE_LIMIT
 
@@ -27,35 +27,35 @@ if TYPE_CHECKING:
     from penstock.doors.jobs.queues import QueueHandlers
 
 
-class GroupFields(wire.RequestModel):
+class GroupFields(requests.RequestModel):
     """Which group of a queue."""
 
-    group_id: wire.Key
+    group_id: fields.Key
 
 
 class ConcurrencyFields(GroupFields):
     """How many jobs of a group may be active at once."""
 
-    concurrency: wire.Positive
+    concurrency: fields.Positive
 
 
 class RateFields(GroupFields):
     """How many jobs of a group may be claimed within a time, in ms."""
 
-    max: wire.Positive
-    duration: wire.Positive
+    max: fields.Positive
+    duration: fields.Positive
 
 
 class HoldFields(GroupFields):
     """For how long no job of a group is claimed, in ms."""
 
-    duration: wire.Positive
+    duration: fields.Positive
 
 
 class WaitFields(GroupFields):
     """``max_jobs``: the rate limit counts as free until so many jobs of its window were claimed."""
 
-    max_jobs: wire.Positive | None = None
+    max_jobs: fields.Positive | None = None
 
 
 GROUP: Final = BodyReader(GroupFields)
@@ -91,7 +91,7 @@ class GroupCommands:
         }
 
     async def _count(self, call: CommandCall, queue: str, state: State, group: str | None) -> DataReply:
-        found = self._queues.queue(call.request, queue)
+        found = self._queues.queue(call, queue)
         return DataReply(data={"count": 0 if found is None else await self._queues.store.group_count(found, state, group)})
 
     async def waiting(self, call: CommandCall, queue: str) -> DataReply:
@@ -109,16 +109,16 @@ class GroupCommands:
     async def _change(
         self, call: CommandCall, queue: str, group: str, make: Callable[[GroupLimits, int], GroupLimits]
     ) -> bool:
-        return await self._queues.engine.run(ConfigureGroup(self._queues.queue_key(call.request, queue), group, make))
+        return await self._queues.engine.run(ConfigureGroup(self._queues.queue_key(call, queue), group, make))
 
     async def _ask(self, call: CommandCall, queue: str, group: str) -> tuple[GroupLimits, int]:
-        return await self._queues.engine.run(AskGroup(self._queues.queue_key(call.request, queue), group))
+        return await self._queues.engine.run(AskGroup(self._queues.queue_key(call, queue), group))
 
-    async def set_concurrency(self, call: CommandCall, queue: str) -> wire.Ok:
+    async def set_concurrency(self, call: CommandCall, queue: str) -> replies.Ok:
         """Set how many jobs of a group may be active at once."""
         asked = CONCURRENCY.parse(await call.body())
         await self._change(call, queue, asked.group_id, lambda group, _: replace(group, concurrency=asked.concurrency))
-        return wire.Ok()
+        return replies.Ok()
 
     async def get_concurrency(self, call: CommandCall, queue: str) -> DataReply:
         """Answer how many jobs of a group may be active at once, if that was set."""
@@ -131,11 +131,11 @@ class GroupCommands:
         removed = await self._change(call, queue, name, lambda group, _: replace(group, concurrency=None))
         return DataReply(data={"removed": int(removed)})
 
-    async def set_rate(self, call: CommandCall, queue: str) -> wire.Ok:
+    async def set_rate(self, call: CommandCall, queue: str) -> replies.Ok:
         """Set how many jobs of a group may be claimed within a time."""
         asked = RATE.parse(await call.body())
         await self._change(call, queue, asked.group_id, lambda group, _: _with_rate(group, asked.max, asked.duration))
-        return wire.Ok()
+        return replies.Ok()
 
     async def get_rate(self, call: CommandCall, queue: str) -> DataReply:
         """Answer with the rate limit of a group, if it has one."""
@@ -153,16 +153,16 @@ class GroupCommands:
         """Answer for how long the rate limit of a group lasts, in ms; -2: it does not hold."""
         asked = WAIT.parse(await call.body())
         group, steady_ms = await self._ask(call, queue, asked.group_id)
-        found = self._queues.queue(call.request, queue)
+        found = self._queues.queue(call, queue)
         defaults = None if found is None else found.settings.group_defaults
         wait_ms = group.wait_ms(steady_ms, asked.max_jobs, defaults)
         return DataReply(data={"ttl": NO_RATE_LIMIT if wait_ms is None else wait_ms})
 
-    async def hold(self, call: CommandCall, queue: str) -> wire.Ok:
+    async def hold(self, call: CommandCall, queue: str) -> replies.Ok:
         """Let no job of a group be claimed for a time."""
         asked = HOLD.parse(await call.body())
         await self._change(call, queue, asked.group_id, lambda group, now: replace(group, held_until=now + asked.duration))
-        return wire.Ok()
+        return replies.Ok()
 
     async def set_paused(self, call: CommandCall, queue: str, *, paused: bool) -> DataReply:
         """Pause or resume a group."""

@@ -9,28 +9,28 @@ from penstock.engine.queues.group_limits import AskForGroups
 
 if TYPE_CHECKING:
     from penstock.doors.http.body import BodyReader
-    from penstock.doors.jobs import wire
     from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.job_handlers import JobHandlers
+    from penstock.doors.jobs.wire import requests
 
 
-class Pull(Protocol):
+class GroupedPull(Protocol):
     """The fields of a pull."""
 
-    group: wire.GroupOptions | None
+    group: requests.GroupOptions | None
 
 
 async def ask_for_groups(jobs: JobHandlers, call: CommandCall, queue: str, reader: BodyReader[Any]) -> None:
     """Before a pull: have the limits for all groups that the worker asks for. Nothing is written while they hold already."""
     if "group" not in call.message:
         return
-    pull: Pull = reader.parse(await call.body())
+    pull: GroupedPull = reader.parse(await call.body())
     options = pull.group
     if options is None or (options.concurrency is None and options.limit is None):
         return
     rate = () if options.limit is None else (options.limit.max, options.limit.duration)
     asked = GroupDefaults(options.concurrency, *rate)
-    key = jobs.queue_key(call.request, queue)
+    key = jobs.queue_key(call, queue)
     found = jobs.store.queue_find(key)
     held = None if found is None else found.settings.group_defaults
     if held is None or held.joined(asked, jobs.engine.of(key).clock.now_ms()) != held:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _STEP_VALUES: Final = 4_096
 _encode: Final = msgspec.json.Encoder().encode
 #: A command wraps a payload in a few levels of its own; the payload's own limit is checked where it is taken.
-_DEPTH_MAX: Final = limits.payload_depth_max + 8
+LEVELS_MAX: Final = limits.payload_depth_max + 8
 #: From here on a client of JavaScript sends whole numbers as floats, and up to there they are exact.
 _WHOLE_MIN: Final = 2**31 - 1
 _WHOLE_MAX: Final = 2**53
@@ -91,7 +91,7 @@ def _convert_apart(message: dict[str, Any]) -> Steps[None]:
 def _convert(top: dict[str, Any] | list[Any]) -> Steps[None]:
     level: list[Any] = [top]
     values = work = 0
-    for _ in range(_DEPTH_MAX):
+    for _ in range(LEVELS_MAX):
         below: list[Any] = []
         for each in level:
             values += len(each)

@@ -6,33 +6,34 @@ from typing import TYPE_CHECKING
 
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.route import Route
-from penstock.doors.jobs import wire
 from penstock.doors.jobs.base import ABOUT_THE_JOB, JobsDoor, holds, in_words
 from penstock.doors.jobs.job_handlers import NOT_ALIVE
-from penstock.engine.jobs.lease_waiters import CheckLeases, LossAlert
+from penstock.doors.jobs.wire import replies, requests
+from penstock.engine.jobs.lease_waiters import CheckLeases
+from penstock.engine.jobs.loss_alerts import LossAlert
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest
     from penstock.engine.jobs.settle import LeaseRef
 
-HELD_BATCH = BodyReader(wire.HeldBatchBody)
+HELD_BATCH = BodyReader(requests.HeldBatchBody)
 
 
 class LeaseHandlers(JobsDoor):
     """One method per route."""
 
-    async def held_batch(self, req: Request) -> wire.BatchReply:
+    async def held_batch(self, req: ApiRequest) -> replies.BatchReply:
         body = await HELD_BATCH.read(req)
         claims = holds(body.ids, body.tokens)
         lost = await self.unless_gone(req, self._lost(self.namespace(req), body.ids, claims, body.timeout))
         errors = lost or []
-        return wire.BatchReply(count=len(body.ids) - len(errors), errors=errors)
+        return replies.BatchReply(count=len(body.ids) - len(errors), errors=errors)
 
     async def _lost(
         self, namespace: str, texts: Sequence[str], claims: Sequence[LeaseRef], wait_ms: int
-    ) -> list[wire.ItemError]:
+    ) -> list[replies.ItemError]:
         """Return which jobs are not held any more, as soon as there is one, or when the time is over."""
         if not claims:
             return []  # nothing to wait for
@@ -46,7 +47,7 @@ class LeaseHandlers(JobsDoor):
             while True:
                 outcomes = await self.engine.run(CheckLeases(namespace, claims, alert))
                 lost = [
-                    wire.ItemError(text, in_words(outcome, text, NOT_ALIVE))
+                    replies.ItemError(text, in_words(outcome, text, NOT_ALIVE))
                     for text, outcome in zip(texts, outcomes, strict=True)
                     if isinstance(outcome, ABOUT_THE_JOB)
                 ]
@@ -68,7 +69,7 @@ class LeaseHandlers(JobsDoor):
                 self.held_batch,
                 "Ask which jobs are still held",
                 "Jobs",
-                wire.BatchReply,
+                replies.BatchReply,
                 body=HELD_BATCH,
                 body_required=True,
             )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.core.errors import InvalidInput
 from penstock.core.lifecycle import STORED_STATES, State
 from penstock.doors.jobs.mapping import STATES_BY_NAME
-from penstock.doors.jobs.wire import CountsView
+from penstock.doors.jobs.wire.replies import CountsView
 
 if TYPE_CHECKING:
     from penstock.core.queue import StateCounts

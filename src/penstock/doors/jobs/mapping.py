@@ -12,23 +12,14 @@ from penstock.core.errors import InvalidInput, PayloadTooLarge
 from penstock.core.job import Dedup, Details, Job, JobFlag, NewJob, details_of, encode_details
 from penstock.core.json_depth import SHALLOW_BYTES, check_depth, depth_steps, take_json
 from penstock.core.lifecycle import State
-from penstock.core.repeat import Repeat
+from penstock.core.repeat import RepeatRule
 from penstock.core.schedule import parse
-from penstock.doors.jobs.wire import (
-    BackoffBody,
-    BackoffView,
-    CronJobBody,
-    DeadJobView,
-    DedupBody,
-    JobView,
-    PushBody,
-    RepeatBody,
-    RepeatView,
-)
+from penstock.doors.jobs.wire.replies import BackoffView, DeadJobView, JobView, RepeatView
 
 if TYPE_CHECKING:
     from penstock.core.job import Payload
     from penstock.core.time_slices import Steps
+    from penstock.doors.jobs.wire.requests import BackoffBody, CronJobBody, DedupBody, PushBody, RepeatBody
 
 #: How this door spells the states.
 STATE_NAMES: Final = {
@@ -54,7 +45,7 @@ class DoorOptions(msgspec.Struct, omit_defaults=True):
     depends_on: list[str] = []
     parent_id: str | None = None
     children_ids: list[str] = []
-    repeat: Repeat | None = None
+    repeat: RepeatRule | None = None
     dedup: Dedup | None = None
     debounce_id: str | None = None
     debounce_ttl: int | None = None
@@ -87,12 +78,10 @@ def take_payload(raw: Raw, *, depth_known: bool = False) -> bytes:
     ``depth_known``: its depth was checked before.
     """
     data = bytes(raw)
-    # The same as take_json, written out: this is the innermost part of a bulk push.
-    if len(data) > SHALLOW_BYTES:
-        if not depth_known and data.count(b"[") + data.count(b"{") > limits.payload_depth_max:
-            check_depth(data)
-        if len(data) > limits.payload_bytes_max:
-            raise PayloadTooLarge("Job data too large (max 10MB)")
+    if not depth_known:
+        check_depth(data)
+    if len(data) > limits.payload_bytes_max:
+        raise PayloadTooLarge("Job data too large (max 10MB)")
     return data
 
 
@@ -113,12 +102,18 @@ def value_steps(raw: Raw) -> Steps[None]:
 def job_steps(body: PushBody) -> Steps[NewJob]:
     """Turn a body of any size into what the engine pushes, in steps. Raises InvalidInput."""
     yield from value_steps(body.data)
-    return new_job(body, depth_known=len(memoryview(body.data)) > limits.small_body_bytes)
+    return new_job(body, take_payload(body.data, depth_known=len(memoryview(body.data)) > limits.small_body_bytes))
 
 
-def new_job(body: PushBody, *, depth_known: bool = False) -> NewJob:
-    """Turn a body into what the engine pushes. Raises InvalidInput. ``depth_known``: see ``take_payload``."""
-    data = take_payload(body.data, depth_known=depth_known)
+def new_job(body: PushBody, data: bytes | None = None) -> NewJob:
+    """Turn a body into what the engine pushes. Raises InvalidInput. ``data``: its payload, if that was taken before."""
+    if data is None:
+        data = bytes(body.data)
+        # What may be too deep or too large is looked at again; a call for each job of a bulk push would cost more.
+        if len(data) > SHALLOW_BYTES and (
+            data.count(b"[") + data.count(b"{") > limits.payload_depth_max or len(data) > limits.payload_bytes_max
+        ):
+            data = take_payload(body.data)
     in_flow = body.depends_on or body.children_ids or body.parent_id
     repeat = None if body.repeat is None else _repeat(body.repeat)
     # Asking first is cheaper than a call that finds nothing, and nearly all jobs have none of these.
@@ -166,7 +161,7 @@ def new_job(body: PushBody, *, depth_known: bool = False) -> NewJob:
     return _with_rules(plain, body, repeat) if rare else plain
 
 
-def _with_rules(job: NewJob, body: PushBody, repeat: Repeat | None) -> NewJob:
+def _with_rules(job: NewJob, body: PushBody, repeat: RepeatRule | None) -> NewJob:
     """Give a job what few have. Raises InvalidInput."""
     if body.size_limit is not None and len(job.data) > body.size_limit:
         raise InvalidInput(f"Job data too large: {len(job.data)} bytes, and its sizeLimit is {body.size_limit}")
@@ -175,7 +170,7 @@ def _with_rules(job: NewJob, body: PushBody, repeat: Repeat | None) -> NewJob:
         job,
         options=job.options if dedup is None else _options(body, repeat, dedup),
         unique_key=body.unique_key or body.debounce_id,
-        details=_rules(body),
+        details=rules_of(body),
         dedup=dedup,
         timestamp=body.timestamp,
     )
@@ -208,18 +203,8 @@ def base_delay(backoff: int | BackoffBody) -> int:
     return backoff if isinstance(backoff, int) else backoff.delay
 
 
-def _rules(body: PushBody) -> bytes | None:
-    rules = Details(
-        stall_timeout=body.stall_timeout or None,
-        stack_limit=body.stack_trace_limit,
-        keep_logs=body.keep_logs,
-        size_limit=body.size_limit,
-    )
-    return _encoded(rules, body.backoff)
-
-
-def cron_rules(body: CronJobBody) -> bytes | None:
-    """Return the rules that the jobs of a cron begin with; None if they have none."""
+def rules_of(body: PushBody | CronJobBody) -> bytes | None:
+    """Return the rules that a job, or the jobs of a cron, begin with; None if they have none."""
     rules = Details(
         stall_timeout=body.stall_timeout or None,
         stack_limit=body.stack_trace_limit,
@@ -235,14 +220,14 @@ def _encoded(rules: Details, backoff: int | BackoffBody) -> bytes | None:
     return None if rules == _NO_DETAILS else encode_details(rules)
 
 
-def _repeat(body: RepeatBody) -> Repeat:
+def _repeat(body: RepeatBody) -> RepeatRule:
     expression = body.pattern if body.cron is None else body.cron
     if expression is None and body.every is None:
         raise InvalidInput("repeat must have either every or cron")
-    return Repeat(parse(expression, body.every, body.timezone or body.tz), body.limit, body.count)
+    return RepeatRule(parse(expression, body.every, body.timezone or body.tz), body.limit, body.count)
 
 
-def _options(body: PushBody, repeat: Repeat | None, dedup: Dedup | None) -> bytes:
+def _options(body: PushBody, repeat: RepeatRule | None, dedup: Dedup | None) -> bytes:
     options = DoorOptions(
         body.tags or [],
         body.depends_on or [],

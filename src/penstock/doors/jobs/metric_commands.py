@@ -11,8 +11,8 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput
 from penstock.core.lifecycle import State
 from penstock.doors.http.body import BodyReader
-from penstock.doors.jobs import wire
 from penstock.doors.jobs.command_call import CommandEntry
+from penstock.doors.jobs.wire import replies, requests
 from penstock.store.contract import FinishedMinutes
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 STATES: Final = {"completed": State.COMPLETED, "failed": State.DEAD}
 
 
-class MetricsFields(wire.RequestModel):
+class MetricsFields(requests.RequestModel):
     """Which ends of the jobs of a queue, and which of the minutes, newest first, both included. ``end`` -1: up to the last."""
 
     queue: str | None = None
@@ -32,7 +32,7 @@ class MetricsFields(wire.RequestModel):
     end: Annotated[int, Meta(ge=-1, le=limits.offset_max)] = -1
 
 
-class MetricsMeta(wire.Out):
+class MetricsMeta(replies.Out):
     """How many jobs in all; when the last one ended (wall clock, ms) and how many ended in the minute of that."""
 
     count: int
@@ -40,7 +40,7 @@ class MetricsMeta(wire.Out):
     prev_count: int
 
 
-class QueueMetrics(wire.Out):
+class QueueMetrics(replies.Out):
     """``data``: jobs by minute, newest minute first. ``count``: how many minutes there are."""
 
     meta: MetricsMeta
@@ -48,7 +48,7 @@ class QueueMetrics(wire.Out):
     count: int
 
 
-class QueueMetricsReply(wire.Reply, kw_only=True):
+class QueueMetricsReply(replies.Reply, kw_only=True):
     """The same, in its envelope."""
 
     data: QueueMetrics
@@ -62,11 +62,11 @@ def metric_commands(ops: OpsHandlers, queues: QueueHandlers) -> dict[str, Comman
 
     async def of_queue(call: CommandCall) -> QueueMetricsReply:
         asked = METRICS.parse(await call.body())
-        key = queues.queue_key(call.request, asked.queue or "")
+        key = queues.queue_key(call, asked.queue or "")
         state = STATES.get(asked.type or "")
         if state is None:
             raise InvalidInput("Metrics type must be 'completed' or 'failed'")
-        found = queues.queue(call.request, key.name)
+        found = queues.queue(call, key.name)
         ended = FinishedMinutes() if found is None else await queues.store.finished_minutes(found, state)
         per_minute = ended.per_minute(limits.metric_minutes_max)
         meta = MetricsMeta(ended.total, ended.last_at, per_minute[0] if per_minute else 0)

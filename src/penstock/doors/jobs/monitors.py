@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.core.queue import Queue
     from penstock.doors.jobs.event_hub import EventHub
     from penstock.doors.ops.health import Uptime
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
     from penstock.engine.worker_registry import WorkerRegistry
     from penstock.store.contract import JournalBlock
 
@@ -85,7 +85,7 @@ class Monitors:
 
     def __init__(
         self,
-        engine: AnyEngine,
+        engine: EngineApi,
         hub: EventHub,
         uptime: Uptime,
         workers: WorkerRegistry,
@@ -179,7 +179,7 @@ class Monitors:
                     _note(self._told, key, shown)
                     self._tell(Kind.QUEUE_COUNTS, {"queue": queue.key.name, **shown}, queue)
             limit, size = self._thresholds.queue_size, counts.waiting + counts.delayed
-            if limit and self._passes(key, passed=size > limit):
+            if limit and self._note_threshold(key, passed=size > limit):
                 self._tell(Kind.QUEUE_THRESHOLD, {"queue": queue.key.name, "size": size, "threshold": limit}, queue)
 
     def _look_for_idle(self) -> None:
@@ -246,16 +246,17 @@ class Monitors:
         limit = self._thresholds.memory_mb
         if limit:
             memory = read_memory()
-            if self._passes("memory", passed=memory.heap_used > limit):
+            if self._note_threshold("memory", passed=memory.heap_used > limit):
                 payload = {"heapUsedMB": memory.heap_used, "thresholdMB": limit, "rssMB": memory.rss}
                 self._tell(Kind.SERVER_MEMORY_WARNING, payload)
         limit = self._thresholds.storage_mb
         if limit:
             size = self.engine.store.size_bytes() // limits.MEBIBYTE
-            if self._passes("storage", passed=size > limit):
+            if self._note_threshold("storage", passed=size > limit):
                 self._tell(Kind.STORAGE_SIZE_WARNING, {"sizeMB": size, "thresholdMB": limit})
 
-    def _passes(self, what: str | tuple[str, str], *, passed: bool) -> bool:
+    def _note_threshold(self, what: str | tuple[str, str], *, passed: bool) -> bool:
+        """Record whether a threshold is passed. Return whether that is new, so that a warning is due."""
         if not passed:
             self._above.pop(what, None)
             return False

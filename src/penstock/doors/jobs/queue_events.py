@@ -18,10 +18,11 @@ from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError
 from penstock.core.events import EventKind
 from penstock.doors.http import body
-from penstock.doors.jobs import event_rendering, tcp_frames, wire
+from penstock.doors.jobs import event_rendering, tcp_frames
 from penstock.doors.jobs.base import check_queue_name
 from penstock.doors.jobs.command_call import CommandEntry
 from penstock.doors.jobs.event_hub import EventReader
+from penstock.doors.jobs.wire import replies, requests
 from penstock.doors.net.send_queue import SendQueue
 
 if TYPE_CHECKING:
@@ -37,19 +38,19 @@ log = structlog.get_logger("penstock.tcp")
 _decode: Final = msgspec.json.Decoder().decode
 
 
-class TrimFields(wire.RequestModel):
+class TrimFields(requests.RequestModel):
     """How many events to keep of a queue."""
 
     max_length: Annotated[int, Meta(ge=0, le=limits.offset_max)]
 
 
-class TrimmedData(wire.Out):
+class TrimmedData(replies.Out):
     """How many events were removed."""
 
     removed: int = 0
 
 
-class TrimmedReply(wire.Reply, kw_only=True):
+class TrimmedReply(replies.Reply, kw_only=True):
     """The same, in its envelope."""
 
     data: TrimmedData
@@ -107,7 +108,9 @@ class QueueEvents:
         self._clock = clock
         self._session = session
         self._link = link
-        self._outbox: SendQueue[bytes] = SendQueue(clock, self._send, self._give_up)
+        self._outbox: SendQueue[bytes] = SendQueue(
+            clock, self._send, self._give_up, lambda: hub.turn(session.namespace), limits.tcp_events_turn
+        )
         self._reader: EventReader | None = None
         self._expiry: Expiry | None = None
 
@@ -174,14 +177,14 @@ class QueueEvents:
 def event_commands() -> dict[str, CommandEntry]:
     """Return the commands about events."""
 
-    async def subscribe(call: CommandCall, queue: str) -> wire.Ok:
+    async def subscribe(call: CommandCall, queue: str) -> replies.Ok:
         check_queue_name(queue)
         _events_of(call).subscribe(queue)
-        return wire.Ok()
+        return replies.Ok()
 
-    async def unsubscribe(call: CommandCall) -> wire.Ok:
+    async def unsubscribe(call: CommandCall) -> replies.Ok:
         _events_of(call).unsubscribe()
-        return wire.Ok()
+        return replies.Ok()
 
     async def trim(call: CommandCall, queue: str) -> TrimmedReply:
         """Take the command of bunqueue. The journal is one for all queues and is trimmed by age, so nothing is removed here."""

@@ -14,10 +14,10 @@ from penstock.core.queue import QueueSettings, StateCounts
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import Refused
 from penstock.doors.http.route import Route
-from penstock.doors.jobs import wire
 from penstock.doors.jobs.base import JobsDoor
 from penstock.doors.jobs.listings import choose, counted_apart, counts_view
 from penstock.doors.jobs.mapping import STATES_BY_NAME, dead_job_view, job_name, job_ref, job_view
+from penstock.doors.jobs.wire import replies, requests
 from penstock.engine.jobs.update import MoveJob
 from penstock.engine.queues import admin
 from penstock.engine.queues.admin import Configure
@@ -25,20 +25,20 @@ from penstock.store.contract import Page
 
 if TYPE_CHECKING:
     from penstock.core.queue import QueueKey
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest
 
 
-LIST = BodyReader(wire.ListQuery)
-CLEAN = BodyReader(wire.CleanBody)
-COUNT = BodyReader(wire.CountBody)
-RETRY_COMPLETED = BodyReader(wire.RetryCompletedBody)
-DLQ_LIST = BodyReader(wire.DlqQuery)
-DLQ_RETRY = BodyReader(wire.DlqRetryBody)
-LIMIT = BodyReader(wire.LimitBody)
-RATE_LIMIT = BodyReader(wire.RateLimitBody)
-STALL = BodyReader(wire.StallBody)
-DLQ = BodyReader(wire.DlqBody)
-MODE = BodyReader(wire.ModeBody)
+LIST = BodyReader(requests.ListQuery)
+CLEAN = BodyReader(requests.CleanBody)
+COUNT = BodyReader(requests.CountBody)
+RETRY_COMPLETED = BodyReader(requests.RetryCompletedBody)
+DLQ_LIST = BodyReader(requests.DlqQuery)
+DLQ_RETRY = BodyReader(requests.DlqRetryBody)
+LIMIT = BodyReader(requests.LimitBody)
+RATE_LIMIT = BodyReader(requests.RateLimitBody)
+STALL = BodyReader(requests.StallBody)
+DLQ = BodyReader(requests.DlqBody)
+MODE = BodyReader(requests.ModeBody)
 
 
 class QueueHandlers(JobsDoor):
@@ -46,128 +46,128 @@ class QueueHandlers(JobsDoor):
 
     # Looking.
 
-    async def list_queues(self, req: Request) -> wire.QueuesReply:
+    async def list_queues(self, req: ApiRequest) -> replies.QueuesReply:
         namespace = self.namespace(req)
         named = [queue.key.name for queue in self.store.queues() if queue.key.namespace == namespace and queue.created_at]
-        return wire.QueuesReply(queues=sorted(named), partial=self.partial())
+        return replies.QueuesReply(queues=sorted(named), partial=self.partial())
 
-    async def list_jobs(self, req: Request, queue: str) -> wire.JobsReply:
+    async def list_jobs(self, req: ApiRequest, queue: str) -> replies.JobsReply:
         query = LIST.parse_query(req)
         found = self.queue(req, queue)
         chosen = choose(query.state, paused=found is not None and found.settings.paused, apart=False)
         limit = min(query.limit, limits.list_jobs_max)
         if found is None or limit == 0 or not chosen.states:
-            return wire.JobsReply(jobs=[])
+            return replies.JobsReply(jobs=[])
         page = Page(found, chosen.states, limit, query.offset, chosen.prioritized)
-        return wire.JobsReply(jobs=await self.listed(page, lambda job, payload: job_view(job, payload, queue)))
+        return replies.JobsReply(jobs=await self.listed(page, lambda job, payload: job_view(job, payload, queue)))
 
-    async def summary(self, req: Request) -> list[wire.QueueSummary]:
+    async def summary(self, req: ApiRequest) -> list[replies.QueueSummary]:
         """Tell of all queues in one answer: an array, without ``ok``."""
         namespace = self.namespace(req)
         found = [queue for queue in self.store.queues() if queue.key.namespace == namespace and queue.created_at]
         rows = []
         for queue in sorted(found, key=lambda each: each.key.name):
             jobs = self.store.counts(queue)
-            counts = wire.QueueCounts(jobs.waiting, jobs.active, jobs.delayed, jobs.completed, jobs.dead)
-            rows.append(wire.QueueSummary(queue.key.name, queue.settings.paused, counts))
+            counts = replies.QueueCounts(jobs.waiting, jobs.active, jobs.delayed, jobs.completed, jobs.dead)
+            rows.append(replies.QueueSummary(queue.key.name, queue.settings.paused, counts))
         return rows
 
-    async def counts(self, req: Request, queue: str) -> wire.CountsReply:
+    async def counts(self, req: ApiRequest, queue: str) -> replies.CountsReply:
         counts = self._counts(req, queue)
         found = self.queue(req, queue)
         prioritized = 0 if found is None or not counts.waiting else await self.store.prioritized_count(found)
         paused = found is not None and found.settings.paused
-        return wire.CountsReply(counts=counts_view(counts, min(prioritized, counts.waiting), paused=paused))
+        return replies.CountsReply(counts=counts_view(counts, min(prioritized, counts.waiting), paused=paused))
 
-    async def counts_apart(self, req: Request, queue: str) -> wire.CountsReply:
+    async def counts_apart(self, req: ApiRequest, queue: str) -> replies.CountsReply:
         """Count as commands do: each job once."""
         reply = await self.counts(req, queue)
         counted_apart(reply.counts, paused=self._settings(req, queue).paused)
         return reply
 
-    async def count(self, req: Request, queue: str) -> wire.CountReply:
+    async def count(self, req: ApiRequest, queue: str) -> replies.CountReply:
         counts = self._counts(req, queue)
-        return wire.CountReply(count=counts.waiting + counts.active + counts.delayed)
+        return replies.CountReply(count=counts.waiting + counts.active + counts.delayed)
 
-    async def priority_counts(self, req: Request, queue: str) -> wire.PriorityCountsReply:
+    async def priority_counts(self, req: ApiRequest, queue: str) -> replies.PriorityCountsReply:
         found = self.queue(req, queue)
         counts = {} if found is None else await self.store.priority_counts(found)
-        return wire.PriorityCountsReply(queue=queue, counts={str(priority): count for priority, count in counts.items()})
+        return replies.PriorityCountsReply(queue=queue, counts={str(priority): count for priority, count in counts.items()})
 
-    async def paused(self, req: Request, queue: str) -> wire.PausedReply:
-        return wire.PausedReply(paused=self._settings(req, queue).paused)
+    async def paused(self, req: ApiRequest, queue: str) -> replies.PausedReply:
+        return replies.PausedReply(paused=self._settings(req, queue).paused)
 
-    def _counts(self, req: Request, queue: str) -> StateCounts:
+    def _counts(self, req: ApiRequest, queue: str) -> StateCounts:
         found = self.queue(req, queue)
         store = self.engine.of(self.queue_key(req, queue)).store
         if store.capabilities.is_shared:  # what others have done since the database was lost is not known here
             store.check_writable(grows=False)
         return StateCounts() if found is None else store.counts(found)
 
-    def _settings(self, req: Request, queue: str) -> QueueSettings:
+    def _settings(self, req: ApiRequest, queue: str) -> QueueSettings:
         found = self.queue(req, queue)
         return QueueSettings() if found is None else found.settings
 
     # Control.
 
-    async def pause(self, req: Request, queue: str) -> wire.Ok:
+    async def pause(self, req: ApiRequest, queue: str) -> replies.Ok:
         return await self._set(req, queue, EventKind.QUEUE_PAUSED, paused=True)
 
-    async def resume(self, req: Request, queue: str) -> wire.Ok:
+    async def resume(self, req: ApiRequest, queue: str) -> replies.Ok:
         return await self._set(req, queue, EventKind.QUEUE_RESUMED, paused=False)
 
-    async def drain(self, req: Request, queue: str) -> wire.CountReply:
+    async def drain(self, req: ApiRequest, queue: str) -> replies.CountReply:
         key = self.queue_key(req, queue)
-        return wire.CountReply(count=await admin.drain(self.engine, key))
+        return replies.CountReply(count=await admin.drain(self.engine, key))
 
-    async def obliterate(self, req: Request, queue: str) -> wire.Ok:
+    async def obliterate(self, req: ApiRequest, queue: str) -> replies.Ok:
         key = self.queue_key(req, queue)
         await admin.obliterate(self.engine, key)
-        return wire.Ok()
+        return replies.Ok()
 
-    async def clean(self, req: Request, queue: str) -> wire.CleanReply:
+    async def clean(self, req: ApiRequest, queue: str) -> replies.CleanReply:
         key = self.queue_key(req, queue)
         body = await CLEAN.read_optional(req)
         states = _cleaned(body.state)
         removed = await admin.clean(self.engine, key, body.grace, states, body.limit)
-        return wire.CleanReply(count=len(removed), ids=[job_name(job) for job in removed])
+        return replies.CleanReply(count=len(removed), ids=[job_name(job) for job in removed])
 
-    async def promote_jobs(self, req: Request, queue: str) -> wire.CountReply:
+    async def promote_jobs(self, req: ApiRequest, queue: str) -> replies.CountReply:
         key = self.queue_key(req, queue)
         body = await COUNT.read_optional(req)
-        return wire.CountReply(count=await admin.move_many(self.engine, key, Arrow.PROMOTE, limit=body.count))
+        return replies.CountReply(count=await admin.move_many(self.engine, key, Arrow.PROMOTE, limit=body.count))
 
-    async def retry_completed(self, req: Request, queue: str) -> wire.CountReply:
+    async def retry_completed(self, req: ApiRequest, queue: str) -> replies.CountReply:
         key = self.queue_key(req, queue)
         body = await RETRY_COMPLETED.read_optional(req)
         if body.id is not None:
-            return wire.CountReply(count=await self._bring_back(key, body.id, Arrow.REPLAY))
+            return replies.CountReply(count=await self._bring_back(key, body.id, Arrow.REPLAY))
         before_ms = None if body.timestamp is None else body.timestamp + 1
-        return wire.CountReply(
+        return replies.CountReply(
             count=await admin.move_many(self.engine, key, Arrow.REPLAY, limit=body.count, before_ms=before_ms)
         )
 
     # Dead letters.
 
-    async def list_dlq(self, req: Request, queue: str) -> wire.DeadJobsReply:
+    async def list_dlq(self, req: ApiRequest, queue: str) -> replies.DeadJobsReply:
         query = DLQ_LIST.parse_query(req)
         found = self.queue(req, queue)
         limit = min(query.count, limits.list_jobs_max)
         if found is None or limit == 0:
-            return wire.DeadJobsReply(jobs=[])
+            return replies.DeadJobsReply(jobs=[])
         page = Page(found, (State.DEAD,), limit)
-        return wire.DeadJobsReply(jobs=await self.listed(page, lambda job, payload: dead_job_view(job, payload, queue)))
+        return replies.DeadJobsReply(jobs=await self.listed(page, lambda job, payload: dead_job_view(job, payload, queue)))
 
-    async def retry_dlq(self, req: Request, queue: str) -> wire.CountReply:
+    async def retry_dlq(self, req: ApiRequest, queue: str) -> replies.CountReply:
         key = self.queue_key(req, queue)
         body = await DLQ_RETRY.read_optional(req)
         if body.job_id is not None:
-            return wire.CountReply(count=await self._bring_back(key, body.job_id, Arrow.REVIVE))
-        return wire.CountReply(count=await admin.revive(self.engine, key, body.count))
+            return replies.CountReply(count=await self._bring_back(key, body.job_id, Arrow.REVIVE))
+        return replies.CountReply(count=await admin.revive(self.engine, key, body.count))
 
-    async def purge_dlq(self, req: Request, queue: str) -> wire.CountReply:
+    async def purge_dlq(self, req: ApiRequest, queue: str) -> replies.CountReply:
         key = self.queue_key(req, queue)
-        return wire.CountReply(count=await admin.purge(self.engine, key))
+        return replies.CountReply(count=await admin.purge(self.engine, key))
 
     async def _bring_back(self, key: QueueKey, text: str, arrow: Arrow) -> int:
         """Bring one job of a queue back to it; 0 if it is not there to be brought back."""
@@ -182,13 +182,13 @@ class QueueHandlers(JobsDoor):
 
     # Limits and settings.
 
-    async def get_rate_limit(self, req: Request, queue: str) -> wire.LimitReply:
+    async def get_rate_limit(self, req: ApiRequest, queue: str) -> replies.LimitReply:
         settings = self._settings(req, queue)
         until = settings.rate_limit_until
         is_over = until is not None and until <= self.engine.clock.now_ms()
-        return wire.LimitReply(limit=None if is_over else settings.rate_limit)
+        return replies.LimitReply(limit=None if is_over else settings.rate_limit)
 
-    async def set_rate_limit(self, req: Request, queue: str) -> wire.Ok:
+    async def set_rate_limit(self, req: ApiRequest, queue: str) -> replies.Ok:
         body = await RATE_LIMIT.read(req)
         command = Configure(
             self.queue_key(req, queue),
@@ -202,39 +202,39 @@ class QueueHandlers(JobsDoor):
             lambda _settings: body.limit,
         )
         await self.engine.run(command)
-        return wire.Ok()
+        return replies.Ok()
 
-    async def clear_rate_limit(self, req: Request, queue: str) -> wire.Ok:
+    async def clear_rate_limit(self, req: ApiRequest, queue: str) -> replies.Ok:
         return await self._set(req, queue, EventKind.RATELIMIT_CLEARED, rate_limit=None)
 
-    async def get_concurrency(self, req: Request, queue: str) -> wire.LimitReply:
-        return wire.LimitReply(limit=self._settings(req, queue).concurrency)
+    async def get_concurrency(self, req: ApiRequest, queue: str) -> replies.LimitReply:
+        return replies.LimitReply(limit=self._settings(req, queue).concurrency)
 
-    async def set_concurrency(self, req: Request, queue: str) -> wire.Ok:
+    async def set_concurrency(self, req: ApiRequest, queue: str) -> replies.Ok:
         body = await LIMIT.read(req)
         return await self._set(req, queue, EventKind.CONCURRENCY_SET, concurrency=body.limit)
 
-    async def clear_concurrency(self, req: Request, queue: str) -> wire.Ok:
+    async def clear_concurrency(self, req: ApiRequest, queue: str) -> replies.Ok:
         return await self._set(req, queue, EventKind.CONCURRENCY_CLEARED, concurrency=None)
 
-    async def get_stall_config(self, req: Request, queue: str) -> wire.StallReply:
-        return wire.StallReply(config=self._settings(req, queue).stall)
+    async def get_stall_config(self, req: ApiRequest, queue: str) -> replies.StallReply:
+        return replies.StallReply(config=self._settings(req, queue).stall)
 
-    async def set_stall_config(self, req: Request, queue: str) -> wire.Ok:
+    async def set_stall_config(self, req: ApiRequest, queue: str) -> replies.Ok:
         body = await STALL.read(req)
         return await self._patch(req, queue, EventKind.CONFIG_STALL_CHANGED, "stall", body.config or body)
 
-    async def get_mode(self, req: Request, queue: str) -> wire.ModeReply:
-        return wire.ModeReply(mode="buffered" if self._settings(req, queue).buffered else "direct")
+    async def get_mode(self, req: ApiRequest, queue: str) -> replies.ModeReply:
+        return replies.ModeReply(mode="buffered" if self._settings(req, queue).buffered else "direct")
 
-    async def set_mode(self, req: Request, queue: str) -> wire.Ok:
+    async def set_mode(self, req: ApiRequest, queue: str) -> replies.Ok:
         body = await MODE.read(req)
         key = self.queue_key(req, queue)
         buffered = body.mode == "buffered"
         buffer = self.engine.of(key).buffer
-        if buffered and (buffer is None or buffer.buffers is None):
+        if buffered and (buffer is None or not buffer.has_copies):
             raise Refused("This server has no enqueue buffer. Start it with --store postgresql://… and --redis URL.")
-        if buffered and buffer is not None and buffer.wal is None:
+        if buffered and buffer is not None and not buffer.is_open:
             raise Refused("The log of this server's enqueue buffer cannot be opened. Look at its own log, and at --data.")
         command = Configure(
             key,
@@ -243,16 +243,16 @@ class QueueHandlers(JobsDoor):
             lambda _settings: body.mode,
         )
         await self.engine.run(command)
-        return wire.Ok()
+        return replies.Ok()
 
-    async def get_dlq_config(self, req: Request, queue: str) -> wire.DlqReply:
-        return wire.DlqReply(config=self._settings(req, queue).dlq)
+    async def get_dlq_config(self, req: ApiRequest, queue: str) -> replies.DlqReply:
+        return replies.DlqReply(config=self._settings(req, queue).dlq)
 
-    async def set_dlq_config(self, req: Request, queue: str) -> wire.Ok:
+    async def set_dlq_config(self, req: ApiRequest, queue: str) -> replies.Ok:
         body = await DLQ.read(req)
         return await self._patch(req, queue, EventKind.CONFIG_DLQ_CHANGED, "dlq", body.config or body)
 
-    async def _set(self, req: Request, queue: str, event: EventKind, **changes: Any) -> wire.Ok:
+    async def _set(self, req: ApiRequest, queue: str, event: EventKind, **changes: Any) -> replies.Ok:
         """Change one setting; its new value is what the journal notes."""
         (value,) = changes.values()
         command = Configure(
@@ -262,9 +262,9 @@ class QueueHandlers(JobsDoor):
             lambda _settings: value,
         )
         await self.engine.run(command)
-        return wire.Ok()
+        return replies.Ok()
 
-    async def _patch(self, req: Request, queue: str, event: EventKind, name: str, patch: msgspec.Struct) -> wire.Ok:
+    async def _patch(self, req: ApiRequest, queue: str, event: EventKind, name: str, patch: msgspec.Struct) -> replies.Ok:
         """Change parts of a group of settings; the whole group is what the journal notes."""
         command = Configure(
             self.queue_key(req, queue),
@@ -273,19 +273,19 @@ class QueueHandlers(JobsDoor):
             lambda settings: msgspec.to_builtins(getattr(settings, name)),
         )
         await self.engine.run(command)
-        return wire.Ok()
+        return replies.Ok()
 
     def routes(self) -> list[Route]:
         """Return what this part of the contract answers."""
         dead, limit, config = "DLQ", "Rate Limiting & Concurrency", "Configuration"
-        ok, count = wire.Ok, wire.CountReply
+        ok, count = replies.Ok, replies.CountReply
         required: dict[str, Any] = {"body_required": True}
         q = "/queues/{queue}"
         return self.namespaced(
-            Route("GET", "/queues", self.list_queues, "List all queues", "Queues", wire.QueuesReply),
-            Route("GET", "/queues/summary", self.summary, "Counts of all queues", "Queues", listed=wire.QueueSummary),
-            Route("GET", f"{q}/jobs/list", self.list_jobs, "List jobs by state", "Queues", wire.JobsReply, query=LIST),
-            Route("GET", f"{q}/counts", self.counts, "Job counts per state", "Queues", wire.CountsReply),
+            Route("GET", "/queues", self.list_queues, "List all queues", "Queues", replies.QueuesReply),
+            Route("GET", "/queues/summary", self.summary, "Counts of all queues", "Queues", listed=replies.QueueSummary),
+            Route("GET", f"{q}/jobs/list", self.list_jobs, "List jobs by state", "Queues", replies.JobsReply, query=LIST),
+            Route("GET", f"{q}/counts", self.counts, "Job counts per state", "Queues", replies.CountsReply),
             Route("GET", f"{q}/count", self.count, "Total job count", "Queues", count),
             Route(
                 "GET",
@@ -293,14 +293,14 @@ class QueueHandlers(JobsDoor):
                 self.priority_counts,
                 "Counts per priority",
                 "Queues",
-                wire.PriorityCountsReply,
+                replies.PriorityCountsReply,
             ),
-            Route("GET", f"{q}/paused", self.paused, "Check if paused", "Queues", wire.PausedReply),
+            Route("GET", f"{q}/paused", self.paused, "Check if paused", "Queues", replies.PausedReply),
             Route("POST", f"{q}/pause", self.pause, "Pause queue", "Queues", ok),
             Route("POST", f"{q}/resume", self.resume, "Resume queue", "Queues", ok),
             Route("POST", f"{q}/drain", self.drain, "Drain queue", "Queues", count),
             Route("POST", f"{q}/obliterate", self.obliterate, "Obliterate queue", "Queues", ok),
-            Route("POST", f"{q}/clean", self.clean, "Clean old jobs", "Queues", wire.CleanReply, body=CLEAN),
+            Route("POST", f"{q}/clean", self.clean, "Clean old jobs", "Queues", replies.CleanReply, body=CLEAN),
             Route("POST", f"{q}/promote-jobs", self.promote_jobs, "Promote delayed jobs", "Queues", count, body=COUNT),
             Route(
                 "POST",
@@ -311,16 +311,16 @@ class QueueHandlers(JobsDoor):
                 count,
                 body=RETRY_COMPLETED,
             ),
-            Route("GET", f"{q}/dlq", self.list_dlq, "List DLQ jobs", dead, wire.DeadJobsReply, query=DLQ_LIST),
+            Route("GET", f"{q}/dlq", self.list_dlq, "List DLQ jobs", dead, replies.DeadJobsReply, query=DLQ_LIST),
             Route("POST", f"{q}/dlq/retry", self.retry_dlq, "Retry DLQ jobs", dead, count, body=DLQ_RETRY),
             Route("POST", f"{q}/dlq/purge", self.purge_dlq, "Purge DLQ", dead, count),
-            Route("GET", f"{q}/rate-limit", self.get_rate_limit, "Get rate limit", limit, wire.LimitReply),
+            Route("GET", f"{q}/rate-limit", self.get_rate_limit, "Get rate limit", limit, replies.LimitReply),
             Route("PUT", f"{q}/rate-limit", self.set_rate_limit, "Set rate limit", limit, ok, body=RATE_LIMIT, **required),
             Route("DELETE", f"{q}/rate-limit", self.clear_rate_limit, "Clear rate limit", limit, ok),
-            Route("GET", f"{q}/concurrency", self.get_concurrency, "Get concurrency", limit, wire.LimitReply),
+            Route("GET", f"{q}/concurrency", self.get_concurrency, "Get concurrency", limit, replies.LimitReply),
             Route("PUT", f"{q}/concurrency", self.set_concurrency, "Set concurrency", limit, ok, body=LIMIT, **required),
             Route("DELETE", f"{q}/concurrency", self.clear_concurrency, "Clear concurrency", limit, ok),
-            Route("GET", f"{q}/stall-config", self.get_stall_config, "Stall detection config", config, wire.StallReply),
+            Route("GET", f"{q}/stall-config", self.get_stall_config, "Stall detection config", config, replies.StallReply),
             Route(
                 "PUT",
                 f"{q}/stall-config",
@@ -331,9 +331,9 @@ class QueueHandlers(JobsDoor):
                 body=STALL,
                 **required,
             ),
-            Route("GET", f"{q}/mode", self.get_mode, "When pushes are answered", config, wire.ModeReply),
+            Route("GET", f"{q}/mode", self.get_mode, "When pushes are answered", config, replies.ModeReply),
             Route("PUT", f"{q}/mode", self.set_mode, "Set when pushes are answered", config, ok, body=MODE, **required),
-            Route("GET", f"{q}/dlq-config", self.get_dlq_config, "DLQ config", config, wire.DlqReply),
+            Route("GET", f"{q}/dlq-config", self.get_dlq_config, "DLQ config", config, replies.DlqReply),
             Route("PUT", f"{q}/dlq-config", self.set_dlq_config, "Set DLQ config", config, ok, body=DLQ, **required),
         )
 

@@ -19,9 +19,11 @@ from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, PenstockError, RateLimited, Unauthorized
 from penstock.core.job import DEFAULT_NAMESPACE
-from penstock.doors.jobs import wire
+from penstock.core.time_slices import in_slices
 from penstock.doors.jobs.command_call import CommandCall
 from penstock.doors.jobs.mapping import job_ref, token_value
+from penstock.doors.jobs.wire import replies
+from penstock.doors.json_parts import is_long, lists_of, part_steps
 from penstock.engine.jobs.settle import LeaseRef, Release
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.access.authenticator import Authenticator
     from penstock.access.identity import Identity
     from penstock.access.rate_limit import SlidingWindow
+    from penstock.core.time_slices import Steps
     from penstock.doors.jobs.command_call import CommandEntry, CommandTable
     from penstock.doors.jobs.queue_events import QueueEvents
 
@@ -79,11 +82,14 @@ class JobsSession:
 
     async def handle(self, message: object) -> dict[str, Any]:
         """Answer one command with plain values. Never raises: what goes wrong is an answer too. Several may be under way."""
-        return _plain(await self._reply(message)) | _request_id(message)
+        reply = await self._reply(message)
+        plain = _plain(reply) if type(reply) is bytes else await in_slices(_plain_steps(reply))
+        return plain | _request_id(message)
 
     async def handle_text(self, message: object) -> bytes:
         """Answer one command as ``handle`` does, with JSON in which payloads and results are the bytes they are stored as."""
-        text = await self._reply(message)
+        reply = await self._reply(message)
+        text = reply if type(reply) is bytes else b"".join(await in_slices(part_steps(reply)))
         request_id = _request_id(message)
         return text[:-1] + b"," + _encode(request_id)[1:] if request_id else text
 
@@ -95,11 +101,12 @@ class JobsSession:
             error = too_many
         return refusal(error) | _request_id(message)
 
-    async def _reply(self, message: object) -> bytes:
+    async def _reply(self, message: object) -> Any:
+        """Return the reply as JSON or, if it is long, as a struct."""
         self._under_way += 1
         self._idle.clear()
         try:
-            if not self._table.share.is_free:
+            if not self._table.share.has_turn():
                 await self._table.share.turn()
             return await self._answer(message)
         except PenstockError as error:
@@ -167,7 +174,7 @@ class JobsSession:
         if self._window is not None:
             self._window.check(self.client)
 
-    async def _answer(self, message: object) -> bytes:
+    async def _answer(self, message: object) -> Any:
         self.check_pace()
         if not isinstance(message, Mapping):
             raise InvalidInput("Invalid command")
@@ -197,7 +204,7 @@ class JobsSession:
         else:
             reply = await entry(CommandCall(self, message))
         self._keep_track(entry, message, reply)
-        return _encode(reply)
+        return reply if is_long(reply) else _encode(reply)
 
     def _keep_track(self, entry: CommandEntry, message: Mapping[str, Any], reply: object) -> None:
         """Remember which jobs the client holds. Of very many, the oldest are forgotten: their leases will run out."""
@@ -207,8 +214,8 @@ class JobsSession:
             while len(self._held) > limits.connection_jobs_max:
                 del self._held[next(iter(self._held))]
         elif entry.settles:
-            refused = {each.id for each in reply.errors} if isinstance(reply, wire.BatchReply) else ()
-            for text in message["ids"] if isinstance(reply, wire.BatchReply) else (message["id"],):
+            refused = {each.id for each in reply.errors} if isinstance(reply, replies.BatchReply) else ()
+            for text in message["ids"] if isinstance(reply, replies.BatchReply) else (message["id"],):
                 if text not in refused:
                     self._held.pop(job_ref(text), None)
 
@@ -222,17 +229,28 @@ def refusal(error: PenstockError) -> dict[str, Any]:
     return {"ok": False, "error": str(error), "code": error.code}
 
 
-def _taken(reply: object) -> Iterable[tuple[wire.JobView, str]]:
+def _taken(reply: object) -> Iterable[tuple[replies.JobView, str]]:
     """Return the jobs a reply hands out, with their tokens."""
-    if isinstance(reply, wire.PulledBatchReply):
+    if isinstance(reply, replies.PulledBatchReply):
         return zip(reply.jobs, reply.tokens, strict=True)
-    return ((reply.job, reply.token),) if isinstance(reply, wire.PulledReply) else ()
+    return ((reply.job, reply.token),) if isinstance(reply, replies.PulledReply) else ()
 
 
 def _request_id(message: object) -> dict[str, Any]:
     """Return what a reply repeats of its command, so that the client can tell replies apart."""
     value = message.get("reqId") if isinstance(message, Mapping) else None
     return {"reqId": value} if isinstance(value, str | int | float) else {}
+
+
+def _plain_steps(reply: Any) -> Steps[dict[str, Any]]:
+    """Turn a long reply into plain values, in steps."""
+    lists = lists_of(type(reply))
+    plain = _plain(_encode(msgspec.structs.replace(reply, **{name: [] for name, _ in lists})))
+    for name, spelled in lists:
+        for item in getattr(reply, name):
+            plain[spelled].append(_plain(_encode(item)))
+            yield
+    return plain
 
 
 def _plain(text: bytes) -> dict[str, Any]:

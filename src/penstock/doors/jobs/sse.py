@@ -22,7 +22,7 @@ from penstock.doors.jobs import event_rendering
 from penstock.doors.jobs.base import JobsDoor
 from penstock.doors.jobs.event_hub import EventHub, EventReader
 from penstock.doors.jobs.reader_lag import LOOK_EVERY_MS, ReaderLag
-from penstock.doors.jobs.wire import EventsQuery
+from penstock.doors.jobs.wire.requests import EventsQuery
 from penstock.doors.net.send_queue import SendQueue
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.doors.http.route import StreamTransport
     from penstock.doors.jobs.event_rendering import OutgoingEvent
-    from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi, ShardApi
     from penstock.store.contract import JournalBlock, JournalPage, Store
 
 EVENTS: Final = body.BodyReader(EventsQuery)
@@ -48,7 +47,7 @@ _LOOK_AFTER_BYTES: Final = limits.reader_buffer_bytes_max // 4
 class StreamHandlers(JobsDoor):
     """``GET /events`` and ``GET /events/queues/{queue}``."""
 
-    def __init__(self, engine: AnyEngine, hub: EventHub) -> None:
+    def __init__(self, engine: EngineApi, hub: EventHub) -> None:
         super().__init__(engine)
         self.hub = hub
         self.queues = ReaderLag(engine.clock)
@@ -149,7 +148,7 @@ class EventStream:
         everywhere = req.identity.may(ANYWHERE, Right.LOOK)
         self._reader = EventReader(render, self._take, namespace=namespace, queue=queue, everywhere=everywhere)
         self._transport: Any = None
-        turn = partial(door.engine.share.begin, namespace)
+        turn = partial(door.hub.turn, namespace)
         self._outbox: SendQueue[bytes] = SendQueue(self._clock, self._send, self.end, turn)
         self._held: list[tuple[bytes, OutgoingEvent]] | None = None  #: what happens while the client is still catching up
         self._held_bytes = 0
@@ -231,7 +230,7 @@ class EventStream:
         for shard, engine in enumerate(self._door.engine.engines):
             await self._replay_one(shard, engine)
 
-    async def _replay_one(self, shard: int, engine: Engine) -> None:
+    async def _replay_one(self, shard: int, engine: ShardApi) -> None:
         """Send page after page. Whoever has a turn neither sends nor waits for its client: then it is another one's turn."""
         assert self._last is not None
         while True:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.doors.jobs import wire
 from penstock.doors.jobs.command_call import CommandEntry
+from penstock.doors.jobs.wire import replies
 
 if TYPE_CHECKING:
     from penstock.doors.jobs.command_call import CommandCall
     from penstock.doors.jobs.queues import QueueHandlers
 
 
-class QueueRow(wire.Out):
+class QueueRow(replies.Out):
     """A queue and how many jobs it has in each state; ``waiting`` without those that have a priority."""
 
     name: str
@@ -24,14 +24,14 @@ class QueueRow(wire.Out):
     paused: bool
 
 
-class QueueRows(wire.Out):
+class QueueRows(replies.Out):
     """All queues, and when they were looked at: wall clock, ms."""
 
     queues: list[QueueRow]
     timestamp: int
 
 
-class QueueRowsReply(wire.Reply, kw_only=True):
+class QueueRowsReply(replies.Reply, kw_only=True):
     """The same, in its envelope."""
 
     data: QueueRows
@@ -42,8 +42,8 @@ def summary_commands(queues: QueueHandlers) -> dict[str, CommandEntry]:
 
     async def all_queues(call: CommandCall) -> QueueRowsReply:
         rows = []
-        for each in await queues.summary(call.request):
-            counts = (await queues.counts_apart(call.request, each.name)).counts
+        for each in await queues.summary(call):
+            counts = (await queues.counts_apart(call, each.name)).counts
             waiting, prioritized = counts.waiting, counts.prioritized
             if each.paused:
                 waiting, prioritized = counts.paused, 0

@@ -287,31 +287,31 @@ class TcpConnection(asyncio.Protocol):
                     frame = await self._answer(message, size)
             else:
                 frame = await self._answer(message, size)
-            if len(frame) > limits.answer_counted_bytes:
+            if sum(map(len, frame)) > limits.answer_counted_bytes:
                 frame = await self._counted(frame, message)
-            self._send(frame)
+            self._send(*frame)
         finally:
             self._kept_bytes -= size
 
-    async def _answer(self, message: dict[str, Any], size: int) -> bytes:
-        """Return the frame of a reply."""
+    async def _answer(self, message: dict[str, Any], size: int) -> list[bytes]:
+        """Return the frame of a reply, whole or in parts."""
         reply = await self._reply(message, size)
         if tcp_frames.is_long(reply):
             return await in_slices(tcp_frames.encode_steps(reply))
-        return tcp_frames.encode(reply)
+        return [tcp_frames.encode(reply)]
 
     @property
     def _client_name(self) -> str:
         return client_name(self._session.identity, self._client)
 
-    async def _counted(self, frame: bytes, message: dict[str, Any]) -> bytes:
+    async def _counted(self, frame: list[bytes], message: dict[str, Any]) -> list[bytes]:
         """Wait until a large reply may be sent, and return it, or the error that is sent instead."""
         if self._lost:
             return frame
         try:
-            await self._listener.unread.reserve(self._name, self._transport, self._client_name, len(frame))
+            await self._listener.unread.reserve(self._name, self._transport, self._client_name, sum(map(len, frame)))
         except TooMany as error:
-            return tcp_frames.encode(self._session.refuse(error, message))
+            return [tcp_frames.encode(self._session.refuse(error, message))]
         return frame
 
     async def _reply(self, message: dict[str, Any], size: int) -> dict[str, Any]:
@@ -333,14 +333,16 @@ class TcpConnection(asyncio.Protocol):
     def _write(self, reply: dict[str, Any]) -> None:
         self._send(tcp_frames.encode(reply))
 
-    def _send(self, frame: bytes) -> None:
+    def _send(self, *parts: bytes) -> None:
+        """Send a frame, whole or in parts."""
         if self._lost or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() > limits.connection_write_bytes_max:
             log.warning("a client does not read its replies; its connection is closed")
             self._transport.abort()
             return
-        self._transport.write(frame)
+        for part in parts:
+            self._transport.write(part)
 
     async def write_event(self, frame: bytes) -> None:
         """Send a frame that is no reply. Returns when the client takes more. Raises RuntimeError if it is gone."""

@@ -6,7 +6,6 @@ A frame is the length of what follows (four bytes, the highest first) and one Me
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,6 +14,7 @@ from penstock.core import limits
 from penstock.core.errors import FrameTooLarge, InvalidInput
 from penstock.core.time_slices import at_once
 from penstock.doors.jobs import jsonable
+from penstock.doors.jobs.msgpack_parts import build_steps, split_steps
 
 if TYPE_CHECKING:
     from penstock.core.time_slices import Steps
@@ -92,8 +92,6 @@ _BAD_DATE: Final = (ValueError, OverflowError)
 _ERRORS: Final = (TypeError, ValueError, IndexError, OverflowError, RecursionError)
 
 
-#: Values of one byte; a container counts as its header.
-_BYTES: Final = re.compile(rb"[\x00-\xa0\xc0-\xc3\xe0-\xff]+")
 #: How many bytes follow the first one of other values.
 _FIXED: Final = {kind: kind - 0xA0 for kind in range(0xA1, 0xC0)} | {
     0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
@@ -160,34 +158,6 @@ def _key_steps(frame: bytes) -> Steps[None]:
             place += 1
 
 
-def _count_steps(frame: bytes) -> Steps[None]:
-    """Raise InvalidInput for a frame with more values than a command may have, before they are made, in steps.
-
-    What is no MessagePack is refused by the decoder.
-    """
-    place = values = steps = 0
-    size = len(frame)
-    while place < size:
-        steps += 1
-        if not steps % _STEP_VALUES:
-            yield
-        kind = frame[place]
-        if kind in _FIXED:
-            place += 1 + _FIXED[kind]
-            values += 1
-        elif kind in _LENGTHS:
-            start = place + 1 + _LENGTHS[kind]
-            place = start + int.from_bytes(frame[place + 1 : start]) + (0xC7 <= kind <= 0xC9)
-            values += 1
-        else:
-            found = _BYTES.match(frame, place, place + _STEP_VALUES)
-            assert found is not None
-            values += found.end() - place
-            place = found.end()
-        if values > limits.command_values_max:
-            raise InvalidInput(f"Too many values in one command (max {limits.command_values_max})")
-
-
 def decode(frame: bytes) -> dict[str, Any]:
     """Turn a small frame into a message: see ``decode_steps``."""
     return at_once(decode_steps(frame))
@@ -195,15 +165,19 @@ def decode(frame: bytes) -> dict[str, Any]:
 
 def decode_steps(frame: bytes) -> Steps[dict[str, Any]]:
     """Turn a frame into a message, in steps. Raises InvalidInput if it is not one MessagePack map, or has too many values."""
-    if len(frame) > limits.command_values_max:  # each takes a byte at least
-        yield from _count_steps(frame)
     if _may_have_array_keys(frame):
         yield from _key_steps(frame)
     try:
-        try:
-            message = _decode(frame)
-        except _BAD_DATE:
-            message = yield from _PartDecoder(len(frame)).decode(frame)
+        node = None
+        if len(frame) > _WHOLE_BYTES:
+            node, values = yield from split_steps(frame)
+            node = node if values > _WHOLE_VALUES else None
+        if node is None:
+            message = yield from _decode_piece(frame)
+        else:
+            message = yield from build_steps(frame, node, _decode_piece, jsonable.LEVELS_MAX)
+    except InvalidInput:
+        raise
     except _ERRORS:
         raise InvalidInput(_UNDECODABLE) from None
     if type(message) is not dict:
@@ -211,9 +185,21 @@ def decode_steps(frame: bytes) -> Steps[dict[str, Any]]:
     return message
 
 
+#: Frames that are not longer, or have no more values, are decoded in one step.
+_WHOLE_BYTES: Final = 131_072
+_WHOLE_VALUES: Final = 100_000
+
+
+def _decode_piece(text: bytes) -> Steps[Any]:
+    try:
+        return _decode(text)
+    except _BAD_DATE:
+        return (yield from _PartDecoder(len(text)).decode(text))
+
+
 #: All of a frame may be decoded so many times, and so many bytes besides.
 _PART_LEVELS: Final = 16
-_PART_BYTES: Final = 4_096
+_PART_DECODER_BYTES: Final = 4_096
 
 
 class _PartDecoder:
@@ -223,7 +209,7 @@ class _PartDecoder:
     """
 
     def __init__(self, size: int) -> None:
-        self._bytes_left = _PART_LEVELS * size + _PART_BYTES
+        self._bytes_left = _PART_LEVELS * size + _PART_DECODER_BYTES
 
     def decode(self, raw: bytes | msgspec.Raw) -> Steps[Any]:
         """Return the value of a part, in steps."""
@@ -265,28 +251,64 @@ def encode(reply: dict[str, Any]) -> bytes:
     _encoder.encode_into(reply, frame, HEADER_BYTES)
     size = len(frame) - HEADER_BYTES
     if size > limits.frame_bytes_max:
-        error = FrameTooLarge(f"Reply too large: {size} bytes exceeds maximum {limits.frame_bytes_max}")
-        refusal = {"ok": False, "error": str(error), "code": error.code}
-        return encode(refusal | ({"reqId": reply["reqId"]} if "reqId" in reply else {}))
+        return _too_large(reply, size)
     frame[:HEADER_BYTES] = size.to_bytes(HEADER_BYTES)
     return bytes(frame)
 
 
-def encode_steps(reply: dict[str, Any]) -> Steps[bytes]:
-    """Turn a reply into a frame as ``encode`` does, in steps: the items of its lists one by one."""
-    for holder in (reply, *(value for value in reply.values() if type(value) is dict)):
-        for key, value in holder.items():
-            if type(value) is list and len(value) > _FEW_ITEMS:
-                packed = []
-                for item in value:
-                    box = [item]
-                    _tame(box)
-                    packed.append(msgspec.Raw(_encoder.encode(box[0])))
-                    yield
-                holder[key] = packed
-    return encode(reply)
+def _too_large(reply: dict[str, Any], size: int) -> bytes:
+    error = FrameTooLarge(f"Reply too large: {size} bytes exceeds maximum {limits.frame_bytes_max}")
+    refusal = {"ok": False, "error": str(error), "code": error.code}
+    return encode(refusal | ({"reqId": reply["reqId"]} if "reqId" in reply else {}))
 
 
+def encode_steps(reply: dict[str, Any]) -> Steps[list[bytes]]:
+    """Turn a reply into a frame as ``encode`` does, in steps: the items of its lists one by one. Returns parts of the frame."""
+    parts = [b""]  #: the first is the header
+    part = bytearray()
+    yield from _pack_map(reply, part, parts, 1)
+    parts.append(bytes(part))
+    size = sum(map(len, parts))
+    if size > limits.frame_bytes_max:
+        return [_too_large(reply, size)]
+    parts[0] = size.to_bytes(HEADER_BYTES)
+    return parts
+
+
+def _pack_map(fields: dict[str, Any], part: bytearray, parts: list[bytes], levels: int) -> Steps[None]:
+    """Add a map to a part of a frame; full ones are added to ``parts``. ``levels``: below this map that have long lists."""
+    part += _head(len(fields), 0x80, 0xDE)
+    for key, value in fields.items():
+        part += _encoder.encode(key)
+        if type(value) is list and len(value) > _FEW_ITEMS:
+            part += _head(len(value), 0x90, 0xDC)
+            for item in value:
+                part += _packed(item)
+                if len(part) > _PART_BYTES:
+                    parts.append(bytes(part))
+                    part.clear()
+                yield
+        elif type(value) is dict and levels:
+            yield from _pack_map(value, part, parts, levels - 1)
+        else:
+            part += _packed(value)
+
+
+def _packed(value: Any) -> bytes:
+    box = [value]
+    _tame(box)
+    return _encoder.encode(box[0])
+
+
+def _head(count: int, fixed: int, sized: int) -> bytes:
+    """Return how a map or an array of so many items begins."""
+    if count < 16:
+        return bytes((fixed | count,))
+    return bytes((sized,)) + count.to_bytes(2) if count < 65_536 else bytes((sized + 1,)) + count.to_bytes(4)
+
+
+#: A part of a frame ends when it has so many bytes; an item is never divided.
+_PART_BYTES: Final = 262_144
 #: Lists that are no longer than this are encoded in one step.
 _FEW_ITEMS: Final = 16
 

@@ -8,19 +8,19 @@ from penstock.core import ids
 from penstock.core.webhook import check_events
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.route import Route
-from penstock.doors.jobs import wire_webhooks as wire
 from penstock.doors.jobs.base import JobsDoor, check_queue_name
-from penstock.doors.jobs.wire import Ok
+from penstock.doors.jobs.wire import webhooks as webhook_wire
+from penstock.doors.jobs.wire.replies import Ok
 from penstock.engine.queues.webhooks import AddWebhook, EnableWebhook, RemoveWebhook
 
 if TYPE_CHECKING:
-    from penstock.core.webhook import Webhook
-    from penstock.doors.http.request import Request
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.core.webhook import WebhookRecord
+    from penstock.doors.http.request import ApiRequest
+    from penstock.engine.api import EngineApi
     from penstock.outbound.guard import Guard
 
-ADD = BodyReader(wire.WebhookBody)
-ENABLED = BodyReader(wire.EnabledBody)
+ADD = BodyReader(webhook_wire.WebhookBody)
+ENABLED = BodyReader(webhook_wire.EnabledBody)
 
 #: An id nobody ever got: what is not spelled like one of ours names no webhook.
 _NO_ID = 0
@@ -29,11 +29,11 @@ _NO_ID = 0
 class WebhookHandlers(JobsDoor):
     """One method per route. ``guard`` knows which URLs may be called."""
 
-    def __init__(self, engine: AnyEngine, guard: Guard) -> None:
+    def __init__(self, engine: EngineApi, guard: Guard) -> None:
         super().__init__(engine)
         self._guard = guard
 
-    async def add(self, req: Request) -> wire.RegisteredReply:
+    async def add(self, req: ApiRequest) -> webhook_wire.RegisteredReply:
         namespace = self.namespace(req)
         body = await ADD.read(req)
         self._guard.check(body.url)
@@ -41,20 +41,22 @@ class WebhookHandlers(JobsDoor):
         if body.queue is not None:
             check_queue_name(body.queue)
         added = await self.engine.run(AddWebhook(namespace, body.url, events, body.queue, body.secret))
-        data = wire.RegisteredData(ids.to_uuid(added.id), added.url, list(added.events), added.queue, added.created_at)
-        return wire.RegisteredReply(data=data)
+        data = webhook_wire.RegisteredData(
+            ids.to_uuid(added.id), added.url, list(added.events), added.queue, added.created_at
+        )
+        return webhook_wire.RegisteredReply(data=data)
 
-    async def list_webhooks(self, req: Request) -> wire.WebhooksReply:
+    async def list_webhooks(self, req: ApiRequest) -> webhook_wire.WebhooksReply:
         namespace = self.namespace(req)
         views = [webhook_view(each) for each in self.store.webhook_list() if each.namespace == namespace]
-        stats = wire.WebhookStats(len(views), sum(view.enabled for view in views))
-        return wire.WebhooksReply(data=wire.WebhooksData(views, stats))
+        stats = webhook_wire.WebhookStats(len(views), sum(view.enabled for view in views))
+        return webhook_wire.WebhooksReply(data=webhook_wire.WebhooksData(views, stats))
 
-    async def remove(self, req: Request, id: str) -> wire.RemovedReply:
+    async def remove(self, req: ApiRequest, id: str) -> webhook_wire.RemovedReply:
         await self.engine.run(RemoveWebhook(self.namespace(req), ids.from_uuid(id) or _NO_ID))
-        return wire.RemovedReply(data=wire.RemovedData())
+        return webhook_wire.RemovedReply(data=webhook_wire.RemovedData())
 
-    async def set_enabled(self, req: Request, id: str) -> Ok:
+    async def set_enabled(self, req: ApiRequest, id: str) -> Ok:
         body = await ENABLED.read(req)
         await self.engine.run(EnableWebhook(self.namespace(req), ids.from_uuid(id) or _NO_ID, enabled=body.enabled))
         return Ok()
@@ -63,9 +65,11 @@ class WebhookHandlers(JobsDoor):
         """Return what this part of the contract answers."""
         tag = "Webhooks"
         return self.namespaced(
-            Route("GET", "/webhooks", self.list_webhooks, "List webhooks", tag, wire.WebhooksReply),
-            Route("POST", "/webhooks", self.add, "Add webhook", tag, wire.RegisteredReply, body=ADD, body_required=True),
-            Route("DELETE", "/webhooks/{id}", self.remove, "Remove webhook", tag, wire.RemovedReply),
+            Route("GET", "/webhooks", self.list_webhooks, "List webhooks", tag, webhook_wire.WebhooksReply),
+            Route(
+                "POST", "/webhooks", self.add, "Add webhook", tag, webhook_wire.RegisteredReply, body=ADD, body_required=True
+            ),
+            Route("DELETE", "/webhooks/{id}", self.remove, "Remove webhook", tag, webhook_wire.RemovedReply),
             Route(
                 "PUT",
                 "/webhooks/{id}/enabled",
@@ -79,9 +83,9 @@ class WebhookHandlers(JobsDoor):
         )
 
 
-def webhook_view(webhook: Webhook) -> wire.WebhookView:
+def webhook_view(webhook: WebhookRecord) -> webhook_wire.WebhookView:
     """Show a webhook, but not its secret."""
-    return wire.WebhookView(
+    return webhook_wire.WebhookView(
         id=ids.to_uuid(webhook.id),
         url=webhook.url,
         events=list(webhook.events),

@@ -176,7 +176,7 @@ class Socket(WebSocket):
         queue: str,
         known: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(door.clock, door.links, scope, proto)
+        super().__init__(door.clock, door.links, scope, proto, lambda: door.hub.turn(session.namespace))
         self._door = door
         self._session = session
         self._known = known  #: called when the client has shown a token

@@ -14,12 +14,14 @@ from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Route
 from penstock.doors.jobs.base import JobsDoor, check_queue_name
-from penstock.doors.jobs.wire import Key, Out, RequestModel
+from penstock.doors.jobs.wire.fields import Key
+from penstock.doors.jobs.wire.replies import Out
+from penstock.doors.jobs.wire.requests import RequestModel
 
 if TYPE_CHECKING:
-    from penstock.doors.http.request import Request
+    from penstock.doors.http.request import ApiRequest
+    from penstock.engine.api import EngineApi
     from penstock.engine.bulk.consumer_groups import ConsumerGroups
-    from penstock.engine.sharding.engine import AnyEngine
     from penstock.engine.worker_registry import RegisteredWorker, WorkerRegistry
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
@@ -202,16 +204,16 @@ def _view(workers: WorkerRegistry, worker: RegisteredWorker) -> WorkerView:
 class WorkerHandlers(JobsDoor):
     """One method per route."""
 
-    def __init__(self, engine: AnyEngine, workers: WorkerRegistry, groups: ConsumerGroups) -> None:
+    def __init__(self, engine: EngineApi, workers: WorkerRegistry, groups: ConsumerGroups) -> None:
         super().__init__(engine)
         self.workers = workers
         self._groups = groups
 
-    async def list_workers(self, req: Request) -> WorkersReply:
+    async def list_workers(self, req: ApiRequest) -> WorkersReply:
         namespace = self.namespace(req)
         return WorkersReply(await self._with_groups(listing(self.workers, namespace), namespace))
 
-    async def list_of_queue(self, req: Request, queue: str) -> WorkersReply:
+    async def list_of_queue(self, req: ApiRequest, queue: str) -> WorkersReply:
         key = self.queue_key(req, queue)
         return WorkersReply(await self._with_groups(listing(self.workers, key.namespace, key.name), key.namespace, key.name))
 
@@ -227,15 +229,15 @@ class WorkerHandlers(JobsDoor):
             view.groups = groups or msgspec.UNSET
         return view
 
-    async def register(self, req: Request) -> WorkerRegisteredReply:
+    async def register(self, req: ApiRequest) -> WorkerRegisteredReply:
         namespace = self.namespace(req)
         return WorkerRegisteredReply(register(self.workers, namespace, await REGISTER.read(req)))
 
-    async def unregister(self, req: Request, id: str) -> WorkerRemovedReply:
+    async def unregister(self, req: ApiRequest, id: str) -> WorkerRemovedReply:
         unregister(self.workers, self.namespace(req), id)
         return WorkerRemovedReply()
 
-    async def heartbeat(self, req: Request, id: str) -> WorkerHeardReply | ErrorReply:
+    async def heartbeat(self, req: ApiRequest, id: str) -> WorkerHeardReply | ErrorReply:
         namespace = self.namespace(req)
         try:
             heartbeat(self.workers, namespace, id, await HEARTBEAT.read_optional(req))

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 
 class ConsumerClaim:
     """One place in the line of a queue."""
 
-    def __init__(self, engine: AnyEngine, queue: QueueKey) -> None:
+    def __init__(self, engine: EngineApi, queue: QueueKey) -> None:
         self.stopped = False
         self._engine = engine
         self._queue = queue
@@ -34,7 +34,7 @@ class ConsumerClaim:
         if self.stopped:
             return ()
         claim = Claim(self._queue, count, wait_ms=limits.subscription_wait_ms, lease_ms=lease_ms)
-        wait = self._wait = PendingClaim(self._engine, claim)
+        wait = self._wait = PendingClaim(self._engine, claim).submit()
         try:
             return await wait.answer()
         finally:

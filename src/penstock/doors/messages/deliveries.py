@@ -19,7 +19,7 @@ from penstock.core.lifecycle import State
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
     from penstock.store.contract import JournalBlock
 
 log = structlog.get_logger("penstock.push")
@@ -65,7 +65,7 @@ class OpenDelivery(NamedTuple):
 class Deliveries:
     """All deliveries over WebSockets of this server, by their lease tokens."""
 
-    def __init__(self, engine: AnyEngine) -> None:
+    def __init__(self, engine: EngineApi) -> None:
         self._engine = engine
         self._all: dict[int, OpenDelivery] = {}
         self._out: dict[int, int] = {}  #: by message: the token of the delivery that is out
@@ -125,11 +125,11 @@ class Deliveries:
         try:
             while self._unsure:
                 some = [(token, self._unsure.pop(token)) for token in list(self._unsure)[:READ_AT_ONCE]]
-                await asyncio.gather(*(self._judge(token, spoken_of=spoken_of) for token, spoken_of in some))
+                await asyncio.gather(*(self._look_at(token, spoken_of=spoken_of) for token, spoken_of in some))
         finally:
             self._looking = None
 
-    async def _judge(self, token: int, *, spoken_of: bool) -> None:
+    async def _look_at(self, token: int, *, spoken_of: bool) -> None:
         delivery = self._all.get(token)
         if delivery is None:
             return

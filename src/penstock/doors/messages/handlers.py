@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from penstock.doors.messages.metrics import MessageCounters
     from penstock.doors.messages.queue_registry import MessageDefaults, QueueRegistry
     from penstock.doors.messages.settling import DeliverySettler
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 
 #: An idempotency key of this door is kept as its job's own id, behind this and its queue.
@@ -79,7 +79,7 @@ _encode = msgspec.json.Encoder().encode
 class MessagesDoor:
     """One method per route. ``tally`` counts, ``settling`` takes what is said about deliveries."""
 
-    def __init__(self, engine: AnyEngine, places: QueueRegistry, tally: MessageCounters, settling: DeliverySettler) -> None:
+    def __init__(self, engine: EngineApi, places: QueueRegistry, tally: MessageCounters, settling: DeliverySettler) -> None:
         self._engine = engine
         self._settling = settling
         self._store = engine.store

@@ -17,12 +17,12 @@ import structlog
 
 from penstock.core import limits
 from penstock.core.clock import pause
-from penstock.core.errors import JobNotFound, PenstockError, StaleLease, WrongState
+from penstock.core.errors import PenstockError
 from penstock.core.ids import to_ulid
 from penstock.core.lifecycle import Arrow
 from penstock.doors.messages.consumer_claim import ConsumerClaim
 from penstock.doors.messages.rendering import view_of
-from penstock.engine.jobs.settle import Ack, LeaseRef, Nack, Renew, Requeue
+from penstock.engine.jobs.settle import LEASE_GONE, Ack, LeaseRef, Nack, Renew, Requeue
 from penstock.outbound.request import sign
 from penstock.outbound.sender import NotDelivered
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from penstock.core.queue import PushSubscription, QueueKey
     from penstock.doors.messages.metrics import MessageCounters
     from penstock.doors.messages.queue_registry import QueueRegistry
+    from penstock.engine.api import EngineApi
     from penstock.engine.jobs.settle import Settlement
-    from penstock.engine.sharding.engine import AnyEngine
     from penstock.engine.signals import Signal
     from penstock.outbound.delivery import Post
 
@@ -62,7 +62,7 @@ class PushDispatcher:
     """
 
     def __init__(
-        self, engine: AnyEngine, places: QueueRegistry, tally: MessageCounters, post: Post, rules: PushRules
+        self, engine: EngineApi, places: QueueRegistry, tally: MessageCounters, post: Post, rules: PushRules
     ) -> None:
         self.engine = engine
         self.places = places
@@ -254,7 +254,7 @@ class Pusher:
         try:
             outcomes = await self._engine.run(settlement)
             for outcome in outcomes:
-                if outcome is not None and not isinstance(outcome, JobNotFound | StaleLease | WrongState):
+                if outcome is not None and not isinstance(outcome, LEASE_GONE):
                     raise outcome
         except PenstockError as error:
             log.warning("a pushed message could not be settled; its lease will run out", **self._who(), error=str(error))

@@ -20,7 +20,7 @@ from penstock.engine.queues.admin import Configure, RemoveQueue
 
 if TYPE_CHECKING:
     from penstock.core.queue import Queue
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 
 class MessageDefaults(NamedTuple):
@@ -40,7 +40,7 @@ class MessageDefaults(NamedTuple):
 class QueueRegistry:
     """Finds and makes namespaces and queues. ``rules`` go where nothing else was said."""
 
-    def __init__(self, engine: AnyEngine, rules: MessageDefaults) -> None:
+    def __init__(self, engine: EngineApi, rules: MessageDefaults) -> None:
         self._engine = engine
         self._store = engine.store
         self.rules = rules

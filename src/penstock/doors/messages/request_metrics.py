@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, SummaryMetricFamily
 from prometheus_client.registry import Collector
@@ -10,11 +10,10 @@ from prometheus_client.registry import Collector
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from granian._granian import RSGIHTTPProtocol as HTTPProtocol
     from prometheus_client import Metric
 
     from penstock.core.clock import Clock
-    from penstock.doors.http.route import Route
+    from penstock.doors.http.route import AnswerWriter, Route
 
 
 class RouteCount:
@@ -27,9 +26,9 @@ class RouteCount:
         self.statuses: dict[int, int] = {}
         self.seconds = 0.0
 
-    def watch(self, proto: HTTPProtocol) -> HTTPProtocol:
+    def watch(self, proto: AnswerWriter) -> AnswerWriter:
         """Return what a request is answered through that begins now."""
-        return cast("HTTPProtocol", _Watched(proto, self, self.begin()))
+        return _Watched(proto, self, self.begin())
 
     def begin(self) -> float:
         """Return the moment a request begins at."""
@@ -46,7 +45,7 @@ class _Watched:
 
     __slots__ = ("_count", "_proto", "_since")
 
-    def __init__(self, proto: HTTPProtocol, count: RouteCount, since: float) -> None:
+    def __init__(self, proto: AnswerWriter, count: RouteCount, since: float) -> None:
         self._proto = proto
         self._count = count
         self._since = since

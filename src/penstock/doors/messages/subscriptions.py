@@ -17,7 +17,7 @@ from penstock.engine.queues.push_subscriptions import AddSubscription, RemoveSub
 if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.doors.messages.queue_registry import QueueRegistry
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
     from penstock.outbound.guard import Guard
 
 SUBSCRIPTION: Final[wire.MessageBodyReader[wire.SubscriptionBody]] = wire.MessageBodyReader(wire.SubscriptionBody)
@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 class SubscriptionHandlers:
     """One method per route. ``guard`` knows which URLs may be called."""
 
-    def __init__(self, engine: AnyEngine, places: QueueRegistry, guard: Guard) -> None:
+    def __init__(self, engine: EngineApi, places: QueueRegistry, guard: Guard) -> None:
         self._engine = engine
         self._places = places
         self._guard = guard

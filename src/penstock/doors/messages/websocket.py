@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from penstock.doors.messages.queue_registry import QueueRegistry
     from penstock.doors.messages.request_metrics import RouteCount
     from penstock.doors.net.raw_sockets import RawSockets
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 log = structlog.get_logger("penstock.push")
 
@@ -67,7 +67,7 @@ class Consumers:
 
     def __init__(
         self,
-        engine: AnyEngine,
+        engine: EngineApi,
         places: QueueRegistry,
         tally: MessageCounters,
         gate: Authenticator,
@@ -183,8 +183,8 @@ class Consumer(WebSocket):
         self._held: dict[str, UnsettledMessage] = {}  #: by receipt handle
         self._settling: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
-        self._lapse: Alarm | None = None  #: rings when the visibility timeout of something that is out is over
-        self._lapses_at = 0  #: steady ms
+        self._alarm: Alarm | None = None  #: rings when the visibility timeout of something that is out is over
+        self._alarm_at = 0  #: steady ms
         self._silent = False  #: it has let a message go without a word, and has said nothing since
         self._late: list[UnsettledMessage] = []  #: those it has let go since it said something last
         self._expiry: Expiry | None = None
@@ -202,7 +202,7 @@ class Consumer(WebSocket):
 
     async def finish(self) -> None:
         """Give back what is out, once it is known what was still said about it."""
-        for alarm in (self._lapse, self._expiry):
+        for alarm in (self._alarm, self._expiry):
             if alarm is not None:
                 alarm.cancel()
         if self._feeding is not None:
@@ -265,14 +265,14 @@ class Consumer(WebSocket):
     def _hold(self, handle: str, held: UnsettledMessage) -> None:
         self._held[handle] = held
         self._door.deliveries.add(held.id, held.token, self)
-        if self._lapse is None or held.until < self._lapses_at:
-            self._expect_lapse(held.until)
+        if self._alarm is None or held.until < self._alarm_at:
+            self._set_alarm(held.until)
 
-    def _expect_lapse(self, at: int) -> None:
-        if self._lapse is not None:
-            self._lapse.cancel()
-        self._lapses_at = at
-        self._lapse = self.clock.call_at(at, self._let_go)
+    def _set_alarm(self, at: int) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = at
+        self._alarm = self.clock.call_at(at, self._let_go)
 
     def _let_go(self) -> None:
         """Note what is the queue's again: its time is over."""
@@ -283,9 +283,9 @@ class Consumer(WebSocket):
             self._silent = True
             self._late.append(held)
             self._door.deliveries.came_back(held.token)  # or was settled, and we have not been told
-        self._lapse = None
+        self._alarm = None
         if self._held:
-            self._expect_lapse(min(held.until for held in self._held.values()))
+            self._set_alarm(min(held.until for held in self._held.values()))
         self._freed.set()
 
     def _forget(self, held: UnsettledMessage) -> None:

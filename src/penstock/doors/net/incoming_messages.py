@@ -14,9 +14,9 @@ import termios
 from typing import TYPE_CHECKING, Final
 
 from penstock.core import limits
+from penstock.core.addresses import network_of
 from penstock.core.clock import pause
 from penstock.core.errors import TooMany
-from penstock.doors.net.listener import network_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,10 @@ the newest.
 from __future__ import annotations
 
 import asyncio
-from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from penstock.core import limits
+from penstock.core.addresses import network_of
 from penstock.core.errors import PenstockError, TooMany
 from penstock.core.pool_shares import Pool, PoolPlace, Shares, has_room
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     import ssl
 
     from penstock.access.identity import Identity
-
-#: The part of an IPv6 address that one network has: whoever has it has all addresses below it.
-_NETWORK_6: Final = 64
 
 
 class Stoppable(Protocol):
@@ -67,17 +64,6 @@ class UnauthenticatedConnections(Generic[C]):
             del same[connection]
             if not same:
                 del self._of[network]
-
-
-def network_of(address: str) -> str:
-    """Return what connections of one client have in common: an IPv4 address, or the network of an IPv6 address."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if not isinstance(found, IPv6Address):
-        return address
-    return str(found.ipv4_mapped or IPv6Address(int(found) >> _NETWORK_6 << _NETWORK_6))
 
 
 def client_name(identity: Identity | None, address: str) -> str:

@@ -15,58 +15,62 @@ from penstock.core import limits
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
 
-#: So many of those who wait are woken in one round of the loop; each begins at least one command.
+#: So many of those who wait go on in one round of the loop; each begins at least one command.
 _WOKEN_MAX: Final = 16
 
 
 class LoopShare:
-    """In one round of the event loop, commands begin within ``limits.slice_ms``. The others wait for later rounds, in line."""
+    """In one round of the event loop, commands begin within ``limits.slice_ms``. The others wait for later rounds, in line.
+
+    No round is left out: the first who wait go on in the next one, those of the line in the one after it.
+    """
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._ends_at = 0.0
+        #: Both are attributes, not methods: who has a turn looks at them before each command.
+        self.now = clock.stopwatch
+        self.ends_at = 0.0  #: when who has a turn should ask for another one before its next command, by ``now``
         self._round: asyncio.Handle | None = None
         self._line: deque[asyncio.Future[None]] = deque()
-        self._waiting = 0  #: in the line, or woken and not gone on yet
+        self._next = 0  #: how many go on in the next round
+        self._waiting = 0  #: in the line, or due in the next round
 
-    @property
-    def is_over(self) -> bool:
-        """Tell whether who has a turn should ask for another one before its next command."""
-        return self._clock.stopwatch() >= self._ends_at
-
-    @property
-    def is_free(self) -> bool:
-        """Tell whether a command can begin without asking for a turn. Nobody overtakes those who wait."""
-        return not self._waiting and not self.is_over
+    def has_turn(self) -> bool:
+        """Tell whether a command may begin at once; otherwise wait for a ``turn``. Nobody overtakes those who wait."""
+        if self._round is None:  # nothing else was done in this round
+            self._begin()
+            return True
+        return not self._waiting and self.now() < self.ends_at
 
     async def turn(self) -> None:
-        """Return when it may go on: at once if nothing else was done in this round."""
-        if self._round is None:
-            self._begin()
-            if not self._waiting:
-                return
-        elif self.is_free:
+        """Return when a command may begin."""
+        if self.has_turn():
             return
-        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.append(mine)
         self._waiting += 1
         try:
-            await mine
+            if self._next < _WOKEN_MAX and not self._line:
+                self._next += 1
+                await asyncio.sleep(0)
+            else:
+                mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._line.append(mine)
+                await mine
         finally:
             self._waiting -= 1
 
     def _begin(self) -> None:
-        self._ends_at = self._clock.stopwatch() + limits.slice_ms / 1_000
-        self._round = asyncio.get_running_loop().call_soon(self._next)
+        self.ends_at = self.now() + limits.slice_ms / 1_000
+        self._round = asyncio.get_running_loop().call_soon(self._begin_next)
 
-    def _next(self) -> None:
-        """A new round of the loop."""
+    def _begin_next(self) -> None:
+        """Begin a new round of the loop: this is called before those who wait for it go on."""
         self._round = None
-        if not self._line:
-            self._ends_at = 0.0
+        self._next = 0
+        if not self._waiting:
+            self.ends_at = 0.0
             return
         self._begin()
-        for _ in range(min(_WOKEN_MAX, len(self._line))):
+        while self._line and self._next < _WOKEN_MAX:
             following = self._line.popleft()
             if not following.done():
                 following.set_result(None)
+                self._next += 1

@@ -21,7 +21,8 @@ class SendQueue(Generic[M]):
     """``send`` sends messages, oldest first; ``broken`` hears, once, that the reader is gone or takes nothing any more.
 
     A ``send`` that takes messages one by one says with ``moved`` that it goes on. ``turn`` returns what each ``send`` has to
-    wait for (None: nothing): see ``FairShare.begin``.
+    wait for (None: nothing), see ``BackgroundTurns``; one that waited is given ``most`` messages. A message that must be sent
+    waits for no turn, and nor does what is before it.
     """
 
     def __init__(
@@ -30,9 +31,13 @@ class SendQueue(Generic[M]):
         send: Callable[[list[M]], Awaitable[None]],
         broken: Callable[[], None],
         turn: Callable[[], asyncio.Future[None] | None] = lambda: None,
+        most: int = limits.reader_buffer_messages_max,
     ) -> None:
         self._clock = clock
         self._turn = turn
+        self._most = most
+        self._place: asyncio.Future[None] | None = None  #: what is waited for
+        self._hurries = False  #: what waits must be sent without a turn
         self._send: Callable[[list[M]], Awaitable[None]] = send
         self._broken = broken
         self._waiting: deque[M] = deque()
@@ -41,7 +46,8 @@ class SendQueue(Generic[M]):
         self._closed = False
         self.broken_off = False  #: whether it was closed in the middle of sending something
         self._moves = False  #: whether something was taken since it was last looked
-        self._stuck: Alarm | None = None
+        self._since_ms: int | None = None  #: while something is being sent: since when, or when something was taken last
+        self._stuck: Alarm | None = None  #: looks whether the reader takes something; it is not cancelled for each ``send``
         self._sent = asyncio.Event()  #: set whenever something was sent
 
     def put(self, message: M, *, must: bool = False) -> bool:
@@ -53,9 +59,17 @@ class SendQueue(Generic[M]):
             return False
         self._waiting.append(message)
         self._bytes += len(message)
+        if must:
+            self._hurry()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
         return True
+
+    def _hurry(self) -> None:
+        """Send what waits without a turn."""
+        self._hurries = True
+        if self._place is not None and not self._place.done():
+            self._place.set_result(None)
 
     @property
     def is_idle(self) -> bool:
@@ -75,6 +89,7 @@ class SendQueue(Generic[M]):
     async def flush_within(self, ms: int) -> None:
         """Return when everything is sent, or the reader is gone, or that time has passed."""
         if self._task is not None:
+            self._hurry()
             late = asyncio.ensure_future(pause(self._clock, ms))
             await asyncio.wait({self._task, late}, return_when=asyncio.FIRST_COMPLETED)
             late.cancel()
@@ -84,42 +99,59 @@ class SendQueue(Generic[M]):
         self._closed = True
         self._waiting.clear()
         self._sent.set()
+        if self._stuck is not None:
+            self._stuck.cancel()
         if self._task is not None:
-            self.broken_off = True
+            self.broken_off = self._since_ms is not None
             self._task.cancel()
 
     async def _drain(self) -> None:
         try:
             while self._waiting:
-                if (place := self._turn()) is not None:
-                    await place
-                batch = list(self._waiting)
-                self._waiting.clear()
+                batch = await self._next()
                 self._watch()
                 await self._send(batch)
-                self._calm()
+                self._since_ms = None
                 self._bytes -= sum(map(len, batch))
                 self._sent.set()
         except RuntimeError:  # what the server underneath raises when the connection is gone
             self._give_up()
         finally:
-            self._calm()
             self._task = None
+
+    async def _next(self) -> list[M]:
+        """Wait for a turn, and return what to send in it."""
+        waiting = self._waiting
+        if self._takes_turns() and (place := self._turn()) is not None:
+            self._place = place
+            await place
+            self._place = None
+            if self._takes_turns() and len(waiting) > self._most:
+                return [waiting.popleft() for _ in range(self._most)]
+        self._hurries = False
+        batch = list(waiting)
+        waiting.clear()
+        return batch
+
+    def _takes_turns(self) -> bool:
+        return not self._hurries
 
     def _watch(self) -> None:
         self._moves = False
-        self._stuck = self._clock.call_at(self._clock.steady_ms() + limits.reader_stuck_ms_max, self._look)
-
-    def _calm(self) -> None:
-        if self._stuck is not None:
-            self._stuck.cancel()
-            self._stuck = None
+        self._since_ms = self._clock.steady_ms()
+        if self._stuck is None:
+            self._stuck = self._clock.call_at(self._since_ms + limits.reader_stuck_ms_max, self._look)
 
     def _look(self) -> None:
+        self._stuck = None
+        if self._since_ms is None:
+            return
         if self._moves:
             self._watch()
-        else:
+        elif self._clock.steady_ms() - self._since_ms >= limits.reader_stuck_ms_max:
             self._give_up()
+        else:
+            self._stuck = self._clock.call_at(self._since_ms + limits.reader_stuck_ms_max, self._look)
 
     def _give_up(self) -> None:
         if not self._closed:

@@ -3,12 +3,16 @@
 The HTTP server underneath takes every answer it is given, and keeps it until the client does. How much that is, the operating
 system tells by the bytes that the client has acknowledged. Answers up to ``limits.answer_counted_bytes`` are not counted: their
 number is bounded by that of requests under way on a connection.
+
+Over HTTP/2 a client can leave some answers of a connection unread and take other bytes. So while a connection has unread
+answers, its small ones are counted, too. Of the acknowledged bytes, as many do not count as were received without being part
+of a request: they may be PING frames, and each of these has a reply of its own size.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core import limits
 from penstock.core.clock import pause
@@ -25,6 +29,7 @@ class WatchedConnection(Protocol):
     """A connection whose figures are known."""
 
     acked: int  #: bytes that the client has taken
+    received: int  #: bytes that were received from it
 
     def look(self, now: int) -> bool:
         """Read the figures anew; False if the connection is gone."""
@@ -40,20 +45,40 @@ class WatchedConnections(Protocol):
         """Return a connection; it is looked for if it is not known."""
 
 
+#: Bytes that an answer over HTTP/2 has beyond its body, at least: two frame headers and the smallest head.
+_OVERHEAD_BYTES: Final = 24
+#: A client may send frames that are no part of a request, to open windows, for example: one part of so many of the bytes of its
+#: requests and answers ...
+_FRAMES_PART: Final = 16
+#: ... and so many bytes besides.
+_FRAMES_BYTES: Final = 4_096
+
+
 class _Reader:
     """One connection that was sent large answers."""
 
-    __slots__ = ("before", "client", "due", "ends", "moved_at", "sent", "taken", "unread")
+    __slots__ = ("before", "client", "due", "ends", "is_http2", "moved_at", "requests", "sent", "taken", "unread")
 
-    def __init__(self, ends: str, client: str, before: int, now: int) -> None:
+    def __init__(self, ends: str, client: str, before: tuple[int, int], now: int, *, is_http2: bool) -> None:
         self.ends = ends
         self.client = client  #: whose unread bytes these are
-        self.before = before  #: bytes that the connection had acknowledged before
-        self.sent = 0  #: bytes of large answers
-        self.taken = before  #: bytes that it had acknowledged when it was last seen to take enough
+        self.before = before  #: bytes that the connection had acknowledged before, and bytes received
+        self.is_http2 = is_http2
+        self.sent = 0  #: bytes of large answers; over HTTP/2 also of small ones
+        self.requests = 0  #: bytes of requests that were received meanwhile (HTTP/2)
+        self.taken = 0  #: bytes of answers that it had taken when it was last seen to take enough
         self.due = 0  #: bytes that were unread then
         self.unread = 0
         self.moved_at = now  #: steady ms
+
+    def count_taken(self, acked: int, received: int) -> int:
+        """Return how many bytes of answers the client has taken, from what the system counted on the connection."""
+        acked -= self.before[0]
+        if not self.is_http2:
+            return acked
+        known = self.sent + self.requests
+        frames = received - self.before[1] - self.requests - known // _FRAMES_PART - _FRAMES_BYTES
+        return acked - max(0, frames)
 
 
 class UnreadAnswers:
@@ -71,27 +96,49 @@ class UnreadAnswers:
         self._waiting_bytes = 0
         self._waiting_of: dict[str, tuple[int, int]] = {}  #: of these, by client: answers and bytes
         self._by_ends: dict[str, _Reader] = {}
+        self.http2: dict[str, _Reader] = {}  #: of these, the connections over HTTP/2
         self._by_client: dict[str, int] = {}
         self._watching: asyncio.Task[None] | None = None
         self._looked: asyncio.Future[None] | None = None
 
-    async def reserve(self, ends: str, client: str, size: int) -> None:
+    async def reserve(self, ends: str, client: str, size: int, *, is_http2: bool = False) -> None:
         """Return when an answer of so many bytes may be handed over; it counts as unread then.
 
-        ``ends`` name the connection (``links.ends_of``), ``client`` the identity or the address. Raises TooMany if too much
-        waits already, or the client takes nothing for ``limits.answer_stall_ms_max``.
+        ``ends`` name the connection (``raw_sockets.ends_of``), ``client`` the identity or the address. Raises TooMany if too
+        much waits already, or the client takes nothing for ``limits.answer_stall_ms_max``.
         """
         if not self._fits(ends, client, size):
             await self._wait(ends, client, size)
         reader = self._by_ends.get(ends)
         if reader is None:
-            known = self._table.find(ends)
-            reader = _Reader(ends, client, 0 if known is None else known.acked, self._clock.steady_ms())
-            self._by_ends[ends] = reader
+            reader = self._add(ends, client, is_http2=is_http2)
         reader.sent += size
         self._count(reader, size)
         if self._watching is None:
             self._watching = asyncio.get_running_loop().create_task(self._watch(), name="penstock-answers")
+
+    def _add(self, ends: str, client: str, *, is_http2: bool) -> _Reader:
+        known, now = self._table.find(ends), self._clock.steady_ms()
+        if known is not None and is_http2:  # the last scan may be some time ago
+            known.look(now)
+        before = (0, 0) if known is None else (known.acked, known.received)
+        reader = self._by_ends[ends] = _Reader(ends, client, before, now, is_http2=is_http2)
+        if is_http2:
+            self.http2[ends] = reader
+        return reader
+
+    def count_small(self, ends: str, size: int) -> None:
+        """Count an answer that need not wait, if its connection is one of ``http2``."""
+        reader = self.http2.get(ends)
+        if reader is not None:
+            reader.sent += size + _OVERHEAD_BYTES
+            self._count(reader, size + _OVERHEAD_BYTES)
+
+    def count_request(self, ends: str, size: int) -> None:
+        """Count a request that was received over a connection, if that is one of ``http2``: its head and its body."""
+        reader = self.http2.get(ends)
+        if reader is not None:
+            reader.requests += size
 
     def _fits(self, ends: str, client: str, size: int) -> bool:
         """Tell whether an answer may be handed over. One may always be, whatever its size, where nothing is unread.
@@ -174,13 +221,14 @@ class UnreadAnswers:
             self._forget(reader)
             return
         crowded = self.unread > limits.answers_bytes_max // 2
-        unread = max(0, reader.sent - (known.acked - reader.before))
+        taken = reader.count_taken(known.acked, known.received)
+        unread = max(0, reader.sent - taken)
         self._count(reader, unread - reader.unread)
         if not unread:
             self._forget(reader)
             return
-        if known.acked - reader.taken > (reader.due // limits.answer_crowded_parts if crowded else 0):
-            reader.taken, reader.due, reader.moved_at = known.acked, unread, now
+        if taken - reader.taken > (reader.due // limits.answer_crowded_parts if crowded else 0):
+            reader.taken, reader.due, reader.moved_at = taken, unread, now
         if now - reader.moved_at >= (limits.answer_stall_crowded_ms_max if crowded else limits.answer_stall_ms_max):
             self._forget(reader)
             self._cut(reader.ends)
@@ -188,3 +236,4 @@ class UnreadAnswers:
     def _forget(self, reader: _Reader) -> None:
         self._count(reader, -reader.unread)
         del self._by_ends[reader.ends]
+        self.http2.pop(reader.ends, None)

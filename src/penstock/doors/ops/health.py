@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.queue import StateCounts
-    from penstock.doors.http.request import Request
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.doors.http.request import ApiRequest, Request
+    from penstock.engine.api import EngineApi
     from penstock.engine.stats import Histogram
 
 
@@ -231,7 +231,7 @@ class OpsHandlers:
 
     def __init__(
         self,
-        engine: AnyEngine,
+        engine: EngineApi,
         readiness: Readiness,
         metrics: Metrics,
         uptime: Uptime,
@@ -248,7 +248,7 @@ class OpsHandlers:
         self._rates = (0.0, 0.0)  #: pushes and pulls per second
         self._rates_from = (0, 0, 0)  #: uptime (ms), pushes and pulls at the last look
 
-    async def health(self, _req: Request) -> HealthReply:
+    async def health(self, _req: ApiRequest) -> HealthReply:
         status = self._engine.store.status()
         apart = self._keeps_apart()
         return HealthReply(
@@ -262,19 +262,19 @@ class OpsHandlers:
             reason=status.error,
         )
 
-    async def alive(self, _req: Request) -> Plain:
+    async def alive(self, _req: ApiRequest) -> Plain:
         return Plain(b"OK")
 
-    async def ready(self, _req: Request) -> Plain:
+    async def ready(self, _req: ApiRequest) -> Plain:
         status = self._engine.store.status()
         ready = self._readiness.ready and status.writable
         reply = ReadyReply(ok=ready, ready=ready, reason=status.error)
         return Plain(msgspec.json.encode(reply), JSON, 200 if ready else 503)
 
-    async def ping(self, _req: Request) -> PingReply:
+    async def ping(self, _req: ApiRequest) -> PingReply:
         return PingReply(ok=True, data=Pong(pong=True, time=self._engine.clock.now_ms()))
 
-    async def stats(self, _req: Request) -> StatsReply:
+    async def stats(self, _req: ApiRequest) -> StatsReply:
         jobs, totals = _queues_view(self._engine.store.totals()), self._totals()
         figures = msgspec.structs.asdict(jobs) | msgspec.structs.asdict(totals)
         view = StatsView(**figures, uptime=self._uptime.seconds())
@@ -292,10 +292,10 @@ class OpsHandlers:
             return await self.prometheus(req)
         return MetricsReply(ok=True, metrics=self._totals())
 
-    async def prometheus(self, _req: Request) -> Plain:
+    async def prometheus(self, _req: ApiRequest) -> Plain:
         return Plain(await self._metrics.render(), CONTENT_TYPE)
 
-    async def storage(self, _req: Request) -> StorageReply:
+    async def storage(self, _req: ApiRequest) -> StorageReply:
         status = self._engine.store.status()
         return StorageReply(
             ok=True,
@@ -306,12 +306,12 @@ class OpsHandlers:
             reserve_bytes=status.reserve_bytes,
         )
 
-    async def collect_garbage(self, _req: Request) -> GcReply:
+    async def collect_garbage(self, _req: ApiRequest) -> GcReply:
         before = read_memory()
         collect()
         return GcReply(ok=True, before=before, after=read_memory())
 
-    async def heap(self, _req: Request) -> HeapReply:
+    async def heap(self, _req: ApiRequest) -> HeapReply:
         return HeapReply(ok=True, memory=read_full_memory(), heap=read_heap(), collections=collections_of(self._engine))
 
     def more_stats(self) -> CommandStats:
@@ -372,7 +372,7 @@ def _queues_view(counts: StateCounts) -> QueuesView:
     return QueuesView(counts.waiting, counts.active, counts.delayed, counts.completed, counts.dead)
 
 
-def collections_of(engine: AnyEngine) -> Collections:
+def collections_of(engine: EngineApi) -> Collections:
     """Count what the server keeps."""
     store = engine.store
     jobs = store.totals()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.doors.jobs.event_hub import EventHub
     from penstock.doors.ops.health import Uptime
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
     from penstock.engine.stats import Histogram
     from penstock.engine.worker_registry import WorkerRegistry
 
@@ -42,7 +42,7 @@ class Looker(Protocol):
 class Metrics:
     """Renders everything the engine and its store can tell."""
 
-    def __init__(self, engine: AnyEngine, uptime: Uptime, workers: WorkerRegistry, hub: EventHub) -> None:
+    def __init__(self, engine: EngineApi, uptime: Uptime, workers: WorkerRegistry, hub: EventHub) -> None:
         self._engine = engine
         self._workers = workers
         self._hub = hub
@@ -152,7 +152,7 @@ class Metrics:
         buffered = GaugeMetricFamily("penstock_buffer_jobs", "Jobs promised and not stored yet.", labels=["shard"])
         for number, each in engines:
             if each.fast is not None:
-                up.add_metric([number], int(not each.fast.lists.link.breaker.is_open))
+                up.add_metric([number], int(each.fast.is_reachable))
                 lent.add_metric([number], each.fast.lent)
             if each.buffer is not None:
                 buffered.add_metric([number], each.buffer.jobs)

@@ -10,12 +10,11 @@ from penstock.core.errors import RebalanceRefused
 from penstock.doors.http.body import BodyReader
 from penstock.doors.http.errors import ErrorReply
 from penstock.doors.http.route import Route
-from penstock.engine.sharding.engine import ShardedEngine
 
 if TYPE_CHECKING:
     from penstock.doors.http.request import Request
-    from penstock.engine.sharding.engine import AnyEngine
-    from penstock.engine.sharding.rebalancer import Overview
+    from penstock.engine.api import EngineApi
+    from penstock.engine.sharding.rebalancer import Overview, Rebalancer
 
 
 class _Out(msgspec.Struct, rename="camel"):
@@ -60,14 +59,15 @@ _BODY = BodyReader(RebalanceBody)
 class ShardHandlers:
     """One method per route."""
 
-    def __init__(self, engine: AnyEngine) -> None:
+    def __init__(self, engine: EngineApi, rebalancer: Rebalancer | None) -> None:
         self._engine = engine
+        self._rebalancer = rebalancer  #: None: there is one store
 
     async def status(self, _req: Request) -> ShardsReply:
         engine = self._engine
-        if isinstance(engine, ShardedEngine):
-            return _reply(engine.rebalancer.overview())
-        layout = engine.store.layout
+        if self._rebalancer is not None:
+            return _reply(self._rebalancer.overview())
+        layout = engine.engines[0].store.layout
         alone = ShardReply(
             shard=0,
             up=engine.store.status().writable,
@@ -83,9 +83,9 @@ class ShardHandlers:
 
     async def rebalance(self, req: Request) -> ShardsReply:
         body = await _BODY.read_optional(req)
-        if not isinstance(self._engine, ShardedEngine):
+        if self._rebalancer is None:
             raise RebalanceRefused("There is one store. Restart all servers with more, each given with --store.")
-        return _reply(await self._engine.rebalancer.begin(body.to))
+        return _reply(await self._rebalancer.begin(body.to))
 
     def routes(self) -> list[Route]:
         """Return what operators may ask for."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
+    from penstock.engine.api import EngineApi
     from penstock.engine.command import Command
-    from penstock.engine.sharding.engine import AnyEngine
 
 T = TypeVar("T")
 
 
-def ask(engine: AnyEngine, command: Command[T]) -> asyncio.Future[T]:
+def ask(engine: EngineApi, command: Command[T]) -> asyncio.Future[T]:
     """Run a command. What keeps it from being queued is its answer too, so that others can be asked for before that is seen."""
     try:
         return engine.run(command)

@@ -309,10 +309,10 @@ class RespConnection(asyncio.Protocol):
         self._alarm = clock.call_at(clock.steady_ms() + limits.goodbye_ms_max, self._transport.close)
 
     async def _work(self) -> None:
-        session = self._session
+        session, share = self._session, self._listener.share
         while True:
-            if not self._listener.share.is_free:
-                await self._listener.share.turn()
+            if (self._parser.kept or self._next) and not share.has_turn():
+                await share.turn()
             commands = self._turn()
             if self.lost:
                 commands = self._last_turn(commands)

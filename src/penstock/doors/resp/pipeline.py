@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from penstock.core.queue import QueueKey
     from penstock.doors.resp.pulls import Pull, PulledJobs
+    from penstock.engine.api import EngineApi
     from penstock.engine.jobs.settle import ItemOutcome
-    from penstock.engine.sharding.engine import AnyEngine
 
 
 class SettleCommand(NamedTuple):
@@ -50,7 +50,7 @@ def new_settle_command(command: Sequence[bytes], *, failed: bool) -> SettleComma
 class Pipeline:
     """Pulls and settlements that are answered together."""
 
-    def __init__(self, engine: AnyEngine, namespace: str, slots: list[bytes], held: PulledJobs) -> None:
+    def __init__(self, engine: EngineApi, namespace: str, slots: list[bytes], held: PulledJobs) -> None:
         self._engine = engine
         self._namespace = namespace
         self._slots = slots  #: where the replies go

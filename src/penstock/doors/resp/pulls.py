@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 _OPTIONS = (b"COUNT", b"WAIT")
 _FLAGS = (b"DETACH",)
@@ -56,7 +56,7 @@ class PulledJobs:
     Of very many, the oldest are forgotten: their leases will run out.
     """
 
-    def __init__(self, engine: AnyEngine) -> None:
+    def __init__(self, engine: EngineApi) -> None:
         self._engine = engine
         self._tokens: dict[int | str, int] = {}
 
@@ -91,7 +91,7 @@ class PulledJobs:
 class Pulls:
     """Pulls that do not wait, from one queue: the engine is asked once, and each gets its share, first come first served."""
 
-    def __init__(self, engine: AnyEngine, queue: QueueKey, held: PulledJobs) -> None:
+    def __init__(self, engine: EngineApi, queue: QueueKey, held: PulledJobs) -> None:
         self._engine = engine
         self._queue = queue
         self._held = held

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core import limits
-from penstock.core.binary_payload import wrap
+from penstock.core.binary_payload import wrap, wrap_steps
 from penstock.core.errors import OutcomeUnknown, PartlyDone, PenstockError
 from penstock.core.job import NewJob
+from penstock.core.time_slices import in_slices
 from penstock.doors.jobs.mapping import job_name
 from penstock.doors.resp import arguments
 from penstock.doors.resp.engine_calls import ask
@@ -19,17 +20,22 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 _OPTIONS = (b"PRIORITY", b"DELAY", b"ID")
 
 
-def new_job(command: Sequence[bytes]) -> NewJob:
+async def new_large_job(command: Sequence[bytes]) -> NewJob:
+    """Read what a PUSH with a large payload asks for, in slices: see ``new_job``."""
+    return new_job(command, await in_slices(wrap_steps(command[2])))
+
+
+def new_job(command: Sequence[bytes], wrapped: tuple[bytes, bytes | None] | None = None) -> NewJob:
     """Read what a PUSH asks for: a job with the options it names, and otherwise as the jobs door makes them.
 
-    Raises InvalidInput.
+    ``wrapped``: what is stored of its payload, if that is known already. Raises InvalidInput.
     """
-    data, options = wrap(command[2])
+    data, options = wrap(command[2]) if wrapped is None else wrapped
     if len(command) == 3:
         return NewJob(data, options)
     given = arguments.options(command[3:], _OPTIONS)
@@ -45,7 +51,7 @@ def new_job(command: Sequence[bytes]) -> NewJob:
 class Pushes:
     """Pushes that are answered together: one command of the engine for each queue, so each queue keeps their order."""
 
-    def __init__(self, engine: AnyEngine, slots: list[bytes]) -> None:
+    def __init__(self, engine: EngineApi, slots: list[bytes]) -> None:
         self._engine = engine
         self._slots = slots  #: where the replies go
         self._lots: dict[QueueKey, tuple[list[NewJob], list[int], list[bool]]] = {}
@@ -55,7 +61,7 @@ class Pushes:
         """Tell whether one more can be done together with these."""
         return not (self._named or job.job_id) or list(self._lots) == [key]
 
-    def add(self, key: QueueKey, job: NewJob, *, publish: bool) -> None:
+    def add(self, key: QueueKey, job: NewJob, publish: bool) -> None:
         """Take one more; its reply goes to the end of the slots."""
         lot = self._lots.get(key)
         if lot is None:

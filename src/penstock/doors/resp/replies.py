@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     Value = bytes | str | int | None | list["Value"] | dict[str, "Value"]
 
 OK: Final = b"+OK\r\n"
-EMPTY: Final = b"*0\r\n"
 #: A line of an error must not be the place to put a payload.
 _ERROR_CHARS_MAX: Final = 512
 

@@ -7,7 +7,7 @@ begins, everything before it is answered first, so the outcome is as if each was
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
@@ -23,16 +23,16 @@ from penstock.doors.resp import arguments, connection_commands, replies
 from penstock.doors.resp.command_table import COMMANDS, Kind
 from penstock.doors.resp.pipeline import Pipeline, new_settle_command
 from penstock.doors.resp.pulls import PulledJobs, new_pull
-from penstock.doors.resp.pushes import Pushes, failed_to_publish, new_job
+from penstock.doors.resp.pushes import Pushes, failed_to_publish, new_job, new_large_job
 from penstock.doors.resp.receive import Received
 from penstock.doors.resp.subscription import RespSubscription
-from penstock.doors.topics.message import check_topic, new_message
+from penstock.doors.topics.message import check_topic, new_large_message, new_message
 from penstock.doors.wait_permission import ENDED
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.claim_waiters import PendingClaim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from penstock.access.authenticator import Authenticator
     from penstock.access.identity import Identity
@@ -40,9 +40,10 @@ if TYPE_CHECKING:
     from penstock.core.job import NewJob
     from penstock.doors.resp.command_table import RespCommand
     from penstock.doors.resp.parser import Command
+    from penstock.doors.resp.pipeline import SettleCommand
     from penstock.doors.resp.pulls import Pull
     from penstock.doors.topics.subscriber import Subscribers
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 log = structlog.get_logger("penstock.resp")
 
@@ -93,7 +94,7 @@ class RespSession:
 
     def __init__(
         self,
-        engine: AnyEngine,
+        engine: EngineApi,
         gate: Authenticator,
         subscribers: Subscribers,
         link: Link,
@@ -190,20 +191,23 @@ class RespSession:
     # What it asks.
 
     async def work(self, commands: Sequence[Command]) -> None:
-        """Do some commands, and answer them. Raises Goodbye."""
+        """Do some commands, and answer them; the one who asks has a turn for the first of them. Raises Goodbye."""
         self._allowed.clear()
+        share, link = self._share, self.link
         try:
             for place, command in enumerate(commands):
-                if self._share.is_over:
-                    await self._share.turn()
+                if place and share.now() >= share.ends_at:
+                    await share.turn()
                 name = command[0].upper()
-                if self.link.lost and name in _ASKS:
+                if link.lost and name in _ASKS:
                     continue  # it changes nothing, and nobody gets the answer
                 if name == b"SUBSCRIBE":  # what comes behind it is said to the subscription
-                    self.link.put_back(commands[place + 1 :])
-                    await self._one(name, command)
+                    link.put_back(commands[place + 1 :])
+                rest = self._begin(name, command)
+                if rest is not None:
+                    await self._finish(rest)
+                if name == b"SUBSCRIBE":
                     break
-                await self._one(name, command)
             await self.flush()
         except Goodbye:
             self._send()
@@ -223,7 +227,8 @@ class RespSession:
         self._slots.clear()
         self._unsent_bytes = 0
 
-    async def _one(self, name: bytes, command: Command) -> None:
+    def _begin(self, name: bytes, command: Command) -> Coroutine[Any, Any, None] | None:
+        """Do a command, or gather it with those before it. Return what has to be awaited for it; None for most commands."""
         entry = COMMANDS.get(name)
         if self._logs_commands:
             self.log_command(command)
@@ -232,67 +237,121 @@ class RespSession:
                 self._window.check(self.client)
             if not self.gate.is_open:
                 self._check(name, entry)
-            if entry is None:
-                self._slots.append(replies.error(f"unknown command '{arguments.shown(command[0])}'"))
-            elif not entry.fewest <= len(command) <= entry.most:
-                self._slots.append(entry.wrong_arity)
-                if entry.name == "SUBSCRIBE":
-                    await self.flush()
-                    raise Goodbye
-            else:
-                await self._do(entry, command)
+            if entry is not None and entry.fewest <= len(command) <= entry.most:
+                return self._do(entry, command)
+        except PenstockError as problem:
+            self._slots.append(replies.refusal(problem))
+            return None
+        if entry is None:
+            self._slots.append(replies.error(f"unknown command '{arguments.shown(command[0])}'"))
+            return None
+        self._slots.append(entry.wrong_arity)
+        return self._leave() if entry.name == "SUBSCRIBE" else None
+
+    async def _finish(self, rest: Coroutine[Any, Any, None]) -> None:
+        try:
+            await rest
         except PenstockError as problem:
             self._slots.append(replies.refusal(problem))
 
-    async def _do(self, entry: RespCommand, command: Command) -> None:
-        """Gather a command with those before it or, if that cannot be, finish those first."""
+    async def _leave(self) -> None:
+        await self.flush()
+        raise Goodbye
+
+    def _do(self, entry: RespCommand, command: Command) -> Coroutine[Any, Any, None] | None:
+        """Gather a command with those before it; if that cannot be, return what finishes those first."""
         kind = entry.kind
-        if kind is Kind.PUBLISH:
+        if kind is Kind.PUBLISH or kind is Kind.PUSH:
+            if len(command[2]) > limits.small_body_bytes:
+                return self._push_large(command, kind is Kind.PUBLISH)
             try:
-                await self._push(command[1], new_message(command[2]), publish=True)
+                publish = kind is Kind.PUBLISH
+                return self._push(command[1], new_message(command[2]) if publish else new_job(command), publish)
             except PenstockError as problem:
+                if kind is Kind.PUSH:
+                    raise
                 self._slots.append(failed_to_publish(problem))
-        elif kind is Kind.PUSH:
-            await self._push(command[1], new_job(command), publish=False)
-        elif kind is Kind.PULL:
-            await self._pull(command)
-        elif kind is Kind.DONE or kind is Kind.FAIL:
-            settling = new_settle_command(command, failed=kind is Kind.FAIL)
-            works = self._open
-            if not isinstance(works, Pipeline) or not works.takes_settling(settling):
-                works = await self._new_works()
-            works.add_settling(settling)
-        elif kind is Kind.NOW:
+                return None
+        if kind is Kind.PULL:
+            return self._pull(command)
+        if kind is Kind.DONE or kind is Kind.FAIL:
+            return self._settle(new_settle_command(command, failed=kind is Kind.FAIL))
+        if kind is Kind.NOW:
             reply = connection_commands.NOW[entry.name](self, command)
             self._slots.append(reply)
             self._unsent_bytes += len(reply)
-            if self._unsent_bytes > limits.resp_unsent_bytes:
-                await self.flush()
-        else:
-            await self.flush()
-            await self._after(entry, command)
+            return self.flush() if self._unsent_bytes > limits.resp_unsent_bytes else None
+        return self._after(entry, command)
 
-    async def _push(self, topic: bytes, job: NewJob, *, publish: bool) -> None:
+    def _push(self, topic: bytes, job: NewJob, publish: bool) -> Coroutine[Any, Any, None] | None:
         key = self._key if topic == self._topic else self.key_of(topic)
         pushes = self._open
-        if not isinstance(pushes, Pushes) or not pushes.takes(key, job):
-            await self.flush()
+        if pushes is None and not self._slots:  # it is the first
             self._open = pushes = Pushes(self.engine, self._slots)
-        pushes.add(key, job, publish=publish)
+        if not isinstance(pushes, Pushes) or not pushes.takes(key, job):
+            return self._push_behind(key, job, publish)
+        pushes.add(key, job, publish)
+        return None
 
-    async def _pull(self, command: Command) -> None:
+    async def _push_large(self, command: Command, publish: bool) -> None:
+        """Push a job, or publish a message, whose payload is checked in slices."""
+        try:
+            job = await (new_large_message(command[2]) if publish else new_large_job(command))
+            rest = self._push(command[1], job, publish)
+        except PenstockError as problem:
+            if not publish:
+                raise
+            self._slots.append(failed_to_publish(problem))
+            return
+        if rest is not None:
+            await rest
+
+    async def _push_behind(self, key: QueueKey, job: NewJob, publish: bool) -> None:
+        """Finish what was gathered before a push that cannot be done together with it."""
+        await self.flush()
+        self._open = pushes = Pushes(self.engine, self._slots)
+        pushes.add(key, job, publish)
+
+    def _pull(self, command: Command) -> Coroutine[Any, Any, None] | None:
         pull, works = new_pull(self.key_of(command[1]), command), self._open
         if pull.wait_ms and not self.link.gone:
-            await self.flush()
-            self._slots.append(await self._wait(pull))
-            return
+            return self._pull_and_wait(pull)
+        if works is None and not self._slots:
+            self._open = works = self._new_pipeline()
         if not isinstance(works, Pipeline) or not works.takes_pull(pull):
-            works = await self._new_works()
+            return self._pull_behind(pull)
         works.add_pull(pull)
+        return None
+
+    async def _pull_and_wait(self, pull: Pull) -> None:
+        await self.flush()
+        self._slots.append(await self._wait(pull))
+
+    async def _pull_behind(self, pull: Pull) -> None:
+        await self.flush()
+        self._open = works = self._new_pipeline()
+        works.add_pull(pull)
+
+    def _settle(self, settling: SettleCommand) -> Coroutine[Any, Any, None] | None:
+        works = self._open
+        if works is None and not self._slots:
+            self._open = works = self._new_pipeline()
+        if not isinstance(works, Pipeline) or not works.takes_settling(settling):
+            return self._settle_behind(settling)
+        works.add_settling(settling)
+        return None
+
+    async def _settle_behind(self, settling: SettleCommand) -> None:
+        await self.flush()
+        self._open = works = self._new_pipeline()
+        works.add_settling(settling)
+
+    def _new_pipeline(self) -> Pipeline:
+        return Pipeline(self.engine, self.namespace, self._slots, self.held)
 
     async def _wait(self, pull: Pull) -> bytes:
         """Wait for jobs, as long as the client is there."""
-        wait = self._waiting = PendingClaim(self.engine, Claim(pull.queue, pull.jobs, wait_ms=pull.wait_ms))
+        wait = self._waiting = PendingClaim(self.engine, Claim(pull.queue, pull.jobs, wait_ms=pull.wait_ms)).submit()
         self._allowed.clear()  # what comes behind it is looked at again
         expiry = Expiry(self.identity or EVERYBODY, self.engine.clock, wait.give_up)
         try:
@@ -305,13 +364,9 @@ class RespSession:
             expiry.cancel()
             self._waiting = None
 
-    async def _new_works(self) -> Pipeline:
-        await self.flush()
-        works = self._open = Pipeline(self.engine, self.namespace, self._slots, self.held)
-        return works
-
     async def _after(self, entry: RespCommand, command: Command) -> None:
         """Do what waits until everything before it is answered."""
+        await self.flush()
         if entry.name == "QUIT":
             self._slots.append(replies.OK)
             raise Goodbye

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.access.identity import Right
+from penstock.core import limits
 from penstock.core.errors import RouteNotFound
 from penstock.core.queue import QueueKey
-from penstock.doors.http.namespace import namespace_in
 from penstock.doors.http.route import Plain, Route, Stream
 from penstock.doors.net.raw_sockets import ends_of
 from penstock.doors.topics.backpressure import Flows
 from penstock.doors.topics.http_stream import SubscriptionStream
-from penstock.doors.topics.message import check_topic, new_message
+from penstock.doors.topics.message import check_topic, new_large_message, new_message
 from penstock.doors.topics.unsized_publish import publish_unsure
 from penstock.engine.jobs.push import Push
 from penstock.engine.queues import admin
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.doors.http.request import Request
     from penstock.doors.net.raw_sockets import RawSockets
     from penstock.doors.topics.subscriber import Subscribers
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 BYTES: Final = "application/octet-stream"
 LINES: Final = "application/x-ndjson"
@@ -38,7 +38,7 @@ class TopicsDoor:
 
     def __init__(
         self,
-        engine: AnyEngine,
+        engine: EngineApi,
         subscribers: Subscribers,
         links: RawSockets,
         *,
@@ -56,7 +56,8 @@ class TopicsDoor:
 
     async def publish(self, req: Request, topic: str) -> Plain | Stream:
         queue = _queue(req, topic)
-        message = new_message(await req.body())
+        body = await req.body()
+        message = new_message(body) if len(body) <= limits.small_body_bytes else await new_large_message(body)
         if req.unsure:
             return await publish_unsure(self._engine, queue, message)
         await self._engine.run(Push(queue, [message]))
@@ -121,4 +122,4 @@ class TopicsDoor:
 def _queue(req: Request, topic: str) -> QueueKey:
     if not topic:
         raise RouteNotFound
-    return QueueKey(namespace_in(req.scope.headers), check_topic(topic))
+    return QueueKey(req.namespace(), check_topic(topic))

@@ -6,9 +6,10 @@ import re
 from typing import Final
 
 from penstock.core import limits
-from penstock.core.binary_payload import wrap
+from penstock.core.binary_payload import wrap, wrap_steps
 from penstock.core.errors import BodyTooLarge, InvalidInput
 from penstock.core.job import JobFlag, NewJob
+from penstock.core.time_slices import in_slices
 
 #: A message is gone when it is acknowledged. A lease that runs out is the end of a server, not the fault of the message.
 _FLAGS: Final = JobFlag.REMOVE_ON_COMPLETE | JobFlag.UNCOUNTED
@@ -27,8 +28,14 @@ def check_topic(name: str) -> str:
 
 
 def new_message(data: bytes) -> NewJob:
-    """Turn bytes into what the engine pushes. Raises BodyTooLarge."""
+    """Turn a few bytes into what the engine pushes. For many: ``new_large_message``."""
+    stored, options = wrap(data)
+    return NewJob(stored, options, flags=_FLAGS)
+
+
+async def new_large_message(data: bytes) -> NewJob:
+    """Turn bytes into what the engine pushes, in slices. Raises BodyTooLarge."""
     if len(data) > limits.payload_bytes_max:
         raise BodyTooLarge(f"Message too large: {len(data)} bytes (max {limits.payload_bytes_max})")
-    stored, options = wrap(data)
+    stored, options = await in_slices(wrap_steps(data))
     return NewJob(stored, options, flags=_FLAGS)

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from penstock.core.clock import Alarm
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey
-    from penstock.engine.engine import Engine
+    from penstock.engine.api import EngineApi, ShardApi
     from penstock.engine.jobs.settle import Settlement
-    from penstock.engine.sharding.engine import AnyEngine
 
 log = structlog.get_logger("penstock.topics")
 
@@ -79,14 +78,14 @@ class TopicMessage(NamedTuple):
 class Subscribers:
     """All subscribers of this server. ``lease_ms``: how long what they hold outlives the server."""
 
-    def __init__(self, engine: AnyEngine, lease_ms: int) -> None:
+    def __init__(self, engine: EngineApi, lease_ms: int) -> None:
         self.engine = engine
         self.lease_ms = lease_ms
         self.closed = False
         self._open: set[Subscriber] = set()
         self._pool = Pool("subscribers", limits.subscribers_max, engine.shares)
         self._alarm: Alarm | None = None
-        self._renewing: dict[Engine, asyncio.Task[None]] = {}
+        self._renewing: dict[ShardApi, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -140,7 +139,7 @@ class Subscribers:
         Each shard by itself: one that hangs must not cost the subscribers of the others their messages.
         """
         before = self.engine.clock.steady_ms() - self.lease_ms // 3
-        holds: dict[Engine, dict[str, list[LeaseRef]]] = {}
+        holds: dict[ShardApi, dict[str, list[LeaseRef]]] = {}
         for subscriber in self._open:
             if subscriber.hold is not None and subscriber.held_since <= before:
                 of_shard = holds.setdefault(self.engine.of(subscriber.queue), {})
@@ -152,7 +151,7 @@ class Subscribers:
                 )
                 self._renewing[engine] = renewing
 
-    async def _renew(self, engine: Engine, holds: dict[str, list[LeaseRef]]) -> None:
+    async def _renew(self, engine: ShardApi, holds: dict[str, list[LeaseRef]]) -> None:
         try:
             for namespace, all_of_it in holds.items():
                 for start in range(0, len(all_of_it), limits.ids_max):
@@ -262,7 +261,7 @@ class Subscriber:
         wait_ms = limits.subscription_wait_ms if wait_ms is None else wait_ms
         claim = Claim(self.queue, wait_ms=wait_ms, lease_ms=self._subscribers.lease_ms)
         try:
-            self._asked = PendingClaim(self._engine, claim)
+            self._asked = PendingClaim(self._engine, claim).submit()
         except PenstockError as error:
             raise NextFailed(error) from None
         return self._asked

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.core.job import NewJob
     from penstock.core.queue import QueueKey
     from penstock.doors.http.route import StreamTransport
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
 
 log = structlog.get_logger("penstock.topics")
 
@@ -33,7 +33,7 @@ _TRIES: Final = 5
 _TRY_EVERY_MS: Final = limits.SECOND_MS
 
 
-async def publish_unsure(engine: AnyEngine, queue: QueueKey, message: NewJob) -> Stream:
+async def publish_unsure(engine: EngineApi, queue: QueueKey, message: NewJob) -> Stream:
     """Store a message that nobody gets yet, and return an answer that decides about it."""
     later = msgspec.structs.replace(message, delay=limits.unsure_ms)
     (stored,) = await engine.run(Push(queue, [later]))
@@ -55,7 +55,7 @@ async def publish_unsure(engine: AnyEngine, queue: QueueKey, message: NewJob) ->
     return Stream(PLAIN, decide, _nothing, status=201)
 
 
-async def _remove(engine: AnyEngine, queue: QueueKey, job_id: int) -> None:
+async def _remove(engine: EngineApi, queue: QueueKey, job_id: int) -> None:
     for _ in range(_TRIES):
         try:
             await engine.run(MoveJob(queue.namespace, job_id, Arrow.CANCEL))

@@ -7,20 +7,33 @@ everything that was promised before: so a queue is neither filled beyond its lim
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from penstock.core.queue import QueueKey
-    from penstock.engine.buffer.enqueue_buffer import EnqueueBuffer
+    from penstock.engine.command import Submit
     from penstock.engine.jobs.push import Push
-    from penstock.engine.submit import Submit
     from penstock.store.contract import Store
+
+
+class UnstoredPushes(Protocol):
+    """Pushes that are answered and not stored: see ``EnqueueBuffer``."""
+
+    @property
+    def last_number(self) -> int:
+        """Number of the newest record of the log; 0 if there is none."""
+
+    def depth(self, queue: QueueKey, /) -> int:
+        """Return the number of jobs of a queue that are answered and not stored."""
+
+    def flush(self) -> None:
+        """Begin to store what is in the log."""
 
 
 class BufferCapacity:
     """Of one enqueue buffer."""
 
-    def __init__(self, buffer: EnqueueBuffer, store: Store) -> None:
+    def __init__(self, buffer: UnstoredPushes, store: Store) -> None:
         self._buffer = buffer
         self._store = store
         self._undecided: dict[QueueKey, int] = {}  #: jobs of pushes that the database decides on right now

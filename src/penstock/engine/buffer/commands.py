@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from penstock.core.errors import QueueMoving
-from penstock.core.events import EventKind
 from penstock.core.job import NewJob
 from penstock.core.queue import QueueKey
 from penstock.engine.command import Command
-from penstock.engine.jobs.build import build, start_apart
+from penstock.engine.jobs.build import build, create_queue, start_apart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
-    from penstock.store.contract import FastTransaction
     from penstock.store.enqueue_log import LogRecord
 
 
@@ -69,9 +67,9 @@ class StoreOwnRecords(Command[None]):
         self.promises = promises
 
 
-async def store_own_records(_engine: Engine, work: UnitOfWork, commands: Sequence[StoreOwnRecords]) -> None:
+async def store_own_records(_engine: EngineContext, work: UnitOfWork, commands: Sequence[StoreOwnRecords]) -> None:
     """Apply a batch of records of other shards."""
-    tx = cast("FastTransaction", work.tx)
+    tx = work.fast_tx
     for command in commands:
         if _any_away(work, command.promises):
             work.refuse(command, QueueMoving())
@@ -87,16 +85,12 @@ async def store_own_records(_engine: Engine, work: UnitOfWork, commands: Sequenc
 
 def _any_away(work: UnitOfWork, promises: Sequence[BufferedPush]) -> bool:
     """Tell whether a promise is about a queue that another shard has."""
-    keys = {QueueKey(promise.namespace, promise.queue) for promise in promises}
-    return any(
-        work.tx.queue_away(key) is not None or (work.tx.queue_find(key) is None and work.belongs_elsewhere(key))
-        for key in keys
-    )
+    return any(work.is_elsewhere(key) for key in {QueueKey(promise.namespace, promise.queue) for promise in promises})
 
 
-async def store_records(_engine: Engine, work: UnitOfWork, commands: Sequence[StoreRecords]) -> None:
+async def store_records(_engine: EngineContext, work: UnitOfWork, commands: Sequence[StoreRecords]) -> None:
     """Apply a batch of records."""
-    tx = cast("FastTransaction", work.tx)
+    tx = work.fast_tx
     for command in commands:
         if work.tx.away and any(_any_away(work, decode(record.body)) for record in command.records):
             work.refuse(command, QueueMoving())
@@ -122,8 +116,7 @@ async def _keep_promise(work: UnitOfWork, promise: BufferedPush) -> None:
     key = QueueKey(promise.namespace, promise.queue)
     queue = work.tx.queue_find(key) or await work.tx.queue_open(key, must=True)
     if queue.created_at is None:
-        await work.tx.queue_save(queue, queue.settings, work.now_ms)
-        work.tell(EventKind.QUEUE_CREATED, queue)
+        await create_queue(work, queue)
     made = build(queue, promise.ids, promise.jobs, promise.at)
     start_apart(work, made, promise.jobs)
     work.pushed += len(made)

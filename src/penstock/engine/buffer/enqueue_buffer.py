@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.queue import Queue
-    from penstock.engine.command import Command
-    from penstock.engine.engine import Engine
-    from penstock.engine.submit import Submit
+    from penstock.engine.command import Command, Submit
+    from penstock.engine.context import EngineContext
     from penstock.store.redis.buffer_copies import BufferCopies
 
 log = structlog.get_logger("penstock.buffer")
@@ -61,7 +60,7 @@ class EnqueueBuffer:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineContext,
         directory: Path,
         identity: Callable[[], str],
         buffers: BufferCopies | None,
@@ -74,7 +73,7 @@ class EnqueueBuffer:
         self._accept_loss = accept_loss
         self.wal: EnqueueLog | None = None  #: the log, once it is open
         self.buffers = buffers
-        self.route: Callable[[QueueKey], Engine] = lambda _queue: engine  #: which engine has a queue now
+        self.route: Callable[[QueueKey], EngineContext] = lambda _queue: engine  #: which engine has a queue now
         self._unstored: deque[tuple[LogRecord, dict[QueueKey, int]]] = deque()
         self._bytes = 0
         self._depths: dict[QueueKey, int] = {}
@@ -138,6 +137,16 @@ class EnqueueBuffer:
         if wal.check(stored, accept_loss=self._accept_loss) and self.buffers is not None:
             with contextlib.suppress(FastPathFailed):
                 await self.buffers.forget(number, synced)  # their numbers are given to others now
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether there is a Redis for copies of the log; without one, no new pushes are buffered."""
+        return self.buffers is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the log is open."""
+        return self.wal is not None
 
     @property
     def last_number(self) -> int:
@@ -298,7 +307,7 @@ class EnqueueBuffer:
             return await self._engine.run(StoreRecords(wal, records, is_all=is_all))
         stored = 0
         for number, body in records:  # seldom, so one by one
-            elsewhere: dict[Engine, list[BufferedPush]] = {}
+            elsewhere: dict[EngineContext, list[BufferedPush]] = {}
             for promise in decode(body):
                 elsewhere.setdefault(self.route(QueueKey(promise.namespace, promise.queue)), []).append(promise)
             here = elsewhere.pop(self._engine, [])
@@ -387,7 +396,7 @@ class Flusher(PeriodicService):
 
     every_ms = 1_000
 
-    def __init__(self, buffer: EnqueueBuffer, engine: Engine) -> None:
+    def __init__(self, buffer: EnqueueBuffer, engine: EngineContext) -> None:
         super().__init__(engine)
         self._buffer = buffer
 

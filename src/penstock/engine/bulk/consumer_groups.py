@@ -16,13 +16,10 @@ import structlog
 from penstock.core import bulk_records, limits
 from penstock.core.bulk_records import BulkRecord, ConsumerGroup, EntryKind, Epoch, SliceRef, slice_name
 from penstock.core.errors import (
+    EpochLeasesLost,
     EpochUnknown,
-    JobNotFound,
-    LeasesLost,
     PenstockError,
-    StaleLease,
     TooMany,
-    WrongState,
 )
 from penstock.core.lifecycle import State
 from penstock.core.pool_shares import has_room, share_used
@@ -42,7 +39,7 @@ from penstock.engine.bulk.epoch_commands import (
 )
 from penstock.engine.jobs.claim import Claim
 from penstock.engine.jobs.claim_waiters import abandon
-from penstock.engine.jobs.settle import Ack, LeaseRef, Release, Renew
+from penstock.engine.jobs.settle import LEASE_GONE, Ack, LeaseRef, Release, Renew
 from penstock.engine.maintenance.service import PeriodicService
 from penstock.store.contract import Search
 
@@ -51,8 +48,8 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.engine.bulk.epoch_commands import EpochName
+    from penstock.engine.context import ServerContext
     from penstock.engine.jobs.settle import Settlement
-    from penstock.engine.sharding.engine import AnyEngine
 
 
 log = structlog.get_logger("penstock.groups")
@@ -120,7 +117,7 @@ class ConsumerGroups(PeriodicService):
 
     every_ms = 10 * limits.MINUTE_MS
 
-    def __init__(self, engine: AnyEngine) -> None:
+    def __init__(self, engine: ServerContext) -> None:
         super().__init__(engine.engines[0])
         self._all = engine
         self._home = engine.engines[0]
@@ -182,7 +179,7 @@ class ConsumerGroups(PeriodicService):
             offset += each.rows
         return found
 
-    async def lost(self, namespace: str, group: str, number: int) -> LeasesLost:
+    async def lost(self, namespace: str, group: str, number: int) -> EpochLeasesLost:
         """Count the jobs of an epoch that are not the group's any more, and return that as an error."""
         lost = gone = 0
         for each in (await self._epoch(namespace, group, number)).slices:
@@ -194,7 +191,7 @@ class ConsumerGroups(PeriodicService):
                 + sum(not _is_held(found.get(job_id), token) for job_id, token in zip(jobs, tokens, strict=True))
             )
             gone += len(jobs) - len(found)
-        return LeasesLost(number, lost, gone)
+        return EpochLeasesLost(number, lost, gone)
 
     async def examine(self, jobs: Sequence[int]) -> None:
         """Put aside those that are damaged of jobs that could not be read."""
@@ -205,7 +202,7 @@ class ConsumerGroups(PeriodicService):
     async def ack(self, namespace: str, group: str, up_to: int, *, only_whole: bool = False) -> tuple[int, int]:
         """Acknowledge all epochs up to a number; return how many jobs were, and how many were not the group's any more.
 
-        ``only_whole``: raises LeasesLost, and changes nothing, if leases of theirs have run out.
+        ``only_whole``: raises EpochLeasesLost, and changes nothing, if leases of theirs have run out.
         """
         acked = lost = 0
         async with self._turn(namespace, group, "settle"):
@@ -450,7 +447,7 @@ class ConsumerGroups(PeriodicService):
             settlement = Renew(namespace, holds, [lease_ms] * len(holds))
         outcomes = await self._all.run(settlement)
         for outcome in outcomes:
-            if outcome is not None and not isinstance(outcome, (JobNotFound, WrongState, StaleLease)):
+            if outcome is not None and not isinstance(outcome, LEASE_GONE):
                 raise outcome
         return len(outcomes) - outcomes.count(None)
 
@@ -557,7 +554,7 @@ def _is_held(job: Job | None, token: int) -> bool:
 
 
 def _claim_of(got: _Claimed, queue: QueueKey, count: int, lease_ms: int, wait_ms: int = 0) -> tuple[Claim, SliceNote]:
-    claim = Claim(queue, count, wait_ms=wait_ms, lease_ms=lease_ms)
-    claim.direct = True  # jobs that a ready list hands out are not known to the store as taken at once
-    note = claim.note = SliceNote(*got.name)
+    note = SliceNote(*got.name)
+    # The store does not know at once which jobs a ready list gives out.
+    claim = Claim(queue, count, wait_ms=wait_ms, lease_ms=lease_ms, note=note, skips_ready_list=True)
     return claim, note

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.job import Job
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 
@@ -151,14 +151,14 @@ class SliceNote:
         self._name = (namespace, group, epoch)
         self.ref: SliceRef | None = None  #: once something was claimed
 
-    async def write(self, engine: Engine, work: UnitOfWork, jobs: Sequence[Job]) -> None:
-        """Note jobs and their leases."""
+    async def write(self, shard: int, work: UnitOfWork, jobs: Sequence[Job]) -> None:
+        """Note jobs of a shard and their leases."""
         namespace, group, epoch = self._name
         number = work.serial()
         body = bulk_records.encode(EpochSlice.of([job.id for job in jobs], [job.token for job in jobs]))
         entry = BulkRecord(EntryKind.SLICE, namespace, slice_name(group, epoch), number, work.now_ms, body, len(jobs))
         await work.tx.entry_save([entry])
-        self.ref = SliceRef(engine.store.shard, number, len(jobs))
+        self.ref = SliceRef(shard, number, len(jobs))
 
     def taken_back(self) -> SettleSlice:
         """Return what gives the jobs back."""
@@ -166,7 +166,7 @@ class SliceNote:
         return SettleSlice(self._name, self.ref.number, SliceOutcome.RELEASE)
 
 
-async def settle_slices(engine: Engine, work: UnitOfWork, commands: Sequence[SettleSlice]) -> None:
+async def settle_slices(engine: EngineContext, work: UnitOfWork, commands: Sequence[SettleSlice]) -> None:
     """Apply a batch of slices to be settled: jobs and the note of them in one transaction."""
     for command in commands:
         namespace, group, epoch = command.name
@@ -194,7 +194,7 @@ async def settle_slices(engine: Engine, work: UnitOfWork, commands: Sequence[Set
         work.answer_early(command, Settled(len(held), others))
 
 
-async def _settle_held(engine: Engine, work: UnitOfWork, command: SettleSlice, held: list[Job]) -> None:
+async def _settle_held(engine: EngineContext, work: UnitOfWork, command: SettleSlice, held: list[Job]) -> None:
     if command.ending is SliceOutcome.RELEASE:
         work.move_all(held, Arrow.RELEASE)
     elif command.ending is not SliceOutcome.ACK:
@@ -206,20 +206,20 @@ async def _settle_held(engine: Engine, work: UnitOfWork, command: SettleSlice, h
             await repeat(engine, work, repeating)
 
 
-async def rest(_engine: Engine, work: UnitOfWork, commands: Sequence[Rest]) -> None:
+async def rest(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Rest]) -> None:
     """Answer those who want to know that all is on disk."""
     for command in commands:
         work.answer(command, None)
 
 
-async def check_payloads(_engine: Engine, work: UnitOfWork, commands: Sequence[CheckPayloads]) -> None:
+async def check_payloads(_engine: EngineContext, work: UnitOfWork, commands: Sequence[CheckPayloads]) -> None:
     """Apply a batch of looks."""
     for command in commands:
         await work.tx.payload_load(command.jobs)
         work.answer(command, None)
 
 
-async def record_epoch(_engine: Engine, work: UnitOfWork, commands: Sequence[RecordEpoch]) -> None:
+async def record_epoch(_engine: EngineContext, work: UnitOfWork, commands: Sequence[RecordEpoch]) -> None:
     """Apply a batch of claims."""
     for command in commands:
         name = (command.namespace, command.group)
@@ -240,7 +240,7 @@ async def record_epoch(_engine: Engine, work: UnitOfWork, commands: Sequence[Rec
         work.answer(command, command.epoch)
 
 
-async def begin_settling(_engine: Engine, work: UnitOfWork, commands: Sequence[BeginSettling]) -> None:
+async def begin_settling(_engine: EngineContext, work: UnitOfWork, commands: Sequence[BeginSettling]) -> None:
     """Apply a batch of beginnings."""
     for command in commands:
         found: list[tuple[int, Epoch]] = []
@@ -257,7 +257,7 @@ async def begin_settling(_engine: Engine, work: UnitOfWork, commands: Sequence[B
         work.answer(command, found)
 
 
-async def end_epochs(_engine: Engine, work: UnitOfWork, commands: Sequence[EndEpochs]) -> None:
+async def end_epochs(_engine: EngineContext, work: UnitOfWork, commands: Sequence[EndEpochs]) -> None:
     """Apply a batch of ends."""
     for command in commands:
         name = (command.namespace, command.group)
@@ -270,7 +270,7 @@ async def end_epochs(_engine: Engine, work: UnitOfWork, commands: Sequence[EndEp
         work.answer(command, None)
 
 
-async def seen(_engine: Engine, work: UnitOfWork, commands: Sequence[Seen]) -> None:
+async def seen(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Seen]) -> None:
     """Apply a batch of signs of life."""
     for command in commands:
         name = (command.namespace, command.group)
@@ -285,7 +285,7 @@ async def seen(_engine: Engine, work: UnitOfWork, commands: Sequence[Seen]) -> N
         work.answer(command, None)
 
 
-async def forget_groups(_engine: Engine, work: UnitOfWork, commands: Sequence[ForgetGroups]) -> None:
+async def forget_groups(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ForgetGroups]) -> None:
     """Apply a batch of groups to be forgotten, with epochs whose leases have run out long ago."""
     for command in commands:
         for name in command.groups:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -15,16 +15,15 @@ from penstock.core.queue import QueueKey
 from penstock.engine.bulk.stage_commands import Carry
 from penstock.engine.jobs.push import Publish, StagedChunk
 from penstock.engine.maintenance.service import PeriodicService
+from penstock.engine.sharding.engine import ShardedEngine
 from penstock.engine.sharding.push import Pushing
 from penstock.store.contract import Search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock.core.job import Job
     from penstock.core.reservations import Permit
-    from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import AnyEngine, ShardedEngine
+    from penstock.engine.context import EngineContext, ServerContext, ShardedContext
     from penstock.engine.sharding.push import Item
 
 log = structlog.get_logger("penstock.stages")
@@ -36,7 +35,7 @@ _UNDER_WAY: Final = 2
 class Naming(Pushing):
     """Publishes a chunk whose jobs have names, which are looked after over all shards."""
 
-    def __init__(self, fleet: ShardedEngine, entry: BulkRecord, part: StagedChunk) -> None:
+    def __init__(self, fleet: ShardedContext, entry: BulkRecord, part: StagedChunk) -> None:
         super().__init__(fleet, [(part.queue, part.jobs)], None)
         self._entry = entry
         self._part = part
@@ -45,8 +44,7 @@ class Naming(Pushing):
         allowed = permit if permit.tickets or permit.afar else None
         some = self._part._replace(jobs=[item.new for item in items])
         await self._engines[shard].run(Publish(self._entry, [some], allowed, rows=len(self._part.jobs)))
-        nobody = cast("Job", None)  # nobody wants to know which jobs they became
-        self._answers.update((item.place, nobody) for item in items)
+        self._answers.update((item.place, None) for item in items)
 
 
 class Publisher(PeriodicService):
@@ -57,10 +55,10 @@ class Publisher(PeriodicService):
 
     every_ms = 1_000
 
-    def __init__(self, engine: Engine, all_: AnyEngine, done: Callable[[], None]) -> None:
+    def __init__(self, engine: EngineContext, all_: ServerContext, done: Callable[[], None]) -> None:
         super().__init__(engine)
         self._all = all_
-        self._fleet = None if len(all_.engines) == 1 else cast("ShardedEngine", all_)
+        self._fleet = all_ if isinstance(all_, ShardedEngine) and len(all_.engines) > 1 else None
         self._done = done
         self._damaged: set[int] = set()  #: drafts
 
@@ -92,6 +90,7 @@ class Publisher(PeriodicService):
                 if self._fleet is not None:
                     chunks = await self._carried(entry, chunks)
                 for some in _slices(chunks):
+                    await engine.share.give_way(entry.namespace)
                     parts = [_part(entry, each) for each in some]
                     if self._fleet is not None and any("job_id" in part.fields for part in parts):
                         await self._publish_named(self._fleet, entry, parts)
@@ -126,7 +125,7 @@ class Publisher(PeriodicService):
                 await self._engine.run(Publish(entry, [StagedChunk(each.number, QueueKey(entry.namespace, each.queue))]))
         return stays
 
-    async def _publish_named(self, fleet: ShardedEngine, entry: BulkRecord, parts: Sequence[StagedChunk]) -> None:
+    async def _publish_named(self, fleet: ShardedContext, entry: BulkRecord, parts: Sequence[StagedChunk]) -> None:
         for part in parts:
             await Naming(fleet, entry, part).run()
             # Where all names are taken on other shards, nothing was left to be pushed here.

@@ -12,7 +12,7 @@ from penstock.engine.command import Command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 
@@ -29,6 +29,14 @@ class AddChunks(Command[None]):
         self.draft = draft
         self.chunks = chunks
         self.durable = durable
+
+    def tenant(self) -> str | None:
+        """Return its namespace."""
+        return self.namespace
+
+    def weight(self) -> int:
+        """Return what its chunks weigh: each is written as one row."""
+        return 1 + sum(len(chunk.body) for chunk in self.chunks) // limits.weight_bytes
 
 
 class SaveStage(Command[Stage | None]):
@@ -131,7 +139,7 @@ class PruneRecords(Command[None]):
         self.entries = entries
 
 
-async def add_chunks(_engine: Engine, work: UnitOfWork, commands: Sequence[AddChunks]) -> None:
+async def add_chunks(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AddChunks]) -> None:
     """Apply a batch of rows to be staged."""
     for command in commands:
         drafts = await work.tx.entry_load(EntryKind.DRAFT, command.namespace, "", command.draft)
@@ -147,7 +155,7 @@ async def add_chunks(_engine: Engine, work: UnitOfWork, commands: Sequence[AddCh
             work.answer_early(command, None)
 
 
-async def save_stage(_engine: Engine, work: UnitOfWork, commands: Sequence[SaveStage]) -> None:
+async def save_stage(_engine: EngineContext, work: UnitOfWork, commands: Sequence[SaveStage]) -> None:
     """Apply a batch of parts that are staged."""
     for command in commands:
         name = (EntryKind.STAGE, command.namespace, command.txn, command.part)
@@ -158,7 +166,7 @@ async def save_stage(_engine: Engine, work: UnitOfWork, commands: Sequence[SaveS
         work.answer(command, bulk_records.decode_stage(found[0].body) if found else None)
 
 
-async def commit_stages(engine: Engine, work: UnitOfWork, commands: Sequence[CommitStages]) -> None:
+async def commit_stages(engine: EngineContext, work: UnitOfWork, commands: Sequence[CommitStages]) -> None:
     """Apply a batch of commits."""
     for command in commands:
         namespace, key = command.namespace, command.key
@@ -194,7 +202,7 @@ async def commit_stages(engine: Engine, work: UnitOfWork, commands: Sequence[Com
         work.answer(command, (commit, False))
 
 
-async def confirm(_engine: Engine, work: UnitOfWork, commands: Sequence[Confirm]) -> None:
+async def confirm(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Confirm]) -> None:
     """Apply a batch of news of commits."""
     for command in commands:
         await _confirm(work, command.namespace, command.key, command.drafts)
@@ -208,7 +216,7 @@ async def _confirm(work: UnitOfWork, namespace: str, key: str, drafts: Sequence[
     await work.tx.entry_save([BulkRecord(EntryKind.DUE, namespace, key, each.number, work.now_ms) for each in found])
 
 
-async def carry(_engine: Engine, work: UnitOfWork, commands: Sequence[Carry]) -> None:
+async def carry(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Carry]) -> None:
     """Apply a batch of chunks from other shards. What came before is noted, as it may be published and gone already."""
     for command in commands:
         namespace, name = command.entry.namespace, str(command.entry.number)
@@ -223,7 +231,7 @@ async def carry(_engine: Engine, work: UnitOfWork, commands: Sequence[Carry]) ->
         work.answer(command, None)
 
 
-async def record_published(_engine: Engine, work: UnitOfWork, commands: Sequence[RecordPublished]) -> None:
+async def record_published(_engine: EngineContext, work: UnitOfWork, commands: Sequence[RecordPublished]) -> None:
     """Apply a batch of notes on commits."""
     for command in commands:
         found = await work.tx.entry_load(EntryKind.COMMIT, command.namespace, command.key, 0)
@@ -240,7 +248,7 @@ async def record_published(_engine: Engine, work: UnitOfWork, commands: Sequence
         work.answer(command, commit.published)
 
 
-async def abort_stage(_engine: Engine, work: UnitOfWork, commands: Sequence[AbortStage]) -> None:
+async def abort_stage(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AbortStage]) -> None:
     """Apply a batch of aborts."""
     for command in commands:
         found = await work.tx.entry_load(EntryKind.STAGE, command.namespace, command.txn)
@@ -250,7 +258,7 @@ async def abort_stage(_engine: Engine, work: UnitOfWork, commands: Sequence[Abor
         work.answer(command, [bulk_records.decode_stage(each.body) for each in found])
 
 
-async def drop_draft(_engine: Engine, work: UnitOfWork, commands: Sequence[DropDraft]) -> None:
+async def drop_draft(_engine: EngineContext, work: UnitOfWork, commands: Sequence[DropDraft]) -> None:
     """Apply a batch of drafts that are of no use. One that is due by now is left alone."""
     for command in commands:
         found = await work.tx.entry_load(EntryKind.DRAFT, command.namespace, "", command.draft)
@@ -263,7 +271,7 @@ async def drop_draft(_engine: Engine, work: UnitOfWork, commands: Sequence[DropD
         work.answer(command, more)
 
 
-async def prune_records(_engine: Engine, work: UnitOfWork, commands: Sequence[PruneRecords]) -> None:
+async def prune_records(_engine: EngineContext, work: UnitOfWork, commands: Sequence[PruneRecords]) -> None:
     """Apply a batch of entries to be forgotten."""
     for command in commands:
         await work.tx.entry_remove(command.entries)

@@ -33,8 +33,7 @@ from penstock.store.contract import Search
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.context import EngineContext, ServerContext
 
 
 class PackedRows(NamedTuple):
@@ -59,7 +58,7 @@ class StagedWrites(PeriodicService):
 
     every_ms = 1_000
 
-    def __init__(self, engine: AnyEngine) -> None:
+    def __init__(self, engine: ServerContext) -> None:
         super().__init__(engine.engines[0])
         self._all = engine
         self._home = engine.engines[0]
@@ -165,7 +164,7 @@ class StagedWrites(PeriodicService):
             await self._drop(namespace, each)
         return rows
 
-    async def _add(self, engine: Engine, namespace: str, draft: int, chunks: Sequence[Chunk]) -> None:
+    async def _add(self, engine: EngineContext, namespace: str, draft: int, chunks: Sequence[Chunk]) -> None:
         """Store chunks in slices, each one after the one before."""
         slices: list[list[Chunk]] = [[]]
         size = 0
@@ -185,7 +184,7 @@ class StagedWrites(PeriodicService):
             await self._drop_draft(self._all.engines[shard], namespace, stage.draft)
 
     @staticmethod
-    async def _drop_draft(engine: Engine, namespace: str, draft: int) -> None:
+    async def _drop_draft(engine: EngineContext, namespace: str, draft: int) -> None:
         while await engine.run(DropDraft(namespace, draft)):
             pass
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from penstock.core.events import EventKind
 from penstock.core.job import Job, JobFlag, NewJob, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
 
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from penstock.engine.unit_of_work import UnitOfWork
 
 _NOWHERE = State.NOWHERE.value
+
+
+async def create_queue(work: UnitOfWork, queue: Queue) -> None:
+    """Store a queue that gets its first jobs, and journal that. For a queue whose ``created_at`` is None."""
+    await work.tx.queue_save(queue, queue.settings, work.now_ms)
+    work.tell(EventKind.QUEUE_CREATED, queue)
 
 
 class Moments(NamedTuple):

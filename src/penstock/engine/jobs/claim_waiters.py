@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from penstock.core import limits
 from penstock.core.errors import QueueMoving, TooMany
-from penstock.engine.command import Command
-from penstock.engine.jobs.claim import return_deliveries
+from penstock.engine.command import QueueCommand
+from penstock.engine.jobs.settle import LeaseRef, Release
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,27 +16,28 @@ if TYPE_CHECKING:
     from penstock.core.clock import Alarm
     from penstock.core.job import Delivery
     from penstock.core.queue import QueueKey
-    from penstock.engine.engine import Engine
-    from penstock.engine.jobs.claim import Claim
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
+    from penstock.engine.context import EngineContext
+    from penstock.engine.jobs.claim import Claim, ClaimShard
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class RecheckQueue(Command[None]):
+class RecheckQueue(QueueCommand[None]):
     """Look again at the line of a queue: its rate limit allows more by now."""
 
-    __slots__ = ("queue",)
+    __slots__ = ()
 
-    def __init__(self, queue: QueueKey) -> None:
-        self.queue = queue
+    def needed_queues(self) -> Iterable[QueueKey]:
+        """Return none: there is nothing to look at in a queue that is on another shard."""
+        return ()
 
 
 class ClaimWaiters:
     """Callers that wait for a job, first come first served."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
-        self._lines: dict[QueueKey, dict[Claim, None]] = {}
+        self._lines: dict[QueueKey, dict[Claim, Alarm]] = {}  #: the alarm of each claim rings at the end of its wait
         self._nudges: dict[QueueKey, tuple[int, Alarm]] = {}  #: the next look at a line, by the steady clock
         self._closed = False
         self._held: dict[str, int] = {}  #: how many wait of each namespace
@@ -54,7 +55,7 @@ class ClaimWaiters:
         """Join the line until served, tired of waiting, or gone."""
         if claim.future.done():
             return
-        if self._closed or claim.gone:  # it may have left before it was in line
+        if self._closed or claim.state.is_abandoned:  # it may have left before it was in line
             claim.future.set_result([])
             return
         namespace = claim.queue.namespace
@@ -64,28 +65,25 @@ class ClaimWaiters:
         except TooMany as error:
             claim.future.set_exception(error)
             return
-        self._lines.setdefault(claim.queue, {})[claim] = None
+        clock = self._engine.clock
+        until = claim.state.begin_wait(clock.steady_ms())
+        self._lines.setdefault(claim.queue, {})[claim] = clock.call_at(until, lambda: self._tired(claim))
         self.size += 1
         self._held[namespace] = held + 1
-        clock = self._engine.clock
-        if claim.waits_until is None:
-            claim.waits_until = clock.steady_ms() + claim.wait_ms
-        claim.alarm = clock.call_at(claim.waits_until, lambda: self._tired(claim))
 
     def leave(self, claim: Claim) -> bool:
         """Step out of the line; False if the caller was not in it."""
         line = self._lines.get(claim.queue)
-        if line is None or claim not in line:
+        alarm = None if line is None else line.pop(claim, None)
+        if line is None or alarm is None:
             return False
-        del line[claim]
+        alarm.cancel()
         self.size -= 1
         held = self._held.pop(claim.queue.namespace) - 1
         if held:
             self._held[claim.queue.namespace] = held
         if not line:
             del self._lines[claim.queue]
-        if claim.alarm is not None:
-            claim.alarm.cancel()
         return True
 
     def _check_room(self, namespace: str, held: int) -> None:
@@ -110,8 +108,7 @@ class ClaimWaiters:
                 continue
             for claim in list(self.line(queue)):
                 self.leave(claim)
-                claim.wait_ms = max(0, (claim.waits_until or steady_ms) - steady_ms)
-                claim.waits_until = None  # clocks of shards differ
+                claim.state.suspend_wait(steady_ms)
                 self._engine.send_on(claim, QueueMoving())
 
     def send_everybody_home(self) -> None:
@@ -152,38 +149,39 @@ class ClaimWaiters:
 
 
 class PendingClaim:
-    """A claim for somebody who may leave while it waits: then nothing is claimed, or it is given back.
+    """A claim whose caller may leave while it waits: then nothing is claimed, or what was claimed is released."""
 
-    Raises why it cannot be asked for.
-    """
-
-    def __init__(self, engine: AnyEngine, claim: Claim) -> None:
+    def __init__(self, engine: EngineApi, claim: Claim) -> None:
         self._engine = engine
         self._claim = claim
-        engine.run(claim)
+
+    def submit(self) -> Self:
+        """Submit the claim. Raises what the engine refuses it with."""
+        self._engine.run(self._claim)
+        return self
 
     async def answer(self) -> Sequence[Delivery]:
-        """Return what it got; nothing if it was given up. Raises why there is nothing to be had."""
+        """Return the deliveries; none if the claim was given up. Raises the error that it was refused with."""
         try:
             deliveries = await asyncio.shield(self._claim.future)
         except asyncio.CancelledError:
-            if self._claim.gone:
+            if self._claim.state.is_abandoned:
                 return ()
-            self.give_up()  # it is whoever waits that was cancelled
+            self.give_up()  # it is the caller that was cancelled
             raise
-        return () if self._claim.gone else deliveries
+        return () if self._claim.state.is_abandoned else deliveries
 
     def give_up(self) -> None:
-        """Nobody wants it any more; giving up twice is fine."""
-        if not self._claim.gone:
+        """Abandon the claim. A second call does nothing."""
+        if not self._claim.state.is_abandoned:
             abandon(self._engine.of(self._claim.queue), self._claim)
 
 
-def abandon(engine: Engine, claim: Claim) -> None:
-    """The caller is gone: step out of the line, or give back what it was just handed."""
-    claim.gone = True
-    engine = claim.engine or engine
-    if engine.room.leave(claim):
+def abandon(engine: ClaimShard, claim: Claim) -> None:
+    """Remove a claim from its line, or release what it is just being given: its caller has left."""
+    claim.state.abandon()
+    engine = claim.state.engine or engine
+    if engine.leave_line(claim):
         claim.future.cancel()
         return
 
@@ -193,3 +191,14 @@ def abandon(engine: Engine, claim: Claim) -> None:
         return_deliveries(engine, claim, future.result())
 
     claim.future.add_done_callback(give_back)
+
+
+def return_deliveries(engine: ClaimShard, caller: Claim, deliveries: list[Delivery]) -> None:
+    """Release jobs that were leased for a caller that is gone."""
+    if caller.note is not None:
+        if deliveries:
+            engine.run_unheard(caller.note.taken_back())
+        return
+    holds = [LeaseRef(delivery.job.id, delivery.job.token) for delivery in deliveries]
+    if holds:  # if they cannot be released now, their leases will run out
+        engine.run_unheard(Release(caller.queue.namespace, holds))

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import JobNotFound, PenstockError, StaleLease, WrongState
 from penstock.core.job import Delivery
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command
+from penstock.engine.command import Command, QueueCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.jobs.settle import LeaseRef
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class LeaseDead(Command[list[Delivery]]):
+class LeaseDead(QueueCommand[list[Delivery]]):
     """Take those of some dead jobs of a queue that nobody else looks at, ``count`` at most, for ``lease_ms``."""
 
-    __slots__ = ("count", "ids", "lease_ms", "queue")
+    __slots__ = ("count", "ids", "lease_ms")
 
     def __init__(self, queue: QueueKey, ids: Sequence[int], count: int, lease_ms: int) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.ids = ids
         self.count = count
         self.lease_ms = lease_ms
@@ -34,18 +35,26 @@ class LeaseDead(Command[list[Delivery]]):
 class SettleDead(Command[PenstockError | None]):
     """Whoever looked at a dead job is done with it: it is removed (PURGE), or nobody's any more (PUT_DOWN).
 
-    ``may``: whether jobs of a queue may be touched; what may not be is as good as unknown.
+    ``may``: tells whether jobs of a queue may be changed; the others count as unknown. ``when_settled``: called after the
+    commit with the queue of the job.
     """
 
-    __slots__ = ("arrow", "hold", "may")
+    __slots__ = ("arrow", "hold", "may", "when_settled")
 
-    def __init__(self, hold: LeaseRef, arrow: Arrow, may: Callable[[QueueKey], bool]) -> None:
+    def __init__(
+        self,
+        hold: LeaseRef,
+        arrow: Arrow,
+        may: Callable[[QueueKey], bool],
+        when_settled: Callable[[QueueKey], None] | None = None,
+    ) -> None:
         self.hold = hold
         self.arrow = arrow
         self.may = may
+        self.when_settled = when_settled
 
 
-async def lease_dead(_engine: Engine, work: UnitOfWork, commands: Sequence[LeaseDead]) -> None:
+async def lease_dead(_engine: EngineContext, work: UnitOfWork, commands: Sequence[LeaseDead]) -> None:
     """Apply a batch of inspections."""
     for command in commands:
         queue = work.tx.queue_find(command.queue)
@@ -65,7 +74,7 @@ async def lease_dead(_engine: Engine, work: UnitOfWork, commands: Sequence[Lease
         work.answer(command, [Delivery(job, payloads[job.id]) for job in free if job.id in payloads])
 
 
-async def settle_dead(_engine: Engine, work: UnitOfWork, commands: Sequence[SettleDead]) -> None:
+async def settle_dead(_engine: EngineContext, work: UnitOfWork, commands: Sequence[SettleDead]) -> None:
     """Apply a batch of words about dead jobs."""
     await work.prefetch([command.hold.ref for command in commands])
     for command in commands:
@@ -79,6 +88,8 @@ async def settle_dead(_engine: Engine, work: UnitOfWork, commands: Sequence[Sett
             work.answer(command, WrongState(State(job.state).label))
         else:
             work.move(job, command.arrow)
+            if command.when_settled is not None:
+                work.after_commit.append(partial(command.when_settled, work.queue_of(job).key))
             work.answer(command, None)
 
 

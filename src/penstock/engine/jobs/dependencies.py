@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from penstock.core.dependencies import NeedCount
     from penstock.core.job import Job
-    from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import JobRef, UnitOfWork
+    from penstock.engine.command import JobRef
+    from penstock.engine.context import EngineContext
+    from penstock.engine.unit_of_work import UnitOfWork
 
 
 class Adopt(Command[None]):
@@ -123,7 +124,7 @@ class _Room:
         return self.needs <= 0 or self.bytes <= 0 or self.levels <= 0
 
 
-async def follow_up(engine: Engine, work: UnitOfWork) -> None:
+async def follow_up(engine: EngineContext, work: UnitOfWork) -> None:
     """See what the jobs that have ended so far in this batch mean for those that need them, and so on along the chain."""
     room = _Room()
     while ends := await _fresh(engine, work):
@@ -155,7 +156,7 @@ async def catch_up(work: UnitOfWork) -> None:
             await work.tx.end_advance(reached)
 
 
-async def _fresh(engine: Engine, work: UnitOfWork) -> list[JobEnd]:
+async def _fresh(engine: EngineContext, work: UnitOfWork) -> list[JobEnd]:
     """Take the ends that nobody has looked into yet, one per job. Those that other shards wait for are put down for them."""
     ends: dict[int, JobEnd] = {}
     afar: list[tuple[JobEnd, int]] = []
@@ -257,7 +258,7 @@ def _go_on(work: UnitOfWork, job: Job, count: NeedCount | None = None) -> None:
 # What users ask for.
 
 
-async def adopt(_engine: Engine, work: UnitOfWork, commands: Sequence[Adopt]) -> None:
+async def adopt(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Adopt]) -> None:
     """Apply a batch of adoptions."""
     for command in commands:
         child = await work.find(command.namespace, command.child)
@@ -290,7 +291,7 @@ async def _descends(work: UnitOfWork, namespace: str, job: Job | None, ancestor:
     return True
 
 
-async def drop_dependency(engine: Engine, work: UnitOfWork, commands: Sequence[DropDependency]) -> None:
+async def drop_dependency(engine: EngineContext, work: UnitOfWork, commands: Sequence[DropDependency]) -> None:
     """Apply a batch of dropped dependencies."""
     for command in commands:
         needed = await work.find(command.namespace, command.needed)
@@ -302,7 +303,7 @@ async def drop_dependency(engine: Engine, work: UnitOfWork, commands: Sequence[D
         work.answer(command, bool(dropped))
 
 
-async def _still_needed(engine: Engine, work: UnitOfWork, command: DropDependency) -> list[JobEnd]:
+async def _still_needed(engine: EngineContext, work: UnitOfWork, command: DropDependency) -> list[JobEnd]:
     """Return ends, by which the dependency is dropped, of the jobs that a name stands for and that somebody needs.
 
     There may be several: one that lives, and others that had the same name of their own and are gone.
@@ -338,7 +339,7 @@ async def drop_needs(work: UnitOfWork, job_id: int, needed: int) -> None:
     await _settle(work, dropped)
 
 
-async def cancel_children(engine: Engine, work: UnitOfWork, commands: Sequence[CancelChildren]) -> None:
+async def cancel_children(engine: EngineContext, work: UnitOfWork, commands: Sequence[CancelChildren]) -> None:
     """Apply a batch of cancelled children."""
     for command in commands:
         job = await work.find(command.namespace, command.ref)

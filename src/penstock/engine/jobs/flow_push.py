@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core import limits
 from penstock.core.errors import InvalidInput, NamespaceLimit, OutcomeUnknown, PartlyDone, PenstockError
-from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
+from penstock.engine.jobs.build import create_queue
 from penstock.engine.jobs.push import PushAcross, make_one, permitted
 from penstock.engine.jobs.uniqueness import ExistingJobs
 from penstock.engine.queues.admin import MoveBatch
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Job, NewJob
     from penstock.core.queue import QueueKey
     from penstock.core.reservations import Permit
-    from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import ShardedEngine
+    from penstock.engine.context import EngineContext, ShardedContext
     from penstock.engine.sharding.push import Item
     from penstock.engine.unit_of_work import UnitOfWork
 
@@ -47,7 +46,7 @@ def _taken(name: str | None) -> InvalidInput:
     return InvalidInput(f"Flow job {name} already exists")
 
 
-async def push_flow(engine: Engine, work: UnitOfWork, commands: Sequence[PushFlow]) -> None:
+async def push_flow(engine: EngineContext, work: UnitOfWork, commands: Sequence[PushFlow]) -> None:
     """Apply a batch of flows."""
     commands = await permitted(work, commands)
     names = ExistingJobs(work)
@@ -63,8 +62,7 @@ async def push_flow(engine: Engine, work: UnitOfWork, commands: Sequence[PushFlo
         for key, jobs in command.parts:
             queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
             if queue.created_at is None:
-                await work.tx.queue_save(queue, queue.settings, work.now_ms)
-                work.tell(EventKind.QUEUE_CREATED, queue)
+                await create_queue(work, queue)
             pushed.append([names.keep(await make_one(work, queue, new, names)) for new in jobs])
         work.answer(command, pushed)
     await work.flush()
@@ -99,7 +97,7 @@ class _FlowPushing(Pushing):
             raise _taken(item.new.job_id)
 
 
-async def push_flow_on_shards(fleet: ShardedEngine, command: PushFlow) -> list[list[Job]]:
+async def push_flow_on_shards(fleet: ShardedContext, command: PushFlow) -> list[list[Job]]:
     """Push a flow whose queues may be on several shards: in one transaction for each run of jobs on one shard, in order.
 
     If one is refused, those before it are cancelled, unless a worker has them already: then PartlyDone says which are stored.
@@ -128,14 +126,14 @@ async def push_flow_on_shards(fleet: ShardedEngine, command: PushFlow) -> list[l
     return pushed
 
 
-def _check_shards(fleet: ShardedEngine, shards: set[int]) -> None:
+def _check_shards(fleet: ShardedContext, shards: set[int]) -> None:
     """Raise StorageFailed or StorageFull if one of several shards takes no writes: so nothing is stored on the others."""
     if len(shards) > 1:
         for shard in sorted(shards):
             check_shard(fleet.engines[shard], shard)
 
 
-async def _cancel(fleet: ShardedEngine, command: PushFlow, pushed: Sequence[Sequence[Job]]) -> list[str]:
+async def _cancel(fleet: ShardedContext, command: PushFlow, pushed: Sequence[Sequence[Job]]) -> list[str]:
     """Cancel jobs of a flow, those that need others first; return the ids of those that are still there."""
     left = []
     for (queue, (new,)), (job,) in zip(reversed(command.parts[: len(pushed)]), reversed(pushed), strict=True):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.job import Job
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.jobs.settle import ItemOutcome
     from penstock.engine.unit_of_work import UnitOfWork
 
@@ -24,7 +24,7 @@ class Park(Settlement):
     __slots__ = ()
 
 
-async def park(engine: Engine, work: UnitOfWork, commands: Sequence[Park]) -> None:
+async def park(engine: EngineContext, work: UnitOfWork, commands: Sequence[Park]) -> None:
     """Apply a batch of parked jobs. The transaction holds them, so an end of a needed job counts before this or after it."""
     await work.prefetch([hold.ref for command in commands for hold in command.holds])
     found = {job.id for command in commands for job in await _jobs(work, command)}

@@ -8,8 +8,7 @@ import msgspec
 
 from penstock.core import limits
 from penstock.core.bulk_records import BulkRecord, EntryKind
-from penstock.core.errors import InvalidInput, NameContested, NamespaceLimit, QueueFull, QueueMoving
-from penstock.core.events import EventKind
+from penstock.core.errors import InvalidInput, NameContested, NamespaceLimit, QueueFull
 from penstock.core.job import (
     NEVER_LEASED,
     Job,
@@ -18,20 +17,20 @@ from penstock.core.job import (
     Payload,
 )
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command, IfUnknown, Lane
+from penstock.engine.command import Command, IfUnknown, Lane, QueueCommand
 from penstock.engine.jobs import dependencies
-from penstock.engine.jobs.build import build, build_one, make, start_apart
+from penstock.engine.jobs.build import build, build_one, create_queue, make, start_apart
 from penstock.engine.jobs.uniqueness import ExistingJobs
 from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     from penstock.core.queue import Queue, QueueKey
     from penstock.core.reservations import Permit
     from penstock.engine.command import AnyCommand
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 #: Fields by which a new job has a name, needs others, is due or was made at another time, or enters elsewhere.
@@ -39,13 +38,10 @@ _SPECIAL: Final = frozenset({"job_id", "unique_key", "needs", "timestamp", "dela
 
 
 def _weight_of(jobs: Sequence[NewJob]) -> int:
-    size = 0
-    for job in jobs:
-        size += len(job.data)
-    return len(jobs) + size // limits.weight_bytes
+    return len(jobs) + sum([len(job.data) for job in jobs]) // limits.weight_bytes
 
 
-class Push(Command[list[Job]]):
+class Push(QueueCommand[list[Job]]):
     """Put jobs on a queue: all of them or, if one is refused, none.
 
     Answers one job per item, in order. A ``job_id`` or ``unique_key`` that is taken answers with the job that has it, and
@@ -54,7 +50,7 @@ class Push(Command[list[Job]]):
     queue, these included; refused with QueueFull. Others may be pushing at the same moment at other servers.
     """
 
-    __slots__ = ("durable", "jobs", "permit", "queue", "room")
+    __slots__ = ("durable", "jobs", "permit", "room")
 
     lane = Lane.PUSHES
     grows = True
@@ -79,7 +75,10 @@ class Push(Command[list[Job]]):
 
     def weight(self) -> int:
         """Return what its jobs weigh."""
-        return _weight_of(self.jobs)
+        jobs = self.jobs
+        if len(jobs) == 1:  # without a list, because most pushes have one job
+            return 1 + len(jobs[0].data) // limits.weight_bytes
+        return _weight_of(jobs)
 
 
 class PushAcross(Command[list[list[Job]]]):
@@ -103,6 +102,10 @@ class PushAcross(Command[list[list[Job]]]):
         self.parts = parts
         self.asked_ms = asked_ms
         self.permit = permit
+
+    def needed_queues(self) -> Iterable[QueueKey]:
+        """Return the queues of its parts."""
+        return [key for key, _ in self.parts]
 
     def tenant(self) -> str | None:
         """Return the namespace of its first queue."""
@@ -154,6 +157,18 @@ class Publish(Command[int]):
         self.permit = permit
         self.last = last
 
+    def tenant(self) -> str | None:
+        """Return the namespace of the draft."""
+        return self.entry.namespace
+
+    def weight(self) -> int:
+        """Return what the jobs of its chunks weigh."""
+        return 1 + sum(_weight_of(part.jobs) for part in self.parts)
+
+    def needed_queues(self) -> Iterable[QueueKey]:
+        """Return the queues of its parts."""
+        return [part.queue for part in self.parts]
+
 
 class PushAgain(Command[list[Job | None]]):
     """Push jobs whose names another queue's jobs have on this shard: answers those, as a push does; None where there is none.
@@ -180,7 +195,7 @@ class PushAgain(Command[list[Job | None]]):
         return _weight_of(self.jobs)
 
 
-async def push(engine: Engine, work: UnitOfWork, commands: Sequence[Push]) -> None:
+async def push(engine: EngineContext, work: UnitOfWork, commands: Sequence[Push]) -> None:
     """Apply a batch of pushes."""
     commands = await permitted(work, commands)
     names = ExistingJobs(work)
@@ -206,8 +221,7 @@ async def push(engine: Engine, work: UnitOfWork, commands: Sequence[Push]) -> No
             work.refuse(command, QueueFull(queue.key, command.room))
             continue
         if queue.created_at is None:
-            await work.tx.queue_save(queue, queue.settings, work.now_ms)
-            work.tell(EventKind.QUEUE_CREATED, queue)
+            await create_queue(work, queue)
         if named:
             # Whoever has a name already is answered instead of a new job.
             jobs = []
@@ -248,7 +262,7 @@ async def _has_room(work: UnitOfWork, queue: Queue, command: Push, room: int, na
     return not new or counts.waiting + counts.active + len(new) <= room
 
 
-async def push_across(engine: Engine, work: UnitOfWork, commands: Sequence[PushAcross]) -> None:
+async def push_across(engine: EngineContext, work: UnitOfWork, commands: Sequence[PushAcross]) -> None:
     """Apply a batch of pushes to several queues each."""
     commands = await permitted(work, commands)
     names = ExistingJobs(work)
@@ -262,8 +276,7 @@ async def push_across(engine: Engine, work: UnitOfWork, commands: Sequence[PushA
         for key, jobs in command.parts:
             queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
             if queue.created_at is None:
-                await work.tx.queue_save(queue, queue.settings, work.now_ms)
-                work.tell(EventKind.QUEUE_CREATED, queue)
+                await create_queue(work, queue)
             due = [_counted_from(new, late_ms) for new in jobs]
             if not any_special(due):
                 pushed.append(make(work, queue, due))
@@ -284,7 +297,7 @@ async def push_across(engine: Engine, work: UnitOfWork, commands: Sequence[PushA
     work.timings.append((engine.stats.push_time, len(commands)))
 
 
-async def push_again(engine: Engine, work: UnitOfWork, commands: Sequence[PushAgain]) -> None:
+async def push_again(engine: EngineContext, work: UnitOfWork, commands: Sequence[PushAgain]) -> None:
     """Apply a batch of pushes under names that are taken."""
     repeats: list[tuple[Job, NewJob]] = []
     for command in commands:
@@ -330,7 +343,7 @@ def _counted_from(new: NewJob, late_ms: int) -> NewJob:
     return msgspec.structs.replace(new, delay=max(0, new.delay - late_ms)) if new.delay else new
 
 
-async def _renew(engine: Engine, work: UnitOfWork, repeats: Sequence[tuple[Job, NewJob]]) -> None:
+async def _renew(engine: EngineContext, work: UnitOfWork, repeats: Sequence[tuple[Job, NewJob]]) -> None:
     """Let jobs that were handed to nobody yet take over what the pushes say that named them again, in order."""
     await work.flush_and_track()  # some may have been made in this very batch
     await withdraw_ready(engine, work, [job for job, _ in repeats])
@@ -371,12 +384,9 @@ async def _take_over(work: UnitOfWork, repeats: Sequence[tuple[Job, NewJob]]) ->
         await work.tx.payload_save(list(changed.values()))
 
 
-async def publish(_engine: Engine, work: UnitOfWork, commands: Sequence[Publish]) -> None:
+async def publish(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Publish]) -> None:
     """Apply a batch of chunks. Each is deleted by the transaction that makes jobs of it, so that it is made so once."""
     for command in await permitted(work, commands):
-        if work.tx.away and any(work.tx.queue_away(part.queue) is not None for part in command.parts):
-            work.refuse(command, QueueMoving())
-            continue
         count, draft = 0, command.entry
         if command.parts:
             taken = await work.tx.chunk_take(draft.number, [part.number for part in command.parts])
@@ -412,8 +422,7 @@ async def _push_staged(work: UnitOfWork, parts: Sequence[StagedChunk]) -> int:
     for part in parts:
         queue = work.tx.queue_find(part.queue) or await work.tx.queue_open(part.queue)
         if queue.created_at is None:
-            await work.tx.queue_save(queue, queue.settings, work.now_ms)
-            work.tell(EventKind.QUEUE_CREATED, queue)
+            await create_queue(work, queue)
         if part.is_plain:
             work.create(build(queue, work.serials(len(part.jobs)), part.jobs, work.now_ms), part.jobs, Arrow.ENQUEUE)
             work.pushed += len(part.jobs)
@@ -437,8 +446,7 @@ async def push_inside(work: UnitOfWork, pushes: Sequence[tuple[Queue, NewJob]]) 
     jobs: list[Job | None] = []
     for queue, new in pushes:
         if queue.created_at is None:
-            await work.tx.queue_save(queue, queue.settings, work.now_ms)
-            work.tell(EventKind.QUEUE_CREATED, queue)
+            await create_queue(work, queue)
         found, replaced = await names.find_or_tell(queue, new)
         if found is None:
             jobs.append(names.keep(await make_one(work, queue, new, names)))

@@ -89,7 +89,9 @@ class QueueLimits:
     """Asks what a queue may give."""
 
     def __init__(self) -> None:
-        self._hit_told_ms: dict[QueueKey, int] = {}  #: of queues with a rate limit: when it was last told that it is empty
+        self._hit_published_ms: dict[
+            QueueKey, int
+        ] = {}  #: of queues with a rate limit: when it was last told that it is empty
 
     async def allowance(self, work: UnitOfWork, queue: Queue) -> Allowance:
         """Return what may be claimed from a queue within this transaction."""
@@ -113,14 +115,15 @@ class QueueLimits:
 
     def forget(self, queue: QueueKey) -> None:
         """Forget a queue that is gone."""
-        self._hit_told_ms.pop(queue, None)
+        self._hit_published_ms.pop(queue, None)
 
-    def tells_hit(self, work: UnitOfWork, queue: Queue, allowance: Allowance) -> bool:
-        """Tell whether the rate limit holds a queue back and this should be told: at most once a second."""
+    def is_hit_due(self, work: UnitOfWork, queue: Queue, allowance: Allowance) -> bool:
+        """Tell whether the rate limit holds a queue back and an event about it is due: at most one a second."""
         if allowance.again_at(work.steady_ms) is None:
             return False
-        told = self._hit_told_ms.get(queue.key)
-        if told is not None and work.steady_ms - told < limits.SECOND_MS:
-            return False
-        self._hit_told_ms[queue.key] = work.steady_ms
-        return True
+        published = self._hit_published_ms.get(queue.key)
+        return published is None or work.steady_ms - published >= limits.SECOND_MS
+
+    def note_hit(self, work: UnitOfWork, queue: Queue) -> None:
+        """Record that such an event is published."""
+        self._hit_published_ms[queue.key] = work.steady_ms

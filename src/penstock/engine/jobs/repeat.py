@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job, NewJob, Payload
     from penstock.core.queue import Queue
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.quota_check import QuotaCheck
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-async def repeat(engine: Engine, work: UnitOfWork, done: Sequence[Job]) -> None:
+async def repeat(engine: EngineContext, work: UnitOfWork, done: Sequence[Job]) -> None:
     """Push the successors of jobs that were just done. One whose unique key somebody else took meanwhile has none."""
     # The payloads first: those that are removed when done are gone with the flush. Then the flush, which frees unique keys.
     payloads = await work.tx.payload_load([job.id for job in done])

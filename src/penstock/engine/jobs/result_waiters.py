@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from penstock.core import limits
 from penstock.core.errors import JobNotFound, PenstockError, QueueMoving, TooMany
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State
+from penstock.engine.api import JobOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.job import Job
-    from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import JobRef, UnitOfWork
+    from penstock.engine.command import JobRef
+    from penstock.engine.context import EngineContext
+    from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.contract import JournalBlock
 
 #: Events after which a job may have ended.
@@ -33,17 +35,10 @@ _ENDS = frozenset(
 )
 
 
-class JobOutcome(NamedTuple):
-    """How a job ended: completed, with what its worker answered, or dead or removed."""
-
-    completed: bool
-    result: bytes | None = None
-
-
 class ResultWaiters:
     """Who waits for which job. Told when the end of the job is as durable as an answer promises."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
         self._waiting: dict[int, list[asyncio.Future[JobOutcome | None]]] = {}
         self._namespaces: dict[int, str] = {}

@@ -6,7 +6,8 @@ latest. Who comes too late changes nothing and is told so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from penstock.core import limits
 from penstock.core.errors import JobNotFound, PenstockError, QueueMoving, StaleLease, WrongState
@@ -15,17 +16,19 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.core.retry import after_failure
 from penstock.engine.command import Command, IfUnknown, Lane
 from penstock.engine.jobs.repeat import repeat
-from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.core.queue import QueueKey
-    from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import JobRef, UnitOfWork
+    from penstock.engine.command import JobRef
+    from penstock.engine.context import EngineContext
+    from penstock.engine.unit_of_work import UnitOfWork
 
 #: What became of one item of a batch: None if it was done, or why not.
 ItemOutcome = PenstockError | None
+#: Outcomes that say that the job does not have the lease any more.
+LEASE_GONE: Final = (JobNotFound, StaleLease, WrongState)
 
 
 class LeaseRef(NamedTuple):
@@ -36,26 +39,37 @@ class LeaseRef(NamedTuple):
 
 
 class Settlement(Command[list[ItemOutcome]]):
-    """Base of the verbs by which workers speak about the jobs they hold. Answers one outcome per hold, in order.
+    """Base of the verbs by which workers settle or renew the jobs that they hold. Answers one outcome per hold, in order.
 
-    ``namespace``: where the jobs are; None: wherever, as long as ``may`` says so of their queues. What it does not is as
-    good as unknown.
+    ``namespace``: where the jobs are; None: in any namespace, as long as ``may`` is true for their queues. The others count as
+    unknown. ``when_settled``: called after the commit, for each job that it was done for, with the queue of the job.
     """
 
-    __slots__ = ("holds", "may", "namespace")
+    __slots__ = ("holds", "may", "namespace", "when_settled")
 
     if_unknown = IfUnknown.SETTLE
 
     def __init__(
-        self, namespace: str | None, holds: Sequence[LeaseRef], may: Callable[[QueueKey], bool] | None = None
+        self,
+        namespace: str | None,
+        holds: Sequence[LeaseRef],
+        may: Callable[[QueueKey], bool] | None = None,
+        when_settled: Callable[[QueueKey], None] | None = None,
     ) -> None:
         self.namespace = namespace
         self.holds = holds
         self.may = may
+        self.when_settled = when_settled
 
     def weight(self) -> int:
         """Return how many jobs it is about."""
         return len(self.holds)
+
+    def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return the jobs for which it has no token. Without a namespace it has a token for each."""
+        if self.namespace is None:
+            return ()
+        return [(self.namespace, hold.ref) for hold in self.holds if hold.token is None]
 
 
 S = TypeVar("S", bound=Settlement)
@@ -79,8 +93,9 @@ class Ack(Settlement):
         may: Callable[[QueueKey], bool] | None = None,
         *,
         removes: Sequence[bool] | None = None,
+        when_settled: Callable[[QueueKey], None] | None = None,
     ) -> None:
-        super().__init__(namespace, holds, may)
+        super().__init__(namespace, holds, may, when_settled)
         self.results = results
         self.removes = removes
 
@@ -107,8 +122,9 @@ class Nack(Settlement):
         plan_ms: Sequence[int] | None = None,
         remove: bool = False,
         may: Callable[[QueueKey], bool] | None = None,
+        when_settled: Callable[[QueueKey], None] | None = None,
     ) -> None:
-        super().__init__(namespace, holds, may)
+        super().__init__(namespace, holds, may, when_settled)
         self.delay_ms = delay_ms
         self.remove = remove
         self.plan_ms = plan_ms
@@ -177,7 +193,7 @@ class ReportProgress(Settlement):
         self.message = message
 
 
-async def ack(engine: Engine, work: UnitOfWork, commands: Sequence[Ack]) -> None:
+async def ack(engine: EngineContext, work: UnitOfWork, commands: Sequence[Ack]) -> None:
     """Apply a batch of acknowledgements."""
     repeating: list[Job] = []
 
@@ -219,7 +235,7 @@ def complete_all(work: UnitOfWork, jobs: Sequence[Job]) -> None:
     work.completed += len(jobs)
 
 
-async def nack(engine: Engine, work: UnitOfWork, commands: Sequence[Nack]) -> None:
+async def nack(engine: EngineContext, work: UnitOfWork, commands: Sequence[Nack]) -> None:
     """Apply a batch of failures."""
 
     def count(command: Nack, _index: int, job: Job) -> None:
@@ -277,7 +293,7 @@ def _shortened(stack: Sequence[str], lines_max: int | None) -> list[str]:
     return kept
 
 
-async def renew(engine: Engine, work: UnitOfWork, commands: Sequence[Renew]) -> None:
+async def renew(engine: EngineContext, work: UnitOfWork, commands: Sequence[Renew]) -> None:
     """Apply a batch of heartbeats and extensions."""
 
     def extend(command: Renew, index: int, job: Job) -> None:
@@ -290,7 +306,7 @@ async def renew(engine: Engine, work: UnitOfWork, commands: Sequence[Renew]) -> 
     await settle(engine, work, commands, extend)
 
 
-async def release(engine: Engine, work: UnitOfWork, commands: Sequence[Release]) -> None:
+async def release(engine: EngineContext, work: UnitOfWork, commands: Sequence[Release]) -> None:
     """Apply a batch of releases."""
 
     def give_back(command: Release, _index: int, job: Job) -> None:
@@ -306,7 +322,7 @@ async def release(engine: Engine, work: UnitOfWork, commands: Sequence[Release])
     await settle(engine, work, commands, give_back)
 
 
-async def requeue(engine: Engine, work: UnitOfWork, commands: Sequence[Requeue]) -> None:
+async def requeue(engine: EngineContext, work: UnitOfWork, commands: Sequence[Requeue]) -> None:
     """Apply a batch of jobs that are given back. Those that go to the front together keep their order among themselves."""
     to_front: list[Job] = []
 
@@ -326,7 +342,7 @@ async def requeue(engine: Engine, work: UnitOfWork, commands: Sequence[Requeue])
             work.move(job, Arrow.RETURN)
 
 
-async def report_progress(engine: Engine, work: UnitOfWork, commands: Sequence[ReportProgress]) -> None:
+async def report_progress(engine: EngineContext, work: UnitOfWork, commands: Sequence[ReportProgress]) -> None:
     """Apply a batch of progress reports."""
 
     def note(command: ReportProgress, _index: int, job: Job) -> None:
@@ -338,7 +354,9 @@ async def report_progress(engine: Engine, work: UnitOfWork, commands: Sequence[R
     await settle(engine, work, commands, note)
 
 
-async def settle(engine: Engine, work: UnitOfWork, commands: Sequence[S], act: Callable[[S, int, Job], ItemOutcome]) -> None:
+async def settle(
+    engine: EngineContext, work: UnitOfWork, commands: Sequence[S], act: Callable[[S, int, Job], ItemOutcome]
+) -> None:
     """Act on every job that is rightly held, and say of the others why not. ``act`` may return why it did nothing."""
     await work.prefetch([hold.ref for command in commands for hold in command.holds])
     for command in commands:
@@ -349,12 +367,12 @@ async def settle(engine: Engine, work: UnitOfWork, commands: Sequence[S], act: C
             except QueueMoving as error:
                 outcomes.append(error)
                 continue
-            if hold.token is None and job is not None and job.started_at is None:
-                await withdraw_ready(engine, work, [job])
             problem = _why_not(job, hold)
             if job is not None and problem is None:
                 engine.handed.begin(work, job)
                 problem = act(command, index, job)
+                if problem is None and command.when_settled is not None:
+                    work.after_commit.append(partial(command.when_settled, work.queue_of(job).key))
             outcomes.append(problem)
         work.answer(command, outcomes)
 

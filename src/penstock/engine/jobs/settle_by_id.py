@@ -16,14 +16,14 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command, IfUnknown, Lane
 from penstock.engine.jobs.repeat import repeat
 from penstock.engine.jobs.settle import complete_all, count_failure
-from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey
-    from penstock.engine.engine import Engine
+    from penstock.engine.command import JobRef
+    from penstock.engine.context import EngineContext
     from penstock.engine.jobs.settle import ItemOutcome
     from penstock.engine.unit_of_work import UnitOfWork
 
@@ -49,6 +49,10 @@ class ById(Command[list["ItemOutcome"]]):
 
     def __init__(self, receipts: Sequence[ClaimedJob]) -> None:
         self.receipts = receipts
+
+    def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return all its jobs: it has no lease tokens."""
+        return [(receipt.queue.namespace, receipt.id) for receipt in self.receipts]
 
 
 class AckById(ById):
@@ -81,32 +85,25 @@ class RenewById(ById):
     __slots__ = ()
 
 
-async def renew_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[RenewById]) -> None:
+async def renew_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequence[RenewById]) -> None:
     """Apply a batch of heartbeats."""
-    find = await _finder(engine, work, commands)
-    for command in commands:
-        outcomes: list[ItemOutcome] = []
-        for receipt in command.receipts:
-            job = find(receipt)
-            if job is None:
-                outcomes.append(_not_there(receipt))
-            elif isinstance(job, QueueMoving):
-                outcomes.append(job)
-            elif job.state != _ACTIVE:
-                outcomes.append(_not_in_hand(job))
-            else:
-                engine.handed.begin(work, job)
-                if receipt.lease_ms is None:
-                    work.move(job, Arrow.HEARTBEAT)
-                else:
-                    work.move(job, Arrow.RENEW, receipt.lease_ms)
-                outcomes.append(None)
-        work.answer(command, outcomes)
+
+    def renew(receipt: ClaimedJob, job: Job) -> ItemOutcome:
+        if job.state != _ACTIVE:
+            return _not_in_hand(job)
+        engine.handed.begin(work, job)
+        if receipt.lease_ms is None:
+            work.move(job, Arrow.HEARTBEAT)
+        else:
+            work.move(job, Arrow.RENEW, receipt.lease_ms)
+        return None
+
+    await _answer_each(work, commands, renew)
 
 
-async def ack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[AckById]) -> None:
+async def ack_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequence[AckById]) -> None:
     """Apply a batch of acknowledgements."""
-    find = await _finder(engine, work, commands)
+    find = await _finder(work, commands)
     done: dict[int, Job] = {}
     for command in commands:
         outcomes: list[ItemOutcome] = []
@@ -140,9 +137,18 @@ async def ack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[AckById
     work.timings.append((engine.stats.ack_time, len(commands)))
 
 
-async def nack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[NackById]) -> None:
+async def nack_by_id(engine: EngineContext, work: UnitOfWork, commands: Sequence[NackById]) -> None:
     """Apply a batch of failures."""
-    find = await _finder(engine, work, commands)
+
+    def fail(receipt: ClaimedJob, job: Job) -> ItemOutcome:
+        return _fail(engine, work, job, receipt.error)
+
+    await _answer_each(work, commands, fail)
+
+
+async def _answer_each(work: UnitOfWork, commands: Sequence[ById], act: Callable[[ClaimedJob, Job], ItemOutcome]) -> None:
+    """Act on every job that is on the queue that is meant. Answer each command with one outcome per receipt."""
+    find = await _finder(work, commands)
     for command in commands:
         outcomes: list[ItemOutcome] = []
         for receipt in command.receipts:
@@ -152,11 +158,11 @@ async def nack_by_id(engine: Engine, work: UnitOfWork, commands: Sequence[NackBy
             elif isinstance(job, QueueMoving):
                 outcomes.append(job)
             else:
-                outcomes.append(_fail(engine, work, job, receipt.error))
+                outcomes.append(act(receipt, job))
         work.answer(command, outcomes)
 
 
-def _fail(engine: Engine, work: UnitOfWork, job: Job, error: str | None) -> ItemOutcome:
+def _fail(engine: EngineContext, work: UnitOfWork, job: Job, error: str | None) -> ItemOutcome:
     if job.state == _ACTIVE:
         engine.handed.begin(work, job)
         count_failure(work, job, error)
@@ -170,22 +176,19 @@ def _fail(engine: Engine, work: UnitOfWork, job: Job, error: str | None) -> Item
     return None
 
 
-async def _finder(
-    engine: Engine, work: UnitOfWork, commands: Sequence[ById]
-) -> Callable[[ClaimedJob], Job | QueueMoving | None]:
+async def _finder(work: UnitOfWork, commands: Sequence[ById]) -> Callable[[ClaimedJob], Job | QueueMoving | None]:
     """Read all jobs that are meant; the returned function gives each, if it is on the queue that is meant.
 
     QueueMoving: that queue is on another shard.
     """
     ids = [receipt.id for command in commands for receipt in command.receipts]
     await work.prefetch(ids)
-    await withdraw_ready(engine, work, [work.cached(job_id) for job_id in ids] if engine.fast is not None else ())
     numbers: dict[QueueKey, int | None] = {}
     strange: set[QueueKey] = set()
     for key in {receipt.queue for command in commands for receipt in command.receipts}:
         queue = work.tx.queue_find(key)
         numbers[key] = None if queue is None else queue.number
-        if work.tx.queue_away(key) is not None or (queue is None and work.belongs_elsewhere(key)):
+        if work.is_elsewhere(key):
             strange.add(key)
 
     def find(receipt: ClaimedJob) -> Job | QueueMoving | None:

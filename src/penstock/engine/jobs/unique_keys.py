@@ -5,33 +5,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.job import Job, unique_key_is_over
-from penstock.engine.command import Command
+from penstock.engine.command import QueueCommand
 from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.queue import QueueKey
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class UniqueKey(Command[Job | None]):
+class UniqueKey(QueueCommand[Job | None]):
     """Answer with the live job that has a unique key in a queue; None if there is none.
 
     ``free``: the key is taken from that job, so that another job may have it. ``only``: do so only if the job has this id.
     """
 
-    __slots__ = ("free", "key", "only", "queue")
+    __slots__ = ("free", "key", "only")
 
     def __init__(self, queue: QueueKey, key: str, *, free: bool = False, only: int | None = None) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.key = key
         self.free = free
         self.only = only
 
 
-async def unique_key(engine: Engine, work: UnitOfWork, commands: Sequence[UniqueKey]) -> None:
+async def unique_key(engine: EngineContext, work: UnitOfWork, commands: Sequence[UniqueKey]) -> None:
     """Apply a batch of questions about unique keys."""
     await work.flush_and_track()
     for command in commands:

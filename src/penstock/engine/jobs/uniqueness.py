@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from penstock.core.dependencies import Afar
     from penstock.core.job import Dedup, Job, NewJob
     from penstock.core.queue import Queue, QueueKey
-    from penstock.engine.unit_of_work import JobRef, UnitOfWork
+    from penstock.engine.command import JobRef
+    from penstock.engine.unit_of_work import UnitOfWork
 
 MISSPELT: Final = "jobId is spelled like an id that Penstock gives out. Choose another, or leave it out."
 

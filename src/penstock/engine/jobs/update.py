@@ -9,15 +9,15 @@ from penstock.core.errors import InvalidInput, JobNotFound, JobQuarantined, Pens
 from penstock.core.job import DeathReason, Payload, details_of, put_details, unique_key_is_over
 from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
-from penstock.engine.prefetch.commands import withdraw_ready
 from penstock.store.contract import LogEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.core.job import Job
-    from penstock.engine.engine import Engine
-    from penstock.engine.unit_of_work import JobRef, UnitOfWork
+    from penstock.engine.command import JobRef
+    from penstock.engine.context import EngineContext
+    from penstock.engine.unit_of_work import UnitOfWork
 
 #: Arrows whose value is a delay in ms, to be counted from the moment of the change.
 _DELAYING = (Arrow.POSTPONE, Arrow.RESCHEDULE)
@@ -40,6 +40,10 @@ class MoveJob(Command[None]):
         self.value = value
         self.token = token
 
+    def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return its job, unless it has a token."""
+        return ((self.namespace, self.ref),) if self.token is None else ()
+
 
 class EditData(Command[None]):
     """Replace the payload of a job that is waiting, delayed or active."""
@@ -52,6 +56,10 @@ class EditData(Command[None]):
         self.namespace = namespace
         self.ref = ref
         self.data = data
+
+    def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return its job."""
+        return ((self.namespace, self.ref),)
 
 
 class AddLog(Command[None]):
@@ -79,7 +87,7 @@ class ClearLog(Command[None]):
         self.keep = keep
 
 
-async def move_job(engine: Engine, work: UnitOfWork, commands: Sequence[MoveJob]) -> None:
+async def move_job(_engine: EngineContext, work: UnitOfWork, commands: Sequence[MoveJob]) -> None:
     """Apply a batch of single moves."""
     await work.prefetch([command.ref for command in commands])
     for command in commands:
@@ -87,7 +95,6 @@ async def move_job(engine: Engine, work: UnitOfWork, commands: Sequence[MoveJob]
             job = await _existing(work, command)
             if command.token is not None and job.state == State.ACTIVE and job.token != command.token:
                 raise StaleLease
-            await withdraw_ready(engine, work, [job])
             await follow(work, job, command.arrow, command.value)
         except PenstockError as error:
             work.refuse(command, error)
@@ -122,12 +129,11 @@ async def _check_unique(work: UnitOfWork, job: Job) -> None:
         raise WrongState(State(job.state).label, "Another live job has this job's uniqueKey.")
 
 
-async def edit_data(engine: Engine, work: UnitOfWork, commands: Sequence[EditData]) -> None:
+async def edit_data(_engine: EngineContext, work: UnitOfWork, commands: Sequence[EditData]) -> None:
     """Apply a batch of edits."""
     for command in commands:
         try:
             job = await _existing(work, command)
-            await withdraw_ready(engine, work, [job])
             old = (await work.tx.payload_load([job.id])).get(job.id)
             if old is None:
                 raise JobQuarantined
@@ -146,7 +152,7 @@ def _check_size(job: Job, data: bytes) -> None:
         raise InvalidInput(f"Job data too large: {len(data)} bytes, and the job's sizeLimit is {size_limit}")
 
 
-async def add_log(_engine: Engine, work: UnitOfWork, commands: Sequence[AddLog]) -> None:
+async def add_log(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AddLog]) -> None:
     """Apply a batch of log lines."""
     for command in commands:
         try:
@@ -163,7 +169,7 @@ async def add_log(_engine: Engine, work: UnitOfWork, commands: Sequence[AddLog])
             work.answer(command, None)
 
 
-async def clear_log(_engine: Engine, work: UnitOfWork, commands: Sequence[ClearLog]) -> None:
+async def clear_log(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ClearLog]) -> None:
     """Apply a batch of emptied logs."""
     for command in commands:
         try:

@@ -8,7 +8,7 @@ from penstock.core import limits
 from penstock.core.errors import WrongState
 from penstock.core.job import details_of, put_details
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command
+from penstock.engine.command import QueueCommand
 from penstock.engine.jobs.dead_letters import is_free
 from penstock.engine.jobs.update import follow
 from penstock.engine.maintenance.service import PeriodicService
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.core.queue import DlqConfig, Queue, QueueKey
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 
@@ -31,7 +31,7 @@ class DeadLetterService(PeriodicService):
 
     every_ms = 5_000
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineContext) -> None:
         super().__init__(engine)
         #: Up to which place among the dead a queue was looked at, and with which settings.
         self._seen: dict[QueueKey, tuple[DlqConfig, Place]] = {}
@@ -74,17 +74,17 @@ class DeadLetterService(PeriodicService):
         self._seen[queue.key] = (rule, resume or place)
 
 
-class AutoRevive(Command[set[int]]):
+class AutoRevive(QueueCommand[set[int]]):
     """Bring back some dead jobs that have rested long enough; answers which of them wait for their unique key."""
 
-    __slots__ = ("ids", "queue")
+    __slots__ = ("ids",)
 
     def __init__(self, queue: QueueKey, ids: Sequence[int]) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.ids = ids
 
 
-async def auto_revive(_engine: Engine, work: UnitOfWork, commands: Sequence[AutoRevive]) -> None:
+async def auto_revive(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AutoRevive]) -> None:
     """Apply a batch of automatic retries."""
     for command in commands:
         waiting: set[int] = set()

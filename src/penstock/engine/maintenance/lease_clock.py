@@ -10,7 +10,7 @@ from penstock.engine.maintenance.service import PeriodicService
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 
@@ -24,7 +24,7 @@ class ClockMarker(PeriodicService):
 
     async def run_once(self) -> None:
         """Save a mark if there are leases."""
-        if self._engine.store.horizon.lapse_ms is not None and self._engine.store.status().error is None:
+        if self._engine.store.horizon.lease_expiry_ms is not None and self._engine.store.status().error is None:
             await self._engine.run(MarkClock())
 
 
@@ -34,7 +34,7 @@ class MarkClock(Command[None]):
     __slots__ = ()
 
 
-async def mark_clock(_engine: Engine, work: UnitOfWork, commands: Sequence[MarkClock]) -> None:
+async def mark_clock(_engine: EngineContext, work: UnitOfWork, commands: Sequence[MarkClock]) -> None:
     """Save one mark for all."""
     await work.tx.clock_mark()
     for command in commands:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from penstock.core import limits
 from penstock.core.lifecycle import State
 from penstock.engine.command import Command
@@ -14,17 +12,9 @@ from penstock.engine.maintenance.service import PeriodicService
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.engine.engine import Engine
+    from penstock.core.retention import Retention
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
-
-
-class Retention(msgspec.Struct, frozen=True):
-    """What is kept of the past. Whichever limit is reached first removes the oldest."""
-
-    completed_max: int = 50_000  #: completed jobs per queue, with their results
-    completed_age_ms: int = 7 * limits.DAY_MS
-    journal_bytes_max: int = 256 * limits.MEBIBYTE
-    journal_age_ms: int = 7 * limits.DAY_MS
 
 
 class RetentionService(PeriodicService):
@@ -56,7 +46,7 @@ class TrimJournal(Command[int]):
         self.keep = keep
 
 
-async def trim_journal(_engine: Engine, work: UnitOfWork, commands: Sequence[TrimJournal]) -> None:
+async def trim_journal(_engine: EngineContext, work: UnitOfWork, commands: Sequence[TrimJournal]) -> None:
     """Apply a batch of trims."""
     for command in commands:
         before = work.now_ms - command.keep.journal_age_ms

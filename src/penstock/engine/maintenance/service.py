@@ -18,7 +18,7 @@ from penstock.engine.queues.admin import move_many
 if TYPE_CHECKING:
     from penstock.core.clock import Alarm
     from penstock.core.queue import Queue
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
 
 
 log = structlog.get_logger("penstock.keeper")
@@ -29,7 +29,7 @@ class PeriodicService:
 
     every_ms = 5_000
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
         self._alarm: Alarm | None = None
         self._task: asyncio.Task[None] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -18,25 +18,33 @@ if TYPE_CHECKING:
     from penstock.core.job import Delivery
     from penstock.core.queue import Queue
     from penstock.engine.jobs.claim import Claim
-    from penstock.engine.prefetch.ready_cache import ReadyCache
+    from penstock.engine.prefetch.context import CacheContext
 
 log = structlog.get_logger("penstock.fast")
 
 
-class ClaimQueue:
-    """Callers line up; whatever they want together is taken from the list at once."""
+class ListedClaim(NamedTuple):
+    """A claim that waits for jobs of a ready list."""
 
-    def __init__(self, path: ReadyCache, queue: Queue) -> None:
+    claim: Claim
+    lease_ms: int  #: length of the lease of a job without a stall timeout of its own
+
+
+class ClaimQueue:
+    """Claims wait in order; the jobs that they want together are taken from the list at once."""
+
+    def __init__(self, path: CacheContext, queue: Queue) -> None:
         self._path = path
         self.key = queue.key
         self.number = queue.number
         self.prefetcher = Prefetcher(path, queue)
-        self._waiting: list[Claim] = []
+        self._waiting: list[ListedClaim] = []
         self._serving: asyncio.Task[None] | None = None
 
-    def join(self, claim: Claim) -> None:
-        """Line up."""
-        self._waiting.append(claim)
+    def join(self, claim: Claim, lease_ms: int) -> None:
+        """Add a claim. ``lease_ms``: length of the lease of a job without a stall timeout of its own."""
+        self.prefetcher.last_for(lease_ms)
+        self._waiting.append(ListedClaim(claim, lease_ms))
         if self._serving is None:
             self._serving = asyncio.get_running_loop().create_task(self._serve(), name="penstock-fast-line")
 
@@ -50,7 +58,7 @@ class ClaimQueue:
         try:
             while self._waiting:
                 await settle(1)  # more may come in this very turn
-                claims = [claim for claim in self._waiting if not claim.future.done()]
+                claims = [each for each in self._waiting if not each.claim.future.done()]
                 self._waiting = []
                 try:
                     unserved = await self._hand_out(claims)
@@ -59,7 +67,7 @@ class ClaimQueue:
                     self._leave_to_the_database(claims)
                     return
                 except PenstockError as error:  # the database is in trouble
-                    for claim in claims:
+                    for claim, _ in claims:
                         if not claim.future.done():
                             claim.future.set_exception(error)
                     continue
@@ -72,34 +80,34 @@ class ClaimQueue:
         finally:
             self._serving = None
 
-    def _leave_to_the_database(self, claims: list[Claim]) -> None:
+    def _leave_to_the_database(self, claims: list[ListedClaim]) -> None:
         self._path.forget(self)
-        for claim in [*claims, *self._waiting]:
+        for claim, _ in [*claims, *self._waiting]:
             if not claim.future.done():
                 self._path.put_back(claim)
         self._waiting = []
 
-    async def _hand_out(self, claims: list[Claim]) -> list[Claim]:
+    async def _hand_out(self, claims: list[ListedClaim]) -> list[ListedClaim]:
         """Serve callers from the list; return those to be tried again."""
-        wanted = min(sum(claim.count for claim in claims), limits.claim_jobs_max)
+        wanted = min(sum(claim.count for claim, _ in claims), limits.claim_jobs_max)
         if not wanted:
             return []
         if wanted > limits.fast_batch_jobs_max:
-            self._path.leave_list(self, [*claims, *self._waiting])
+            self._path.leave_list(self, [claim for claim, _ in [*claims, *self._waiting]])
             self._waiting = []
             return []
         prefetcher = self.prefetcher
         if prefetcher.epoch is None and not await prefetcher.fetch_now(wanted, is_empty=True):  # there is no list yet
             self._leave_to_the_database(claims)
             return []
-        lease_ms = max(claim.lease_ms for claim in claims if claim.lease_ms is not None)
+        lease_ms = max(each.lease_ms for each in claims)
         generation = self._path.generation
         jobs, overtaken = await self._pop(wanted, lease_ms)
         shares = _shares(claims, jobs)
         self._return(jobs[sum(len(share) for _, share in shares) :])
         if shares and not overtaken:
             caller, share = shares[-1]
-            missing = min(caller.count, limits.claim_jobs_max) - len(share)
+            missing = min(caller.claim.count, limits.claim_jobs_max) - len(share)
             # Nobody gets less than they want because of where the list happens to end.
             if missing:
                 share += await self._top_up(missing, lease_ms)
@@ -108,7 +116,7 @@ class ClaimQueue:
             return []
         self._give(shares)
         served = {caller for caller, _ in shares}
-        unserved = [claim for claim in claims if claim not in served and not claim.future.done()]
+        unserved = [each for each in claims if each not in served and not each.claim.future.done()]
         if unserved and not shares:
             if not await prefetcher.fetch_now(wanted, is_empty=not prefetcher.depth):
                 self._leave_to_the_database(unserved)
@@ -151,16 +159,16 @@ class ClaimQueue:
         if jobs:
             self._path.engine.run_unheard(TakeBack([(job.id, job.token) for job, _ in jobs]))
 
-    def _give(self, shares: list[tuple[Claim, list[Delivery]]]) -> None:
+    def _give(self, shares: list[tuple[ListedClaim, list[Delivery]]]) -> None:
         path, at = self._path, At(self._path.clock.now_ms(), self._path.clock.steady_ms())
         given = 0
-        for claim, share in shares:
+        for (claim, asked_ms), share in shares:
             if claim.future.done():  # it left meanwhile
                 self._return(share)
                 continue
             given += len(share)
             for job, _ in share:
-                lease_ms = path.lease_of(self.key, claim, job)
+                lease_ms = path.lease_of(self.key, asked_ms, job)
                 path.handed.add(job.token, UnconfirmedLease(job.id, at, lease_ms, claim.owner))
                 job.started_at, job.lease_ms = at.now_ms, lease_ms  # what its worker is told
             claim.future.set_result(share)
@@ -168,14 +176,14 @@ class ClaimQueue:
         self.prefetcher.count(given)
 
 
-def _shares(claims: list[Claim], jobs: list[Delivery]) -> list[tuple[Claim, list[Delivery]]]:
-    """Divide jobs among callers, first come first served."""
-    shares: list[tuple[Claim, list[Delivery]]] = []
+def _shares(claims: list[ListedClaim], jobs: list[Delivery]) -> list[tuple[ListedClaim, list[Delivery]]]:
+    """Divide jobs among claims, first come first served."""
+    shares: list[tuple[ListedClaim, list[Delivery]]] = []
     given = 0
-    for claim in claims:
+    for each in claims:
         if given >= len(jobs):
             break
-        if not claim.future.done():
-            shares.append((claim, jobs[given : given + claim.count]))
+        if not each.claim.future.done():
+            shares.append((each, jobs[given : given + each.claim.count]))
             given += len(shares[-1][1])
     return shares

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core import limits
 from penstock.core.errors import QueueMoving
 from penstock.core.job import Delivery, details_of, put_details
 from penstock.core.lifecycle import Arrow, State
-from penstock.engine.command import Command
+from penstock.engine.command import Command, QueueCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.core.job import Job
     from penstock.core.queue import Queue, QueueKey, QueueSettings
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLease
     from penstock.engine.unit_of_work import UnitOfWork
-    from penstock.store.contract import FastTransaction
-
-
-def _fast(work: UnitOfWork) -> FastTransaction:
-    return cast("FastTransaction", work.tx)
 
 
 def may_be_hot(settings: QueueSettings) -> bool:
@@ -41,7 +36,7 @@ class SetAside(NamedTuple):
     announced: bool = False  #: nothing was set aside yet, but the list is announced: ask again
 
 
-class Prefetch(Command[SetAside]):
+class Prefetch(QueueCommand[SetAside]):
     """Set up to ``count`` jobs aside, the best there are, for at least ``lease_ms``.
 
     A list must be announced before anything is set aside for it: ``SetAside.announced``. Otherwise a push could be committed
@@ -49,13 +44,17 @@ class Prefetch(Command[SetAside]):
     ``is_empty``: the list has nothing left; if there is nothing to fetch either, it is given up.
     """
 
-    __slots__ = ("count", "is_empty", "lease_ms", "queue")
+    __slots__ = ("count", "is_empty", "lease_ms")
 
     def __init__(self, queue: QueueKey, count: int, lease_ms: int, *, is_empty: bool) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.count = count
         self.lease_ms = lease_ms
         self.is_empty = is_empty
+
+    def needed_queues(self) -> Iterable[QueueKey]:
+        """Return none: there is nothing to set aside of a queue that is on another shard."""
+        return ()
 
 
 class TakeBack(Command[None]):
@@ -108,7 +107,7 @@ class Look(Command[None]):
     __slots__ = ()
 
 
-async def withdraw_ready(engine: Engine, work: UnitOfWork, jobs: Iterable[Job | None]) -> None:
+async def withdraw_ready(engine: EngineContext, work: UnitOfWork, jobs: Iterable[Job | None]) -> None:
     """Somebody means jobs without having been given them: those that are on a ready list get their places in line back."""
     if engine.fast is None:
         return
@@ -123,7 +122,7 @@ async def withdraw_ready(engine: Engine, work: UnitOfWork, jobs: Iterable[Job | 
                 work.move(job, Arrow.RELEASE)
 
 
-async def prefetch(engine: Engine, work: UnitOfWork, commands: Sequence[Prefetch]) -> None:
+async def prefetch(engine: EngineContext, work: UnitOfWork, commands: Sequence[Prefetch]) -> None:
     """Apply a batch of prefetches."""
     for command in commands:
         queue = work.tx.queue_find(command.queue)
@@ -137,9 +136,9 @@ async def prefetch(engine: Engine, work: UnitOfWork, commands: Sequence[Prefetch
         work.answer(command, found)
 
 
-async def _announce(engine: Engine, work: UnitOfWork, queue: Queue) -> bool:
+async def _announce(engine: EngineContext, work: UnitOfWork, queue: Queue) -> bool:
     """Let everybody know that a queue has a ready list from now on; False if Redis fails."""
-    tx = _fast(work)
+    tx = work.fast_tx
     if not await tx.hot_lock() and not (engine.fast is not None and await engine.fast.begin_lists(work.tx.generation)):
         return False
     await tx.hot_add(queue)
@@ -148,7 +147,7 @@ async def _announce(engine: Engine, work: UnitOfWork, queue: Queue) -> bool:
 
 async def _set_aside(work: UnitOfWork, command: Prefetch, queue: Queue, epoch: int) -> SetAside:
     """Lease the best jobs for a ready list that was announced before this transaction."""
-    tx = _fast(work)
+    tx = work.fast_tx
     jobs: list[Delivery] = []
     await work.flush()
     if may_be_hot(queue.settings):
@@ -175,7 +174,7 @@ async def _still_here(work: UnitOfWork, job_id: int) -> Job | None:
         return None
 
 
-async def take_back(_engine: Engine, work: UnitOfWork, commands: Sequence[TakeBack]) -> None:
+async def take_back(_engine: EngineContext, work: UnitOfWork, commands: Sequence[TakeBack]) -> None:
     """Apply a batch of returns."""
     await work.prefetch([job_id for command in commands for job_id, _ in command.holds])
     for command in commands:
@@ -184,11 +183,11 @@ async def take_back(_engine: Engine, work: UnitOfWork, commands: Sequence[TakeBa
             if job is not None and job.state == State.ACTIVE and job.token == token and job.started_at is None:
                 work.move(job, Arrow.RELEASE)
         if command.queue_number is not None and command.epoch is not None:
-            await _fast(work).hot_remove(command.queue_number, command.epoch)
+            await work.fast_tx.hot_remove(command.queue_number, command.epoch)
         work.answer(command, None)
 
 
-async def record_leases(_engine: Engine, work: UnitOfWork, commands: Sequence[RecordLeases]) -> None:
+async def record_leases(_engine: EngineContext, work: UnitOfWork, commands: Sequence[RecordLeases]) -> None:
     """Apply a batch of beginnings. Whoever has settled its job meanwhile is left alone."""
     await work.prefetch([handed.job_id for command in commands for handed in command.handed.values()])
     for command in commands:
@@ -203,35 +202,35 @@ async def record_leases(_engine: Engine, work: UnitOfWork, commands: Sequence[Re
         work.answer(command, None)
 
 
-async def abandon(_engine: Engine, work: UnitOfWork, commands: Sequence[Abandon]) -> None:
+async def abandon(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Abandon]) -> None:
     """Give up a generation, once."""
     for command in commands:
-        given_up = bool(work.tx.hot) and await _fast(work).abandon(command.generation)
+        given_up = bool(work.tx.hot) and await work.fast_tx.abandon(command.generation)
         work.answer(command, given_up)
 
 
-async def reclaim(engine: Engine, work: UnitOfWork, commands: Sequence[Reclaim]) -> None:
+async def reclaim(engine: EngineContext, work: UnitOfWork, commands: Sequence[Reclaim]) -> None:
     """Release what nobody will hand out."""
     for command in commands:
-        found = await _fast(work).job_set_aside(work.steady_ms, limits.fast_grace_ms, limits.slice_jobs_max)
+        found = await work.fast_tx.job_set_aside(work.steady_ms, limits.fast_grace_ms, limits.slice_jobs_max)
         for each in found:
             work.move(work.track(each), Arrow.RELEASE)
         if work.tx.lost:
             await work.flush()
-            for number in await _fast(work).lost_remove():
+            for number in await work.fast_tx.lost_remove():
                 key = work.tx.queue_by_number(number).key
                 work.after_commit.append(partial(engine.room.nudge_at, key, work.steady_ms))
         work.answer(command, len(found))
 
 
-async def noted(_engine: Engine, work: UnitOfWork, commands: Sequence[Noted]) -> None:
+async def noted(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Noted]) -> None:
     """Let the others know that they need not wait for this server."""
     for command in commands:
-        await _fast(work).generation_noted(command.generation)
+        await work.fast_tx.generation_noted(command.generation)
         work.answer(command, None)
 
 
-async def look(_engine: Engine, work: UnitOfWork, commands: Sequence[Look]) -> None:
+async def look(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Look]) -> None:
     """Nothing to do: the beginning of the transaction has read it."""
     for command in commands:
         work.answer(command, None)

@@ -10,7 +10,7 @@ from penstock.engine.maintenance.service import PeriodicService
 from penstock.engine.prefetch.commands import Noted, Reclaim, RecordLeases
 
 if TYPE_CHECKING:
-    from penstock.engine.prefetch.ready_cache import ReadyCache
+    from penstock.engine.prefetch.context import CacheContext
 
 
 class LeaseRecorder(PeriodicService):
@@ -18,7 +18,7 @@ class LeaseRecorder(PeriodicService):
 
     every_ms = 500
 
-    def __init__(self, path: ReadyCache) -> None:
+    def __init__(self, path: CacheContext) -> None:
         super().__init__(path.engine)
         self._path = path
 

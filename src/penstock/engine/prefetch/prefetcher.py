@@ -12,13 +12,13 @@ from penstock.engine.prefetch.commands import Prefetch, TakeBack
 
 if TYPE_CHECKING:
     from penstock.core.queue import Queue
-    from penstock.engine.prefetch.ready_cache import ReadyCache
+    from penstock.engine.prefetch.context import CacheContext
 
 
 class Prefetcher:
     """One per line."""
 
-    def __init__(self, path: ReadyCache, queue: Queue) -> None:
+    def __init__(self, path: CacheContext, queue: Queue) -> None:
         self._path = path
         self._key = queue.key
         self._number = queue.number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
     from penstock.core.job import Job
     from penstock.core.queue import Queue, QueueKey
-    from penstock.engine.command import Command
-    from penstock.engine.engine import Engine
-    from penstock.engine.submit import Submit
+    from penstock.engine.command import Command, Submit
+    from penstock.engine.context import EngineContext
+    from penstock.engine.prefetch.context import HotQueue
     from penstock.engine.unit_of_work import UnitOfWork
-    from penstock.store.contract import FastTransaction
     from penstock.store.redis.ready_lists import ReadyLists
 
 log = structlog.get_logger("penstock.fast")
@@ -38,7 +37,7 @@ log = structlog.get_logger("penstock.fast")
 class ReadyCache:
     """The ready lists of one engine. ``hot_jobs``: claimed within a second, and still waiting, make a queue hot."""
 
-    def __init__(self, engine: Engine, lists: ReadyLists, *, hot_jobs: int) -> None:
+    def __init__(self, engine: EngineContext, lists: ReadyLists, *, hot_jobs: int) -> None:
         self._hot_jobs = hot_jobs
         self.engine = engine
         self.lists = lists
@@ -64,44 +63,42 @@ class ReadyCache:
         def fast(command: Command[Any]) -> asyncio.Future[Any]:
             if self._lines and type(command) is Claim:
                 line = self._lines.get(command.queue)
-                if line is not None and self._suits(line, command):
+                lease_ms = None if line is None else self._listed_lease(command)
+                if line is not None and lease_ms is not None:
                     command.future = asyncio.get_running_loop().create_future()
-                    line.join(command)
+                    line.join(command, lease_ms)
                     return command.future
             return following(command)
 
         return fast
 
-    def _suits(self, line: ClaimQueue, claim: Claim) -> bool:
-        if claim.direct:
-            return False
+    def _listed_lease(self, claim: Claim) -> int | None:
+        """Return the length of the lease (ms) that a claim gets from a ready list; None if only the store may serve it."""
+        if claim.state.skips_ready_list:
+            return None
         queue = self.engine.store.queue_find(claim.queue)
         if queue is None:
-            return False
-        claim.lease_ms = lease_ms_of(queue, claim)
-        if not 0 < claim.lease_ms <= limits.fast_lease_ms_max:
-            return False
-        line.prefetcher.last_for(claim.lease_ms)
-        return True
+            return None
+        lease_ms = lease_ms_of(queue, claim.lease_ms)
+        return lease_ms if 0 < lease_ms <= limits.fast_lease_ms_max else None
 
-    def lease_of(self, key: QueueKey, claim: Claim, job: Job) -> int:
-        """Return the length of the lease that a caller gets a job with."""
+    def lease_of(self, key: QueueKey, asked_ms: int, job: Job) -> int:
+        """Return the length of the lease (ms) that a claim gets a job with. ``asked_ms``: that of the claim."""
         queue = self.engine.store.queue_find(key)
-        assert claim.lease_ms is not None  # it joined the line
-        return claim.lease_ms if queue is None else lease_ms_of(queue, claim, job)
+        return asked_ms if queue is None else lease_ms_of(queue, asked_ms, job)
 
-    def serve(self, work: UnitOfWork, queue: Queue, newcomers: Sequence[Claim]) -> bool:
-        """Take over callers of a queue that has a ready list, or has lost it, once the work is committed.
+    @staticmethod
+    def serves(work: UnitOfWork, queue: Queue) -> bool:
+        """Tell whether a queue has a ready list, or has lost it. Then its claims are for ``serve``.
 
-        False: they are not for us. The database serves nobody as long as something that was on a list stands before the rest.
+        The store serves no claim as long as a job that was on a list comes before the others.
         """
-        if queue.number in work.tx.lost:
-            work.after_commit.append(partial(self._recovery.hold, queue, list(newcomers)))
-        elif queue.number in work.tx.hot:
-            work.after_commit.append(partial(self._take_over, queue, list(newcomers)))
-        else:
-            return False
-        return True
+        return queue.number in work.tx.hot or queue.number in work.tx.lost
+
+    def serve(self, work: UnitOfWork, queue: Queue, newcomers: Sequence[Claim]) -> None:
+        """Take over the claims of such a queue, once the work is committed."""
+        take_over = self._recovery.hold if queue.number in work.tx.lost else self._take_over
+        work.after_commit.append(partial(take_over, queue, list(newcomers)))
 
     def _take_over(self, queue: Queue, newcomers: list[Claim]) -> None:
         line = self._line(queue)
@@ -110,10 +107,11 @@ class ReadyCache:
             self.engine.room.leave(claim)
             if claim.future.done():
                 continue
-            if self._suits(line, claim):
-                line.join(claim)
-            else:
+            lease_ms = self._listed_lease(claim)
+            if lease_ms is None:
                 unsuited.append(claim)
+            else:
+                line.join(claim, lease_ms)
         if unsuited:
             self.start(self._serve_without_list(queue.key, unsuited), "penstock-fast-clear")
 
@@ -129,7 +127,7 @@ class ReadyCache:
         await self.clear(key, then=serve)
         serve()
 
-    def leave_list(self, line: ClaimQueue, claims: list[Claim]) -> None:
+    def leave_list(self, line: HotQueue, claims: list[Claim]) -> None:
         """Have the database serve callers of a line, without the list."""
         self.forget(line)
         self.start(self._serve_without_list(line.key, claims), "penstock-fast-clear")
@@ -147,13 +145,13 @@ class ReadyCache:
 
     def put_back(self, claim: Claim) -> None:
         """Have the database serve a caller after all."""
-        claim.direct = True
+        claim.state.skip_ready_list()
         self.engine.put_back(claim)
 
     def warm(self, work: UnitOfWork, queue: Queue, claimed: int) -> None:
         """Count jobs that were claimed from the database; a queue that gives many and has more gets a ready list."""
         if queue.number not in work.tx.hot:
-            cast("FastTransaction", work.tx).claims_unlisted(queue.number)
+            work.fast_tx.claims_unlisted(queue.number)
         if claimed > limits.fast_batch_jobs_max:
             self._heat.pop(queue.key, None)
             return
@@ -188,7 +186,7 @@ class ReadyCache:
             line = self._lines[queue.key] = ClaimQueue(self, queue)
         return line
 
-    def forget(self, line: ClaimQueue) -> None:
+    def forget(self, line: HotQueue) -> None:
         """A queue is not hot any more."""
         if self._lines.get(line.key) is line:
             del self._lines[line.key]
@@ -306,6 +304,11 @@ class ReadyCache:
                     self.forget(ours[number])
 
     # Trouble.
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether Redis answered last."""
+        return not self.lists.link.breaker.is_open
 
     @property
     def rests(self) -> bool:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from penstock.core.queue import Queue
     from penstock.engine.jobs.claim import Claim
-    from penstock.engine.prefetch.ready_cache import ReadyCache
+    from penstock.engine.prefetch.context import CacheContext
 
 
 class Recovery:
@@ -23,7 +23,7 @@ class Recovery:
     One that has died, or does not reach the database, is not waited for longer than ``limits.fast_grace_ms``.
     """
 
-    def __init__(self, path: ReadyCache) -> None:
+    def __init__(self, path: CacheContext) -> None:
         self._path = path
         self._held: list[tuple[int, Claim]] = []  #: each with the number of its queue
         self._running = False

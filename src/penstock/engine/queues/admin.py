@@ -14,19 +14,19 @@ from penstock.core import limits
 from penstock.core.errors import PartlyDone, PenstockError, WrongState
 from penstock.core.events import EventKind
 from penstock.core.lifecycle import Arrow, State, sources
-from penstock.engine.command import Command
+from penstock.engine.command import QueueCommand
 from penstock.engine.jobs.dead_letters import is_free
 from penstock.engine.jobs.update import follow
-from penstock.engine.prefetch.commands import withdraw_ready
 from penstock.store.contract import Place, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from penstock.core.job import Job
     from penstock.core.queue import QueueKey, QueueSettings
-    from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import AnyEngine
+    from penstock.engine.api import EngineApi
+    from penstock.engine.command import JobRef
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 
@@ -45,14 +45,14 @@ _ALONG_THEIR_WAY: Final = (
 _PASSES: Final = 10
 
 
-class Configure(Command[None]):
+class Configure(QueueCommand[None]):
     """Change the settings of a queue; one that does not exist yet gets them for later.
 
     ``change`` is given the settings as they are and returns them as they shall be, or raises why not; ``note`` is journaled
     with the event.
     """
 
-    __slots__ = ("change", "event", "note", "queue")
+    __slots__ = ("change", "event", "note")
 
     def __init__(
         self,
@@ -61,45 +61,46 @@ class Configure(Command[None]):
         change: Callable[[QueueSettings], QueueSettings],
         note: Callable[[QueueSettings], object] | None = None,
     ) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.event = event
         self.change = change
         self.note = note
 
 
-class MoveBatch(Command[list["Job"]]):
+class MoveBatch(QueueCommand[list["Job"]]):
     """Take some jobs of a queue along one arrow, those that are still in one of the given states; answers which."""
 
-    __slots__ = ("arrow", "ids", "queue", "states")
+    __slots__ = ("arrow", "ids", "states")
 
     def __init__(self, queue: QueueKey, arrow: Arrow, states: tuple[State, ...], ids: Sequence[int]) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.arrow = arrow
         self.states = states
         self.ids = ids
 
+    def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return all its jobs."""
+        return [(self.queue.namespace, job_id) for job_id in self.ids]
 
-class Announce(Command[None]):
+
+class Announce(QueueCommand[None]):
     """Journal the end of something that was done in slices."""
 
-    __slots__ = ("event", "note", "queue")
+    __slots__ = ("event", "note")
 
     def __init__(self, queue: QueueKey, event: EventKind, note: object = None) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.event = event
         self.note = note
 
 
-class RemoveQueue(Command[None]):
+class RemoveQueue(QueueCommand[None]):
     """Forget a queue and its settings, if it has no jobs."""
 
-    __slots__ = ("queue",)
-
-    def __init__(self, queue: QueueKey) -> None:
-        self.queue = queue
+    __slots__ = ()
 
 
-async def configure(_engine: Engine, work: UnitOfWork, commands: Sequence[Configure]) -> None:
+async def configure(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Configure]) -> None:
     """Apply a batch of settings."""
     for command in commands:
         try:
@@ -115,14 +116,13 @@ async def configure(_engine: Engine, work: UnitOfWork, commands: Sequence[Config
         work.answer(command, None)
 
 
-async def move_batch(engine: Engine, work: UnitOfWork, commands: Sequence[MoveBatch]) -> None:
+async def move_batch(_engine: EngineContext, work: UnitOfWork, commands: Sequence[MoveBatch]) -> None:
     """Apply a batch of slices."""
     for command in commands:
         moved: list[Job] = []
         queue = work.tx.queue_find(command.queue)
         if queue is not None:
             await work.prefetch(command.ids)
-            await withdraw_ready(engine, work, [work.cached(job_id) for job_id in command.ids])
             for job_id in command.ids:
                 job = await work.find(command.queue.namespace, job_id)
                 if job is not None and job.queue == queue.number and job.state in command.states:
@@ -134,7 +134,7 @@ async def move_batch(engine: Engine, work: UnitOfWork, commands: Sequence[MoveBa
         work.answer(command, moved)
 
 
-async def announce(_engine: Engine, work: UnitOfWork, commands: Sequence[Announce]) -> None:
+async def announce(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Announce]) -> None:
     """Apply a batch of announcements."""
     for command in commands:
         queue = work.tx.queue_find(command.queue)
@@ -143,7 +143,7 @@ async def announce(_engine: Engine, work: UnitOfWork, commands: Sequence[Announc
         work.answer(command, None)
 
 
-async def remove_queue(engine: Engine, work: UnitOfWork, commands: Sequence[RemoveQueue]) -> None:
+async def remove_queue(engine: EngineContext, work: UnitOfWork, commands: Sequence[RemoveQueue]) -> None:
     """Apply a batch of forgotten queues."""
     await work.flush()
     for command in commands:
@@ -164,7 +164,7 @@ async def remove_queue(engine: Engine, work: UnitOfWork, commands: Sequence[Remo
 
 
 async def move_many(
-    engine: AnyEngine,
+    engine: EngineApi,
     queue: QueueKey,
     arrow: Arrow,
     *,
@@ -202,7 +202,7 @@ async def move_many(
 
 
 async def _old_jobs(
-    engine: AnyEngine, queue: QueueKey, states: tuple[State, ...], before_ms: int | None, up_to_id: int | None
+    engine: EngineApi, queue: QueueKey, states: tuple[State, ...], before_ms: int | None, up_to_id: int | None
 ) -> AsyncIterator[list[int]]:
     """Go through the jobs that are in some states now, in order, a slice at a time.
 
@@ -227,14 +227,14 @@ async def _old_jobs(
             after = page[-1]
 
 
-async def drain(engine: AnyEngine, queue: QueueKey) -> int:
+async def drain(engine: EngineApi, queue: QueueKey) -> int:
     """Remove all waiting and delayed jobs."""
     count = await move_many(engine, queue, Arrow.DRAIN)
     await engine.run(Announce(queue, EventKind.QUEUE_DRAINED, count))
     return count
 
 
-async def clean(engine: AnyEngine, queue: QueueKey, grace_ms: int, states: tuple[State, ...], limit: int) -> list[Job]:
+async def clean(engine: EngineApi, queue: QueueKey, grace_ms: int, states: tuple[State, ...], limit: int) -> list[Job]:
     """Remove up to ``limit`` jobs older than a grace period, and return them."""
     before = engine.clock.now_ms() - grace_ms if grace_ms > 0 else None
     removed: list[Job] = []
@@ -244,21 +244,21 @@ async def clean(engine: AnyEngine, queue: QueueKey, grace_ms: int, states: tuple
     return removed
 
 
-async def obliterate(engine: AnyEngine, queue: QueueKey) -> int:
+async def obliterate(engine: EngineApi, queue: QueueKey) -> int:
     """Remove a queue with everything in it."""
     count = await _remove_all(engine, queue)
     await engine.run(RemoveQueue(queue))
     return count
 
 
-async def empty(engine: AnyEngine, queue: QueueKey) -> int:
+async def empty(engine: EngineApi, queue: QueueKey) -> int:
     """Remove everything in a queue, whoever holds it; the queue and its settings stay."""
     count = await _remove_all(engine, queue)
     await engine.run(Announce(queue, EventKind.QUEUE_DRAINED, count))
     return count
 
 
-async def _remove_all(engine: AnyEngine, queue: QueueKey) -> int:
+async def _remove_all(engine: EngineApi, queue: QueueKey) -> int:
     """Remove all jobs that a queue has now, whoever holds them and whatever becomes of them meanwhile."""
     up_to_id = engine.highest_id()
     count = 0
@@ -270,14 +270,14 @@ async def _remove_all(engine: AnyEngine, queue: QueueKey) -> int:
     return count
 
 
-async def revive(engine: AnyEngine, queue: QueueKey, limit: int | None = None) -> int:
+async def revive(engine: EngineApi, queue: QueueKey, limit: int | None = None) -> int:
     """Bring dead jobs back to the queue that no consumer holds: all of them, or the ``limit`` oldest."""
     count = await move_many(engine, queue, Arrow.REVIVE, limit=limit)
     await engine.run(Announce(queue, EventKind.DLQ_RETRY_ALL, count))
     return count
 
 
-async def revive_some(engine: AnyEngine, queue: QueueKey, ids: Sequence[int]) -> int:
+async def revive_some(engine: EngineApi, queue: QueueKey, ids: Sequence[int]) -> int:
     """Bring some dead jobs back to the queue; return how many were still dead."""
     count = 0
     for start in range(0, len(ids), limits.slice_jobs_max):
@@ -288,7 +288,7 @@ async def revive_some(engine: AnyEngine, queue: QueueKey, ids: Sequence[int]) ->
     return count
 
 
-async def purge(engine: AnyEngine, queue: QueueKey) -> int:
+async def purge(engine: EngineApi, queue: QueueKey) -> int:
     """Remove all dead jobs."""
     count = await move_many(engine, queue, Arrow.PURGE)
     await engine.run(Announce(queue, EventKind.DLQ_PURGED, count))

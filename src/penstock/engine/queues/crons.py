@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from penstock.core import limits
-from penstock.core.cron import UNNUMBERED, Cron
+from penstock.core.cron import UNNUMBERED, CronRecord
 from penstock.core.errors import CronNotFound, InvalidInput, PenstockError, QueueMoving, RowChanged, TooMany
 from penstock.core.events import EventKind
 from penstock.core.job import NewJob
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.core.cron import CronKey, CronPlan
     from penstock.core.queue import Queue
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 _encode_options = msgspec.json.Encoder().encode
@@ -35,7 +35,7 @@ NO_WORKER = "no-worker"
 QUOTA = "quota"
 
 
-class SaveCron(Command[Cron]):
+class SaveCron(Command[CronRecord]):
     """Add a cron, or replace the one of that name. Answers the cron as it is now.
 
     ``immediately``: a new one has its first tick at once. One that is replaced keeps its count, and its next tick too if it has
@@ -63,7 +63,7 @@ class RemoveCron(Command[None]):
         self.key = key
 
 
-async def save_cron(engine: Engine, work: UnitOfWork, commands: Sequence[SaveCron]) -> None:
+async def save_cron(engine: EngineContext, work: UnitOfWork, commands: Sequence[SaveCron]) -> None:
     """Apply a batch of saved crons."""
     for command in commands:
         try:
@@ -74,7 +74,7 @@ async def save_cron(engine: Engine, work: UnitOfWork, commands: Sequence[SaveCro
             work.answer(command, cron)
 
 
-async def _save(engine: Engine, work: UnitOfWork, command: SaveCron) -> Cron:
+async def _save(engine: EngineContext, work: UnitOfWork, command: SaveCron) -> CronRecord:
     key, plan = command.key, command.plan
     old = next(iter(await work.tx.cron_load([key])), None)
     next_run = plan.schedule.next_after(work.now_ms)
@@ -89,20 +89,20 @@ async def _save(engine: Engine, work: UnitOfWork, command: SaveCron) -> Cron:
         engine.shares.check("crons", key.namespace, most=limits.crons_max, taken=taken, held=held)
     queue = await work.tx.queue_open(QueueKey(key.namespace, plan.queue))
     if old is None:
-        cron = Cron(UNNUMBERED, key, plan, next_run, command.executions)
+        cron = CronRecord(UNNUMBERED, key, plan, next_run, command.executions)
         await work.tx.cron_insert([(cron, command.data)])
         when = {"pattern": plan.schedule.expression, "every": plan.schedule.every_ms}
         given = {name: value for name, value in when.items() if value is not None}
         _tell(work, EventKind.CRON_CREATED, queue, cron, **given, nextRun=next_run)
     else:
-        cron = Cron(old.number, key, plan, next_run, old.executions)
+        cron = CronRecord(old.number, key, plan, next_run, old.executions)
         await work.tx.cron_save([(cron, old.next_run)])
         await work.tx.cron_data_save(cron, command.data)
         _tell(work, EventKind.CRON_UPDATED, queue, cron, nextRun=next_run)
     return cron
 
 
-async def remove_cron(_engine: Engine, work: UnitOfWork, commands: Sequence[RemoveCron]) -> None:
+async def remove_cron(_engine: EngineContext, work: UnitOfWork, commands: Sequence[RemoveCron]) -> None:
     """Apply a batch of removed crons."""
     for command in commands:
         found = await work.tx.cron_load([command.key])
@@ -124,7 +124,7 @@ async def remove_cron(_engine: Engine, work: UnitOfWork, commands: Sequence[Remo
 class _Tick(NamedTuple):
     """A tick that has come: the cron as it was read, where its job goes, and what keeps it from going there."""
 
-    cron: Cron
+    cron: CronRecord
     queue: Queue
     problem: str | None  #: why it is missed
     skipped: str | None  #: why it is left out on purpose
@@ -134,7 +134,7 @@ class _Tick(NamedTuple):
         return self.problem is None and self.skipped is None
 
 
-async def fire(engine: Engine, work: UnitOfWork) -> None:
+async def fire(engine: EngineContext, work: UnitOfWork) -> None:
     """Use the ticks that have come, a bounded number at a time; the timer comes back at once for the rest."""
     due = [cron for cron in await work.tx.cron_due(work.now_ms, limits.sweep_crons_max) if not _is_away(work, cron)]
     ticks = [tick for cron in due if (tick := await _look(engine, work, cron)) is not None]
@@ -163,7 +163,7 @@ async def fire(engine: Engine, work: UnitOfWork) -> None:
     await work.flush()
 
 
-async def _within_quotas(engine: Engine, work: UnitOfWork, firing: list[_Tick]) -> tuple[list[_Tick], set[int]]:
+async def _within_quotas(engine: EngineContext, work: UnitOfWork, firing: list[_Tick]) -> tuple[list[_Tick], set[int]]:
     """Count the jobs of ticks; return the ticks that there is room for, and the numbers of the crons that there is none for."""
     if engine.quotas is None or not firing:
         return firing, set()
@@ -183,7 +183,7 @@ async def _within_quotas(engine: Engine, work: UnitOfWork, firing: list[_Tick]) 
     return within, over
 
 
-def _give_back(engine: Engine, work: UnitOfWork, idle: list[_Tick]) -> None:
+def _give_back(engine: EngineContext, work: UnitOfWork, idle: list[_Tick]) -> None:
     """Have ticks not counted that pushed nothing, because the last job of their cron is still there."""
     if engine.quotas is not None and idle:
         work.after_commit.append(partial(engine.quotas.give_back, _counts(idle)))
@@ -193,7 +193,7 @@ def _counts(ticks: list[_Tick]) -> dict[str, int]:
     return Counter(tick.cron.key.namespace for tick in ticks)
 
 
-async def _look(engine: Engine, work: UnitOfWork, cron: Cron) -> _Tick | None:
+async def _look(engine: EngineContext, work: UnitOfWork, cron: CronRecord) -> _Tick | None:
     """See what is to be done about a tick; None if nothing, because the cron is at its end."""
     if cron.is_used_up:
         return None
@@ -207,7 +207,7 @@ async def _look(engine: Engine, work: UnitOfWork, cron: Cron) -> _Tick | None:
     return _Tick(cron, queue, _why_missed(engine, work, cron), _why_skipped(engine, cron, queue))
 
 
-def _why_missed(engine: Engine, work: UnitOfWork, cron: Cron) -> str | None:
+def _why_missed(engine: EngineContext, work: UnitOfWork, cron: CronRecord) -> str | None:
     late_ms = work.now_ms - cron.next_run
     if engine.store.status().full:
         return "The disk is full"
@@ -220,14 +220,14 @@ def _why_missed(engine: Engine, work: UnitOfWork, cron: Cron) -> str | None:
     return None
 
 
-def _why_skipped(engine: Engine, cron: Cron, queue: Queue) -> str | None:
+def _why_skipped(engine: EngineContext, cron: CronRecord, queue: Queue) -> str | None:
     """A worker is one that has introduced itself and was heard lately, or anybody who waits for a job right now."""
     if not cron.plan.skip_if_no_worker or engine.workers.serve(*queue.key) or engine.room.waiting(queue.key):
         return None
     return NO_WORKER
 
 
-def _job(cron: Cron, data: bytes) -> NewJob:
+def _job(cron: CronRecord, data: bytes) -> NewJob:
     plan, job = cron.plan, cron.plan.job
     options: dict[str, object] = {}
     if job.tags:
@@ -253,10 +253,10 @@ def _job(cron: Cron, data: bytes) -> NewJob:
     )
 
 
-async def _move_on(work: UnitOfWork, due: list[Cron], pushed: set[int], skipped: set[int]) -> None:
+async def _move_on(work: UnitOfWork, due: list[CronRecord], pushed: set[int], skipped: set[int]) -> None:
     """Move all crons to their next tick, which is never in the past; those that have none, or are used up, are removed."""
-    saved: list[tuple[Cron, int]] = []
-    removed: list[tuple[Cron, int]] = []
+    saved: list[tuple[CronRecord, int]] = []
+    removed: list[tuple[CronRecord, int]] = []
     for cron in due:
         # One that comes every few ms and finds its last job still there must not keep everybody busy with that.
         next_run = _next_run(work, cron, work.now_ms + (limits.cron_skip_ms - 1 if cron.number in skipped else 0))
@@ -272,24 +272,24 @@ async def _move_on(work: UnitOfWork, due: list[Cron], pushed: set[int], skipped:
             await _tell_removed(work, cron)
 
 
-def _next_run(work: UnitOfWork, cron: Cron, after_ms: int) -> int | None:
+def _next_run(work: UnitOfWork, cron: CronRecord, after_ms: int) -> int | None:
     try:
         return cron.plan.schedule.next_after(after_ms, cron.next_run)
     except InvalidInput:  # a time zone this machine no longer knows: look again later, and hold up nobody meanwhile
         return work.now_ms + limits.HOUR_MS
 
 
-def _is_away(work: UnitOfWork, cron: Cron) -> bool:
+def _is_away(work: UnitOfWork, cron: CronRecord) -> bool:
     """Tell whether the queue of a cron is on its way to another shard: its ticks wait until it is there."""
     return bool(work.tx.away) and work.tx.queue_away(QueueKey(cron.key.namespace, cron.plan.queue)) is not None
 
 
-def _tell(work: UnitOfWork, kind: EventKind, queue: Queue, cron: Cron, **more: Any) -> None:
+def _tell(work: UnitOfWork, kind: EventKind, queue: Queue, cron: CronRecord, **more: Any) -> None:
     work.tx.queue_touch(queue)  # a cron goes with its queue
     work.tell(kind, queue, {"name": cron.key.name, "queue": cron.plan.queue, **more})
 
 
-async def _tell_removed(work: UnitOfWork, cron: Cron) -> None:
+async def _tell_removed(work: UnitOfWork, cron: CronRecord) -> None:
     try:
         queue = await work.tx.queue_open(QueueKey(cron.key.namespace, cron.plan.queue))
     except RowChanged:  # the transaction has to be done again

@@ -9,56 +9,56 @@ import msgspec
 from penstock.core import limits
 from penstock.core.errors import PenstockError, TooMany
 from penstock.core.group_limits import NOT_LIMITED, GroupDefaults, GroupLimits
-from penstock.engine.command import Command
+from penstock.engine.command import QueueCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.core.queue import Queue, QueueKey
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class ConfigureGroup(Command[bool]):
+class ConfigureGroup(QueueCommand[bool]):
     """Change what is set of a group of a queue; answers whether that made a difference.
 
     ``change`` is given what is set and the steady moment in ms. A queue that does not exist yet is made, if there is something
     to set.
     """
 
-    __slots__ = ("change", "group", "queue")
+    __slots__ = ("change", "group")
 
     def __init__(self, queue: QueueKey, group: str, change: Callable[[GroupLimits, int], GroupLimits]) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.group = group
         self.change = change
 
 
-class AskForGroups(Command[None]):
+class AskForGroups(QueueCommand[None]):
     """Have limits for all groups of a queue of which the same is not set, as a worker asks for them.
 
     They end ``limits.group_defaults_ms`` after they were last asked for. Of what several workers ask, the stricter one holds.
     A queue that does not exist yet is made.
     """
 
-    __slots__ = ("asked", "queue")
+    __slots__ = ("asked",)
 
     def __init__(self, queue: QueueKey, asked: GroupDefaults) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.asked = asked
 
 
-class AskGroup(Command[tuple[GroupLimits, int]]):
+class AskGroup(QueueCommand[tuple[GroupLimits, int]]):
     """Answer with what is set of a group, as far as it is in force, and with the steady moment that goes for, in ms."""
 
-    __slots__ = ("group", "queue")
+    __slots__ = ("group",)
 
     def __init__(self, queue: QueueKey, group: str) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.group = group
 
 
-async def configure_group(_engine: Engine, work: UnitOfWork, commands: Sequence[ConfigureGroup]) -> None:
+async def configure_group(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ConfigureGroup]) -> None:
     """Apply a batch of changes to groups."""
     await work.flush()
     for command in commands:
@@ -89,7 +89,7 @@ async def configure_group(_engine: Engine, work: UnitOfWork, commands: Sequence[
         work.answer(command, True)
 
 
-async def ask_for_groups(_engine: Engine, work: UnitOfWork, commands: Sequence[AskForGroups]) -> None:
+async def ask_for_groups(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AskForGroups]) -> None:
     """Apply a batch of what workers ask for all groups."""
     for command in commands:
         try:
@@ -138,7 +138,7 @@ async def _save(work: UnitOfWork, queue: Queue, **changes: object) -> None:
     work.reconfigured.add(queue.key)
 
 
-async def ask_group(_engine: Engine, work: UnitOfWork, commands: Sequence[AskGroup]) -> None:
+async def ask_group(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AskGroup]) -> None:
     """Apply a batch of questions about groups."""
     await work.flush()
     for command in commands:

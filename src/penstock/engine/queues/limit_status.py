@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.engine.command import Command
+from penstock.engine.command import QueueCommand
 from penstock.engine.jobs.queue_limits import load_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.queue import QueueKey
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 #: How bunqueue says that there is no rate limit.
@@ -29,17 +29,17 @@ class LimitStatus(NamedTuple):
     maxed: bool  #: as many jobs are active as may be
 
 
-class AskLimits(Command[LimitStatus]):
+class AskLimits(QueueCommand[LimitStatus]):
     """Answer with the limits of a queue. ``after``: the rate limit counts as free until so many of its jobs were taken."""
 
-    __slots__ = ("after", "queue")
+    __slots__ = ("after",)
 
     def __init__(self, queue: QueueKey, after: int | None = None) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.after = after
 
 
-async def ask_limits(_engine: Engine, work: UnitOfWork, commands: Sequence[AskLimits]) -> None:
+async def ask_limits(_engine: EngineContext, work: UnitOfWork, commands: Sequence[AskLimits]) -> None:
     """Apply a batch of questions about limits."""
     for command in commands:
         queue = work.tx.queue_find(command.queue)

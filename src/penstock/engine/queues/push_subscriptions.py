@@ -13,25 +13,25 @@ from penstock.core import limits
 from penstock.core.errors import QueueMoving, SubscriptionNotFound, TooMany
 from penstock.core.events import EventKind
 from penstock.core.queue import PushSubscription
-from penstock.engine.command import Command
+from penstock.engine.command import Command, QueueCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.core.queue import Queue, QueueKey
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class AddSubscription(Command[PushSubscription]):
+class AddSubscription(QueueCommand[PushSubscription]):
     """Have the messages of a queue pushed to a URL that was checked. Refused with TooMany."""
 
-    __slots__ = ("queue", "secret", "url")
+    __slots__ = ("secret", "url")
 
     grows = True
 
     def __init__(self, queue: QueueKey, url: str, secret: str) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.url = url
         self.secret = secret
 
@@ -49,7 +49,7 @@ class RemoveSubscription(Command[None]):
         self.may = may
 
 
-async def add_subscription(engine: Engine, work: UnitOfWork, commands: Sequence[AddSubscription]) -> None:
+async def add_subscription(engine: EngineContext, work: UnitOfWork, commands: Sequence[AddSubscription]) -> None:
     """Apply a batch of registrations."""
     for command in commands:
         try:
@@ -63,7 +63,7 @@ async def add_subscription(engine: Engine, work: UnitOfWork, commands: Sequence[
         work.answer(command, added)
 
 
-def _check_room(engine: Engine, queue: Queue) -> None:
+def _check_room(engine: EngineContext, queue: Queue) -> None:
     """Raise TooMany, or NamespaceLimit."""
     namespace, most = queue.key.namespace, limits.subscriptions_max
     taken = held = 0
@@ -82,7 +82,7 @@ def _check_room(engine: Engine, queue: Queue) -> None:
     engine.shares.check("push subscriptions", namespace, most=most, taken=taken, held=held)
 
 
-async def remove_subscription(engine: Engine, work: UnitOfWork, commands: Sequence[RemoveSubscription]) -> None:
+async def remove_subscription(engine: EngineContext, work: UnitOfWork, commands: Sequence[RemoveSubscription]) -> None:
     """Apply a batch of removals."""
     for command in commands:
         found = _find(engine, command)
@@ -96,7 +96,7 @@ async def remove_subscription(engine: Engine, work: UnitOfWork, commands: Sequen
             work.answer(command, None)
 
 
-async def _save(engine: Engine, work: UnitOfWork, queue: Queue, subscriptions: tuple[PushSubscription, ...]) -> None:
+async def _save(engine: EngineContext, work: UnitOfWork, queue: Queue, subscriptions: tuple[PushSubscription, ...]) -> None:
     settings = msgspec.structs.replace(queue.settings, subscriptions=subscriptions)
     await work.tx.queue_save(queue, settings, queue.created_at)
     work.tell(EventKind.CONFIG_MESSAGES_CHANGED, queue)
@@ -104,7 +104,7 @@ async def _save(engine: Engine, work: UnitOfWork, queue: Queue, subscriptions: t
     work.after_commit.append(engine.signals.webhooks_changed.emit)
 
 
-def _find(engine: Engine, command: RemoveSubscription) -> Queue | None:
+def _find(engine: EngineContext, command: RemoveSubscription) -> Queue | None:
     """Return the queue that has a subscription. All are looked through: it is seldom asked for."""
     for queue in engine.store.queues():
         if any(each.id == command.subscription_id for each in queue.settings.subscriptions):

@@ -9,17 +9,17 @@ import msgspec
 from penstock.core import ids, limits
 from penstock.core.errors import TooMany, WebhookNotFound
 from penstock.core.events import EventKind, queue_event
-from penstock.core.webhook import DeliveryProgress, Webhook
+from penstock.core.webhook import DeliveryProgress, WebhookRecord
 from penstock.engine.command import Command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 
-class AddWebhook(Command[Webhook]):
+class AddWebhook(Command[WebhookRecord]):
     """Register a webhook that was checked; it is told of what happens from now on. Refused with TooMany."""
 
     __slots__ = ("events", "known_as", "namespace", "queue", "secret", "url")
@@ -65,7 +65,7 @@ class NoteDeliveries(Command[None]):
         self.progress = progress
 
 
-async def add_webhook(engine: Engine, work: UnitOfWork, commands: Sequence[AddWebhook]) -> None:
+async def add_webhook(engine: EngineContext, work: UnitOfWork, commands: Sequence[AddWebhook]) -> None:
     """Apply a batch of registrations."""
     for command in commands:
         try:
@@ -73,7 +73,7 @@ async def add_webhook(engine: Engine, work: UnitOfWork, commands: Sequence[AddWe
         except TooMany as error:
             work.refuse(command, error)
             continue
-        webhook = Webhook(
+        webhook = WebhookRecord(
             id=command.known_as or work.serial(),
             namespace=command.namespace,
             url=command.url,
@@ -91,7 +91,7 @@ async def add_webhook(engine: Engine, work: UnitOfWork, commands: Sequence[AddWe
         work.answer(command, webhook)
 
 
-def _check_room(engine: Engine, command: AddWebhook) -> None:
+def _check_room(engine: EngineContext, command: AddWebhook) -> None:
     """Raise TooMany, or NamespaceLimit. One that is known on another shard already was counted there."""
     webhooks = engine.store.webhook_list()
     if len(webhooks) >= limits.webhooks_max:
@@ -101,7 +101,7 @@ def _check_room(engine: Engine, command: AddWebhook) -> None:
         engine.shares.check("webhooks", command.namespace, most=limits.webhooks_max, taken=len(webhooks), held=held)
 
 
-async def remove_webhook(engine: Engine, work: UnitOfWork, commands: Sequence[RemoveWebhook]) -> None:
+async def remove_webhook(engine: EngineContext, work: UnitOfWork, commands: Sequence[RemoveWebhook]) -> None:
     """Apply a batch of removals."""
     for command in commands:
         if find(engine, command.namespace, command.webhook_id) is None:
@@ -113,7 +113,7 @@ async def remove_webhook(engine: Engine, work: UnitOfWork, commands: Sequence[Re
         work.answer(command, None)
 
 
-async def enable_webhook(engine: Engine, work: UnitOfWork, commands: Sequence[EnableWebhook]) -> None:
+async def enable_webhook(engine: EngineContext, work: UnitOfWork, commands: Sequence[EnableWebhook]) -> None:
     """Apply a batch of switches."""
     for command in commands:
         webhook = find(engine, command.namespace, command.webhook_id)
@@ -127,7 +127,7 @@ async def enable_webhook(engine: Engine, work: UnitOfWork, commands: Sequence[En
         work.answer(command, None)
 
 
-async def note_deliveries(engine: Engine, work: UnitOfWork, commands: Sequence[NoteDeliveries]) -> None:
+async def note_deliveries(engine: EngineContext, work: UnitOfWork, commands: Sequence[NoteDeliveries]) -> None:
     """Apply a batch of notes. A cursor never goes back: one that was switched on again meanwhile is ahead already.
 
     Nor does it point behind the end of the journal: a failing disk may have taken back what it was read from.
@@ -148,7 +148,7 @@ async def note_deliveries(engine: Engine, work: UnitOfWork, commands: Sequence[N
         work.answer(command, None)
 
 
-def find(engine: Engine, namespace: str, webhook_id: int) -> Webhook | None:
+def find(engine: EngineContext, namespace: str, webhook_id: int) -> WebhookRecord | None:
     """Return a webhook of a namespace, or None."""
     webhook = engine.store.webhook_find(webhook_id)
     return None if webhook is None or webhook.namespace != namespace else webhook
@@ -158,5 +158,5 @@ def _tell(work: UnitOfWork, kind: EventKind, namespace: str, webhook_id: int, **
     work.tx.journal([queue_event(kind, 0, {"id": ids.to_uuid(webhook_id), **more}, namespace=namespace)])
 
 
-def _changed(engine: Engine, work: UnitOfWork) -> None:
+def _changed(engine: EngineContext, work: UnitOfWork) -> None:
     work.after_commit.append(engine.signals.webhooks_changed.emit)

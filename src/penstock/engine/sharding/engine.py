@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -35,14 +35,14 @@ from penstock.core.errors import (
 from penstock.core.ids import SHARDS_MAX, from_uuid, shard_of, to_uuid
 from penstock.core.job import details_of
 from penstock.core.queue import QueueKey, Standing
+from penstock.engine.api import JobOutcome
+from penstock.engine.command import QueueCommand
 from penstock.engine.event_feed import EventFeed
 from penstock.engine.jobs.claim import Claim
-from penstock.engine.jobs.claim_waiters import RecheckQueue
 from penstock.engine.jobs.dead_letters import SettleDead
 from penstock.engine.jobs.dependencies import Adopt, CancelChildren, DropDependency
 from penstock.engine.jobs.flow_push import PushFlow, push_flow_on_shards
 from penstock.engine.jobs.push import Push, PushAcross
-from penstock.engine.jobs.result_waiters import JobOutcome
 from penstock.engine.jobs.settle import Ack, Renew, Settlement
 from penstock.engine.jobs.settle_by_id import AckById, NackById, RenewById
 from penstock.engine.jobs.update import AddLog, ClearLog, EditData, MoveJob
@@ -62,15 +62,13 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.job import Job
     from penstock.core.pool_shares import Shares
-    from penstock.core.webhook import Webhook
-    from penstock.engine.command import AnyCommand, Command
+    from penstock.core.webhook import WebhookRecord
+    from penstock.engine.command import AnyCommand, Command, JobRef, Submit
     from penstock.engine.engine import Engine
     from penstock.engine.jobs.settle import ItemOutcome
     from penstock.engine.maintenance.service import PeriodicService
     from penstock.engine.quota_check import QuotaCheck
     from penstock.engine.stats import EngineStats
-    from penstock.engine.submit import Submit
-    from penstock.engine.unit_of_work import JobRef
     from penstock.engine.worker_registry import WorkerRegistry
     from penstock.store.contract import JournalBlock
 
@@ -146,7 +144,19 @@ class ShardedEngine:
         #: Runs a command; awaiting it gives the answer, or raises why there is none.
         self.run: Submit = submit_chain(self._run_on_shards, quotas=quotas)
         self.rebalancer = Rebalancer(self)
-        self._split: dict[type[AnyCommand], Callable[[Any], Awaitable[Any]]] = {
+        self._split = self._split_table()
+        self.relayers = [Relayer(engine, [other for other in engines if other is not engine]) for engine in engines]
+        for engine, relayer in zip(engines, self.relayers, strict=True):
+            engine.signals.relays_written.subscribe(relayer.wake)
+        self._keepers: list[PeriodicService] = [
+            *self.relayers,
+            *(Auditor(engine, engines, self.store.shards_of) for engine in engines),
+            *(NameRegistry(engine, engines) for engine in engines),
+        ]
+
+    def _split_table(self) -> dict[type[AnyCommand], Callable[[Any], Awaitable[Any]]]:
+        """Return what runs the commands that are not about one queue."""
+        return {
             SaveCron: self._save_cron,
             RemoveCron: self._remove_cron,
             AddWebhook: self._add_webhook,
@@ -167,14 +177,6 @@ class ShardedEngine:
             RenewById: self._by_id,
             SettleDead: self._settle_dead,
         }
-        self.relayers = [Relayer(engine, [other for other in engines if other is not engine]) for engine in engines]
-        for engine, relayer in zip(engines, self.relayers, strict=True):
-            engine.signals.relays_written.subscribe(relayer.wake)
-        self._keepers: list[PeriodicService] = [
-            *self.relayers,
-            *(Auditor(engine, engines, self.store.shards_of) for engine in engines),
-            *(NameRegistry(engine, engines) for engine in engines),
-        ]
 
     # Which engine.
 
@@ -219,7 +221,7 @@ class ShardedEngine:
 
     def _send_on(self, command: AnyCommand, _error: Exception) -> bool:
         """Take over a command that a shard refused because its queue is not there; False if that is not for us to do."""
-        if isinstance(command, RecheckQueue) or not isinstance(getattr(command, "queue", None), QueueKey):
+        if not isinstance(command, QueueCommand):
             return False
         if len(self._held) >= limits.held_commands_max:
             return False
@@ -229,7 +231,7 @@ class ShardedEngine:
 
     async def _bring(self, command: Any) -> None:
         """Have a command done where its queue is, once that is there. A claim waits as long as it wants, and is not refused."""
-        patience_ms = command.wait_ms if isinstance(command, Claim) else limits.move_hold_ms
+        patience_ms = command.state.wait_ms if isinstance(command, Claim) else limits.move_hold_ms
         try:
             if not hasattr(command, "bounced_ms"):
                 command.bounced_ms = self.clock.steady_ms()
@@ -242,16 +244,16 @@ class ShardedEngine:
         finally:
             del self._held[command]
         if isinstance(command, Claim):
-            command.wait_ms = left_ms
+            command.state.resume_wait(left_ms)
             command.bounced_ms = self.clock.steady_ms()
-            if command.gone:
+            if command.state.is_abandoned:
                 command.future.cancel()
         if command.future.done():
             return
         if here:
             engine = self.of(command.queue)
             if isinstance(command, Claim):
-                command.engine = engine
+                command.state.move_to(engine)
             engine.put_back(command)
         elif isinstance(command, Claim):
             command.future.set_result([])
@@ -277,9 +279,8 @@ class ShardedEngine:
 
     def _run_on_shards(self, command: Command[T]) -> asyncio.Future[T]:
         """Run a command on the shard of its queue, or on all shards that it is about."""
-        queue = getattr(command, "queue", None)
-        if isinstance(queue, QueueKey):
-            engine = self.of(queue)
+        if isinstance(command, QueueCommand):
+            engine = self.of(command.queue)
             if isinstance(command, Push) and not is_plain(command.jobs):
                 return asyncio.ensure_future(self._push(command))  # type: ignore[arg-type]
             return engine.run(command)
@@ -545,11 +546,11 @@ class ShardedEngine:
 
     # Webhooks: registered where their events happen, under one id.
 
-    async def _add_webhook(self, command: AddWebhook) -> Webhook:
+    async def _add_webhook(self, command: AddWebhook) -> WebhookRecord:
         if command.queue is not None:
             key = QueueKey(command.namespace, command.queue)
 
-            async def attempt() -> Webhook:
+            async def attempt() -> WebhookRecord:
                 if not self._is_here(key):
                     raise QueueMoving
                 return await self.of(key).run(copy.copy(command))
@@ -654,7 +655,3 @@ class ShardedEngine:
     def waiting_for_ends(self) -> int:
         """How many wait for a job to end."""
         return sum(engine.waiting_for_ends for engine in self.engines)
-
-
-#: What doors talk to.
-AnyEngine: TypeAlias = "Engine | ShardedEngine"

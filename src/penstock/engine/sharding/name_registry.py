@@ -24,7 +24,7 @@ from penstock.engine.maintenance.service import PeriodicService
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.engine.engine import Engine
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
 
@@ -84,8 +84,8 @@ class ForgetNames(Command[None]):
 class ListNames(Command[list[Reservation]]):
     """Answer a page of the reservations that are at home here, in the order of namespace and name.
 
-    With PutNames and ForgetNames they can be given another home. A rebalance does not do that: since one, names are looked for
-    on all shards, and what is left at an old home is removed like any reservation that no job stands for.
+    A rebalance gives them no other home: after one, names are looked for on all shards, and what is left at an old home is
+    removed like any reservation without a job.
     """
 
     __slots__ = ("after",)
@@ -94,18 +94,7 @@ class ListNames(Command[list[Reservation]]):
         self.after = after
 
 
-class PutNames(Command[None]):
-    """Keep reservations from another home as they are; one that is here already stays."""
-
-    __slots__ = ("reservations",)
-
-    grows = True
-
-    def __init__(self, reservations: Sequence[Reservation]) -> None:
-        self.reservations = reservations
-
-
-async def reserve(_engine: Engine, work: UnitOfWork, commands: Sequence[Reserve]) -> None:
+async def reserve(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Reserve]) -> None:
     """Apply a batch of reservations."""
     layout = work.tx.layout
     if layout is not None and layout.may_be_elsewhere:  # whose home is another shard by now
@@ -136,7 +125,7 @@ async def reserve(_engine: Engine, work: UnitOfWork, commands: Sequence[Reserve]
         await work.tx.name_save(list(changed.values()))
 
 
-async def withdraw(engine: Engine, work: UnitOfWork, commands: Sequence[Withdraw]) -> None:
+async def withdraw(engine: EngineContext, work: UnitOfWork, commands: Sequence[Withdraw]) -> None:
     """Apply a batch of withdrawals."""
     await work.tx.ticket_withdraw([each.ticket for command in commands if not command.old for each in command.reservations])
     for command in commands:
@@ -154,7 +143,7 @@ async def withdraw(engine: Engine, work: UnitOfWork, commands: Sequence[Withdraw
         work.answer(command, [each.key in taken for each in command.reservations])
 
 
-async def forget_names(_engine: Engine, work: UnitOfWork, commands: Sequence[ForgetNames]) -> None:
+async def forget_names(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ForgetNames]) -> None:
     """Apply a batch of removals."""
     for command in commands:
         if command.reservations:
@@ -163,20 +152,10 @@ async def forget_names(_engine: Engine, work: UnitOfWork, commands: Sequence[For
     await work.tx.ticket_trim(work.now_ms - limits.tickets_kept_ms, limits.sweep_jobs_max)
 
 
-async def list_names(_engine: Engine, work: UnitOfWork, commands: Sequence[ListNames]) -> None:
+async def list_names(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ListNames]) -> None:
     """Apply a batch of questions for reservations."""
     for command in commands:
         work.answer(command, await work.tx.name_page(command.after, limits.slice_jobs_max))
-
-
-async def put_names(_engine: Engine, work: UnitOfWork, commands: Sequence[PutNames]) -> None:
-    """Apply a batch of reservations that have moved."""
-    for command in commands:
-        known = await work.tx.name_load([each.key for each in command.reservations])
-        fresh = {each.key: (each, 0) for each in command.reservations if each.key not in known}
-        if fresh:
-            await work.tx.name_save(list(fresh.values()))
-        work.answer(command, None)
 
 
 class NameRegistry(PeriodicService):
@@ -184,7 +163,7 @@ class NameRegistry(PeriodicService):
 
     every_ms = 5 * limits.MINUTE_MS
 
-    def __init__(self, engine: Engine, engines: Sequence[Engine]) -> None:
+    def __init__(self, engine: EngineContext, engines: Sequence[EngineContext]) -> None:
         super().__init__(engine)
         self._engines = engines
 
@@ -208,7 +187,7 @@ class NameRegistry(PeriodicService):
             for shard, old in by_shard.items():
                 await self._forget(self._engines[shard], old)
 
-    async def _forget(self, engine: Engine, old: Sequence[Reservation]) -> None:
+    async def _forget(self, engine: EngineContext, old: Sequence[Reservation]) -> None:
         """Forget those of some reservations that no job on their shard has the name of."""
         if engine.store.status().error is not None:
             return

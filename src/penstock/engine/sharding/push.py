@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Job, NewJob
     from penstock.core.queue import QueueKey
     from penstock.core.reservations import Reservation
-    from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import ShardedEngine
+    from penstock.engine.context import EngineContext, ShardedContext
     from penstock.engine.sharding.name_registry import NameOwner
 
 _Name = tuple[str, str]
@@ -78,7 +77,7 @@ def why(error: PenstockError) -> str:
     return "a shard is full." if isinstance(error, StorageFull) else str(error)
 
 
-def check_shard(engine: Engine, shard: int) -> None:
+def check_shard(engine: EngineContext, shard: int) -> None:
     """Raise StorageFailed or StorageFull if a shard is known to take no new jobs."""
     try:
         engine.store.check_writable(grows=True)
@@ -91,7 +90,7 @@ class Pushing:
 
     def __init__(
         self,
-        fleet: ShardedEngine,
+        fleet: ShardedContext,
         parts: Sequence[tuple[QueueKey, Sequence[NewJob]]],
         asked_ms: int | None,
         room: int | None = None,
@@ -104,7 +103,7 @@ class Pushing:
         pairs = [(queue, new) for queue, jobs in parts for new in jobs]
         self._items = [Item(place, queue, new, 0) for place, (queue, new) in enumerate(pairs)]
         self._durable = any(new.flags & JobFlag.DURABLE for _, new in pairs)
-        self._answers: dict[int, Job] = {}
+        self._answers: dict[int, Job | None] = {}  #: by place; None: it was pushed, and its job is not needed
         self._instead: dict[_Name, int] = {}  #: tickets that were withdrawn
         self._located: dict[int, int] = {}  #: shards of jobs that ids name, where those do not say it
 
@@ -127,7 +126,7 @@ class Pushing:
             except PenstockError as error:
                 raise await self._partly(error) from error
             answers = iter([self._answers[item.place] for item in self._items])
-            return [[next(answers) for _ in range(size)] for size in self._shape]
+            return [[job for job in islice(answers, size) if job is not None] for size in self._shape]
         raise await self._partly(NameContested())
 
     async def _partly(self, error: PenstockError) -> PenstockError:
@@ -153,8 +152,9 @@ class Pushing:
         """Cancel what was stored, but for what a worker has by now and what has a name: that may have been there before."""
         stored: dict[QueueKey, dict[int, int]] = {}
         for item in self._items:
-            if item.place in self._answers and item.new.job_id is None:
-                stored.setdefault(item.queue, {})[self._answers[item.place].id] = item.place
+            job = self._answers.get(item.place)
+            if job is not None and item.new.job_id is None:
+                stored.setdefault(item.queue, {})[job.id] = item.place
         for queue, places in stored.items():
             numbers = list(places)
             for start in range(0, len(numbers), limits.slice_jobs_max):

@@ -22,12 +22,12 @@ from penstock.engine.command import Command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.cron import Cron, CronKey
+    from penstock.core.cron import CronKey, CronRecord
     from penstock.core.group_limits import GroupLimits
     from penstock.core.job import Job
     from penstock.core.queue import Queue, QueueSettings
-    from penstock.core.webhook import Webhook
-    from penstock.engine.engine import Engine
+    from penstock.core.webhook import WebhookRecord
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
     from penstock.store.contract import Parcel
 
@@ -85,7 +85,7 @@ class ImportJobs(_OnTheMove, Command[None]):
         self.later_ms = later_ms
 
 
-class ExportCrons(Command[list[tuple["Cron", bytes]]]):
+class ExportCrons(Command[list[tuple["CronRecord", bytes]]]):
     """Answers some crons with what their jobs carry; fewer if that is much."""
 
     __slots__ = ("keys",)
@@ -99,7 +99,7 @@ class ImportCrons(_OnTheMove, Command[None]):
 
     __slots__ = ("attempt", "crons", "key")
 
-    def __init__(self, key: QueueKey, attempt: int, crons: Sequence[tuple[Cron, bytes]]) -> None:
+    def __init__(self, key: QueueKey, attempt: int, crons: Sequence[tuple[CronRecord, bytes]]) -> None:
         self.key = key
         self.attempt = attempt
         self.crons = crons
@@ -165,7 +165,7 @@ class Open(_OnTheMove, Command[None]):
 
     __slots__ = ("attempt", "bucket", "key", "webhooks")
 
-    def __init__(self, key: QueueKey, attempt: int, webhooks: Sequence[Webhook], bucket: Bucket | None) -> None:
+    def __init__(self, key: QueueKey, attempt: int, webhooks: Sequence[WebhookRecord], bucket: Bucket | None) -> None:
         self.key = key
         self.attempt = attempt
         self.webhooks = webhooks
@@ -199,7 +199,7 @@ class Retarget(_OnTheMove, Command[None]):
 
     __slots__ = ("epoch", "target", "webhooks")
 
-    def __init__(self, epoch: int, target: int, webhooks: Sequence[Webhook]) -> None:
+    def __init__(self, epoch: int, target: int, webhooks: Sequence[WebhookRecord]) -> None:
         self.epoch = epoch
         self.target = target
         self.webhooks = webhooks
@@ -214,7 +214,7 @@ class FinishRebalance(_OnTheMove, Command[bool]):
         self.epoch = epoch
 
 
-async def freeze(_engine: Engine, work: UnitOfWork, commands: Sequence[Freeze]) -> None:
+async def freeze(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Freeze]) -> None:
     """Apply a batch of departures that begin."""
     await work.flush()
     for command in commands:
@@ -232,7 +232,7 @@ async def freeze(_engine: Engine, work: UnitOfWork, commands: Sequence[Freeze]) 
             work.answer(command, queue)
 
 
-async def prepare(_engine: Engine, work: UnitOfWork, commands: Sequence[Prepare]) -> None:
+async def prepare(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Prepare]) -> None:
     """Apply a batch of arrivals that begin."""
     for command in commands:
         queue = work.tx.queue_away(command.key)
@@ -250,7 +250,7 @@ async def prepare(_engine: Engine, work: UnitOfWork, commands: Sequence[Prepare]
         work.answer(command, queue.move)
 
 
-async def import_jobs(_engine: Engine, work: UnitOfWork, commands: Sequence[ImportJobs]) -> None:
+async def import_jobs(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ImportJobs]) -> None:
     """Apply a batch of copied jobs."""
     await work.flush()
     for command in commands:
@@ -295,7 +295,7 @@ def _later(steady_ms: int | None, later_ms: int) -> int | None:
     return None if steady_ms is None else steady_ms + later_ms
 
 
-async def export_crons(_engine: Engine, work: UnitOfWork, commands: Sequence[ExportCrons]) -> None:
+async def export_crons(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ExportCrons]) -> None:
     """Apply a batch of packed crons."""
     for command in commands:
         crons = await work.tx.cron_load(command.keys)
@@ -303,7 +303,7 @@ async def export_crons(_engine: Engine, work: UnitOfWork, commands: Sequence[Exp
         work.answer(command, [(cron, data[cron.number]) for cron in crons if cron.number in data])
 
 
-async def import_crons(_engine: Engine, work: UnitOfWork, commands: Sequence[ImportCrons]) -> None:
+async def import_crons(_engine: EngineContext, work: UnitOfWork, commands: Sequence[ImportCrons]) -> None:
     """Apply a batch of copied crons."""
     for command in commands:
         queue = _on_its_way(work, command, Standing.ARRIVING)
@@ -319,7 +319,7 @@ async def import_crons(_engine: Engine, work: UnitOfWork, commands: Sequence[Imp
         work.answer(command, None)
 
 
-async def pack_groups(_engine: Engine, work: UnitOfWork, commands: Sequence[PackGroups]) -> None:
+async def pack_groups(_engine: EngineContext, work: UnitOfWork, commands: Sequence[PackGroups]) -> None:
     """Apply a batch of packed limits of groups."""
     for command in commands:
         queue = work.tx.queue_away(command.key)
@@ -327,7 +327,7 @@ async def pack_groups(_engine: Engine, work: UnitOfWork, commands: Sequence[Pack
         work.answer(command, found)
 
 
-async def unload_groups(_engine: Engine, work: UnitOfWork, commands: Sequence[UnloadGroups]) -> None:
+async def unload_groups(_engine: EngineContext, work: UnitOfWork, commands: Sequence[UnloadGroups]) -> None:
     """Apply a batch of copied limits of groups."""
     for command in commands:
         queue = _on_its_way(work, command, Standing.ARRIVING)
@@ -337,7 +337,7 @@ async def unload_groups(_engine: Engine, work: UnitOfWork, commands: Sequence[Un
             work.answer(command, None)
 
 
-async def count_jobs(_engine: Engine, work: UnitOfWork, commands: Sequence[CountJobs]) -> None:
+async def count_jobs(_engine: EngineContext, work: UnitOfWork, commands: Sequence[CountJobs]) -> None:
     """Apply a batch of counts."""
     for command in commands:
         queue = work.tx.queue_away(command.key)
@@ -347,14 +347,14 @@ async def count_jobs(_engine: Engine, work: UnitOfWork, commands: Sequence[Count
             work.answer(command, await work.tx.queue_count(queue))
 
 
-async def check_unreadable(_engine: Engine, work: UnitOfWork, commands: Sequence[CheckUnreadable]) -> None:
+async def check_unreadable(_engine: EngineContext, work: UnitOfWork, commands: Sequence[CheckUnreadable]) -> None:
     """Apply a batch of looks at damaged jobs."""
     for command in commands:
         await work.tx.payload_load(command.ids)
         work.answer(command, None)
 
 
-async def hand_over(_engine: Engine, work: UnitOfWork, commands: Sequence[HandOver]) -> None:
+async def hand_over(_engine: EngineContext, work: UnitOfWork, commands: Sequence[HandOver]) -> None:
     """Apply a batch of finished departures: this is the moment in which a queue changes its shard."""
     for command in commands:
         queue = _on_its_way(work, command, Standing.LEAVING)
@@ -370,7 +370,7 @@ async def hand_over(_engine: Engine, work: UnitOfWork, commands: Sequence[HandOv
         work.answer(command, bucket)
 
 
-async def open_(engine: Engine, work: UnitOfWork, commands: Sequence[Open]) -> None:
+async def open_(engine: EngineContext, work: UnitOfWork, commands: Sequence[Open]) -> None:
     """Apply a batch of finished arrivals."""
     for command in commands:
         queue = work.tx.queue_away(command.key)
@@ -387,7 +387,7 @@ async def open_(engine: Engine, work: UnitOfWork, commands: Sequence[Open]) -> N
         work.answer(command, None)
 
 
-async def cancel_move(_engine: Engine, work: UnitOfWork, commands: Sequence[CancelMove]) -> None:
+async def cancel_move(_engine: EngineContext, work: UnitOfWork, commands: Sequence[CancelMove]) -> None:
     """Apply a batch of departures that are given up."""
     for command in commands:
         queue = _on_its_way(work, command, Standing.LEAVING)
@@ -397,7 +397,7 @@ async def cancel_move(_engine: Engine, work: UnitOfWork, commands: Sequence[Canc
             work.answer(command, None)
 
 
-async def clear(_engine: Engine, work: UnitOfWork, commands: Sequence[Clear]) -> None:
+async def clear(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Clear]) -> None:
     """Apply a batch of deletions. What is empty after an earlier attempt is ready for the next."""
     for command in commands:
         queue = work.tx.queue_away(command.key)
@@ -416,7 +416,7 @@ async def clear(_engine: Engine, work: UnitOfWork, commands: Sequence[Clear]) ->
         work.answer(command, count)
 
 
-async def retarget(engine: Engine, work: UnitOfWork, commands: Sequence[Retarget]) -> None:
+async def retarget(engine: EngineContext, work: UnitOfWork, commands: Sequence[Retarget]) -> None:
     """Apply a batch of rebalances that begin."""
     for command in commands:
         layout = work.tx.layout
@@ -434,7 +434,7 @@ async def retarget(engine: Engine, work: UnitOfWork, commands: Sequence[Retarget
         work.answer(command, None)
 
 
-async def finish_rebalance(engine: Engine, work: UnitOfWork, commands: Sequence[FinishRebalance]) -> None:
+async def finish_rebalance(engine: EngineContext, work: UnitOfWork, commands: Sequence[FinishRebalance]) -> None:
     """Apply a batch of finished rebalances. The catalog is as new as the transaction, and nobody can add to it meanwhile."""
     for command in commands:
         layout = work.tx.layout
@@ -470,7 +470,7 @@ async def _remove_crons(work: UnitOfWork, keys: Sequence[CronKey]) -> None:
         await work.tx.cron_remove([(cron, cron.next_run) for cron in crons])
 
 
-async def _add_webhooks(engine: Engine, work: UnitOfWork, webhooks: Sequence[Webhook]) -> None:
+async def _add_webhooks(engine: EngineContext, work: UnitOfWork, webhooks: Sequence[WebhookRecord]) -> None:
     """Register webhooks under the ids they have on other shards; what each shard has delivered is counted there."""
     fresh = [
         msgspec.structs.replace(each, cursor=engine.store.journal_next, successes=0, failures=0, last_triggered=None)

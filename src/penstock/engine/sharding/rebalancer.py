@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from penstock.core.cron import CronKey
     from penstock.core.queue import Queue
     from penstock.core.sharding import Layout
-    from penstock.engine.engine import Engine
-    from penstock.engine.sharding.engine import ShardedEngine
+    from penstock.engine.context import EngineContext, ShardedContext
     from penstock.store.contract import Parcel
 
 log = structlog.get_logger("penstock.rebalance")
@@ -95,7 +94,7 @@ class Rebalancer(PeriodicService):
 
     every_ms = 1_000
 
-    def __init__(self, fleet: ShardedEngine) -> None:
+    def __init__(self, fleet: ShardedContext) -> None:
         super().__init__(fleet.engines[0])
         self._fleet = fleet
         self._lead_until = 0
@@ -119,7 +118,7 @@ class Rebalancer(PeriodicService):
         return Overview(views, target is not None, target, left, sorted(set(moving)), self.waiting if target else None)
 
     @staticmethod
-    def _view(engine: Engine, wanted: int) -> ShardView:
+    def _view(engine: EngineContext, wanted: int) -> ShardView:
         store, layout = engine.store, engine.store.layout
         queues = store.queues()
         return ShardView(
@@ -184,7 +183,7 @@ class Rebalancer(PeriodicService):
         if target is None:
             self.waiting = None
             return
-        if not await self._leads():
+        if not await self._take_lead():
             return
         try:
             await self._go_on(target)
@@ -196,8 +195,8 @@ class Rebalancer(PeriodicService):
             log.warning("rebalance waits, and goes on in the next round", reason=str(error))
             await self._let_go()
 
-    async def _leads(self) -> bool:
-        """Take the lead, or keep it. What this server does without it is refused by the stores; this only saves the work."""
+    async def _take_lead(self) -> bool:
+        """Take the lead, or keep it; return whether that worked. It only saves work: the stores refuse what others write."""
         now = self._engine.clock.steady_ms()
         if now < self._lead_until - limits.lead_ms // 2:
             return True
@@ -208,7 +207,7 @@ class Rebalancer(PeriodicService):
     async def _keep_lead(self) -> None:
         if not self.goes_on():
             raise RebalanceRefused("This server is shutting down.")
-        if not await self._leads():
+        if not await self._take_lead():
             raise _LeadLostError
 
     async def _go_on(self, target: int) -> None:
@@ -230,11 +229,11 @@ class Rebalancer(PeriodicService):
             raise RebalanceRefused("A new queue was made at its old place.")
         log.info("rebalance done", shards=target)
 
-    async def _flip(self, engine: Engine) -> bool:
+    async def _flip(self, engine: EngineContext) -> bool:
         layout = engine.store.layout
         return layout is not None and (layout.target is None or await engine.run(FinishRebalance(layout.epoch)))
 
-    async def _look_after(self, engine: Engine, queue: Queue, target: int) -> None:
+    async def _look_after(self, engine: EngineContext, queue: Queue, target: int) -> None:
         """Take a queue to where it belongs, wherever it stands now."""
         standing = queue.move.standing
         if standing is Standing.HERE:
@@ -250,7 +249,7 @@ class Rebalancer(PeriodicService):
             if source.queue_find(queue.key) is None and source.queue_away(queue.key) is None:
                 await self._forget(engine, queue)
 
-    async def _forget(self, engine: Engine, queue: Queue) -> None:
+    async def _forget(self, engine: EngineContext, queue: Queue) -> None:
         """Forget what was copied of a queue that was then removed where it was."""
         key, move = queue.key, queue.move._replace(standing=Standing.ARRIVING, attempt=random_name())
         crons = await self._crons_of(engine, key)
@@ -258,7 +257,7 @@ class Rebalancer(PeriodicService):
         while await engine.run(Clear(key, move.attempt, crons, for_good=True)) > 0:
             await self._keep_lead()
 
-    async def _move(self, source: Engine, target: Engine, queue: Queue) -> None:
+    async def _move(self, source: EngineContext, target: EngineContext, queue: Queue) -> None:
         key = queue.key
         began = self._engine.clock.stopwatch()
         if queue.move.standing is Standing.HERE:
@@ -282,7 +281,7 @@ class Rebalancer(PeriodicService):
         frozen_ms = round((self._opened - began) * 1000)
         log.info("queue moved", queue=key, shard=target.store.shard, jobs=jobs, frozen_ms=frozen_ms)
 
-    async def _copy(self, source: Engine, target: Engine, queue: Queue) -> tuple[int, Bucket | None]:
+    async def _copy(self, source: EngineContext, target: EngineContext, queue: Queue) -> tuple[int, Bucket | None]:
         """Copy everything, compare, and have the old shard say that it has moved.
 
         Returns how many jobs it has, and what its rate limit has left.
@@ -313,7 +312,7 @@ class Rebalancer(PeriodicService):
             bucket = bucket[0], bucket[1] + target.clock.steady_ms() - source.clock.steady_ms()
         return sum(counts.of(state) for state in _STATES), bucket
 
-    async def _copy_state(self, source: Engine, target: Engine, queue: Queue, state: State) -> int:
+    async def _copy_state(self, source: EngineContext, target: EngineContext, queue: Queue, state: State) -> int:
         """Copy the jobs of one state; return the highest number among their ids, places and tokens."""
         later_ms = target.clock.steady_ms() - source.clock.steady_ms() + limits.move_lease_ms
         highest, after = 0, Place(0, 0)
@@ -340,7 +339,7 @@ class Rebalancer(PeriodicService):
         return highest
 
     @staticmethod
-    async def _pack(source: Engine, ids: list[int]) -> tuple[list[Parcel], list[int]]:
+    async def _pack(source: EngineContext, ids: list[int]) -> tuple[list[Parcel], list[int]]:
         """Read the first of some jobs; return them, and the ids of the others. Damaged ones are put aside."""
         some = ids[: limits.move_slice_jobs]
         parcels = await source.store.job_export(some)
@@ -351,7 +350,7 @@ class Rebalancer(PeriodicService):
             await source.run(CheckUnreadable(damaged))
         return parcels, ids[reached:]
 
-    async def _copy_groups(self, source: Engine, target: Engine, queue: Queue) -> None:
+    async def _copy_groups(self, source: EngineContext, target: EngineContext, queue: Queue) -> None:
         """Copy what is set of the groups of a queue, once its jobs are there."""
         last = ""
         later_ms = target.clock.steady_ms() - source.clock.steady_ms()
@@ -359,14 +358,16 @@ class Rebalancer(PeriodicService):
             await target.run(UnloadGroups(queue.key, queue.move.attempt, groups, later_ms))
             last = groups[-1][0]
 
-    async def _get_above(self, engine: Engine, highest: int) -> None:
+    async def _get_above(self, engine: EngineContext, highest: int) -> None:
         """Have new ids of a shard be above all that were copied to it: they are places in line, too."""
         engine.ids.use(node=engine.store.node, floor=highest)
         until = engine.clock.steady_ms() + limits.move_hold_ms
         while engine.clock.now_ms() <= time_of(highest) and engine.clock.steady_ms() < until:
             await pause(engine.clock, limits.move_look_ms)
 
-    async def _finish(self, source: Engine, target: Engine, queue: Queue, bucket: Bucket | None = None) -> None:
+    async def _finish(
+        self, source: EngineContext, target: EngineContext, queue: Queue, bucket: Bucket | None = None
+    ) -> None:
         """The old shard has said that the queue has moved: open it on the new one, and delete what is left on the old one."""
         key, attempt = queue.key, queue.move.attempt
         webhooks = [
@@ -377,7 +378,7 @@ class Rebalancer(PeriodicService):
         while await source.run(Clear(key, attempt)) > 0:
             await self._keep_lead()
 
-    async def _stay(self, source: Engine, key: QueueKey, attempt: int) -> None:
+    async def _stay(self, source: EngineContext, key: QueueKey, attempt: int) -> None:
         try:
             await source.run(CancelMove(key, attempt))
         except PenstockError as error:  # it has left, or its shard is gone: the next round sees
@@ -391,7 +392,7 @@ class Rebalancer(PeriodicService):
                     await self._stay(engine, queue.key, queue.move.attempt)
 
     @staticmethod
-    async def _crons_of(engine: Engine, key: QueueKey) -> list[CronKey]:
+    async def _crons_of(engine: EngineContext, key: QueueKey) -> list[CronKey]:
         crons = await engine.store.cron_list(key.namespace)
         return [cron.key for cron in crons if cron.plan.queue == key.name]
 

@@ -25,12 +25,12 @@ from penstock.core.lifecycle import Arrow, State
 from penstock.engine.command import Command
 from penstock.engine.jobs.dependencies import await_, drop_needs, look_at
 from penstock.engine.maintenance.service import PeriodicService
-from penstock.engine.prefetch.commands import withdraw_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from penstock.engine.engine import Engine
+    from penstock.engine.command import JobRef
+    from penstock.engine.context import EngineContext
     from penstock.engine.unit_of_work import UnitOfWork
 
     ShardsOf = Callable[[Sequence[int]], Awaitable[dict[int, int]]]
@@ -111,6 +111,10 @@ class CancelIdle(Command[Cancelled]):
         self.jobs = jobs
         self.spared = spared
 
+    def unheld_jobs(self) -> Iterable[tuple[str | None, JobRef]]:
+        """Return all its jobs, of any namespace."""
+        return [(None, job_id) for job_id in self.jobs]
+
 
 class OpenNeeds(Command[list[Dependency]]):
     """Answer a page of what jobs of this shard wait for, see ``Transaction.need_page``."""
@@ -121,7 +125,7 @@ class OpenNeeds(Command[list[Dependency]]):
         self.after = after
 
 
-async def watch_jobs(_engine: Engine, work: UnitOfWork, commands: Sequence[WatchJobs]) -> None:
+async def watch_jobs(_engine: EngineContext, work: UnitOfWork, commands: Sequence[WatchJobs]) -> None:
     """Apply a batch of questions about needed jobs."""
     await work.prefetch([job_id for command in commands for job_id in command.jobs])
     for command in commands:
@@ -141,7 +145,7 @@ async def watch_jobs(_engine: Engine, work: UnitOfWork, commands: Sequence[Watch
         work.answer(command, found)
 
 
-async def audit(_engine: Engine, work: UnitOfWork, commands: Sequence[Audit]) -> None:
+async def audit(_engine: EngineContext, work: UnitOfWork, commands: Sequence[Audit]) -> None:
     """Apply a batch of audits."""
     for command in commands:
         await work.prefetch(command.jobs)
@@ -166,20 +170,20 @@ async def audit(_engine: Engine, work: UnitOfWork, commands: Sequence[Audit]) ->
         work.answer(command, ends)
 
 
-async def due_shards(_engine: Engine, work: UnitOfWork, commands: Sequence[DueShards]) -> None:
+async def due_shards(_engine: EngineContext, work: UnitOfWork, commands: Sequence[DueShards]) -> None:
     """Apply a batch of questions for who is to be told something."""
     shards = await work.tx.relay_shards()
     for command in commands:
         work.answer(command, shards)
 
 
-async def due_relays(_engine: Engine, work: UnitOfWork, commands: Sequence[DueRelays]) -> None:
+async def due_relays(_engine: EngineContext, work: UnitOfWork, commands: Sequence[DueRelays]) -> None:
     """Apply a batch of questions for what is to be told."""
     for command in commands:
         work.answer(command, await work.tx.relay_due(command.shard, limits.relays_batch_max))
 
 
-async def apply_remote_ends(engine: Engine, work: UnitOfWork, commands: Sequence[ApplyRemoteEnds]) -> None:
+async def apply_remote_ends(engine: EngineContext, work: UnitOfWork, commands: Sequence[ApplyRemoteEnds]) -> None:
     """Apply a batch of ends on other shards: from here on they are like any other end."""
     for command in commands:
         for end, spared in command.ends:
@@ -189,7 +193,7 @@ async def apply_remote_ends(engine: Engine, work: UnitOfWork, commands: Sequence
         work.answer(command, None)
 
 
-async def record_delivered(_engine: Engine, work: UnitOfWork, commands: Sequence[RecordDelivered]) -> None:
+async def record_delivered(_engine: EngineContext, work: UnitOfWork, commands: Sequence[RecordDelivered]) -> None:
     """Apply a batch of notes about what was told."""
     for command in commands:
         again: list[tuple[Relay, int]] = []
@@ -215,11 +219,10 @@ async def record_delivered(_engine: Engine, work: UnitOfWork, commands: Sequence
         work.answer(command, min((at - work.now_ms for _, at in again), default=None))
 
 
-async def cancel_idle(engine: Engine, work: UnitOfWork, commands: Sequence[CancelIdle]) -> None:
+async def cancel_idle(_engine: EngineContext, work: UnitOfWork, commands: Sequence[CancelIdle]) -> None:
     """Apply a batch of cancelled children whose parents live elsewhere."""
     for command in commands:
         await work.prefetch(command.jobs)
-        await withdraw_ready(engine, work, [work.cached(job_id) for job_id in command.jobs])
         told = await work.tx.relay_asked(command.jobs, shard_of(command.spared))
         idle = 0
         gone: set[int] = set()
@@ -238,13 +241,13 @@ async def cancel_idle(engine: Engine, work: UnitOfWork, commands: Sequence[Cance
         work.answer(command, Cancelled(idle, frozenset(gone)))
 
 
-async def open_needs(_engine: Engine, work: UnitOfWork, commands: Sequence[OpenNeeds]) -> None:
+async def open_needs(_engine: EngineContext, work: UnitOfWork, commands: Sequence[OpenNeeds]) -> None:
     """Apply a batch of questions for what jobs wait for."""
     for command in commands:
         work.answer(command, await work.tx.need_page(command.after, limits.slice_jobs_max))
 
 
-def _is_up(engine: Engine) -> bool:
+def _is_up(engine: EngineContext) -> bool:
     """Tell whether a shard takes what needs no more room on disk."""
     try:
         engine.store.check_writable(grows=False)
@@ -258,7 +261,7 @@ class Relayer(PeriodicService):
 
     every_ms = 1_000
 
-    def __init__(self, engine: Engine, others: Sequence[Engine]) -> None:
+    def __init__(self, engine: EngineContext, others: Sequence[EngineContext]) -> None:
         super().__init__(engine)
         self._others = others
         self._next_ms: int | None = None
@@ -282,7 +285,7 @@ class Relayer(PeriodicService):
         waits = await asyncio.gather(*(self._tell(other) for other in self._others if other.store.shard in due))
         return min((each for each in waits if each is not None), default=None)
 
-    async def _tell(self, other: Engine) -> int | None:
+    async def _tell(self, other: EngineContext) -> int | None:
         """Tell one shard; return in how many ms something is to be told again."""
         wait_ms: int | None = None
         while self.goes_on() and _is_up(other):
@@ -310,7 +313,7 @@ class Auditor(PeriodicService):
 
     every_ms = limits.MINUTE_MS
 
-    def __init__(self, engine: Engine, engines: Sequence[Engine], shards_of: ShardsOf) -> None:
+    def __init__(self, engine: EngineContext, engines: Sequence[EngineContext], shards_of: ShardsOf) -> None:
         super().__init__(engine)
         self._engines = engines
         self._shards_of = shards_of

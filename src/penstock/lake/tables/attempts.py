@@ -27,11 +27,11 @@ ATTEMPTS: Final = Table(
             (
                 "outcome",
                 TEXT,
-                "`completed`, `failed`, `stalled` (its worker was not heard of again), `released` (given back)",
+                "`completed`, `failed`, `stalled` (its worker sent no more heartbeats), `released` (given back)",
             ),
             ("created_at", MOMENT, "when the job was pushed"),
             ("run_at", MOMENT, "when this attempt was due; none if an earlier server did not say"),
-            ("started_at", MOMENT, "when a worker got it; none for a job that failed because of others it needs"),
+            ("started_at", MOMENT, "when a worker got it; null for a job that failed because of its dependencies"),
             ("ended_at", MOMENT, "when it ended"),
             (
                 "wait_ms",

@@ -12,7 +12,7 @@ from penstock.lake.tables.base import BATCH, DATE, MINUTE, SMALL, TEXT, Column, 
 FLEET: Final = Table(
     "gold",
     "fleet",
-    "workers that had introduced themselves, by the minute of a look",
+    "registered workers, by the minute of a sample",
     (
         key("namespace", TEXT, "the namespace"),
         MINUTE,

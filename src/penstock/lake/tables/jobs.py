@@ -12,7 +12,7 @@ from penstock.lake.tables.base import BATCH, COUNT, DATE, MOMENT, SMALL, TEXT, C
 JOBS: Final = Table(
     "silver",
     "jobs",
-    "one row for each job, and how it stands",
+    "one row for each job, with its state",
     (
         key("namespace", TEXT, "the namespace of the queue"),
         key("job_id", TEXT, "the job"),
@@ -31,9 +31,9 @@ JOBS: Final = Table(
             "state",
             TEXT,
             "last",
-            "`waiting`, `delayed`, `active`, `completed`, `dead`, `expired`, `removed`, by the last event that says",
+            "`waiting`, `delayed`, `active`, `completed`, `dead`, `expired`, `removed`, by the last event that changed it",
         ),
-        Column("last_at", MOMENT, "max", "when the last event was that says how it stands"),
+        Column("last_at", MOMENT, "max", "when the last event that changed its state was"),
         Column("last_shard", SMALL, "last", "where that event is"),
         Column("last_seq", COUNT, "last", "where that event is"),
         key("date", DATE, "the day it was made, which its id tells (UTC); a directory each"),

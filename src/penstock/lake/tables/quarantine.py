@@ -15,13 +15,13 @@ from penstock.lake.tables.base import COUNT, DATE, MOMENT, SMALL, TEXT, Table, r
 QUARANTINE: Final = Table(
     "bronze",
     "quarantine",
-    "events that could not be understood, and why",
+    "events that could not be interpreted, and the reason",
     tuple(
         rows(
             ("shard", SMALL, "the shard whose journal it is from"),
             ("seq", COUNT, "its number in that journal"),
             ("at", MOMENT, "when it was committed"),
-            ("kind", TEXT, "what it says it is"),
+            ("kind", TEXT, "the kind that the event has"),
             ("reason", TEXT, "`unknown kind`, `no job`, `no queue`, `no time`, `ended before it started`"),
             ("row", TEXT, "the whole event, as JSON"),
             ("date", DATE, "the day it was built if the event has no time, else the day it was committed (UTC)"),

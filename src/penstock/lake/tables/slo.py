@@ -12,7 +12,7 @@ from penstock.lake.tables.base import COUNT, MOMENT, SHARE, TEXT, Table, rows
 SLO: Final = Table(
     "gold",
     "slo",
-    "how well objectives are met, and how fast the room for errors is used up",
+    "how well objectives are met, and how fast the error budget is used up",
     tuple(
         rows(
             ("objective", TEXT, "its name"),
@@ -30,7 +30,7 @@ SLO: Final = Table(
             ("jobs", COUNT, "jobs in the window"),
             ("good", COUNT, "good ones"),
             ("attained", SHARE, "their share"),
-            ("budget_left", SHARE, "of the room for errors: 1 is all, 0 is none, less is too much gone wrong"),
+            ("budget_left", SHARE, "of the error budget: 1 is all, 0 is none, less is overspent"),
             ("burn_5m", SHARE, "how fast it was used up in the last 5 minutes: with 1, it lasts just as long as the window"),
             ("burn_30m", SHARE, "likewise, 30 minutes"),
             ("burn_1h", SHARE, "likewise, an hour"),

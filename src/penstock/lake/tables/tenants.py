@@ -12,7 +12,7 @@ from penstock.lake.tables.base import BATCH, DAY, MINUTE, NAMESPACE, Table, coun
 TENANTS: Final = Table(
     "gold",
     "tenants",
-    "what a namespace got in a minute",
+    "the use by a namespace in a minute",
     (
         NAMESPACE,
         MINUTE,

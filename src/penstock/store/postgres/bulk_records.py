@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.core import limits
 from penstock.core.bulk_records import BulkRecord, Chunk
 from penstock.core.errors import RowChanged
-from penstock.store.postgres.catalog import PostgresCatalog
-from penstock.store.transaction_base import TransactionBase
+from penstock.store.postgres.transaction_base import PostgresTransactionBase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,11 +66,8 @@ where ahead < $4 order by number
 """
 
 
-class PostgresBulkRecords(TransactionBase[PostgresCatalog]):
+class PostgresBulkRecords(PostgresTransactionBase):
     """See ``contract.Transaction`` for what each method promises."""
-
-    _db: Connection
-    wrote: bool
 
     async def entry_load(self, kind: int, namespace: str, name: str, number: int | None = None) -> list[BulkRecord]:
         return [BulkRecord(*row) for row in await self._db.fetch(_LOAD, kind, namespace, name, number)]

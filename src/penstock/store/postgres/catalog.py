@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Connection
 
-    from penstock.core.webhook import Webhook
+    from penstock.core.webhook import WebhookRecord
 
 #: Counting all jobs, which is done when a server starts, may take a while.
 COUNT_S: Final = 600.0
@@ -42,7 +42,7 @@ class PostgresCatalog(catalog.Catalog):
         self.version = -1
         self.check: Callable[[Layout], None] = lambda _: None  #: raises StoreIncompatible
         self.moved: Callable[[], None] = lambda: None
-        self.webhooks: dict[int, Webhook] = {}
+        self.webhooks: dict[int, WebhookRecord] = {}
         self._looks: dict[int, Horizon] = {}  #: looks at what is due that are under way, and what came in meanwhile
 
     async def load(self, db: Connection) -> None:
@@ -115,7 +115,7 @@ class PostgresCatalog(catalog.Catalog):
 
     def bring_forward(self, booked: Horizon) -> None:
         """Remember what our own commit has booked, should a look at the database have come in between."""
-        moments = booked.due_ms, booked.expiry_ms, booked.lapse_ms, booked.cron_ms
+        moments = booked.due_ms, booked.job_expiry_ms, booked.lease_expiry_ms, booked.cron_ms
         self._bring_forward(CommitNotice(horizon=moments, unfollowed=booked.unfollowed))
 
     def _bring_forward(self, told: CommitNotice) -> None:

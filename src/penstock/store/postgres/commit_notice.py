@@ -19,7 +19,7 @@ class CommitNotice(msgspec.Struct, array_like=True, omit_defaults=True):
     tallies: dict[int, list[int]] = {}
     """By queue: how many jobs more or fewer there are in each state."""
     horizon: tuple[int | None, int | None, int | None, int | None] = (None, None, None, None)
-    """The earliest moments this commit has booked: due, expiry, lapse, cron."""
+    """The earliest moments this commit has booked: due, job expiry, lease expiry, cron."""
     crons: int = 0
     """How many crons there are more or fewer."""
     webhooks: bool = False
@@ -38,10 +38,10 @@ decode: Final = msgspec.msgpack.Decoder(CommitNotice).decode
 
 def bring_forward(horizon: Horizon, news: CommitNotice) -> None:
     """Take over the moments of a commit that are earlier than what was known."""
-    due, expiry, lapse, cron = news.horizon
+    due, job_expiry, lease_expiry, cron = news.horizon
     horizon.due_ms = earlier(horizon.due_ms, due)
-    horizon.expiry_ms = earlier(horizon.expiry_ms, expiry)
-    horizon.lapse_ms = earlier(horizon.lapse_ms, lapse)
+    horizon.job_expiry_ms = earlier(horizon.job_expiry_ms, job_expiry)
+    horizon.lease_expiry_ms = earlier(horizon.lease_expiry_ms, lease_expiry)
     horizon.cron_ms = earlier(horizon.cron_ms, cron)
     horizon.unfollowed = horizon.unfollowed or news.unfollowed
 

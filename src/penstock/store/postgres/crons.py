@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.core.cron import Cron, CronKey, CronPlan
+from penstock.core import limits
+from penstock.core.cron import CronKey, CronPlan, CronRecord
+from penstock.core.errors import TooMany
+from penstock.store.postgres import commit_notice
+from penstock.store.postgres.transaction_base import PostgresTransactionBase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from asyncpg import Record
 
@@ -50,9 +54,84 @@ encode_plan = msgspec.msgpack.Encoder().encode
 _decode_plan = msgspec.msgpack.Decoder(CronPlan).decode
 
 
-def read(rows: Iterable[Record]) -> list[Cron]:
+def read(rows: Iterable[Record]) -> list[CronRecord]:
     """Make crons from rows."""
     return [
-        Cron(number, CronKey(namespace, name), _decode_plan(plan), next_run, executions)
+        CronRecord(number, CronKey(namespace, name), _decode_plan(plan), next_run, executions)
         for number, namespace, name, plan, next_run, executions in rows
     ]
+
+
+class PostgresCrons(PostgresTransactionBase):
+    """See ``contract.Transaction`` for what each method promises."""
+
+    async def cron_load(self, keys: Iterable[CronKey]) -> list[CronRecord]:
+        wanted = list(keys)
+        names = [key.namespace for key in wanted], [key.name for key in wanted]
+        return read(await self._db.fetch(LOAD, *names))
+
+    async def cron_due(self, now_ms: int, limit: int) -> list[CronRecord]:
+        with self._catalog.looking() as meanwhile:
+            found = read(await self._db.fetch(DUE, now_ms, limit))
+            next_ms = now_ms if len(found) >= limit else await self._db.fetchval(NEXT, now_ms)
+        self._catalog.horizon.cron_ms = commit_notice.earlier(next_ms, meanwhile.cron_ms)
+        return found
+
+    async def cron_insert(self, crons: Sequence[tuple[CronRecord, bytes]]) -> None:
+        self.wrote = True
+        count = await self._db.fetchval("select count(*) from crons")
+        if count + len(crons) > limits.crons_max:
+            raise TooMany(f"There are already {count} cron jobs. Delete some that are not used any more.")
+        for cron, data in crons:
+            namespace = self._catalog.namespaces[cron.key.namespace]
+            plan = encode_plan(cron.plan)
+            values = namespace, cron.key.name, plan, cron.next_run, cron.executions, data
+            cron.number = await self._db.fetchval(INSERT, *values)
+            self._book_cron(cron)
+        self._new_crons += len(crons)
+
+    async def cron_tally(self, namespace: str) -> tuple[int, int]:
+        number = self._catalog.namespaces.get(namespace)
+        taken, held = await self._db.fetchrow("select count(*), count(*) filter (where namespace = $1) from crons", number)
+        return taken, held
+
+    async def cron_save(self, crons: Sequence[tuple[CronRecord, int]]) -> None:
+        await self._write_crons(
+            UPDATE,
+            [
+                [encode_plan(cron.plan) for cron, _ in crons],
+                [cron.next_run for cron, _ in crons],
+                [cron.executions for cron, _ in crons],
+            ],
+            crons,
+        )
+        for cron, _ in crons:
+            self._book_cron(cron)
+
+    async def cron_remove(self, crons: Sequence[tuple[CronRecord, int]]) -> None:
+        await self._write_crons(DELETE, [], crons)
+        self._new_crons -= len(crons)
+
+    async def cron_data_save(self, cron: CronRecord, data: bytes) -> None:
+        self.wrote = True
+        await self._db.execute("update crons set data = $1 where number = $2", data, cron.number)
+
+    async def cron_data_load(self, crons: Sequence[CronRecord]) -> dict[int, bytes]:
+        numbers = [cron.number for cron in crons]
+        found = dict(await self._db.fetch(SELECT_DATA, numbers, limits.claim_batch_bytes_max))
+        for cron in crons:
+            if cron.number not in found:
+                self._book_cron(cron)
+                break
+        return found
+
+    async def _write_crons(self, statement: str, values: list[Any], crons: Sequence[tuple[CronRecord, int]]) -> None:
+        """Run a write that must change exactly one row for each cron."""
+        guards = [cron.number for cron, _ in crons], [tick for _, tick in crons]
+        await self._guarded(statement, [*guards, *values], len(crons), "crons")
+
+    def _book_cron(self, cron: CronRecord) -> None:
+        self._catalog.book_cron(cron)
+        booked = self._booked
+        if booked.cron_ms is None or cron.next_run < booked.cron_ms:
+            booked.cron_ms = cron.next_run

@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.group_limits import NOT_LIMITED, ROOM_DEFAULT, GroupLimits
+from penstock.store.postgres.schema import LOCK_QUEUE
+from penstock.store.postgres.transaction_base import LOCK, PostgresTransactionBase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from asyncpg import Connection
 
-    from penstock.core.queue import QueueSettings
+    from penstock.core.queue import Queue, QueueSettings
 
 #: Number of its queue, and name.
 Group = tuple[int, str]
@@ -136,3 +138,28 @@ class PostgresJobGroups:
 
 def _values(limits: GroupLimits) -> tuple[Any, ...]:
     return tuple(getattr(limits, name) for name in _NAMES)
+
+
+class PostgresGroupLimits(PostgresTransactionBase):
+    """See ``contract.Transaction`` for what each method promises."""
+
+    async def group_load(self, queue: Queue, group: str) -> GroupLimits | None:
+        return await self._groups.load(self._db, queue.number, group)
+
+    async def group_save(self, queue: Queue, groups: Sequence[tuple[str, GroupLimits]]) -> None:
+        self.wrote = True
+        await self._groups.save(self._db, [((queue.number, group), limits_) for group, limits_ in groups])
+        for group, _ in groups:
+            self._groups.touch(queue.number, group)
+        self.queue_touch(queue)  # that its groups are limited must still be what its settings say
+        self._changed.add(queue.number)  # whoever waits there at another server may get a job now
+
+    async def groups_limited(self, queue: Queue) -> int:
+        await self._db.execute(LOCK, LOCK_QUEUE, queue.number)
+        return await self._groups.count(self._db, queue.number)
+
+    async def group_page(self, queue: Queue, after: str, limit: int) -> list[tuple[str, GroupLimits]]:
+        return await self._groups.page(self._db, queue.number, after, limit)
+
+    async def group_reopen(self, queue: Queue, limit: int) -> int | None:
+        return await self._groups.reopen(self._db, queue.number, self.steady_ms, limit)

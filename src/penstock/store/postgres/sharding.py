@@ -9,14 +9,11 @@ from penstock.core.dependencies import Relay
 from penstock.core.errors import RowChanged
 from penstock.core.reservations import Reservation
 from penstock.store.postgres import rows
-from penstock.store.postgres.catalog import PostgresCatalog
 from penstock.store.postgres.schema import LOCK_TICKETS
-from penstock.store.transaction_base import TransactionBase
+from penstock.store.postgres.transaction_base import PostgresTransactionBase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from asyncpg import Connection
 
     from penstock.core.dependencies import JobEnd
 
@@ -76,12 +73,8 @@ _REMOVE_NAMES = (
 )
 
 
-class PostgresSharding(TransactionBase[PostgresCatalog]):
+class PostgresSharding(PostgresTransactionBase):
     """See ``contract.Transaction`` for what each method promises."""
-
-    _db: Connection
-    now_ms: int
-    wrote: bool
 
     # Relays.
 

@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from penstock.core.apikey import ApiKey
     from penstock.core.bulk_records import BulkRecord, Chunk
     from penstock.core.clock import Clock
-    from penstock.core.cron import Cron, CronKey
+    from penstock.core.cron import CronKey, CronRecord
     from penstock.core.dependencies import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.lifecycle import State
     from penstock.core.queue import Queue
-    from penstock.core.webhook import Webhook
+    from penstock.core.webhook import WebhookRecord
     from penstock.store import contract
     from penstock.store.contract import (
         FinishedMinutes,
@@ -641,17 +641,17 @@ class PostgresStore(CatalogReads[PostgresCatalog]):
     async def chunk_read(self, owner: int, after: int, limit: int) -> list[Chunk]:
         return await self._read(lambda db: bulk_records.chunks(db, owner, after, limit))  # type: ignore[no-any-return]
 
-    async def cron_get(self, key: CronKey) -> Cron | None:
+    async def cron_get(self, key: CronKey) -> CronRecord | None:
         found = crons.read(await self._read(lambda db: db.fetch(crons.FIND, *key)))
         return next(iter(found), None)
 
-    async def cron_list(self, namespace: str) -> list[Cron]:
+    async def cron_list(self, namespace: str) -> list[CronRecord]:
         return crons.read(await self._read(lambda db: db.fetch(crons.LIST, namespace)))
 
-    def webhook_list(self) -> list[Webhook]:
+    def webhook_list(self) -> list[WebhookRecord]:
         return sorted(self.catalog.webhooks.values(), key=lambda each: each.id)
 
-    def webhook_find(self, webhook_id: int) -> Webhook | None:
+    def webhook_find(self, webhook_id: int) -> WebhookRecord | None:
         return self.catalog.webhooks.get(webhook_id)
 
     async def journal_end(self) -> int:

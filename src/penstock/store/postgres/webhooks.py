@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.webhook import Webhook
+from penstock.core.webhook import WebhookRecord
+from penstock.store.postgres.transaction_base import PostgresTransactionBase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from asyncpg import Connection
 
@@ -23,15 +24,15 @@ on conflict (id) do update set url = $3, events = $4, queue = $5, secret = $6, c
 """
 
 
-async def read(db: Connection) -> list[Webhook]:
+async def read(db: Connection) -> list[WebhookRecord]:
     """Read all webhooks."""
     return [
-        Webhook(webhook_id, namespace, url, tuple(events.split(",")), *others)
+        WebhookRecord(webhook_id, namespace, url, tuple(events.split(",")), *others)
         for webhook_id, namespace, url, events, *others in await db.fetch(_ALL)
     ]
 
 
-async def save(db: Connection, webhooks: Iterable[tuple[int, Webhook]]) -> None:
+async def save(db: Connection, webhooks: Iterable[tuple[int, WebhookRecord]]) -> None:
     """Write webhooks, each with the number of its namespace."""
     await db.executemany(
         _SAVE,
@@ -53,3 +54,31 @@ async def save(db: Connection, webhooks: Iterable[tuple[int, Webhook]]) -> None:
             for namespace, each in webhooks
         ],
     )
+
+
+class PostgresWebhooks(PostgresTransactionBase):
+    """See ``contract.Transaction`` for what each method promises."""
+
+    async def webhook_save(self, webhooks: Sequence[WebhookRecord]) -> None:
+        await self._change_webhooks()
+        numbered = [(await self._open_namespace(each.namespace), each) for each in webhooks]
+        await save(self._db, numbered)
+        for each in webhooks:
+            self._catalog.webhooks[each.id] = each
+
+    async def webhook_remove(self, ids: Sequence[int]) -> None:
+        await self._change_webhooks()
+        await self._db.execute("delete from webhooks where id = any ($1::bigint[])", ids)
+        for webhook_id in ids:
+            self._catalog.webhooks.pop(webhook_id, None)
+
+    async def _change_webhooks(self) -> None:
+        """Have it noticed if another server has changed or removed one since we looked: what is written is all of it."""
+        await self._next_version()
+        self._webhooks_changed = True
+        before = dict(self._catalog.webhooks)
+
+        def undo() -> None:
+            self._catalog.webhooks = before
+
+        self._undo.append(undo)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.core import limits
 from penstock.core.bulk_records import BulkRecord, Chunk
 from penstock.core.errors import RowChanged
-from penstock.store.sqlite.catalog import SqliteCatalog
-from penstock.store.transaction_base import TransactionBase
+from penstock.store.sqlite.transaction_base import SqliteTransactionBase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,13 +36,8 @@ _REMOVE = f"delete from ledger where {_KEY} and version = ?"  # noqa: S608
 _READ_CHUNKS = "select owner, number, queue, rows, body from chunks where owner = ? and number > ? order by number limit ?"
 
 
-class SqliteBulkRecords(TransactionBase[SqliteCatalog]):
+class SqliteBulkRecords(SqliteTransactionBase):
     """See ``contract.Transaction`` for what each method promises."""
-
-    _db: apsw.Connection
-
-    def _begin(self) -> None:
-        raise NotImplementedError
 
     async def entry_load(self, kind: int, namespace: str, name: str, number: int | None = None) -> list[BulkRecord]:
         self._begin()

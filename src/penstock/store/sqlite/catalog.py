@@ -53,7 +53,7 @@ class SqliteCatalog(catalog.Catalog):
         """Find out from the file what falls due next."""
         row = next(iter(db.execute(_NEXT_MOMENTS)))
         horizon = self.horizon
-        horizon.due_ms, horizon.expiry_ms, horizon.lapse_ms, horizon.cron_ms, unfollowed = row
+        horizon.due_ms, horizon.job_expiry_ms, horizon.lease_expiry_ms, horizon.cron_ms, unfollowed = row
         horizon.unfollowed = bool(unfollowed)
 
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.group_limits import NOT_LIMITED, ROOM_DEFAULT, GroupLimits
+from penstock.store.sqlite.transaction_base import SqliteTransactionBase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     import apsw
 
-    from penstock.core.queue import QueueSettings
+    from penstock.core.queue import Queue, QueueSettings
 
 #: Name and queue of a group.
 Group = tuple[int, str]
@@ -130,3 +131,26 @@ _NAMES: Final = GroupLimits.__struct_fields__
 def _read(row: Iterable[object]) -> GroupLimits:
     paused, *others = row
     return GroupLimits(bool(paused), *others)  # type: ignore[arg-type]
+
+
+class SqliteGroupLimits(SqliteTransactionBase):
+    """See ``contract.Transaction`` for what each method promises."""
+
+    async def group_load(self, queue: Queue, group: str) -> GroupLimits | None:
+        return self._groups.load(queue.number, group)
+
+    async def group_save(self, queue: Queue, groups: Sequence[tuple[str, GroupLimits]]) -> None:
+        self._begin()
+        for group, limits_ in groups:
+            self._groups.save(queue.number, group, limits_)
+            self._groups.touch(queue.number, group)
+
+    async def groups_limited(self, queue: Queue) -> int:
+        return self._groups.count(queue.number)
+
+    async def group_page(self, queue: Queue, after: str, limit: int) -> list[tuple[str, GroupLimits]]:
+        return self._groups.page(queue.number, after, limit)
+
+    async def group_reopen(self, queue: Queue, limit: int) -> int | None:
+        self._begin()
+        return self._groups.reopen(queue.number, self.steady_ms, limit)

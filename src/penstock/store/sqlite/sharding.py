@@ -9,13 +9,10 @@ from penstock.core.dependencies import Relay
 from penstock.core.errors import RowChanged
 from penstock.core.reservations import Reservation
 from penstock.store.sqlite import rows
-from penstock.store.sqlite.catalog import SqliteCatalog
-from penstock.store.transaction_base import TransactionBase
+from penstock.store.sqlite.transaction_base import SqliteTransactionBase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    import apsw
 
     from penstock.core.dependencies import JobEnd
 
@@ -42,14 +39,8 @@ _DROP = f"delete from relays {_TOLD}"  # noqa: S608
 _RESERVATION = "select namespace, name, shard, ticket, at from reservations"
 
 
-class SqliteSharding(TransactionBase[SqliteCatalog]):
+class SqliteSharding(SqliteTransactionBase):
     """See ``contract.Transaction`` for what each method promises."""
-
-    _db: apsw.Connection
-    now_ms: int
-
-    def _begin(self) -> None:
-        raise NotImplementedError
 
     # Relays.
 

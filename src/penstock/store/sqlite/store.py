@@ -71,12 +71,12 @@ if TYPE_CHECKING:
     from penstock.core.apikey import ApiKey
     from penstock.core.bulk_records import BulkRecord, Chunk
     from penstock.core.clock import Clock
-    from penstock.core.cron import Cron, CronKey
+    from penstock.core.cron import CronKey, CronRecord
     from penstock.core.dependencies import Dependency, Need
     from penstock.core.job import Delivery, Job, Payload
     from penstock.core.lifecycle import State
     from penstock.core.queue import Queue
-    from penstock.core.webhook import Webhook
+    from penstock.core.webhook import WebhookRecord
     from penstock.store.contract import FinishedMinutes, Store
 
 log = structlog.get_logger("penstock.store")
@@ -657,16 +657,16 @@ class SqliteStore(CatalogReads[SqliteCatalog]):
     async def chunk_read(self, owner: int, after: int, limit: int) -> list[Chunk]:
         return await self.readers.run(lambda db: bulk_records.chunks(db, owner, after, limit))
 
-    async def cron_get(self, key: CronKey) -> Cron | None:
+    async def cron_get(self, key: CronKey) -> CronRecord | None:
         return next(iter(crons.read(self.db, crons.FIND, tuple(key))), None)
 
-    async def cron_list(self, namespace: str) -> list[Cron]:
+    async def cron_list(self, namespace: str) -> list[CronRecord]:
         return await self.readers.run(lambda db: crons.read(db, crons.LIST, (namespace,)))
 
-    def webhook_list(self) -> list[Webhook]:
+    def webhook_list(self) -> list[WebhookRecord]:
         return sorted(self.webhooks.by_id.values(), key=lambda each: each.id)
 
-    def webhook_find(self, webhook_id: int) -> Webhook | None:
+    def webhook_find(self, webhook_id: int) -> WebhookRecord | None:
         return self.webhooks.by_id.get(webhook_id)
 
     async def journal_end(self) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.webhook import Webhook
+from penstock.core.webhook import WebhookRecord
+from penstock.store.sqlite.transaction_base import SqliteTransactionBase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -27,14 +28,14 @@ class Webhooks:
     """Filled from the file when it is opened, changed by transactions, which take it back if they are rolled back."""
 
     def __init__(self, db: apsw.Connection) -> None:
-        self.by_id: dict[int, Webhook] = {}
+        self.by_id: dict[int, WebhookRecord] = {}
         for webhook_id, namespace, url, events, queue, secret, created_at, cursor, enabled, *counters in db.execute(_ALL):
             names = tuple(events.split(","))
-            self.by_id[webhook_id] = Webhook(
+            self.by_id[webhook_id] = WebhookRecord(
                 webhook_id, namespace, url, names, queue, secret, created_at, cursor, bool(enabled), *counters
             )
 
-    def save(self, db: apsw.Connection, webhooks: Iterable[tuple[int, Webhook]]) -> None:
+    def save(self, db: apsw.Connection, webhooks: Iterable[tuple[int, WebhookRecord]]) -> None:
         """Write webhooks, each with the number of its namespace."""
         for namespace, each in webhooks:
             columns = each.queue, each.secret, each.created_at, each.cursor, int(each.enabled)
@@ -56,3 +57,18 @@ class Webhooks:
             self.by_id = before
 
         return undo
+
+
+class SqliteWebhooks(SqliteTransactionBase):
+    """See ``contract.Transaction`` for what each method promises."""
+
+    async def webhook_save(self, webhooks: Sequence[WebhookRecord]) -> None:
+        self._begin()
+        self._undo.append(self._store.webhooks.undo())
+        numbered = [(self._open_namespace(each.namespace), each) for each in webhooks]
+        self._store.webhooks.save(self._db, numbered)
+
+    async def webhook_remove(self, ids: Sequence[int]) -> None:
+        self._begin()
+        self._undo.append(self._store.webhooks.undo())
+        self._store.webhooks.remove(self._db, ids)

@@ -7,7 +7,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from penstock.core import limits
-from penstock.doors.jobs.wire import Key, Out, Reply, RequestModel
+from penstock.doors.jobs.wire.fields import Key
+from penstock.doors.jobs.wire.replies import Out, Reply
+from penstock.doors.jobs.wire.requests import RequestModel
 
 
 class WebhookBody(RequestModel):

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from penstock.core import limits
-from penstock.doors.jobs import wire
+from penstock.doors.jobs.wire import replies, requests
 
 Offset = Annotated[int, Meta(ge=0, le=limits.offset_max)]
 Moment = Annotated[int, Meta(ge=0, le=limits.timestamp_ms_max)]
@@ -17,7 +17,7 @@ Moment = Annotated[int, Meta(ge=0, le=limits.timestamp_ms_max)]
 # In.
 
 
-class JobsQuery(wire.RequestModel):
+class JobsQuery(requests.RequestModel):
     """Which part of a listing. ``state``: one, several in an array or separated by commas, or none for all."""
 
     state: str | list[str] | None = None
@@ -26,7 +26,7 @@ class JobsQuery(wire.RequestModel):
     asc: bool = True  #: false: the last one first
 
 
-class DeadFilter(wire.RequestModel):
+class DeadFilter(requests.RequestModel):
     """Which dead jobs, oldest first. Times are milliseconds since 1970."""
 
     reason: str | None = None
@@ -38,20 +38,20 @@ class DeadFilter(wire.RequestModel):
     offset: Offset = 0
 
 
-class DeadQuery(wire.RequestModel):
+class DeadQuery(requests.RequestModel):
     """How many dead jobs to list; none means all, up to the length of a page."""
 
     count: Offset | None = None
     filter: DeadFilter | None = None
 
 
-class RetryDeadBody(wire.DlqRetryBody):
+class RetryDeadBody(requests.DlqRetryBody):
     """Which dead jobs to bring back: one, the oldest, those that a filter lets through, or all."""
 
     filter: DeadFilter | None = None
 
 
-class LimitsQuery(wire.RequestModel):
+class LimitsQuery(requests.RequestModel):
     """``maxJobs``: the rate limit counts as free until so many of its jobs were taken."""
 
     max_jobs: Offset | None = None
@@ -60,7 +60,7 @@ class LimitsQuery(wire.RequestModel):
 # Out.
 
 
-class Step(wire.Out, omit_defaults=True):
+class Step(replies.Out, omit_defaults=True):
     """A state that a job came to. ``attempt``: which one failed."""
 
     state: str
@@ -69,7 +69,7 @@ class Step(wire.Out, omit_defaults=True):
     attempt: int | None = None
 
 
-class FullJobView(wire.JobView, kw_only=True, omit_defaults=False):
+class FullJobView(replies.JobView, kw_only=True, omit_defaults=False):
     """A job with all its fields, also those that few jobs have."""
 
     durable: bool
@@ -85,7 +85,7 @@ class FullDeadJobView(FullJobView, kw_only=True, omit_defaults=False):
     failed_at: int | None
 
 
-class AttemptView(wire.Out):
+class AttemptView(replies.Out):
     """A failed attempt. ``duration`` in ms."""
 
     attempt: int
@@ -96,7 +96,7 @@ class AttemptView(wire.Out):
     duration: int
 
 
-class DeadEntry(wire.Out):
+class DeadEntry(replies.Out):
     """An entry of the dead letters: the job, and what the dead-letter rule will do to it. ``attempts``: the last one."""
 
     job: FullDeadJobView
@@ -110,26 +110,26 @@ class DeadEntry(wire.Out):
     expires_at: int | None
 
 
-class FullJobReply(wire.Reply, kw_only=True):
+class FullJobReply(replies.Reply, kw_only=True):
     """A job."""
 
     job: FullJobView
 
 
-class FullJobsReply(wire.Reply, kw_only=True):
+class FullJobsReply(replies.Reply, kw_only=True):
     """Jobs."""
 
     jobs: list[FullJobView]
 
 
-class DeadEntriesReply(wire.Reply, kw_only=True):
+class DeadEntriesReply(replies.Reply, kw_only=True):
     """Dead jobs, and the entries they are in."""
 
     jobs: list[FullDeadJobView]
     entries: list[DeadEntry]
 
 
-class DeadStats(wire.Out):
+class DeadStats(replies.Out):
     """The dead jobs of a queue in numbers."""
 
     total: int
@@ -141,7 +141,7 @@ class DeadStats(wire.Out):
     newest_entry: int | None
 
 
-class DeadStatsReply(wire.Reply, kw_only=True):
+class DeadStatsReply(replies.Reply, kw_only=True):
     """The same, in its envelope."""
 
     stats: DeadStats

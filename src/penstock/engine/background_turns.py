@@ -1,0 +1,59 @@
+"""When work that no request waits for may be done, such as sending events, while several namespaces share the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from penstock.core import limits
+from penstock.core.clock import settle
+
+if TYPE_CHECKING:
+    from penstock.engine.fair_share import FairShare, Place
+
+
+class BackgroundTurns:
+    """The lines of such work, one for each namespace. They are served in rotation by a task that exists only while some wait.
+
+    Before each turn it waits for the small requests of other namespaces in progress (``FairShare.give_way``). In one turn,
+    ``limits.share_background_places`` of a line go on.
+    """
+
+    def __init__(self, share: FairShare) -> None:
+        self._share = share
+        self._lines: dict[str, deque[Place]] = {}  #: no line is empty
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, namespace: str) -> Place | None:
+        """Return None if work of a namespace may begin now, else what it has to wait for."""
+        if not self._share.shared:
+            return None
+        place: Place = asyncio.get_running_loop().create_future()
+        line = self._lines.get(namespace)
+        if line is None:
+            line = self._lines[namespace] = deque()
+        line.append(place)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        return place
+
+    async def _run(self) -> None:
+        try:
+            while self._lines:
+                for namespace in list(self._lines):
+                    await self._share.give_way(namespace)
+                    self._go_on(namespace)
+                    await settle(1)
+        finally:
+            self._task = None
+
+    def _go_on(self, namespace: str) -> None:
+        line, count = self._lines[namespace], 0
+        while line and count < limits.share_background_places:
+            place = line.popleft()
+            if not place.done():
+                place.set_result(None)
+                count += 1
+        if not line:
+            del self._lines[namespace]

@@ -1,0 +1,174 @@
+"""What the parts of an engine know of it: verbs, timers, maintenance services, waiters, and the optional stages.
+
+``Engine`` is made of these parts and imports them, so they must not import it. They import these protocols instead; that keeps
+the modules of the engine free of cycles.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.engine.api import BufferApi, EngineApi, ReadyListsApi, ShardApi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from penstock.core.ids import IdSource
+    from penstock.core.job import Job
+    from penstock.core.queue import Queue, QueueKey
+    from penstock.core.retention import Retention
+    from penstock.engine.command import AnyCommand
+    from penstock.engine.jobs.claim import Claim
+    from penstock.engine.jobs.loss_alerts import LeaseWaiters
+    from penstock.engine.jobs.queue_limits import QueueLimits
+    from penstock.engine.prefetch.unconfirmed_leases import UnconfirmedLeases
+    from penstock.engine.unit_of_work import UnitOfWork
+    from penstock.store.sharded import ShardedStore
+
+
+class WaitingClaims(Protocol):
+    """Claims that wait for a job: see ``ClaimWaiters``."""
+
+    @property
+    def size(self) -> int:
+        """Number of claims that wait."""
+
+    def line(self, queue: QueueKey, /) -> Iterable[Claim]:
+        """Return the claims that wait at a queue, in order."""
+
+    def waiting(self, queue: QueueKey, /) -> int:
+        """Return the number of claims that wait at a queue."""
+
+    def enter(self, claim: Claim, /) -> None:
+        """Add a claim to the line of its queue."""
+
+    def leave(self, claim: Claim, /) -> bool:
+        """Remove a claim from the line of its queue; False: it was not in it."""
+
+    def nudge_at(self, queue: QueueKey, steady_ms: int, /) -> None:
+        """Look at the line of a queue again at a moment of the steady clock."""
+
+    def nudge_ready(self, work: UnitOfWork, /) -> None:
+        """Look at the lines of the queues in which a transaction has made jobs ready."""
+
+    def nudge_all(self) -> None:
+        """Look at all lines."""
+
+
+class LeaseTimer(Protocol):
+    """When leases may be ended: see ``Timer``."""
+
+    def arm(self) -> None:
+        """Sleep until the next moment something falls due."""
+
+    def set_grace(self, steady_ms: int, /) -> None:
+        """Give late heartbeats time after the server was silent for long."""
+
+    def may_expire_leases(self, steady_ms: int, /) -> bool:
+        """Tell whether leases may be ended now."""
+
+    def end_grace(self) -> None:
+        """End the time for late heartbeats: all leases that were over are ended."""
+
+
+class ReadyListServer(ReadyListsApi, Protocol):
+    """Serves claims at hot queues from ready lists: see ``ReadyCache``."""
+
+    def serves(self, work: UnitOfWork, queue: Queue, /) -> bool:
+        """Tell whether a queue has a ready list, or has lost it."""
+
+    def serve(self, work: UnitOfWork, queue: Queue, newcomers: Sequence[Claim], /) -> None:
+        """Take over the claims at a queue once the work is committed."""
+
+    def warm(self, work: UnitOfWork, queue: Queue, claimed: int, /) -> None:
+        """Count jobs that were claimed from the store."""
+
+    async def begin_lists(self, generation: int, /) -> bool:
+        """Prepare Redis for the first list of a generation; False if that fails."""
+
+    async def pull_out(self, generation: int, queue: int, jobs: Sequence[Job], /) -> set[int]:
+        """Take some jobs off a ready list; return the ids of those that were on it."""
+
+
+class EngineContext(ShardApi, Protocol):
+    """The engine of one shard, as its parts know it."""
+
+    handed: UnconfirmedLeases  #: jobs from ready lists whose leases the store does not know yet
+    hot: Mapping[int, int]  #: queues with a ready list, as of our latest transaction, by number
+
+    @property
+    def engines(self) -> Sequence[EngineContext]:
+        """All engines: this one."""
+
+    def of(self, queue: QueueKey, /) -> EngineContext:
+        """Return the engine of a queue."""
+
+    @property
+    def ids(self) -> IdSource:
+        """Makes ids of jobs."""
+
+    @property
+    def throttle(self) -> QueueLimits:
+        """Rate limits and concurrency limits of queues."""
+
+    @property
+    def room(self) -> WaitingClaims:
+        """Claims that wait for a job."""
+
+    @property
+    def timer(self) -> LeaseTimer:
+        """When leases may be ended."""
+
+    @property
+    def fast(self) -> ReadyListServer | None:
+        """Ready lists; None: there is no Redis."""
+
+    @property
+    def buffer(self) -> BufferApi | None:
+        """The enqueue buffer; None: there is none."""
+
+    @property
+    def began_at(self) -> int:
+        """Start of this engine (steady ms); earlier due times of crons count as missed."""
+
+    @property
+    def held_jobs(self) -> LeaseWaiters:
+        """Alerts for jobs that may not be held any more."""
+
+    @property
+    def retention(self) -> Retention:
+        """How much of the past is kept."""
+
+    def put_back(self, command: AnyCommand, /) -> None:
+        """Queue a command again that was run already; its future stays."""
+
+    def send_on(self, command: AnyCommand, error: Exception, /) -> None:
+        """Run a command on the shard its queue is on now; without one, it is refused with the error."""
+
+    def end_serial(self, work: UnitOfWork, /) -> int:
+        """Return a serial for the end of a job that is above the ids of all jobs that were pushed before it."""
+
+    def take_lead(self, term: int | None, until_ms: int = 0) -> None:
+        """Record a leadership change. None: this server does not lead. ``until_ms``: end of the lead, by the steady clock."""
+
+    def healed(self) -> None:
+        """Handle recovery of the store: what was not committed is discarded."""
+
+
+class ServerContext(EngineApi, Protocol):
+    """The engine of a server, whatever its number of shards, as its parts know it."""
+
+    @property
+    def engines(self) -> Sequence[EngineContext]:
+        """The engines of the shards, by their numbers."""
+
+    def of(self, queue: QueueKey, /) -> EngineContext:
+        """Return the engine of the shard that has a queue."""
+
+
+class ShardedContext(ServerContext, Protocol):
+    """The engine of several shards, as its parts know it."""
+
+    @property
+    def store(self) -> ShardedStore:
+        """For reading on all shards."""

@@ -1,0 +1,57 @@
+"""Crons."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.core.cron import CronKey, CronRecord
+
+
+class CronTransaction(Protocol):
+    """Crons in batches, inside of a transaction."""
+
+    async def cron_load(self, keys: Iterable[CronKey]) -> list[CronRecord]:
+        """Read crons and hold them for this transaction. Unknown ones are left out."""
+
+    async def cron_due(self, now_ms: int, limit: int) -> list[CronRecord]:
+        """Read crons whose tick has come, earliest first."""
+
+    async def cron_insert(self, crons: Sequence[tuple[CronRecord, bytes]]) -> None:
+        """Write new crons with what their jobs carry, and number them. Their namespaces are known, their names free.
+
+        Raises TooMany beyond ``crons_max``.
+        """
+
+    async def cron_tally(self, namespace: str) -> tuple[int, int]:
+        """Return how many crons there are, and how many of them are of a namespace."""
+
+    async def cron_save(self, crons: Sequence[tuple[CronRecord, int]]) -> None:
+        """Write crons back, each with the tick it was read with. Raises RowChanged if one no longer has it."""
+
+    async def cron_remove(self, crons: Sequence[tuple[CronRecord, int]]) -> None:
+        """Delete crons with all that belongs to them, guarded like ``cron_save``."""
+
+    async def cron_data_save(self, cron: CronRecord, data: bytes) -> None:
+        """Replace what a cron's jobs carry."""
+
+    async def cron_data_load(self, crons: Sequence[CronRecord]) -> dict[int, bytes]:
+        """Read what the jobs of some crons carry, by the number of the cron.
+
+        Fewer when they reach ``claim_batch_bytes_max``; the horizon then says that there is more to do at once.
+        """
+
+
+class CronReads(Protocol):
+    """Crons, outside of transactions."""
+
+    async def cron_get(self, key: CronKey) -> CronRecord | None:
+        """Read one cron."""
+
+    async def cron_list(self, namespace: str) -> list[CronRecord]:
+        """Read all crons of a namespace, by name."""
+
+    def cron_count(self) -> int:
+        """Return how many crons there are, over all namespaces."""

@@ -1,0 +1,64 @@
+"""What belongs to a job beside its row: payload, result and log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.core.job import Job, Payload
+
+
+class LogEntry(msgspec.Struct, frozen=True):
+    """One line a worker wrote about a job."""
+
+    at: int  #: wall clock, ms
+    level: str
+    message: str
+
+
+class JobDataTransaction(Protocol):
+    """Payloads, results and logs, inside of a transaction."""
+
+    async def payload_save(self, payloads: Sequence[tuple[Job, Payload]]) -> None:
+        """Replace the payloads of jobs, each job once."""
+
+    async def payload_load(self, ids: Iterable[int]) -> dict[int, Payload]:
+        """Read the payloads of jobs, by id. Unknown ids are left out; a damaged job is quarantined."""
+
+    async def result_save(self, results: Iterable[tuple[int, bytes]]) -> None:
+        """Keep what workers answered, by job."""
+
+    async def result_remove(self, ids: Iterable[int]) -> None:
+        """Forget what workers answered."""
+
+    async def result_load(self, job_id: int) -> bytes | None:
+        """Read what a worker answered."""
+
+    async def log_append(self, job_id: int, entry: LogEntry, keep: int) -> None:
+        """Add a line to a job's log and drop the oldest beyond ``keep``."""
+
+    async def log_insert(self, logs: Sequence[tuple[int, Sequence[LogEntry]]]) -> None:
+        """Write whole logs, by job, that has none yet."""
+
+    async def log_clear(self, job_id: int, keep: int = 0) -> None:
+        """Empty a job's log, but for the last ``keep`` lines."""
+
+
+class JobDataReads(Protocol):
+    """Results and logs, outside of transactions."""
+
+    async def result_get(self, job_id: int) -> bytes | None:
+        """Read what a worker answered."""
+
+    async def result_list(self, ids: Sequence[int]) -> dict[int, bytes]:
+        """Read what workers answered to some jobs, on its own connection; those without an answer are left out.
+
+        Raises InvalidInput if they are larger than ``list_bytes_max``.
+        """
+
+    async def log_get(self, job_id: int) -> list[LogEntry]:
+        """Read a job's log, oldest first."""

@@ -1,0 +1,145 @@
+"""Jobs, read and written in batches, and listings of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.core.job import Delivery, Job, Payload
+    from penstock.core.lifecycle import State
+    from penstock.core.queue import Queue
+
+
+class Place(NamedTuple):
+    """Where a job stands among the jobs of its queue and state when they are gone through in order."""
+
+    at: int  #: wall clock: when it finished, or is due; 0 for one that is waiting or active
+    id: int
+
+
+class Selection(NamedTuple):
+    """A bounded choice of jobs of one queue in one state, in order: by when they finished or are due, then by id."""
+
+    queue: Queue
+    state: State
+    limit: int
+    up_to_id: int  #: leave alone what was pushed later, or was taken by a worker and came back since
+    before_ms: int | None = None  #: only jobs pushed (or, if finished, finished) before this wall-clock time
+    after: Place = Place(0, 0)  #: only jobs behind this place
+
+
+class Page(NamedTuple):
+    """A page of a listing, highest priority first."""
+
+    queue: Queue
+    states: tuple[State, ...]
+    limit: int
+    offset: int = 0
+    prioritized: bool | None = (
+        None  #: of the waiting jobs, only those with a priority above 0, or only the others; None: all
+    )
+    descending: bool = False  #: the other way round
+    shared: bool = False  #: a thread that reads it pauses now and then, so that the event loop gets on
+
+
+class FinishedMinutes(NamedTuple):
+    """When finished jobs ended."""
+
+    total: int = 0
+    last_at: int = 0  #: wall clock, ms: when the last of them ended; 0: there is none
+    minutes: tuple[tuple[int, int], ...] = ()  #: minutes since 1970 with how many ended in each, newest first
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int]]) -> FinishedMinutes:
+        """Make it from rows: the minute, how many jobs, when the last of them ended. Newest first."""
+        found = [tuple(row) for row in rows]
+        last_at = found[0][2] if found else 0
+        return cls(sum(row[1] for row in found), last_at, tuple((row[0], row[1]) for row in found))
+
+    def per_minute(self, minutes_max: int) -> list[int]:
+        """Return how many ended in each minute, newest first, up to the oldest in which one did. Gaps are zeros."""
+        if not self.minutes:
+            return []
+        newest = self.minutes[0][0]
+        places = [(newest - minute, count) for minute, count in self.minutes if newest - minute < minutes_max]
+        counts = [0] * (places[-1][0] + 1)
+        for place, count in places:
+            counts[place] = count
+        return counts
+
+
+class JobTransaction(Protocol):
+    """Jobs, inside of a transaction."""
+
+    async def job_insert(self, jobs: Sequence[tuple[Job, Payload]]) -> None:
+        """Write new jobs. Their ids are fresh."""
+
+    async def job_load(self, ids: Iterable[int]) -> list[Job]:
+        """Read jobs and hold them for this transaction. Unknown ids are left out; a damaged job is quarantined."""
+
+    async def job_find_custom(self, names: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
+        """Read the jobs that carry producers' own ids, by namespace and id; held like ``job_load``, unknown ones left out."""
+
+    async def job_find_unique(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Job]:
+        """Read the live (waiting, delayed, active or waiting-children) jobs that hold unique keys, by queue and key.
+
+        Held like ``job_load``. Keys that nobody holds are left out.
+        """
+
+    async def job_ready(self, queue: Queue, limit: int, *, bodies: bool = True) -> list[tuple[Job, Payload]]:
+        """Read the next waiting jobs in order of priority, then position, held for this transaction.
+
+        Of one group never more than its limit leaves free; a group at its limit is passed over. Fewer than ``limit`` when
+        their payloads reach ``claim_batch_bytes_max``. ``bodies``: False if nobody will look at the payloads.
+        """
+
+    async def job_due(self, now_ms: int, limit: int) -> list[Job]:
+        """Read delayed jobs that are due, earliest first."""
+
+    async def job_lease_expired(self, steady_ms: int, limit: int) -> list[Job]:
+        """Read active jobs whose lease has ended."""
+
+    async def job_expired(self, now_ms: int, limit: int) -> list[Job]:
+        """Read waiting and delayed jobs whose time-to-live has ended."""
+
+    async def job_save(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
+        """Write jobs back, each with the state and token it was read with. Raises RowChanged if one no longer has them."""
+
+    async def job_lease(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
+        """The same as ``job_save`` for waiting jobs that were claimed at this moment, and of which nothing else was changed."""
+
+    async def job_remove(self, jobs: Sequence[tuple[Job, int, int]]) -> None:
+        """Delete jobs with all that belongs to them, guarded like ``job_save``."""
+
+    async def job_rewrite(self, jobs: Sequence[Job]) -> None:
+        """Write the part of jobs that otherwise never changes. The rest is as it was read or saved last; guarded by that."""
+
+
+class JobReads(Protocol):
+    """Jobs, outside of transactions."""
+
+    async def job_get(self, namespace: str, ref: int | str) -> tuple[Job, Payload] | None:
+        """Read one job by its id, or by its producer's own id. Raises JobQuarantined for a damaged one."""
+
+    async def name_find(self, namespace: str, names: Sequence[str]) -> dict[str, int]:
+        """Find the ids of jobs by their producers' own ids. Unknown ones are left out."""
+
+    async def job_select(self, selection: Selection) -> list[Place]:
+        """Find a bounded choice of jobs, on its own connection. They may have moved on when somebody loads them."""
+
+    async def job_page(self, page: Page) -> list[Delivery]:
+        """Read a page of a listing, on its own connection."""
+
+    async def job_fetch(self, ids: Sequence[int]) -> list[Delivery]:
+        """Read some jobs with their payloads, on its own connection. Unknown and damaged ones are left out.
+
+        What comes after ``claim_batch_bytes_max`` is left out, too: whoever asked asks again for the rest.
+        """
+
+    async def head_list(self, ids: Sequence[int]) -> list[Job]:
+        """Read some jobs without their payloads, in this order. Unknown and damaged ones are left out."""
+
+    async def finished_minutes(self, queue: Queue, state: State) -> FinishedMinutes:
+        """Count the completed or dead jobs that are kept, by the minute of their end. The cost grows with their number."""

@@ -1,0 +1,83 @@
+"""Queues: their names, settings, counts and rate limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from penstock.core.job import Job
+    from penstock.core.queue import Queue, QueueKey, QueueSettings, StateCounts
+
+
+class QueueTransaction(Protocol):
+    """Queues, inside of a transaction."""
+
+    def queue_find(self, key: QueueKey) -> Queue | None:
+        """Return a queue that exists and is served here."""
+
+    async def queue_open(self, key: QueueKey, *, must: bool = False) -> Queue:
+        """Return a queue, made with default settings if it did not exist. Raises QueueMoving if it is on another shard.
+
+        Raises NamespaceLimit, before anything is written, if its namespace has as many queues as it may, unless it ``must`` be.
+        """
+
+    def queue_touch(self, queue: Queue) -> None:
+        """Have it checked at the end that nobody has changed a queue meanwhile, though no job of it is written."""
+
+    async def queue_save(self, queue: Queue, settings: QueueSettings, created_at: int | None) -> None:
+        """Replace a queue's settings and creation time, in the store and in the object."""
+
+    async def queue_remove(self, queue: Queue) -> None:
+        """Forget a queue that has no jobs."""
+
+    def queue_by_number(self, number: int) -> Queue:
+        """Return the queue that jobs refer to by this number."""
+
+    def namespace_number(self, name: str) -> int | None:
+        """Return the number that jobs of a namespace carry; None if the namespace is unknown."""
+
+    def counts(self, queue: Queue) -> StateCounts:
+        """Return how many jobs are in each state, including what this transaction has written."""
+
+    async def is_empty(self, queue: Queue) -> bool:
+        """Tell whether a queue has no jobs, exactly."""
+
+    async def count_active(self, queue: Queue) -> int:
+        """Return how many jobs of a queue are active, exactly, and until the end of the transaction nobody else adds one.
+
+        Provided that everybody asks this before they claim, which they do for a queue with a concurrency limit.
+        """
+
+    async def bucket_load(self, queue: Queue) -> tuple[float, int] | None:
+        """Read how many jobs a rate limit had left, and when (steady ms); held like ``count_active``. None: not used yet."""
+
+    async def bucket_save(self, queue: Queue, tokens: float, at_ms: int) -> None:
+        """Write how many jobs a rate limit has left. Forgotten with the limit or the queue."""
+
+
+class QueueReads(Protocol):
+    """Queues, outside of transactions."""
+
+    def queue_find(self, key: QueueKey) -> Queue | None:
+        """Return a queue that exists."""
+
+    def queues(self) -> list[Queue]:
+        """Return all queues."""
+
+    def queue_by_number(self, number: int) -> Queue:
+        """Return the queue that jobs refer to by this number."""
+
+    def queue_of(self, job: Job) -> Queue:
+        """Return the queue of a job."""
+
+    def counts(self, queue: Queue) -> StateCounts:
+        """Return how many jobs are in each state."""
+
+    def totals(self) -> StateCounts:
+        """Return how many jobs are in each state, over all queues."""
+
+    async def priority_counts(self, queue: Queue) -> dict[int, int]:
+        """Count waiting and delayed jobs per priority."""
+
+    async def prioritized_count(self, queue: Queue) -> int:
+        """Count the waiting jobs with a priority above 0. The cost grows with their number, not with the queue's length."""

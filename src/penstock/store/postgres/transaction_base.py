@@ -1,0 +1,95 @@
+"""What the topics of a transaction on a PostgreSQL shard share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.errors import RowChanged
+from penstock.core.queue import SETTINGS_DEFAULT, QueueSettings
+from penstock.store.transaction_base import TransactionBase
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from asyncpg import Connection
+
+    from penstock.store.contract import Horizon
+    from penstock.store.postgres.catalog import PostgresCatalog  # noqa: F401 - of the base class, by name: it imports webhooks
+    from penstock.store.postgres.job_groups import PostgresJobGroups
+    from penstock.store.postgres.store import PostgresStore
+
+_OPEN_NAMESPACE = (
+    "with made as (insert into namespaces (name) values ($1) on conflict (name) do nothing returning number)"
+    " select number from made union all select number from namespaces where name = $1 limit 1"
+)
+LOCK = "select pg_advisory_xact_lock($1, $2)"
+
+
+def changed_rows(status: str) -> int:
+    """Return the number of rows that a statement says it changed."""
+    return int(status.rpartition(" ")[2])
+
+
+class PostgresTransactionBase(TransactionBase["PostgresCatalog"]):
+    """Base of the topics: the catalog, the version of it, and guarded writes."""
+
+    now_ms: int
+    steady_ms: int
+    wrote: bool
+    _db: Connection
+    _store: PostgresStore
+    _groups: PostgresJobGroups
+    _booked: Horizon
+    _fronts: set[int]  #: queues in which a job got to a place that others may take for empty
+    _new_crons: int
+    _webhooks_changed: bool
+    _changed: set[int]  #: queues that others have to read again
+    _emptied: set[int]
+    _known: int
+    _young: int
+    _announced: set[int]  #: queues to which this gives a ready list
+    _unlisted: set[int]  #: queues that must not have got one since this began
+
+    def _settings_of(self, queue: int) -> QueueSettings:
+        known = self._catalog.by_number.get(queue)
+        return SETTINGS_DEFAULT if known is None else known.settings
+
+    async def _open_namespace(self, name: str) -> int:
+        number = self._catalog.namespaces.get(name)
+        if number is None:
+            opened: int | None = await self._db.fetchval(_OPEN_NAMESPACE, name)
+            if opened is None:  # another server made it a moment ago, and this statement could not see it yet
+                raise RowChanged
+            number = self._add_namespace(name, opened)
+        return number
+
+    async def _next_version(self) -> int:
+        """Have the catalog grow by one, which nobody else can do until this transaction is over."""
+        self._store.stay_alone()
+        self.wrote = True
+        version: int = await self._db.fetchval("update catalog set version = version + 1 returning version")
+        if version != self._known + 1:  # somebody else was first, and may have done the same
+            raise RowChanged
+        before, self._known = self._known, version
+
+        def undo() -> None:
+            self._catalog.version = before
+
+        self._undo.append(undo)
+        self._catalog.version = version
+        return version
+
+    async def _guarded(self, statement: str, parameters: Sequence[Any], expected: int, what: str = "rows") -> None:
+        """Run a write that must change so many rows."""
+        self.wrote = True
+        changed = changed_rows(await self._db.execute(statement, *parameters))
+        if changed != expected:
+            raise RowChanged(f"A write expected to change {expected} {what} and changed {changed}.")
+
+    async def _put_groups_right(self) -> None:
+        queues = self._groups.queues
+        if queues:
+            for queue in queues:
+                self._fronts.add(queue)
+                self._store.fronts.forget(queue)
+            await self._groups.put_right(self._db, self.steady_ms)

@@ -1,0 +1,56 @@
+"""Long replies are spelled as short ones, to the byte."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.core.time_slices import at_once
+from penstock.doors import json_parts
+from penstock.doors.jobs.wire import replies
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Item(msgspec.Struct):
+    """An item with a payload."""
+
+    data: msgspec.Raw
+    name: str
+
+
+class Listing(msgspec.Struct, rename="camel"):
+    """A reply with two lists."""
+
+    first: str
+    all_items: list[Item]
+    tokens: list[str]
+    errors: list[replies.ItemError]
+    last: int | msgspec.UnsetType = msgspec.UNSET
+
+
+TEXTS = st.text(max_size=8) | st.sampled_from(['"allItems":[]', '"errors":[]', "[]"])
+ITEMS = st.builds(Item, st.binary(max_size=8).map(lambda text: msgspec.Raw(b'"%b"' % text.hex().encode())), TEXTS)
+ERRORS = st.builds(replies.ItemError, TEXTS, TEXTS)
+LAST = st.just(msgspec.UNSET) | st.integers(0, 9)
+LISTINGS = st.builds(Listing, TEXTS, st.lists(ITEMS), st.lists(TEXTS), st.lists(ERRORS), LAST)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(LISTINGS, st.sampled_from([1, 50, 100_000]))
+def test_parts_are_the_same_text(monkeypatch: pytest.MonkeyPatch, listing: Listing, part_bytes: int) -> None:
+    monkeypatch.setattr(json_parts, "PART_BYTES", part_bytes)
+    assert b"".join(at_once(json_parts.part_steps(listing))) == json_parts.encode(listing)
+
+
+def test_a_reply_is_long_because_of_its_items_or_their_payloads() -> None:
+    small, large = Item(msgspec.Raw(b"1"), ""), Item(msgspec.Raw(b"1" * 2**20), "")
+    assert not json_parts.is_long(Listing("", [small] * 100, [], []))
+    assert not json_parts.is_long(Listing("", [large], [], []))
+    assert json_parts.is_long(Listing("", [small, large], [], []))
+    assert json_parts.is_long(Listing("", [small] * 2_001, [], []))
+    assert not json_parts.is_long(replies.Ok())

@@ -1,0 +1,133 @@
+"""Large legal requests and answers: no step of the event loop is long compared with all of the work that they need.
+
+The server has a ticker on its loop (``bench.ticked_server``), which measures in processor time: it does not matter what else
+the machine does.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from bench.ticked_server import BYTES, ticks
+
+from tests.security.measure import MB, cpu_s, settled
+from tests.support.server import ServerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+#: Of the processor time of a request, the part that one step of the event loop may have.
+PART_MAX = 0.3
+#: The same of a listing: reading it from the store is done by a thread.
+LISTED_PART_MAX = 0.15
+DEEP = b"[" + (b"[" * 61 + b"]" * 61 + b",") * (4 * MB // 123) + b"1]"
+NUMBERS = b'{"data":[%b]}' % b",".join([b"1"] * 480)
+
+
+class Ticked(ServerProcess):
+    """A server that measures how long its event loop is held."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / "ticks"
+        path.write_bytes(bytes(BYTES))
+        self.longest = ticks(path)
+        launcher = ("-m", "bench.ticked_server")
+        super().__init__(directory / "data", env={"PENSTOCK_BENCH_TICKS": str(path)}, launcher=launcher)
+
+    def longest_part(self, work: Callable[[], object]) -> float:
+        """Return the part of the processor time of some work that its longest step had."""
+        settled(self)
+        self.longest[1] = 0.0
+        before = cpu_s(self.pid)
+        work()
+        settled(self)
+        return self.longest[1] / (cpu_s(self.pid) - before)
+
+    def post(self, path: str, body: bytes) -> bytes:
+        with self.client() as client:
+            answer = client.post(path, content=body, headers={"content-type": "application/json"})
+            assert answer.is_success, answer.text
+            return answer.content
+
+    def command(self, **fields: object) -> dict[str, object]:
+        frame = msgspec.msgpack.encode(fields)
+        with socket.create_connection(("127.0.0.1", self.tcp_port), timeout=60) as link, link.makefile("rb") as replies:
+            link.sendall(struct.pack(">I", len(frame)) + frame)
+            (size,) = struct.unpack(">I", replies.read(4))
+            reply: dict[str, object] = msgspec.msgpack.decode(replies.read(size))
+            return reply
+
+    def publish(self, name: bytes, payload: bytes) -> None:
+        with socket.create_connection(("127.0.0.1", self.resp_port), timeout=60) as link, link.makefile("rb") as replies:
+            link.sendall(b"*3\r\n$%d\r\n%b\r\n$5\r\ntopic\r\n$%d\r\n%b\r\n" % (len(name), name, len(payload), payload))
+            assert replies.read(1) in b"+$"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ticked]:
+    with Ticked(tmp_path_factory.mktemp("ticked")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def listed(server: Ticked) -> int:
+    """Return how many jobs of a kilobyte wait in the queue ``listed``."""
+    jobs = 9_000
+    server.post("/queues/listed/jobs/bulk", b'{"jobs":[%b]}' % b",".join([NUMBERS] * jobs))
+    return jobs
+
+
+def test_publishing_a_deep_message_is_done_in_steps(server: Ticked) -> None:
+    assert server.longest_part(lambda: server.post("/publish/topic", DEEP)) < PART_MAX
+
+
+@pytest.mark.parametrize("name", [b"PUBLISH", b"PUSH"])
+def test_publishing_a_deep_message_over_resp_is_done_in_steps(server: Ticked, name: bytes) -> None:
+    assert server.longest_part(lambda: server.publish(name, DEEP)) < PART_MAX
+
+
+def test_a_large_listing_is_spelled_in_steps(server: Ticked) -> None:
+    for _ in range(4):
+        server.post("/queues/large/jobs/bulk", b'{"jobs":[%b]}' % b",".join([b'{"data":"%b"}' % (b"x" * (MB - 100))] * 10))
+
+    def ask() -> None:
+        with server.client() as client:
+            answer = client.get("/queues/large/jobs/list")
+        assert len(answer.json()["jobs"]) == 40
+        assert answer.headers["content-length"] == str(len(answer.content))
+        assert "transfer-encoding" not in answer.headers
+
+    assert server.longest_part(ask) < LISTED_PART_MAX
+
+
+def test_a_long_reply_over_tcp_is_spelled_in_steps(server: Ticked, listed: int) -> None:
+    def ask() -> None:
+        reply = server.command(cmd="GetJobs", queue="listed", reqId="7")
+        assert (len(reply["jobs"]), reply["reqId"]) == (listed, "7")  # type: ignore[arg-type]
+
+    assert server.longest_part(ask) < LISTED_PART_MAX
+
+
+def test_the_first_description_is_made_in_steps(tmp_path: Path) -> None:
+    with Ticked(tmp_path) as server, server.client() as client:
+        assert server.longest_part(lambda: client.get("/openapi.json").json()["paths"]) < PART_MAX
+
+
+def test_a_good_bulk_push_of_numbers_costs_little_more_than_one_of_text(server: Ticked) -> None:
+    """Both have as many jobs and bytes, and the structure of a body is looked at without a step for each number."""
+    text = json.dumps({"data": "x" * (len(NUMBERS) - 11)}).encode()
+    costs = []
+    for job in (text, NUMBERS):
+        body = b'{"jobs":[%b]}' % b",".join([job] * 9_000)
+        settled(server)
+        before = cpu_s(server.pid)
+        for _ in range(2):
+            server.post("/queues/costs/jobs/bulk", body)
+        costs.append(cpu_s(server.pid) - before)
+    assert costs[1] < 3.5 * costs[0]
