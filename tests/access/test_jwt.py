@@ -458,3 +458,7 @@ async def test_without_any_keys_a_client_is_told_to_come_back(clock: ManualClock
     await settle()
     await ring.close()
     await KeyRing(clock).close()
+
+
+async def test_a_moment_of_very_many_digits_is_a_moment(clock: ManualClock) -> None:
+    assert (await verifier(clock).identify(token(exp=10**400))).expires_ms == 2**62

@@ -340,6 +340,23 @@ def test_the_redis_protocol_does_not_take_a_request_for_commands(
     assert waiting(client, "smuggled") == 0
 
 
+def test_the_redis_protocol_takes_no_commands_from_the_first_bytes_of_tls(
+    server: ServerProcess, client: httpx2.Client
+) -> None:
+    """A page of https can have bytes of its choice in them, such as the ticket of a session."""
+    with socket.create_connection(("127.0.0.1", server.resp_port), timeout=30) as link:
+        link.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32) + b"\r\nPUSH ticket 1\r\n")
+        link.shutdown(socket.SHUT_WR)
+        assert link.recv(4_096) == b""
+    assert waiting(client, "ticket") == 0
+
+
+def test_a_request_that_names_two_pages_is_refused(server: ServerProcess) -> None:
+    own = f"Host: localhost:{server.port}\nOrigin: {server.url}"
+    answer = raw(server.port, f"GET /queues HTTP/1.1\n{own}\nOrigin: {EVIL}\nConnection: close", b"")
+    assert answer.startswith(b"HTTP/1.1 403")
+
+
 def test_the_tcp_protocol_does_not_take_a_request_for_frames(server: ServerProcess, client: httpx2.Client) -> None:
     frame = msgspec.msgpack.encode({"cmd": "PUSH", "queue": "framed", "data": 1})
     body = (len(frame).to_bytes(4) + frame) * 3

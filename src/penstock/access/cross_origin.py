@@ -83,7 +83,9 @@ class Origins:
         if origin is None or self._allow_origin in ("*", origin):
             return
         named = headers.get_all("host") + ([] if scope.authority is None else [scope.authority])
-        if not _is_own(origin, scope, named + self._forwarded(scope, headers.get("x-forwarded-host"))):
+        if _is_repeated(headers) or not _is_own(
+            origin, scope, named + self._forwarded(scope, headers.get("x-forwarded-host"))
+        ):
             raise OriginRefused
 
     # Whether the server was meant.
@@ -129,6 +131,8 @@ class Origins:
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if site is None and "origin" not in headers:  # it is there, and cannot be read
             return
+        if _is_repeated(headers):
+            raise OriginRefused
         method = scope.method if scope.proto == "http" else "GET"
         if not origin or origin != self._allow_origin:
             if site is not None and site not in _OWN_SITES:
@@ -144,6 +148,11 @@ class Origins:
                     "A web page must send this request with Content-Type: application/json, or with the header "
                     "Penstock-Request: 1. A form of another site cannot."
                 )
+
+
+def _is_repeated(headers: Any) -> bool:
+    """Tell whether a request names several pages. No browser does that."""
+    return len(headers.get_all("origin")) > 1
 
 
 def _is_link(scope: Scope) -> bool:

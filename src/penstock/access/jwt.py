@@ -119,6 +119,7 @@ def _moment(claims: dict[str, Any], name: str) -> int | None:
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    is_finite = math.isfinite(value) if isinstance(value, float) else isinstance(value, int) and not isinstance(value, bool)
+    if not is_finite:
         raise Unauthorized(f"The token's claim {name} must be a number of seconds. Have it issued with one.")
     return int(max(-_FOREVER_MS, min(value * 1_000, _FOREVER_MS)))

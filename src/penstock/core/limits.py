@@ -101,6 +101,7 @@ frame_idle_ms_max: Final = MINUTE_MS  # a frame of which nothing more arrives fo
 tcp_connections_max: Final = 10_000
 connection_commands_max: Final = 50  # under way at the same time
 connection_jobs_max: Final = 10_000  # pulled jobs that go back when the connection ends
+client_listings_max: Final = 2  # listings of jobs that are made for one client at a time
 connection_write_bytes_max: Final = 64 * MEBIBYTE  # replies that a client has not read
 command_name_chars_max: Final = 64
 command_values_max: Final = 2_000_000  # because all of them are looked at while everybody else waits

@@ -244,6 +244,7 @@ def _monitor(config: Config, clock: Clock, metrics: Metrics, links: RawSockets) 
     )
     metrics.add(monitor)
     links.arriving = monitor.arriving
+    links.answers = monitor.answers
     return monitor
 
 

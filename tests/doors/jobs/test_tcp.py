@@ -451,6 +451,8 @@ async def test_who_never_reads_is_cut_off_at_the_limit_and_what_it_held_goes_bac
     engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(limits, "connection_write_bytes_max", 2_000_000)
+    for name in ("answers_connection_bytes_max", "answers_client_bytes_max"):  # these would have its replies wait before
+        monkeypatch.setattr(limits, name, limits.answers_bytes_max)
     listener = TcpListener(all_commands(engine), Authenticator(clock), clock)
     await listener.start("127.0.0.1", 0)
     (large, held) = await engine.run(Push(QUEUE, [NewJob(b'"' + b"x" * 1_000_000 + b'"'), NewJob(b"1", priority=5)]))
@@ -548,3 +550,14 @@ async def test_a_session_never_raises(engine: Engine) -> None:
         assert len(reply["error"]) < 200
     monkey = {"cmd": "GetJob", "id": "x", "reqId": ["not", "an", "id"]}
     assert await session.handle(monkey) == {"ok": False, "error": "Job not found", "code": "job_not_found"}
+
+
+@pytest.mark.parametrize("digits", ["1" * 4_301, "-" + "9" * 5_000, "1" * 400])
+def test_a_whole_number_of_very_many_digits_is_replied(server: ServerProcess, digits: str) -> None:
+    """A job with one could be pulled over TCP, and there was never a reply."""
+    with TcpClient(server.tcp_port) as client, server.client() as http:
+        pushed = http.post(f"/queues/{client.queue}/jobs", content=f'{{"data": {{"n": {digits}}}}}')
+        assert pushed.status_code == 200
+        expected = float("-inf") if digits.startswith("-") else float("inf")
+        assert client.ok("GetJob", id=pushed.json()["id"])["job"]["data"] == {"n": expected}
+        assert client.ok("PULL", queue=client.queue)["job"]["data"] == {"n": expected}

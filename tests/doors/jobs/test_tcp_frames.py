@@ -165,8 +165,11 @@ def test_a_date_that_no_datetime_holds_is_found_at_any_depth_within_limits() -> 
     for _ in range(30):
         value = {"in": [value]}
     assert "null" in json.dumps(taken(value))
+    value = ["x" * 2**20, msgpack.Timestamp(2**62)]
+    for _ in range(16):
+        value = [value]
     with pytest.raises(InvalidInput, match="Invalid command format"):
-        tcp_frames.decode(frame({"data": [[["x" * (32 * 2**20), msgpack.Timestamp(2**62)]]]})[4:])
+        tcp_frames.decode(frame({"data": value})[4:])
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ LEVELS_MAX: Final = limits.payload_depth_max + 8
 #: From here on a client of JavaScript sends whole numbers as floats, and up to there they are exact.
 _WHOLE_MIN: Final = 2**31 - 1
 _WHOLE_MAX: Final = 2**53
+BAD_KEY: Final = "Map keys must be text, numbers, booleans or null"
 _PLAIN: Final = frozenset({str, int, bool, type(None), Raw})
 #: How far a date of JavaScript is from 1970 at most, in ms.
 _DATE_MS_MAX: Final = 8_640_000_000_000_000
@@ -175,7 +176,7 @@ def _key(key: object) -> str:
         return str(int(key)) if key.is_integer() and abs(key) < 1e21 else repr(key)
     if isinstance(key, int):
         return str(key)
-    raise _NotJson("Map keys must be text, numbers, booleans or null")
+    raise _NotJson(BAD_KEY)
 
 
 def date_text(timestamp: bytes) -> str | None:

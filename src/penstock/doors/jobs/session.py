@@ -258,5 +258,13 @@ def _plain(text: bytes) -> dict[str, Any]:
     try:
         return _decode(text)
     except msgspec.MsgspecError:  # a number too large for a float, which HTTP hands on as it is
-        plain: dict[str, Any] = json.loads(text)
+        plain: dict[str, Any] = json.loads(text, parse_int=_integer)
         return plain
+
+
+def _integer(digits: str) -> int | float:
+    """Read a whole number. One that 64 bits cannot hold is sent as a float anyway; Python reads no more than 4,300 digits."""
+    return int(digits) if len(digits) <= _INTEGER_CHARS else float(digits)
+
+
+_INTEGER_CHARS: Final = 20

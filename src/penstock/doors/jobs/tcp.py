@@ -18,8 +18,9 @@ from penstock.core.time_slices import in_slices
 from penstock.doors.jobs import jsonable, tcp_frames
 from penstock.doors.jobs.queue_events import QueueEvents
 from penstock.doors.jobs.session import JobsSession, refusal
-from penstock.doors.net.listener import ConnectionListener
+from penstock.doors.net.listener import ConnectionListener, client_name
 from penstock.doors.net.raw_sockets import keep_alive
+from penstock.doors.net.unread_replies import LISTINGS, ListingTurns, UnreadReplies
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -55,6 +56,8 @@ class TcpListener(ConnectionListener["TcpConnection"]):
         self.clock = clock
         self.hub = hub
         self.window = window
+        self.unread = UnreadReplies(clock)
+        self.listings = ListingTurns()
 
     def connection(self) -> TcpConnection:
         return TcpConnection(self)
@@ -74,10 +77,12 @@ class TcpConnection(asyncio.Protocol):
         self._kept_bytes = 0  #: of frames that wait or are being worked on
         self._counted_bytes = 0  #: what the listener knows of
         self._client = ""  #: its address
+        self._name = str(id(self))  #: among the connections with unread replies
         self._writable = True
         self._taking = asyncio.Event()  #: set while the client reads what it is sent, or is gone
         self._taking.set()
         self._reading = True
+        self._continues = False  #: commands that wait are begun in the next turn of the event loop
         self._ending = False  #: no more frames are taken; it closes when the last command is answered
         self._lost = False
         self._heard_at = 0
@@ -144,6 +149,7 @@ class TcpConnection(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         """The client is gone. What was begun is finished, an acknowledgement may be among it; the rest is dropped."""
         self._lost = True
+        self._listener.unread.leave(self._name)
         self._drop()
         self._writable = True
         self._taking.set()
@@ -197,8 +203,13 @@ class TcpConnection(asyncio.Protocol):
         except TooMany as error:
             self.refuse(error)
             return
+        clock = self._listener.clock
+        until = clock.stopwatch() + limits.slice_ms / 1_000
         while self._frames and self._writable and len(self._tasks) < limits.connection_commands_max:
             self._begin(self._frames.popleft())
+            if clock.stopwatch() > until and self._frames:  # others go on first
+                self._continue_soon()
+                break
         # An Auth among what a stranger has sent decides what it may send behind it.
         undecided = bool(self._frames) or (self._stranger and bool(self._tasks))
         if self._parser.broken is not None and not undecided and not self._ending:
@@ -216,6 +227,16 @@ class TcpConnection(asyncio.Protocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
+
+    def _continue_soon(self) -> None:
+        """Begin more commands in the next turn of the event loop."""
+        if not self._continues:
+            self._continues = True
+            asyncio.get_running_loop().call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self._continues = False
+        self._proceed()
 
     def _account(self) -> None:
         """Have the listener count what this connection keeps in memory, beyond what every connection may.
@@ -260,15 +281,38 @@ class TcpConnection(asyncio.Protocol):
         try:
             if size > limits.small_body_bytes:
                 async with self._listener.table.engine.share.large(self._session.namespace):
-                    reply = await self._reply(message, size)
+                    frame = await self._answer(message, size)
+            elif message.get("cmd") in LISTINGS:
+                async with self._listener.listings.turn(self._client_name):
+                    frame = await self._answer(message, size)
             else:
-                reply = await self._reply(message, size)
-            if tcp_frames.is_long(reply):
-                self._send(*await in_slices(tcp_frames.encode_steps(reply)))
-            else:
-                self._write(reply)
+                frame = await self._answer(message, size)
+            if sum(map(len, frame)) > limits.answer_counted_bytes:
+                frame = await self._counted(frame, message)
+            self._send(*frame)
         finally:
             self._kept_bytes -= size
+
+    async def _answer(self, message: dict[str, Any], size: int) -> list[bytes]:
+        """Return the frame of a reply, whole or in parts."""
+        reply = await self._reply(message, size)
+        if tcp_frames.is_long(reply):
+            return await in_slices(tcp_frames.encode_steps(reply))
+        return [tcp_frames.encode(reply)]
+
+    @property
+    def _client_name(self) -> str:
+        return client_name(self._session.identity, self._client)
+
+    async def _counted(self, frame: list[bytes], message: dict[str, Any]) -> list[bytes]:
+        """Wait until a large reply may be sent, and return it, or the error that is sent instead."""
+        if self._lost:
+            return frame
+        try:
+            await self._listener.unread.reserve(self._name, self._transport, self._client_name, sum(map(len, frame)))
+        except TooMany as error:
+            return [tcp_frames.encode(self._session.refuse(error, message))]
+        return frame
 
     async def _reply(self, message: dict[str, Any], size: int) -> dict[str, Any]:
         try:

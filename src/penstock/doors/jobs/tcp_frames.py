@@ -92,6 +92,72 @@ _BAD_DATE: Final = (ValueError, OverflowError)
 _ERRORS: Final = (TypeError, ValueError, IndexError, OverflowError, RecursionError)
 
 
+#: How many bytes follow the first one of other values.
+_FIXED: Final = {kind: kind - 0xA0 for kind in range(0xA1, 0xC0)} | {
+    0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
+    0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17, 0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4,
+}  # fmt: skip
+#: How many bytes tell the length of the others: strings, bytes and extensions.
+_LENGTHS: Final = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4}
+_STEP_VALUES: Final = 4_096
+#: Headers of arrays.
+_ARRAYS: Final = bytes((*range(0x90, 0xA0), 0xDC, 0xDD))
+_NOT_ARRAYS: Final = bytes(set(range(256)) - set(_ARRAYS))
+#: How many bytes tell the number of items of a container, by its header.
+_COUNTS: Final = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
+#: So many keys that are arrays cost nothing worth mentioning, whatever their hashes are; a frame of this size has no more.
+_FEW_ARRAY_KEYS: Final = 128
+_FEW_BYTES: Final = 8 * _FEW_ARRAY_KEYS
+
+
+def _may_have_array_keys(frame: bytes) -> bool:
+    """Tell whether a frame may have a map with many keys that are arrays.
+
+    Arrays become tuples, whose hashes are the same in each process. A sender can choose tuples with equal hashes, and each is
+    compared with all before it.
+    """
+    if len(frame) <= _FEW_BYTES or (b"\xde" not in frame and b"\xdf" not in frame):  # only maps of up to 15 keys
+        return False
+    return len(frame.translate(None, _NOT_ARRAYS)) > _FEW_ARRAY_KEYS
+
+
+def _key_steps(frame: bytes) -> Steps[None]:
+    """Raise InvalidInput for a map with a key that is an array, or a map, before any value is made, in steps.
+
+    What is no MessagePack is refused by the decoder.
+    """
+    place = steps = 0
+    left, maps = [1], [False]  #: of each container around this place: items to come, and whether it is a map
+    size = len(frame)
+    while place < size and left:
+        steps += 1
+        if not steps % _STEP_VALUES:
+            yield
+        if not left[-1]:
+            left.pop()
+            maps.pop()
+            continue
+        is_key = maps[-1] and not left[-1] % 2
+        left[-1] -= 1
+        kind = frame[place]
+        if kind in _FIXED and kind not in _COUNTS:
+            place += 1 + _FIXED[kind]
+        elif kind in _LENGTHS:
+            start = place + 1 + _LENGTHS[kind]
+            place = start + int.from_bytes(frame[place + 1 : start]) + (0xC7 <= kind <= 0xC9)
+        elif 0x80 <= kind <= 0x9F or kind in _COUNTS:
+            if is_key:
+                raise InvalidInput(jsonable.BAD_KEY)
+            start = place + 1 + _COUNTS.get(kind, 0)
+            items = int.from_bytes(frame[place + 1 : start]) if kind in _COUNTS else kind & 0x0F
+            is_map = kind <= 0x8F or kind >= 0xDE
+            left.append(2 * items if is_map else items)
+            maps.append(is_map)
+            place = start
+        else:
+            place += 1
+
+
 def decode(frame: bytes) -> dict[str, Any]:
     """Turn a small frame into a message: see ``decode_steps``."""
     return at_once(decode_steps(frame))
@@ -99,6 +165,8 @@ def decode(frame: bytes) -> dict[str, Any]:
 
 def decode_steps(frame: bytes) -> Steps[dict[str, Any]]:
     """Turn a frame into a message, in steps. Raises InvalidInput if it is not one MessagePack map, or has too many values."""
+    if _may_have_array_keys(frame):
+        yield from _key_steps(frame)
     try:
         node = None
         if len(frame) > _WHOLE_BYTES:
@@ -126,7 +194,12 @@ def _decode_piece(text: bytes) -> Steps[Any]:
     try:
         return _decode(text)
     except _BAD_DATE:
-        return (yield from _PartDecoder().decode(text))
+        return (yield from _PartDecoder(len(text)).decode(text))
+
+
+#: All of a frame may be decoded so many times, and so many bytes besides.
+_PART_LEVELS: Final = 16
+_PART_DECODER_BYTES: Final = 4_096
 
 
 class _PartDecoder:
@@ -135,8 +208,8 @@ class _PartDecoder:
     Each level is decoded anew, so there is a limit to the work. Raises ValueError beyond it.
     """
 
-    def __init__(self) -> None:
-        self._bytes_left = limits.frame_bytes_max
+    def __init__(self, size: int) -> None:
+        self._bytes_left = _PART_LEVELS * size + _PART_DECODER_BYTES
 
     def decode(self, raw: bytes | msgspec.Raw) -> Steps[Any]:
         """Return the value of a part, in steps."""

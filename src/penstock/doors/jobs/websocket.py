@@ -16,7 +16,7 @@ from penstock.access.authenticator import SHOWN_IN, shown_in
 from penstock.access.expiry import Expiry
 from penstock.access.identity import ANYWHERE, Right
 from penstock.core import limits
-from penstock.core.errors import InvalidInput, PenstockError, RouteNotFound, Unauthorized
+from penstock.core.errors import InvalidInput, PenstockError, RouteNotFound, TooMany, Unauthorized
 from penstock.core.pool_shares import Pool, PoolPlace
 from penstock.doors.http.namespace import namespace_in
 from penstock.doors.jobs import event_rendering
@@ -26,6 +26,9 @@ from penstock.doors.jobs.event_filter import EventFilter
 from penstock.doors.jobs.event_hub import EventHub, EventReader
 from penstock.doors.jobs.session import refusal
 from penstock.doors.net.incoming_messages import UnauthenticatedSockets
+from penstock.doors.net.listener import client_name
+from penstock.doors.net.raw_sockets import ends_of
+from penstock.doors.net.unread_replies import LISTINGS, ListingTurns
 from penstock.doors.websocket import Closing, OpenSockets, WebSocket
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ class CommandSession(Protocol):
 
     identity: Identity | None  #: who the client has shown to be
     namespace: str  #: whose queues and jobs it is about
+    client: str  #: its address
     admit: Callable[[str], None]  #: counts the connection for a namespace, when its client shows who it is
 
     def check(self, right: Right) -> None:
@@ -101,6 +105,7 @@ class SocketDoor:
         self.links = links
         self.sessions = sessions
         self._gate = gate
+        self.listings = ListingTurns()
         self.strangers = UnauthenticatedSockets(clock)
         self._connections: OpenSockets[Socket] = OpenSockets(limits.websockets_max)
 
@@ -179,6 +184,8 @@ class Socket(WebSocket):
         self._subscription = EventFilter()
         self._reader = EventReader(event_rendering.legacy_socket, self._take, namespace=session.namespace, queue=queue)
         self._commands: set[asyncio.Task[None]] = set()
+        self._reserving: set[asyncio.Future[None]] = set()  #: large replies that wait for being sent
+        self._finishing = False
         self._room = asyncio.Semaphore(limits.socket_commands_max)
 
     def begin(self) -> None:
@@ -198,6 +205,9 @@ class Socket(WebSocket):
         if self._alarm is not None:
             self._alarm.cancel()
         self._session.hang_up()
+        self._finishing = True
+        for each in self._reserving:
+            each.cancel()
         if self._commands:
             await asyncio.wait(self._commands)
 
@@ -255,8 +265,31 @@ class Socket(WebSocket):
             self._room.release()
 
     async def _run(self, message: TextMessage) -> None:
-        reply = await self._session.handle_text(message)
+        if message.get("cmd") in LISTINGS:
+            async with self._door.listings.turn(client_name(self._session.identity, self._session.client)):
+                reply = await self._session.handle_text(message)
+        else:
+            reply = await self._session.handle_text(message)
+        if len(reply) > limits.answer_counted_bytes:
+            reply = await self._counted(reply, message)
         self.outbox.put(reply.decode(), must=True)
+
+    async def _counted(self, reply: bytes, message: TextMessage) -> bytes:
+        """Wait until a large reply may be sent, and return it, or the error that is sent instead."""
+        if self._links.answers is None or self._finishing:
+            return reply
+        client = client_name(self._session.identity, self._session.client)
+        reserving = asyncio.ensure_future(self._links.answers.reserve(ends_of(self._scope), client, len(reply)))
+        self._reserving.add(reserving)
+        try:
+            await asyncio.wait({reserving})
+            if not reserving.cancelled():  # it is when the connection ends
+                reserving.result()
+        except TooMany as error:
+            return _encode(self._session.refuse(error, message))
+        finally:
+            self._reserving.discard(reserving)
+        return reply
 
     def _subscribe(self, command: str, message: TextMessage) -> dict[str, Any]:
         names = message.get("events")

@@ -18,6 +18,8 @@ from penstock.core.pool_shares import Pool, PoolPlace, Shares, has_room
 if TYPE_CHECKING:
     import ssl
 
+    from penstock.access.identity import Identity
+
 
 class Stoppable(Protocol):
     """A connection, as far as its listener is concerned."""
@@ -62,6 +64,11 @@ class UnauthenticatedConnections(Generic[C]):
             del same[connection]
             if not same:
                 del self._of[network]
+
+
+def client_name(identity: Identity | None, address: str) -> str:
+    """Name a client whose unread replies are counted: the identity, or the network of its address if it has no subject."""
+    return f"identity {identity.subject}" if identity is not None and identity.subject else network_of(address)
 
 
 class ConnectionListener(Generic[C]):

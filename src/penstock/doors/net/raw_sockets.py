@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.doors.net.incoming_messages import ArrivingMessages
+    from penstock.doors.net.unread_answers import UnreadAnswers
 
 _OPEN: Final = Path("/proc/self/fd")
 #: All sockets are looked through at most this often.
@@ -78,6 +79,7 @@ class RawSockets:
         self._looked_at: int | None = None
         self._looking: asyncio.Future[None] | None = None
         self.arriving: ArrivingMessages | None = None  #: bounds WebSocket messages that are not complete
+        self.answers: UnreadAnswers | None = None  #: bounds large replies over WebSockets that were not read
 
     def reach(self, scope: Scope) -> bool:
         """Tell whether a request came in over a connection of its own, unencrypted: only there can something be added."""

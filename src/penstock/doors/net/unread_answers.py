@@ -12,7 +12,7 @@ of a request: they may be PING frames, and each of these has a reply of its own 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core import limits
 from penstock.core.clock import pause
@@ -23,7 +23,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
-    from penstock.doors.net.connections import ConnectionTable
+
+
+class WatchedConnection(Protocol):
+    """A connection whose figures are known."""
+
+    acked: int  #: bytes that the client has taken
+    received: int  #: bytes that were received from it
+
+    def look(self, now: int) -> bool:
+        """Read the figures anew; False if the connection is gone."""
+
+
+class WatchedConnections(Protocol):
+    """Finds connections by their names."""
+
+    def find(self, ends: str) -> WatchedConnection | None:
+        """Return a connection, if it is known."""
+
+    async def get(self, ends: str) -> WatchedConnection | None:
+        """Return a connection; it is looked for if it is not known."""
 
 
 #: Bytes that an answer over HTTP/2 has beyond its body, at least: two frame headers and the smallest head.
@@ -68,7 +87,7 @@ class UnreadAnswers:
     ``cut`` is called with the ends of a connection whose client takes nothing.
     """
 
-    def __init__(self, clock: Clock, table: ConnectionTable, cut: Callable[[str], None]) -> None:
+    def __init__(self, clock: Clock, table: WatchedConnections, cut: Callable[[str], None]) -> None:
         self._clock = clock
         self._table = table
         self._cut = cut

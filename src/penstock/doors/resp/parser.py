@@ -199,6 +199,8 @@ class RespParser:
 def _check_line(words: Command, bounds: Bounds) -> None:
     if len(words) > bounds.args_max:
         raise ProtocolError(f"{bounds.whose} multibulk length")
+    if not words[0].isascii() or b"" < words[0][:1] <= b" ":  # the first bytes of TLS, for example
+        raise ProtocolError("this is not the Redis protocol, or TLS is spoken and not expected here", silent=True)
     if is_http(words):
         raise ProtocolError("this is not an HTTP server", silent=True)
 

@@ -1,0 +1,99 @@
+"""Replies of our own listeners that clients have not read: counted and bounded as large answers over HTTP are.
+
+What is unread of a connection is known here, from the buffer of its transport: the operating system need not be asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from penstock.core import limits
+from penstock.doors.net.unread_answers import UnreadAnswers
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penstock.core.clock import Clock
+
+#: Commands that list jobs, with their payloads.
+LISTINGS: Final = frozenset(("GetJobs", "Dlq"))
+#: Closing a socket resets its connection, and frees what the system holds of it.
+_RESET: Final = struct.pack("ii", 1, 0)
+
+
+class ListingTurns:
+    """Decides when a listing may begin: few of a client are made at the same time, because each may be large."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, asyncio.Semaphore] = {}
+        self._counts: dict[str, int] = {}  #: listings of a client that wait or are made
+
+    @asynccontextmanager
+    async def turn(self, client: str) -> AsyncIterator[None]:
+        """Wait until a listing of a client may begin; it is made until the context ends."""
+        turns = self._of.setdefault(client, asyncio.Semaphore(limits.client_listings_max))
+        self._counts[client] = self._counts.get(client, 0) + 1
+        try:
+            async with turns:
+                yield
+        finally:
+            self._counts[client] -= 1
+            if not self._counts[client]:
+                del self._counts[client], self._of[client]
+
+
+class ReplyConnection:
+    """A connection, with the figures that ``UnreadAnswers`` asks for."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self.counted = 0  #: bytes of the replies that were counted
+        self.acked = 0  #: of these, what is not in the buffer any more
+        self.received = 0  #: no replies are sent to what a client only announces
+
+    def look(self, _now: int) -> bool:
+        """Find out how much was taken; False if the connection is gone."""
+        if self.transport.is_closing() and not self.transport.get_write_buffer_size():
+            return False
+        self.acked = max(self.acked, self.counted - self.transport.get_write_buffer_size())
+        return True
+
+
+class UnreadReplies:
+    """Decides when a large reply may be written to a connection. A connection whose client takes nothing is aborted."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._connections: dict[str, ReplyConnection] = {}
+        self._answers = UnreadAnswers(clock, self, self._cut)
+
+    def find(self, ends: str) -> ReplyConnection | None:
+        """Return a connection by its name; None if it has no unread replies, or is gone."""
+        return self._connections.get(ends)
+
+    async def get(self, ends: str) -> ReplyConnection | None:
+        """Return the same."""
+        return self._connections.get(ends)
+
+    async def reserve(self, name: str, transport: asyncio.Transport, client: str, size: int) -> None:
+        """Return when a reply of so many bytes may be written, which has to be done at once; it counts as unread then.
+
+        ``name`` is the connection's own. Raises TooMany: see ``UnreadAnswers.reserve``.
+        """
+        connection = self._connections.setdefault(name, ReplyConnection(transport))
+        await self._answers.reserve(name, client, size)
+        connection.counted += size
+
+    def leave(self, name: str) -> None:
+        """Forget a connection that is gone; fine if it is not known."""
+        self._connections.pop(name, None)
+
+    def _cut(self, name: str) -> None:
+        connection = self._connections.pop(name, None)
+        if connection is not None:
+            link = connection.transport.get_extra_info("socket")
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            connection.transport.abort()
