@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from penstock.core import limits
 from penstock.core.clock import settle
 
-if TYPE_CHECKING:
-    from penstock.engine.fair_share import FairShare, Place
+Place = asyncio.Future[None]
+
+
+class SharedLoop(Protocol):
+    """What decides whether several namespaces share the event loop: ``FairShare``."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether several namespaces are active."""
+
+    async def give_way(self, namespace: str) -> None:
+        """Wait for the small requests of other namespaces in progress."""
 
 
 class BackgroundTurns:
@@ -20,7 +30,7 @@ class BackgroundTurns:
     ``limits.share_background_places`` of a line go on.
     """
 
-    def __init__(self, share: FairShare) -> None:
+    def __init__(self, share: SharedLoop) -> None:
         self._share = share
         self._lines: dict[str, deque[Place]] = {}  #: no line is empty
         self._task: asyncio.Task[None] | None = None

@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from penstock.core import limits
+from penstock.core.clock import settle
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
@@ -27,8 +28,8 @@ class LoopShare:
 
     def __init__(self, clock: Clock) -> None:
         #: Both are attributes, not methods: who has a turn looks at them before each command.
-        self.now = clock.stopwatch
-        self.ends_at = 0.0  #: when who has a turn should ask for another one before its next command, by ``now``
+        self.elapsed_s = clock.stopwatch
+        self.ends_at = 0.0  #: when who has a turn should ask for another one before its next command, by ``elapsed_s``
         self._round: asyncio.Handle | None = None
         self._line: deque[asyncio.Future[None]] = deque()
         self._next = 0  #: how many go on in the next round
@@ -39,7 +40,7 @@ class LoopShare:
         if self._round is None:  # nothing else was done in this round
             self._begin()
             return True
-        return not self._waiting and self.now() < self.ends_at
+        return not self._waiting and self.elapsed_s() < self.ends_at
 
     async def turn(self) -> None:
         """Return when a command may begin."""
@@ -49,7 +50,7 @@ class LoopShare:
         try:
             if self._next < _WOKEN_MAX and not self._line:
                 self._next += 1
-                await asyncio.sleep(0)
+                await settle(1)
             else:
                 mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._line.append(mine)
@@ -58,7 +59,7 @@ class LoopShare:
             self._waiting -= 1
 
     def _begin(self) -> None:
-        self.ends_at = self.now() + limits.slice_ms / 1_000
+        self.ends_at = self.elapsed_s() + limits.slice_ms / 1_000
         self._round = asyncio.get_running_loop().call_soon(self._begin_next)
 
     def _begin_next(self) -> None:

@@ -196,7 +196,7 @@ class RespSession:
         share, link = self._share, self.link
         try:
             for place, command in enumerate(commands):
-                if place and share.now() >= share.ends_at:
+                if place and share.elapsed_s() >= share.ends_at:
                     await share.turn()
                 name = command[0].upper()
                 if link.lost and name in _ASKS:
