@@ -20,6 +20,7 @@ from penstock.store.sqlite.transaction import SqliteTransaction
 from tests.support.engines import QUEUE, claim_all, push, push_many
 
 if TYPE_CHECKING:
+    from penstock.core.clock import ManualClock
     from penstock.engine.engine import Engine
 
 pytestmark = pytest.mark.anyio
@@ -83,6 +84,35 @@ async def test_pushes_with_names_are_looked_for_together(engine: Engine, asked: 
     again = await asyncio.gather(*(engine.run(each) for each in pushes()))
     assert [[job.id for job in jobs] for jobs in again] == [[job.id for job in jobs] for jobs in first]
     assert asked == {"job_find_custom": 1, "job_find_unique": 1}
+
+
+async def test_jobs_that_are_replaced_are_written_together(engine: Engine, asked: Counter[str]) -> None:
+    def pushes() -> Push:
+        return Push(QUEUE, [NewJob(b"%d" % n, unique_key=f"u{n % 5}", dedup=Dedup(replace=True)) for n in range(MANY)])
+
+    first = await engine.run(pushes())
+    asked.clear()
+    again = await engine.run(pushes())
+    assert [job.id for job in again] == [job.id for job in first]
+    assert asked == {"job_find_unique": 1, "job_save": 1, "job_rewrite": 1, "payload_save": 1}
+
+
+async def test_keys_that_are_over_are_freed_together(engine: Engine, clock: ManualClock, asked: Counter[str]) -> None:
+    def pushes() -> Push:
+        return Push(QUEUE, [NewJob(b"1", unique_key=f"u{n}", dedup=Dedup(ttl=1_000)) for n in range(MANY)])
+
+    await engine.run(pushes())
+    await clock.advance(1_000)
+    asked.clear()
+    await engine.run(pushes())
+    assert asked == {"job_find_unique": 1, "job_rewrite": 1, "job_insert": 1}
+
+
+async def test_names_of_a_new_queue_are_looked_for_together(engine: Engine, asked: Counter[str]) -> None:
+    jobs = [NewJob(b"1", job_id=f"j{n}", unique_key=f"u{n}") for n in range(MANY)]
+    asked.clear()
+    await engine.run(Push(QueueKey("new", "new"), jobs))
+    assert (asked["job_find_custom"], asked["job_find_unique"]) == (1, 1)
 
 
 async def test_jobs_that_need_others_find_them_together(engine: Engine, asked: Counter[str]) -> None:

@@ -80,6 +80,7 @@ class UnitOfWork:
         self._changed: dict[int, None] = {}
         self._leased: dict[int, None] = {}  #: claimed, and perhaps changed afterwards
         self._born: list[tuple[Job, Payload]] = []
+        self._rewritten: dict[int, tuple[Job, Payload]] = {}  #: jobs that took what another push says, by id
         self._needs: list[Dependency] = []
         self._events: list[Event] = []
 
@@ -301,13 +302,22 @@ class UnitOfWork:
 
     @property
     def unwritten(self) -> int:
-        """How many new jobs the counts of their queues do not know yet: those that the next ``flush`` writes."""
-        return len(self._born)
+        """How many jobs the counts of their queues may not know yet: those that the next ``flush`` writes as a whole."""
+        return len(self._born) + len(self._rewritten)
 
     def touch(self, job: Job) -> None:
         """Have a job written that was changed without an arrow: its details or flags. A new one is written anyway."""
         if job.id in self._known:
             self._changed[job.id] = None
+
+    def rewrite(self, job: Job, payload: Payload) -> None:
+        """Have the whole of a tracked job written by the next ``flush``, with another payload.
+
+        However often this is done to a job, it is written once: PostgreSQL keeps every version of a row until the transaction
+        ends, and each further write of the row has to pass all of them.
+        """
+        self._changed[job.id] = None
+        self._rewritten[job.id] = job, payload
 
     def _follow(self, job: Job, arrow: Arrow, value: int, note: object, error: str | None) -> None:
         source, due_at = job.state, job.run_at
@@ -356,10 +366,15 @@ class UnitOfWork:
     async def flush(self) -> None:
         """Write everything decided so far, so that reads of this transaction see it."""
         if self._born:
+            if self._changed:
+                self._update_born()
             await self.tx.job_insert(self._born)
+            if self._named:
+                for job, _ in self._born:
+                    if job.custom_id is not None:
+                        self._named.pop((job.namespace, job.custom_id), None)
             self._born = []
             self._absent.clear()
-            self._named.clear()
         if self._needs:
             await self.tx.need_add(self._needs)
             self._needs = []
@@ -372,9 +387,22 @@ class UnitOfWork:
                     self._known[job.id] = (job, job.state, job.token)
         if self._changed:
             await self._flush_changed()
+        if self._rewritten:
+            rewritten, self._rewritten = list(self._rewritten.values()), {}
+            await self.tx.job_rewrite([job for job, _ in rewritten])
+            await self.tx.payload_save(rewritten)
         if self._events:
             self.tx.journal(self._events)
             self._events = []
+
+    def _update_born(self) -> None:
+        """Let new jobs be inserted as they are by now: what was changed of them since they were made is no write of its own."""
+        for place, (job, _) in enumerate(self._born):
+            if job.id in self._changed:
+                del self._changed[job.id]
+                self._known[job.id] = (job, job.state, job.token)
+                if job.id in self._rewritten:
+                    self._born[place] = self._rewritten.pop(job.id)
 
     async def _flush_changed(self) -> None:
         changed = [self._known[job_id] for job_id in self._changed]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -200,6 +201,38 @@ async def test_a_replaced_job_is_still_needed_by_those_that_need_it(engine: Engi
     await claim_job(engine)
     await ack(engine, child, b"1")
     assert await state(engine, parent) is State.WAITING
+
+
+async def test_within_one_bulk_a_job_is_replaced_as_often_as_it_is_named(engine: Engine, clock: ManualClock) -> None:
+    stored_before = await keyed(engine, LATEST, data=b"old", group_id="g")
+    bulk = [
+        NewJob(b"1", unique_key="k", dedup=LATEST, priority=2, group_id="h"),
+        NewJob(b"a", unique_key="l", dedup=LATEST),
+        NewJob(b"2", unique_key="k", dedup=LATEST),
+        NewJob(b"b", unique_key="l", dedup=LATEST, delay=3_000, job_id="own"),
+        NewJob(b"c", unique_key="m", dedup=LATEST, delay=3_000),
+        NewJob(b"d", unique_key="m", dedup=LATEST, group_id="h"),
+    ]
+    jobs = await engine.run(Push(QUEUE, bulk))
+    assert [job.id for job in jobs] == [stored_before.id, jobs[1].id, stored_before.id, jobs[1].id, jobs[4].id, jobs[4].id]
+    assert [await payload(engine, job) for job in (jobs[0], jobs[1], jobs[4])] == [b"2", b"b", b"d"]
+    assert engine.store.totals() == StateCounts(waiting=2, delayed=1)
+    assert {job.id for job in await claim_all(engine)} == {jobs[0].id, jobs[4].id}
+    await clock.advance(3_000)
+    assert (await claim_job(engine)).id == jobs[1].id
+
+
+async def test_a_job_is_replaced_after_another_push_of_its_batch_had_to_count(engine: Engine) -> None:
+    """A push with room writes what came before it in the batch."""
+    pushes = [
+        Push(QUEUE, [NewJob(b"1", unique_key="k", dedup=LATEST)]),
+        Push(QUEUE, [NewJob(b"2")], room=2),
+        Push(QUEUE, [NewJob(b"3", unique_key="k", dedup=LATEST)]),
+    ]
+    (first,), _, (again,) = await asyncio.gather(*(engine.run(each) for each in pushes))
+    assert first.id == again.id
+    assert await payload(engine, first) == b"3"
+    assert engine.store.totals() == StateCounts(waiting=2)
 
 
 async def test_within_one_bulk_the_last_wins_and_others_keep_what_they_got(engine: Engine) -> None:

@@ -74,6 +74,7 @@ async def _check(work: UnitOfWork, names: ExistingJobs, command: PushFlow) -> No
     earlier: set[str] = set()
     for key, jobs in command.parts:
         queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
+        await names.prefetch_opened(queue)
         await names.check(queue, jobs, earlier)
         for new in jobs:
             found, _ = await names.find(queue, new)

@@ -211,6 +211,7 @@ async def push(engine: EngineContext, work: UnitOfWork, commands: Sequence[Push]
             continue
         named = command in special
         if named:
+            await names.prefetch_opened(queue)
             try:
                 names.afar = {} if command.permit is None else command.permit.afar
                 await names.check(queue, command.jobs)
@@ -277,6 +278,7 @@ async def push_across(engine: EngineContext, work: UnitOfWork, commands: Sequenc
             queue = work.tx.queue_find(key) or await work.tx.queue_open(key)
             if queue.created_at is None:
                 await create_queue(work, queue)
+            await names.prefetch_opened(queue)
             due = [_counted_from(new, late_ms) for new in jobs]
             if not any_special(due):
                 pushed.append(make(work, queue, due))
@@ -429,6 +431,7 @@ async def _push_staged(work: UnitOfWork, parts: Sequence[StagedChunk]) -> int:
         elif part not in named:
             make(work, queue, part.jobs)
         else:
+            await names.prefetch_opened(queue)
             for new in part.jobs:
                 found, _ = await names.find_or_tell(queue, new)
                 if found is None:

@@ -32,6 +32,7 @@ class ExistingJobs:
         self._custom: dict[tuple[int, str], Job] = {}
         self._unique: dict[tuple[int, str], Job] = {}
         self._holders: dict[tuple[int, str], Job | None] = {}  #: of unique keys in the store, as far as looked for
+        self._unread: dict[QueueKey, list[NewJob]] = {}  #: what ``prefetch`` could not look for, as its queue was not open
         self.afar: dict[JobRef, Afar] = {}  #: jobs of other shards that the command needs which is being looked at
 
     async def prefetch(self, jobs: Sequence[tuple[QueueKey, NewJob]]) -> None:
@@ -45,6 +46,7 @@ class ExistingJobs:
                 continue
             namespace = tx.namespace_number(key.namespace)
             if namespace is None:
+                self._unread.setdefault(key, []).append(new)
                 continue
             for name in (new.job_id, *new.needs):
                 ref = ids.from_uuid(name) or name if isinstance(name, str) else name
@@ -52,15 +54,24 @@ class ExistingJobs:
                     own.append((namespace, ref))
                 elif ref is not None:
                     refs.append(ref)
-            queue = None if new.unique_key is None else tx.queue_find(key)
-            if queue is not None and new.unique_key is not None:
-                keys.append((queue.number, new.unique_key))
+            if new.unique_key is not None:
+                queue = tx.queue_find(key)
+                if queue is None:
+                    self._unread.setdefault(key, []).append(new)
+                else:
+                    keys.append((queue.number, new.unique_key))
         if refs:
             await self._work.prefetch(refs)
         if own:
             await self._work.prefetch_named(own)
         if keys:
             await self._look_for(keys)
+
+    async def prefetch_opened(self, queue: Queue) -> None:
+        """Read at once what ``prefetch`` left out because the queue was not open yet. To be called when it is."""
+        unread = self._unread.pop(queue.key, None) if self._unread else None
+        if unread:
+            await self.prefetch([(queue.key, new) for new in unread])
 
     async def check(self, queue: Queue, jobs: Sequence[NewJob], earlier: set[str] | None = None) -> None:
         """Refuse what cannot be: see each error.
@@ -110,9 +121,9 @@ class ExistingJobs:
         if holder is None:
             return None, False
         if unique_key_is_over(holder, self._work.now_ms):
-            await self._free_key(holder)
+            await self._free_keys([holder])
             return None, False
-        return holder, new.dedup is not None and await self._duplicate(holder, new, new.dedup)
+        return holder, new.dedup is not None and self._duplicate(holder, new, new.dedup)
 
     async def find_or_tell(self, queue: Queue, new: NewJob) -> tuple[Job | None, bool]:
         """``find`` for a job that is pushed now: that another has its unique key and stays as it is goes into the journal."""
@@ -135,22 +146,26 @@ class ExistingJobs:
     async def _look_for(self, keys: Sequence[tuple[int, str]]) -> None:
         found = await self._work.tx.job_find_unique(dict.fromkeys(keys))
         self._holders.update(dict.fromkeys(keys))
-        self._holders.update((key, self._work.track(job)) for key, job in found.items())
+        holders = {key: self._work.track(job) for key, job in found.items()}
+        self._holders.update(holders)
+        over = [holder for holder in holders.values() if unique_key_is_over(holder, self._work.now_ms)]
+        if over:
+            await self._free_keys(over)
 
-    async def _free_key(self, holder: Job) -> None:
-        """Take the unique key from a job whose time to hold it is over."""
+    async def _free_keys(self, holders: Sequence[Job]) -> None:
+        """Take the unique keys from jobs whose time to hold them is over."""
         await self._work.flush_and_track()
-        if holder.unique_key is not None:
-            self._holders[holder.queue, holder.unique_key] = None
-        holder.unique_key = None
-        await self._work.tx.job_rewrite([holder])
+        for holder in holders:
+            if holder.unique_key is not None:
+                self._holders[holder.queue, holder.unique_key] = None
+            holder.unique_key = None
+        await self._work.tx.job_rewrite(holders)
 
-    async def _duplicate(self, holder: Job, new: NewJob, dedup: Dedup) -> bool:
+    def _duplicate(self, holder: Job, new: NewJob, dedup: Dedup) -> bool:
         """Do what a duplicate says about the job that has its key; tell whether it has taken that one's place."""
         work = self._work
         if dedup.replace and not new.needs and holder.state in (State.WAITING, State.DELAYED):
-            await work.flush_and_track()  # it may be of this very batch
-            await _replace(work, holder, new)
+            _replace(work, holder, new)
             return True
         details = details_of(holder)
         if dedup.extend and dedup.ttl is not None and details.unique_until is not None:
@@ -160,7 +175,8 @@ class ExistingJobs:
         return False
 
     def keep(self, job: Job) -> Job:
-        """Remember the names of a job that was just made."""
+        """Remember the names of a job that was just made, and the job: a later one of the batch may change it."""
+        self._work.track(job)
         if job.custom_id is not None:
             self._custom[job.namespace, job.custom_id] = job
         if job.unique_key is not None:
@@ -168,7 +184,7 @@ class ExistingJobs:
         return job
 
 
-async def _replace(work: UnitOfWork, job: Job, new: NewJob) -> None:
+def _replace(work: UnitOfWork, job: Job, new: NewJob) -> None:
     """Make a job that nobody works on what another push says, as if it were new. Its id stays, and so do those that need it."""
     before = details_of(job)
     moments = moments_of(new, work.now_ms)
@@ -189,6 +205,4 @@ async def _replace(work: UnitOfWork, job: Job, new: NewJob) -> None:
     else:
         work.move(job, Arrow.REPLACE)
     job.expires_at = moments.expires_at
-    await work.flush()
-    await work.tx.job_rewrite([job])
-    await work.tx.payload_save([(job, new)])
+    work.rewrite(job, new)
