@@ -366,15 +366,7 @@ class UnitOfWork:
     async def flush(self) -> None:
         """Write everything decided so far, so that reads of this transaction see it."""
         if self._born:
-            if self._changed:
-                self._update_born()
-            await self.tx.job_insert(self._born)
-            if self._named:
-                for job, _ in self._born:
-                    if job.custom_id is not None:
-                        self._named.pop((job.namespace, job.custom_id), None)
-            self._born = []
-            self._absent.clear()
+            await self._insert_born()
         if self._needs:
             await self.tx.need_add(self._needs)
             self._needs = []
@@ -394,6 +386,17 @@ class UnitOfWork:
         if self._events:
             self.tx.journal(self._events)
             self._events = []
+
+    async def _insert_born(self) -> None:
+        if self._changed:
+            self._update_born()
+        await self.tx.job_insert(self._born)
+        if self._named:
+            for job, _ in self._born:
+                if job.custom_id is not None:
+                    self._named.pop((job.namespace, job.custom_id), None)
+        self._born = []
+        self._absent.clear()
 
     def _update_born(self) -> None:
         """Let new jobs be inserted as they are by now: what was changed of them since they were made is no write of its own."""
