@@ -5,6 +5,7 @@ The database counts: it writes each statement that it executes into its log.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,6 @@ from tests.support.server import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     import httpx2
 
@@ -23,6 +23,8 @@ COUNT = 300
 #: from time to time.
 MORE_MAX = COUNT // 3
 
+#: Rows of live jobs that were read, and those that were inserted, since the database was made.
+_READ = "select seq_tup_read + coalesce(idx_tup_fetch, 0), n_tup_ins from pg_stat_user_tables where relname = 'jobs_live'"
 REPLACE = {"replace": True}
 JOBS: dict[str, Callable[[int], dict[str, Any]]] = {
     "one key, replaced": lambda _: {"uniqueKey": "k", "dedup": REPLACE},
@@ -42,8 +44,9 @@ JOBS: dict[str, Callable[[int], dict[str, Any]]] = {
 class Counted:
     """A server, and the number of statements that its database has executed."""
 
-    def __init__(self, log: Path, http: httpx2.Client) -> None:
-        self._log = log
+    def __init__(self, database: OwnPostgres, http: httpx2.Client) -> None:
+        self.database = database
+        self._log = database.home / "log"
         self.http = http
 
     def statements(self, work: Callable[[], object]) -> int:
@@ -55,9 +58,9 @@ class Counted:
     def _executed(self) -> int:
         return self._log.read_text(encoding="utf-8", errors="replace").count("LOG:  execute ")
 
-    def push(self, queue: str, job: Callable[[int], dict[str, Any]], first: int = 0) -> None:
+    def push(self, queue: str, job: Callable[[int], dict[str, Any]], first: int = 0, count: int = COUNT) -> None:
         """Push many jobs to a queue."""
-        jobs = [{"data": n, **job(n)} for n in range(first, first + COUNT)]
+        jobs = [{"data": n, **job(n)} for n in range(first, first + count)]
         answer = self.http.post(f"/queues/{queue}/jobs/bulk", json={"jobs": jobs})
         assert answer.is_success, answer.text
 
@@ -70,7 +73,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counted]:
         ServerProcess(home / "data", env={"PENSTOCK_STORES": database.url}) as server,
         server.client() as http,
     ):
-        yield Counted(database.home / "log", http)
+        yield Counted(database, http)
 
 
 @pytest.mark.parametrize("kind", JOBS)
@@ -102,3 +105,19 @@ def test_the_last_of_a_bulk_push_is_what_is_delivered(counted: Counted) -> None:
     found = [counted.http.get("/queues/last/jobs").json()["job"] for _ in range(3)]
     last = range(1_000 + COUNT - 3, 1_000 + COUNT)
     assert {(job["data"], job["priority"]) for job in found} == {(n, n % 7) for n in last}
+
+
+@pytest.mark.anyio
+async def test_the_rows_read_for_a_group_do_not_grow_with_the_number_of_groups(counted: Counted) -> None:
+    count = 2_000
+    db = await counted.database.connect()
+    try:
+        _, inserted = await db.fetchrow(_READ)
+        counted.push("many-groups", JOBS["groups"], count=count)
+        found = (0, 0)
+        async with asyncio.timeout(60):  # a connection reports its figures when it has rested for a while
+            while found[1] < inserted + count:
+                found = await db.fetchrow(_READ)
+    finally:
+        await db.close()
+    assert found[0] < 100 * (inserted + count)
