@@ -159,7 +159,7 @@ class Pusher:
         self._task.add_done_callback(lambda _: done())
 
     async def stop(self) -> None:
-        """Give what is being pushed a moment, cut off the rest, and give that back in its order: nobody has failed."""
+        """Give pushes in progress a short time, cancel the rest, and release their messages in order, without a failure."""
         assert self._task is not None
         self._taker.stop()
         late = asyncio.ensure_future(pause(self._engine.clock, limits.goodbye_ms_max))

@@ -296,7 +296,7 @@ def check_names(*names: str) -> None:
 
 
 def number_in(text: str, default: int, least: int, most: int) -> int:
-    """Parse a number of a query string as EpochQ does: if missing or too small, the default; if too large, ``most``."""
+    """Parse a number of a query string as EpochQ does: missing, invalid or small gives ``default``; large gives ``most``."""
     try:
         value = int(text) if text.isascii() and len(text) < 20 else default
     except ValueError:

@@ -1,4 +1,4 @@
-"""Every command of the Redis protocol that is answered here: how many words it has, what it needs, how it is described."""
+"""Table of the commands of the Redis protocol that this server answers: arity, rights and description."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from penstock.doors.resp import replies
 
 
 class Kind(Enum):
-    """How a command is done."""
+    """When and how a command is executed."""
 
     PUBLISH = "publish"
     PUSH = "push"
     PULL = "pull"
     DONE = "done"
     FAIL = "fail"
-    NOW = "now"  #: it is about the connection only, so it need not wait for what came before it
-    AFTER = "after"  #: when everything before it is answered
+    NOW = "now"  #: it concerns the connection only, so it need not wait for earlier commands
+    AFTER = "after"  #: after all earlier commands are answered
 
 
 _MANY: Final = limits.resp_args_max
 
 
 class RespCommand:
-    """One command. ``fewest`` and ``most`` count its name; ``group`` is where clients list it."""
+    """One command. ``fewest`` and ``most`` count its name as well; ``group`` is the heading under which clients list it."""
 
     def __init__(
         self,
@@ -48,14 +48,14 @@ class RespCommand:
         self.kind = kind
         self.summary = summary
         self.group = group
-        self.named = group != "connection"  #: its second word is the name of a topic, a queue or a job
-        self.public = public  #: strangers may use it
+        self.named = group != "connection"  #: its first argument is the name of a topic, a queue or a job
+        self.public = public  #: it needs no authentication
         self.rights = resp_rights(self.name)
         self.wrong_arity = replies.error(wrong_arity) if wrong_arity else replies.wrong_arity(self.name)
 
     @property
     def arity(self) -> int:
-        """Return how many words it has, as Redis tells it: negative if that is the least."""
+        """Return the arity as Redis reports it: negative if it is a minimum."""
         return self.fewest if self.fewest == self.most else -self.fewest
 
 
