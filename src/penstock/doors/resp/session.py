@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("penstock.resp")
 
 
-#: Commands without an effect. They are skipped when the connection is lost.
+#: Commands that only read or claim. They are skipped when the connection is lost.
 _ASKS: Final = frozenset(name for name, entry in COMMANDS.items() if entry.kind in (Kind.NOW, Kind.PULL)) | {b"TOPICS"}
 
 
@@ -203,7 +203,7 @@ class RespSession:
                     await share.turn()
                 name = command[0].upper()
                 if link.lost and name in _ASKS:
-                    continue  # it has no effect, and no client gets the answer
+                    continue  # no client gets the answer
                 if name == b"SUBSCRIBE":  # the commands after it belong to the subscription
                     link.put_back(commands[place + 1 :])
                 rest = self._begin(name, command)
