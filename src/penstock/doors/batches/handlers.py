@@ -76,7 +76,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class BatchesDoor:
-    """One method per route. ``tally`` counts. ``max_retries``: deliveries that may fail; the last one makes a dead letter."""
+    """One method per route. ``tally`` counts messages. ``max_retries``: the failed delivery that makes a dead letter."""
 
     def __init__(self, engine: EngineApi, tally: BatchCounters, max_retries: int = 3) -> None:
         self._engine = engine

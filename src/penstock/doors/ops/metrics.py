@@ -1,4 +1,4 @@
-"""Prometheus metrics, made from plain counters at the moment somebody asks."""
+"""Prometheus metrics, built from plain counters at each scrape."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from penstock.engine.worker_registry import WorkerRegistry
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-#: Queues beyond this number get no metrics of their own; how many were left out is a metric itself.
+#: Queues beyond this number have no metrics of their own; the number of omitted queues is a metric itself.
 QUEUES_MAX: Final = 1_000
 
 __all__ = ["CONTENT_TYPE", "CONTENT_TYPE_LATEST", "Metrics"]
 
 
 class Looker(Protocol):
-    """Has metrics that have to be looked for before they can be told."""
+    """A source of metrics that must be updated before each scrape."""
 
     async def look(self) -> None:
-        """Find out what is to be told."""
+        """Update the figures."""
 
     def collect(self) -> Iterator[Metric]:
-        """Tell it."""
+        """Yield the metrics."""
 
 
 class Metrics:
-    """Renders everything the engine and its store can tell."""
+    """Renders the metrics of the engine and its store."""
 
     def __init__(self, engine: EngineApi, uptime: Uptime, workers: WorkerRegistry, hub: EventHub) -> None:
         self._engine = engine
@@ -52,27 +52,27 @@ class Metrics:
         self._registry.register(self)
 
     def add(self, *more: Collector) -> None:
-        """Have the metrics of other parts rendered too."""
+        """Add sources of metrics."""
         for each in more:
             self._registry.register(each)
 
     def add_seen(self, more: Looker) -> None:
-        """Have the metrics of somebody else rendered too, who has a look before that."""
+        """Add a source of metrics that is updated before each scrape."""
         self.add(more)
         self._lookers.append(more)
 
     async def render(self) -> bytes:
-        """Return the text that Prometheus scrapes."""
+        """Return the text for Prometheus."""
         for looker in self._lookers:
             await looker.look()
         return generate_latest(self._registry)
 
     def describe(self) -> list[Metric]:
-        """Tell the registry nothing in advance, so that it does not collect at registration."""
+        """Describe no metrics, so that the registry does not collect at registration."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Produce all metrics."""
+        """Yield all metrics."""
         yield from self._jobs()
         yield from self._webhooks()
         yield from self._work()
