@@ -342,7 +342,7 @@ class OpsHandlers:
         return Totals(stats.pushed, stats.pulled, stats.completed, stats.failed)
 
     def prometheus_routes(self, *paths: str, asks: bool | None) -> list[Route]:
-        """Return where metrics are found. ``asks``: whether for a token (None: once somebody is for some namespaces only)."""
+        """Return the routes of metrics. ``asks``: they need a token (None: if clients have access to some namespaces)."""
         about = Route("GET", "", self.prometheus, "Prometheus metrics", "Monitoring", right=Right.LOOK)
         return [about._replace(path=path, public=asks is not True, of_all=asks is None) for path in paths]
 
