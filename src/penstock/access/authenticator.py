@@ -69,7 +69,7 @@ class Authenticator:
         return self._verifier is not None or (self._keys is not None and (self._keys.exist or not self._keys.known))
 
     async def identify(self, shown: str) -> Identity:
-        """Return who shows a token or a key, with or without ``Bearer`` in front. Raises Unauthorized, or KeysUnavailable."""
+        """Return the identity of a token or key, also with ``Bearer`` before it. Raises Unauthorized, or KeysUnavailable."""
         if self.is_open:
             return self.anybody
         if not self._tokens.is_open and self._tokens.admits(shown):

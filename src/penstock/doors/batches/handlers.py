@@ -76,7 +76,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class BatchesDoor:
-    """One method per route. ``tally`` counts messages. ``max_retries``: the failed delivery that makes a dead letter."""
+    """One method per route. ``tally`` counts messages. After ``max_retries`` failed deliveries a message is dead."""
 
     def __init__(self, engine: EngineApi, tally: BatchCounters, max_retries: int = 3) -> None:
         self._engine = engine
